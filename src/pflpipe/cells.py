@@ -1,0 +1,167 @@
+"""A cell: exactly what one training run depends on, nothing more, with a readable id and a digest.
+
+A study expands to cells (config.py). Cells that are equal have the same id and train once, whichever study asks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from pflpipe.files import canonical_json
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How the data set is divided over clients (partition.py).
+
+    Attributes:
+        kind: ``dirichlet``, ``pathological``, ``iid`` or ``natural`` (the data set's own user ids).
+        clients: number of clients M, a public value.
+        alpha: Dirichlet concentration (``dirichlet`` only).
+        classes_per_client: s (``pathological`` only).
+        min_size: every client holds at least this many training and validation examples together.
+        validation_fraction: part of each client's examples kept for choosing hyper-parameters.
+        test_size: own-test examples per client, drawn from the common test set with the client's label proportions (clients may
+            then share pictures); ``None`` divides the common test set disjointly in the proportions of the training shares.
+    """
+
+    kind: str
+    clients: int
+    alpha: float | None = None
+    classes_per_client: int | None = None
+    min_size: int = 1
+    validation_fraction: float = 0.1
+    test_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network of models.py; ``hidden`` is the widths of the hidden layers of ``mlp``."""
+
+    name: str
+    hidden: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Training:
+    """Federation and local work: T rounds, Poisson ``sample_rate`` q, E ``local_epochs``, ``batch_size`` (0 = all local data)."""
+
+    rounds: int
+    local_epochs: int
+    batch_size: int
+    optimizer: str
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    sample_rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The guarantee asked for: either ``epsilon`` (calibrated) or a fixed ``noise_multiplier``, never both.
+
+    ``accountant``: the curve that calibrates, ``exact`` (GDP at q = 1, PLD otherwise) or ``rdp`` (as the papers do).
+    A method that asks for no privacy has ``mechanism="none"`` and nothing else.
+    """
+
+    mechanism: str = "none"
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    delta: float | None = None
+    clip_norm: float | None = None
+    accountant: str = "exact"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run. ``departures`` are the named steps that the certified mechanism lacks (privacy.py)."""
+
+    dataset: str
+    partition: Partition
+    model: Model
+    training: Training
+    privacy: Privacy
+    method: str
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    profile: str = "strict"
+    official_code: bool = False
+    departures: tuple[str, ...] = ()
+    seed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; ``Cell.from_dict`` is the inverse."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Cell:
+        """Build a cell from what ``to_dict`` returned (after JSON)."""
+        model = dict(values["model"])
+        if model.get("hidden") is not None:
+            model["hidden"] = tuple(model["hidden"])
+        return cls(
+            **{
+                **values,
+                "partition": Partition(**values["partition"]),
+                "model": Model(**model),
+                "training": Training(**values["training"]),
+                "privacy": Privacy(**values["privacy"]),
+                "departures": tuple(values["departures"]),
+            }
+        )
+
+    @property
+    def id(self) -> str:
+        """Readable words plus ten hexadecimal digits of the cell's digest; safe as a file name and a wildcard."""
+        budget = self.privacy
+        noise = (
+            f"eps{budget.epsilon:g}"
+            if budget.epsilon is not None
+            else f"sigma{budget.noise_multiplier:g}"
+            if budget.noise_multiplier is not None
+            else "nonprivate"
+        )
+        words = [self.dataset, _partition_words(self.partition), self.method, noise, f"seed{self.seed}"]
+        return _slug(words, self.to_dict())
+
+    @property
+    def partition_id(self) -> str:
+        """Id of the partition file: the same for all methods, budgets and models of one seed."""
+        parts = {"dataset": self.dataset, "partition": dataclasses.asdict(self.partition), "seed": self.seed}
+        return _slug([self.dataset, _partition_words(self.partition), f"seed{self.seed}"], parts)
+
+    @property
+    def plan_id(self) -> str:
+        """Id of the privacy plan: shared by all cells whose released messages are accounted alike."""
+        parts: dict[str, Any] = {
+            "privacy": dataclasses.asdict(self.privacy),
+            "rounds": self.training.rounds,
+            "sample_rate": self.training.sample_rate,
+            "clients": self.partition.clients,
+            "departures": list(self.departures),
+        }
+        if self.plan_needs_partition:
+            parts |= {
+                "partition": self.partition_id,
+                "local_epochs": self.training.local_epochs,
+                "batch_size": self.training.batch_size,
+            }
+        words = [self.privacy.mechanism, f"M{self.partition.clients}", f"q{self.training.sample_rate:g}", f"T{self.training.rounds}"]
+        return _slug(words, parts)
+
+    @property
+    def plan_needs_partition(self) -> bool:
+        """Whether a departure makes the ledger depend on how many examples each client holds."""
+        return self.privacy.mechanism != "none" and not {"sample_level_calibration", "data_size_weights"}.isdisjoint(self.departures)
+
+
+def _partition_words(partition: Partition) -> str:
+    detail = {"dirichlet": partition.alpha, "pathological": partition.classes_per_client}.get(partition.kind)
+    return f"{partition.kind}{detail:g}x{partition.clients}" if detail is not None else f"{partition.kind}x{partition.clients}"
+
+
+def _slug(words: list[str], content: Any) -> str:
+    digest = hashlib.sha256(canonical_json(content).encode()).hexdigest()[:10]
+    return "-".join([*words, digest])
