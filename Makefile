@@ -1,0 +1,69 @@
+# Everything runs from .venv, which `make install` builds from requirements.lock. Needs Python >= 3.11 and make.
+PYTHON ?= python3
+CORES ?= all
+WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := src tests workflow/scripts $(wildcard benchmarks)
+SNAKEFILES := Snakefile workflow/rules
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install quickstart test lint format docs bench report ui lock clean
+
+help: ## list these targets
+	@echo "usage: make TARGET   (variables: PYTHON=python3, CORES=all, WORKERS=2 test processes)"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+install: $(STAMP) ## make .venv from requirements.lock (once; again only when the lock or pyproject.toml change)
+
+# The stamp is written last, so an installation that was interrupted is taken up again by the next make.
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("pflpipe needs Python >= 3.11; $(PYTHON) is " + sys.version.split()[0] + "; try: make install PYTHON=python3.12")'
+	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@rm -f $@
+	@echo "Installing into $(VENV): about 6 GB on disk, a few minutes."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip check
+	@touch $@
+
+quickstart: install ## install, then build the default study: results/tables/all.csv
+	$(BIN)/snakemake --cores $(CORES) results/tables/all.csv
+
+test: install ## install, then run all tests with coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --cov --cov-report=term
+
+lint: install ## ruff, mypy, snakefmt, snakemake --lint; changes nothing
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check $(SNAKEFILES)
+	$(BIN)/snakemake --lint
+
+format: install ## let ruff and snakefmt rewrite the sources
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/snakefmt $(SNAKEFILES)
+
+docs: install ## API pages from the docstrings, in docs/_build/index.html
+	$(BIN)/pdoc --docformat google --output-directory docs/_build pflpipe
+
+bench: install ## run every program in benchmarks/
+	@set -e; for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
+
+report: install ## results/report.html: one file with tables, figures and how they were made
+	$(BIN)/snakemake --cores $(CORES) results/report.html
+
+lock: ## resolve pyproject.toml into requirements.lock again, keeping the present pins (UPGRADE=--upgrade: newest)
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet uv
+	build/lock/bin/uv pip compile --quiet $(UPGRADE) --all-extras --universal --python-version 3.11 --no-emit-index-url \
+	  --no-annotate --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+
+clean: ## remove caches and built documentation; results/, data/ and .venv stay
+	rm -rf build docs/_build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	find src tests workflow benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
