@@ -11,7 +11,7 @@ SNAKEFILES := Snakefile workflow/rules
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart test lint format docs bench report ui lock clean
+.PHONY: help install quickstart test lint format docs bench report lock clean
 
 help: ## list these targets
 	@echo "usage: make TARGET   (variables: PYTHON=python3, CORES=all, WORKERS=2 test processes)"
