@@ -1,0 +1,102 @@
+"""The console script ``pflpipe``, and how every script of the pipeline ends. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from pflpipe.errors import PflpipeError
+
+
+def run_script(main: Callable[[], None]) -> NoReturn:
+    """Run a script's ``main`` and exit: 0, or 2 with one line for a user's mistake, or 130 for Ctrl-C.
+
+    Any other exception keeps its traceback, because it is a bug of pflpipe.
+    """
+    try:
+        main()
+    except PflpipeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output left (`pflpipe methods | head`)
+        sys.stderr.close()
+        sys.exit(1)
+    sys.exit(0)
+
+
+def main() -> NoReturn:
+    """Entry point of the console script."""
+    arguments = _parser().parse_args()
+    run_script(lambda: arguments.run(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="pflpipe", description="Compare user-level private personalized federated learning.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    validate = commands.add_parser("validate", help="check config.yaml, its studies and the headers of its data; start nothing")
+    validate.add_argument("--config", default="config.yaml", help="default: %(default)s")
+    validate.add_argument(
+        "--study", action="append", default=[], help="check this study instead of those of the config; repeatable"
+    )
+    validate.set_defaults(run=_validate)
+    methods = commands.add_parser("methods", help="list the methods and their hyper-parameters")
+    methods.set_defaults(run=_methods)
+    studies = commands.add_parser("studies", help="list the studies")
+    studies.set_defaults(run=_studies)
+    rank = commands.add_parser("rank", help="order a study's hyper-parameter sets by validation accuracy, best first")
+    rank.add_argument("study")
+    rank.add_argument("--config", default="config.yaml", help="default: %(default)s")
+    rank.add_argument("--all", action="store_true", help="every set instead of the five best of each method")
+    rank.set_defaults(run=_rank)
+    return parser
+
+
+def _validate(arguments: argparse.Namespace) -> None:
+    from pflpipe import config
+
+    settings = config.load(arguments.config)
+    for name, study in config.validate(settings, arguments.study).items():
+        print(f"{name}: {len(study.rows)} cells, {', '.join(study.methods)} on {', '.join(study.datasets)}: ok")
+
+
+def _methods(arguments: argparse.Namespace) -> None:
+    from pflpipe import methods
+
+    for name in methods.NAMES:
+        entry = methods.info(name)
+        about = entry.about
+        print(f"{name}: {about.title} ({about.paper})")
+        for words, found in {
+            "departures": about.departures,
+            "profile paper": about.paper_departures,
+            "official code": about.official_departures,
+        }.items():
+            if found:
+                print(f"    {words}: {', '.join(found)}")
+        if not about.private:
+            print("    claim: none (no privacy asked)")
+        elif not about.departures + about.paper_departures:
+            print("    claim: certified in both profiles")
+        for key, parameter in entry.hyperparameters.items():
+            print(f"    {key} = {parameter.default!r}")
+
+
+def _studies(arguments: argparse.Namespace) -> None:
+    from pflpipe import config
+
+    for name in config.study_names():
+        study = config.load_study(name)
+        print(f"{name}: {study.title}\n    {len(study.rows)} cells, {', '.join(study.methods)} on {', '.join(study.datasets)}")
+
+
+def _rank(arguments: argparse.Namespace) -> None:
+    from pflpipe import config, ranking
+
+    study = config.load_study(arguments.study)
+    folder = config.load(arguments.config).results_dir / "scores" / study.name
+    for line in ranking.lines(study, folder, 0 if arguments.all else 5):
+        print(line)
