@@ -1,0 +1,310 @@
+"""Who holds what: a data set divided over M clients, and each client's examples over train, validation and test.
+
+Training examples (train and validation together) are dealt by one of four kinds:
+
+- ``dirichlet``: class by class, in proportions drawn from Dirichlet(alpha) over the clients that hold less than N/M so far
+  (size balancing as in FedLab's hetero-dir partition);
+- ``pathological``: s distinct classes per client, a class is divided evenly over its clients (FedRep, CENTAUR; there with
+  shards, here with class slots, so that s M / K need not be an integer);
+- ``iid``: a uniform permutation in M equal parts;
+- ``natural``: the data set's own users, the first M in sorted order that hold at least ``min_size`` training examples.
+
+A client's test examples come from the test arrays with the class proportions of its training share; the common test set is
+all test rows (``natural``: those of the chosen users). Every draw derives from the seed by name; clients keep the order in
+which they were drawn, rows within a client ascend.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pflpipe import cells
+from pflpipe.apportion import apportion, hold_out
+from pflpipe.data import Arrays
+from pflpipe.errors import ConfigError, DataError, nearest
+from pflpipe.files import atomic
+from pflpipe.seeds import numpy_rng
+
+KINDS = ("dirichlet", "pathological", "iid", "natural")
+DRAWS = 20  # Dirichlet draws before the best one is repaired
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Index lists per client; ``train`` and ``validation`` index the training arrays, ``test`` and ``common`` the test arrays.
+
+    Attributes:
+        train, validation, test: M arrays int64 [n_i], ascending; validation and test may be empty.
+        common: int64, ascending; the common test set.
+    """
+
+    train: list[np.ndarray]
+    validation: list[np.ndarray]
+    test: list[np.ndarray]
+    common: np.ndarray
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write ``<part>_index`` int64 [total], ``<part>_offsets`` int64 [M + 1] and ``common_index`` atomically as .npz."""
+        arrays: dict[str, Any] = {"common_index": self.common}
+        for part in PARTS:
+            rows: list[np.ndarray] = getattr(self, part)
+            arrays[f"{part}_index"] = np.concatenate(rows)
+            arrays[f"{part}_offsets"] = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        with atomic(path) as temporary:
+            np.savez(temporary, **arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Split:
+        """Read what ``save`` wrote; DataError when the file is missing or damaged."""
+        try:
+            with np.load(path, allow_pickle=False) as bundle:
+                parts = {part: np.split(bundle[f"{part}_index"], bundle[f"{part}_offsets"][1:-1]) for part in PARTS}
+                return cls(**parts, common=bundle["common_index"])
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            raise DataError(
+                f"{path} cannot be read", got=str(error), do="make it with workflow/scripts/partition.py"
+            ) from error
+
+
+def check(partition: cells.Partition, classes: int, train_size: int, users: int | None, place: str = "partition") -> None:
+    """Refuse what cannot be divided, knowing of the data set only its header (data.describe).
+
+    Args:
+        partition: the wish.
+        classes: number of classes K of the data set.
+        train_size: number of training examples N.
+        users: number of natural users, or None.
+        place: names the study in messages.
+
+    Raises:
+        ConfigError: a value is out of range or missing.
+        DataError: the data set is too small, or has too few users or classes.
+    """
+    p = partition
+    if p.kind not in KINDS:
+        raise ConfigError(f"{place}.kind", got=p.kind, expected=nearest(p.kind, KINDS))
+    ranges = [
+        ("clients", p.clients, p.clients >= 2, "at least 2"),
+        ("min_size", p.min_size, p.min_size >= 1, "at least 1"),
+        ("validation_fraction", p.validation_fraction, 0 <= p.validation_fraction < 1, "0 <= fraction < 1"),
+        ("test_size", p.test_size, p.test_size is None or p.test_size >= 1, "null, or at least 1"),
+        ("alpha", p.alpha, p.kind != "dirichlet" or (p.alpha is not None and 0 < p.alpha < float("inf")), "a number above 0"),
+    ]
+    for name, value, fine, expected in ranges:
+        if not fine:
+            raise ConfigError(f"{place}.{name}", got=value, expected=expected)
+    if p.kind == "pathological" and (p.classes_per_client is None or not 1 <= p.classes_per_client <= classes):
+        raise ConfigError(
+            f"{place}.classes_per_client", got=p.classes_per_client, expected=f"1 to {classes}, the data set's classes"
+        )
+    if p.kind == "natural":
+        if users is None:
+            raise DataError(
+                f"{place}.kind", got="natural", expected="a data set with user ids", do="choose dirichlet, pathological or iid"
+            )
+        if p.test_size is not None:
+            raise ConfigError(
+                f"{place}.test_size", got=p.test_size, expected="null: natural users bring their own test examples"
+            )
+        if p.clients > users:
+            raise DataError(f"{place}.clients", got=p.clients, expected=f"at most {users}, the data set's users")
+    if train_size < p.clients * p.min_size:
+        got = f"{p.clients} clients with min_size {p.min_size}"
+        raise DataError(
+            place,
+            got=got,
+            expected=f"at most {train_size} training examples in all",
+            do="take fewer clients or a lower min_size",
+        )
+
+
+def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
+    """Divide a data set over clients.
+
+    Every training example belongs to exactly one client (``natural``: those of users beyond the first M to nobody;
+    ``pathological`` with s M < K: those of classes that nobody drew).
+
+    Args:
+        arrays: the data set.
+        partition: kind and sizes.
+        seed: the cell's seed; equal seeds give equal bits.
+
+    Raises:
+        ConfigError, DataError: see ``check``; DataError also when pathological classes or natural users are too small.
+    """
+    labels, classes = arrays.train_labels, arrays.classes
+    users = None if arrays.train_users is None else len(np.unique(arrays.train_users))
+    check(partition, classes, len(labels), users)
+    rng = numpy_rng(seed, "partition", "train")
+    common = np.arange(len(arrays.test_labels))
+    if partition.kind == "natural":
+        assert arrays.train_users is not None  # for mypy: check() refused
+        assert arrays.test_users is not None
+        chosen = _first_users(arrays.train_users, partition)
+        shares, test = _rows_of(arrays.train_users, chosen), _rows_of(arrays.test_users, chosen)
+        common = np.flatnonzero(np.isin(arrays.test_users, chosen))
+    else:
+        if partition.kind == "iid":
+            shares = np.array_split(rng.permutation(len(labels)), partition.clients)
+        elif partition.kind == "dirichlet":
+            shares = _dirichlet(labels, classes, partition, rng)
+        else:
+            shares = _pathological(labels, classes, partition, rng)
+        held = np.stack([np.bincount(labels[rows], minlength=classes) for rows in shares])
+        rng = numpy_rng(seed, "partition", "test")
+        test = _own_tests(arrays.test_labels, held, partition.test_size, rng)
+    rng = numpy_rng(seed, "partition", "validation")
+    train, validation = [], []
+    for rows in map(np.sort, shares):
+        aside = hold_out(labels[rows], partition.validation_fraction, rng)
+        train.append(rows[~aside])
+        validation.append(rows[aside])
+    return Split(train, validation, [np.sort(rows) for rows in test], common)
+
+
+def _first_users(users: np.ndarray, partition: cells.Partition) -> np.ndarray:
+    ids, sizes = np.unique(users, return_counts=True)
+    large = ids[sizes >= partition.min_size]
+    if len(large) < partition.clients:
+        expected = f"at most {len(large)}, the users with {partition.min_size} training examples or more"
+        raise DataError(
+            "partition.clients", got=partition.clients, expected=expected, do="take fewer clients or a lower min_size"
+        )
+    return large[: partition.clients]
+
+
+def _rows_of(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
+    """Rows of each chosen user, in the users' order."""
+    order = np.argsort(users, kind="stable")
+    ends = [np.searchsorted(users[order], chosen, side=side) for side in ("left", "right")]
+    return [order[start:stop] for start, stop in zip(*ends, strict=True)]
+
+
+def _dirichlet(labels: np.ndarray, classes: int, partition: cells.Partition, rng: np.random.Generator) -> list[np.ndarray]:
+    """Draw up to DRAWS times; if every draw leaves a client below min_size, repair the one that misses fewest examples."""
+    assert partition.alpha is not None  # for mypy: check() refused
+    best, shortage = np.empty(0), np.inf
+    for _ in range(DRAWS):
+        counts = _draw_dirichlet(np.bincount(labels, minlength=classes), partition.clients, partition.alpha, rng)
+        missing = np.maximum(partition.min_size - counts.sum(axis=1), 0).sum()
+        if missing < shortage:
+            best, shortage = counts, missing
+        if missing == 0:
+            break
+    return _deal(labels, _repair(best, partition.min_size, keep_classes=False), rng)
+
+
+def _draw_dirichlet(totals: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """How many examples of each class each client gets, [M, K].
+
+    Classes come in random order, because the last ones find fewer clients with room. A Dirichlet vector restricted to some
+    entries and renormalised is again Dirichlet, so drawing over the clients with room equals zeroing the others.
+    """
+    counts = np.zeros((clients, len(totals)), dtype=np.int64)
+    for label in rng.permutation(len(totals)):
+        room = np.flatnonzero(counts.sum(axis=1) * clients < totals.sum())
+        ends = np.floor(np.cumsum(rng.dirichlet(np.full(len(room), alpha))) * totals[label]).astype(np.int64)
+        ends[-1] = totals[label]
+        counts[room, label] = np.diff(np.minimum(ends, totals[label]), prepend=0)
+    return counts
+
+
+def _repair(counts: np.ndarray, min_size: int, *, keep_classes: bool) -> np.ndarray:
+    """Move examples, one at a time, to clients below ``min_size`` from the largest client that can spare one.
+
+    An example of the receiver's most frequent class is moved where any client above ``min_size`` has one; otherwise
+    (``keep_classes``: never) one of the largest client's most frequent class. Nobody falls below ``min_size``, every
+    move lowers the shortage by one: it ends. With ``keep_classes`` no client loses or gains a class.
+
+    Args:
+        counts: int64 [M, K]; changed in place.
+    """
+    sizes = counts.sum(axis=1)
+    for client in np.flatnonzero(sizes < min_size):
+        while sizes[client] < min_size:
+            for label in np.argsort(-counts[client], kind="stable"):
+                able = (sizes > min_size) & (counts[:, label] > int(keep_classes))
+                if counts[client, label] > 0 and able.any():
+                    donor = int(np.argmax(np.where(able, sizes, -1)))
+                    break
+            else:
+                if keep_classes:
+                    do = "take a lower min_size, fewer clients or other classes_per_client"
+                    raise DataError(
+                        "partition.min_size", got=min_size, expected=f"at most {sizes[client]} with these classes", do=do
+                    )
+                donor = int(np.argmax(sizes))
+                label = int(np.argmax(counts[donor]))
+            counts[donor, label] -= 1
+            counts[client, label] += 1
+            sizes[donor] -= 1
+            sizes[client] += 1
+    return counts
+
+
+def _deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Give each client ``counts[client, label]`` examples of each class, drawn uniformly; no example twice."""
+    hands: list[list[np.ndarray]] = [[] for _ in counts]
+    for label in range(counts.shape[1]):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        for hand, share in zip(hands, np.split(rows, np.cumsum(counts[:, label]))[:-1], strict=True):
+            hand.append(share)
+    return [np.concatenate(hand) for hand in hands]
+
+
+def _pathological(labels: np.ndarray, classes: int, partition: cells.Partition, rng: np.random.Generator) -> list[np.ndarray]:
+    """Deal class slots so that every client has exactly s distinct classes, then divide each class over its slots."""
+    assert partition.classes_per_client is not None  # for mypy: check() refused
+    clients, wanted = partition.clients, partition.classes_per_client
+    totals = np.bincount(labels, minlength=classes)
+    slots = apportion(np.ones(classes, dtype=np.int64), wanted * clients, rng, room=np.minimum(totals, clients))
+    if slots.sum() < wanted * clients:
+        got = f"{clients} clients with {wanted} classes each"
+        expected = f"at most {slots.sum()} (client, class) pairs, each with an example of its own"
+        raise DataError("partition.classes_per_client", got=got, expected=expected, do="take fewer clients or classes")
+    counts = np.zeros((clients, classes), dtype=np.int64)
+    left = slots.copy()
+    for client in range(clients):
+        # A class with as many slots as there are clients left must be taken now; the others are drawn in proportion.
+        due = left == clients - client
+        free = np.where(due, 0, left)
+        drawn = np.flatnonzero(due)
+        if len(drawn) < wanted:
+            drawn = np.append(drawn, rng.choice(classes, wanted - len(drawn), replace=False, p=free / free.sum()))
+        counts[client, drawn] = 1
+        left[drawn] -= 1
+    for label in range(classes):
+        holders = np.flatnonzero(counts[:, label])
+        counts[holders, label] = apportion(np.ones(len(holders), dtype=np.int64), int(totals[label]), rng)
+    return _deal(labels, _repair(counts, partition.min_size, keep_classes=True), rng)
+
+
+def _own_tests(labels: np.ndarray, held: np.ndarray, size: int | None, rng: np.random.Generator) -> list[np.ndarray]:
+    """Own test rows of each client, in the class proportions of its training share.
+
+    Args:
+        labels: int64 [n_test].
+        held: int64 [M, K], the training share of each client.
+        size: rows per client, drawn without replacement within a client; clients may share rows. None: the test set is
+            divided disjointly, and a client that would get nothing draws one row of its own classes.
+    """
+    rows = [np.flatnonzero(labels == label) for label in range(held.shape[1])]
+    available = np.array([len(of_class) for of_class in rows])
+    if size is not None:
+        tests = [_draw_test(rows, apportion(own, size, rng, room=available), rng) for own in held]
+    else:
+        tests = _deal(labels, np.stack([apportion(held[:, k], len(rows[k]), rng) for k in range(len(rows))], axis=1), rng)
+        for client, own in enumerate(held):
+            if len(tests[client]) == 0:
+                tests[client] = _draw_test(rows, apportion(own, 1, rng, room=available), rng)
+    return tests
+
+
+def _draw_test(rows: list[np.ndarray], counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return np.concatenate([rng.choice(of_class, count, replace=False) for of_class, count in zip(rows, counts, strict=True)])
