@@ -1,0 +1,175 @@
+"""for_each_client: the only file that knows how clients are batched or spread.
+
+The same hook runs as a plain loop over clients or under ``torch.func.vmap`` over groups of clients; ragged clients are padded
+and masked so that padding changes nothing. (The one-contract-several-backends shape is FedJAX's ``for_each_client``.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from pflpipe import local
+from pflpipe.local import Minimize, Schedule
+from pflpipe.trees import Tree
+
+Backend = Literal["loop", "vmap"]
+Hook = Callable[[Tree, dict[str, Schedule], Tensor], Any]
+T = TypeVar("T")
+
+# Under vmap a step of all clients costs a few kernels, in a loop a few for each client; above this many parameters the
+# arithmetic, not the overhead, is what a CPU waits for, and the loop's layout wins.
+VMAP_PARAMETERS = 20_000
+# Floats that one group of clients may hold as parameters, gradients and moments under vmap.
+GROUP_FLOATS = 2**26
+
+
+def minimizer(backend: Backend) -> Minimize:
+    """Return the solver loop that runs under this backend."""
+    return local.minimize_loop if backend == "loop" else local.minimize_functional
+
+
+def choose_backend(asked: str, device: str, parameters: int) -> Backend:
+    """Return the backend for ``asked`` in ``auto``, ``loop``, ``vmap``."""
+    if asked == "auto":
+        return "vmap" if device != "cpu" or parameters <= VMAP_PARAMETERS else "loop"
+    return "loop" if asked == "loop" else "vmap"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One client's schedule on the host: ``index`` int64 ``[S, B]``, ``count`` int64 ``[S]`` (real rows of each step)."""
+
+    index: np.ndarray
+    count: np.ndarray
+
+    @classmethod
+    def epochs(cls, rows: np.ndarray, epochs: int, batch_size: int, rng: np.random.Generator | None = None) -> Rows:
+        """Cut ``epochs`` passes over ``rows`` into steps, shuffled anew in each pass when ``rng`` is given.
+
+        The last step of a pass may be smaller; nothing is dropped. ``batch_size=0`` takes all rows in every step. A padded
+        place repeats one of the client's own rows. A client without rows has no steps.
+        """
+        if not len(rows):
+            return cls(np.zeros((0, 1), np.int64), np.zeros(0, np.int64))
+        width = min(batch_size or len(rows), len(rows))
+        starts = range(0, len(rows), width)
+        index = np.full((epochs, len(starts), width), rows[0], np.int64)
+        count = np.array([[min(width, len(rows) - start) for start in starts]] * epochs, np.int64).reshape(epochs, len(starts))
+        for epoch in range(epochs):
+            order = rows if rng is None or width == len(rows) else rng.permutation(rows)
+            index[epoch].reshape(-1)[: len(rows)] = order
+        return cls(index.reshape(-1, width), count.reshape(-1))
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples of all clients on the device: ``x [N, ...]`` and ``y [N]``."""
+
+    x: Tensor
+    y: Tensor
+
+    def schedule(self, rows: Rows) -> Schedule:
+        """Return a schedule with true batch sizes, for one client or for rows that all clients share."""
+        index = torch.from_numpy(rows.index).to(self.x.device)
+        count = torch.from_numpy(rows.count).to(self.x.device)
+        return Schedule(self.x, self.y, index, count, tuple(rows.count.tolist()))
+
+
+def for_each_client(
+    hook: Hook,
+    states: Tree,
+    work: Sequence[Mapping[str, Rows]],
+    sizes: Sequence[int],
+    examples: Mapping[str, Examples],
+    backend: Backend,
+) -> Any:
+    """Run ``hook(state, schedules, n)`` for every client and stack what it returns along a new leading axis.
+
+    Args:
+        hook: pure function of one client; returns tensors in nested dicts and tuples, the same structure for each client.
+        states: stacked states ``[M, ...]``; may be empty.
+        work: for each client its named schedules; all clients have the same names.
+        sizes: n, the number of training examples of each client.
+        examples: for each schedule's name the data it points into.
+        backend: ``loop`` or ``vmap``.
+
+    Raises:
+        ValueError: there is no client, so that nothing could be stacked.
+        RuntimeError: a hook under vmap branches on data; the message says what to use instead.
+    """
+    if not work:
+        raise ValueError("Expected at least one client, got none.")
+    device = next(iter(examples.values())).x.device
+    if backend == "loop":
+        results = []
+        for client, (rows, n) in enumerate(zip(work, sizes, strict=True)):
+            state = {name: value[client] for name, value in states.items()}
+            schedules = {name: examples[name].schedule(part) for name, part in rows.items()}
+            results.append(hook(state, schedules, torch.tensor(n, device=device)))
+        return _stack(results)
+    order = sorted(range(len(work)), key=lambda client: -sum(part.index.size for part in work[client].values()))
+    floats = 8 * sum(value[0].numel() for value in states.values()) + 1
+    group = max(1, min(len(order), GROUP_FLOATS // floats))
+    results = []
+    for start in range(0, len(order), group):
+        chosen = order[start : start + group]
+        results.append(_vmapped(hook, states, [work[i] for i in chosen], [sizes[i] for i in chosen], chosen, examples, device))
+    places = torch.empty(len(order), dtype=torch.int64)
+    places[order] = torch.arange(len(order))
+    return _map(lambda *parts: torch.cat(parts)[places.to(device)], results)
+
+
+def _vmapped(
+    hook: Hook,
+    states: Tree,
+    work: Sequence[Mapping[str, Rows]],
+    sizes: Sequence[int],
+    chosen: Sequence[int],
+    examples: Mapping[str, Examples],
+    device: torch.device,
+) -> Any:
+    padded = {name: _pad([rows[name] for rows in work], device) for name in work[0]}
+    group = torch.tensor(chosen, device=device)
+
+    def one(state: Tree, rows: dict[str, tuple[Tensor, Tensor]], n: Tensor) -> Any:
+        schedules = {name: Schedule(examples[name].x, examples[name].y, *part) for name, part in rows.items()}
+        return hook(state, schedules, n)
+
+    try:
+        return vmap(one)({name: value[group] for name, value in states.items()}, padded, torch.tensor(sizes, device=device))
+    except RuntimeError as error:
+        if "data-dependent control flow" in str(error):
+            raise RuntimeError(f"{getattr(hook, '__qualname__', hook)} branches on data under vmap; use torch.where") from error
+        raise
+
+
+def _pad(parts: Sequence[Rows], device: torch.device) -> tuple[Tensor, Tensor]:
+    steps, width = (max(part.index.shape[axis] for part in parts) for axis in (0, 1))
+    index = np.zeros((len(parts), steps, width), np.int64)
+    count = np.zeros((len(parts), steps), np.int64)
+    for client, part in enumerate(parts):
+        index[client] = part.index[0, 0] if part.index.size else 0
+        index[client, : part.index.shape[0], : part.index.shape[1]] = part.index
+        count[client, : len(part.count)] = part.count
+    return torch.from_numpy(index).to(device), torch.from_numpy(count).to(device)
+
+
+def _stack(results: Iterable[Any]) -> Any:
+    return _map(lambda *parts: torch.stack(parts), list(results))
+
+
+def _map(join: Callable[..., Tensor], results: Sequence[Any]) -> Any:
+    """Join the tensors at the same place of nested dicts and tuples."""
+    first = results[0]
+    if isinstance(first, dict):
+        return {key: _map(join, [result[key] for result in results]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_map(join, parts) for parts in zip(*results, strict=True))
+    return join(*results)

@@ -1,0 +1,129 @@
+"""The round: sample -> local update -> release -> aggregate -> log. The whole story of a federated run.
+
+Everything random is drawn from a stream named by the round (and the client), so a run that resumes after round t needs only the
+values at the end of round t and continues with the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pflpipe import privacy, trees
+from pflpipe.local import Schedule
+from pflpipe.privacy import Uploads
+from pflpipe.seeds import numpy_rng, seed_for
+from pflpipe.simulation import Simulation
+from pflpipe.task import Batches
+from pflpipe.trees import Tree
+
+COLUMNS = (
+    "round",
+    "participants",
+    "loss",
+    "update_norm_mean",
+    "update_norm_max",
+    "fraction_clipped",
+    "nonfinite_uploads",
+    "noise_norm",
+    "signal_norm",
+    "signal_to_noise",
+)
+
+
+@dataclass
+class Progress:
+    """A run after ``round`` rounds: everything a resumed run needs, and the diary so far.
+
+    ``states`` holds every client's state stacked ``[M, ...]``; ``diverged_round`` is the first round in which a loss, an
+    upload or the model was not finite (the run goes on: such uploads count as zero).
+    """
+
+    round: int
+    params: Tree
+    server: Tree
+    states: Tree
+    rows: list[dict[str, float]] = field(default_factory=list)
+    timing: list[dict[str, float]] = field(default_factory=list)
+    diverged_round: int | None = None
+    uploaded_parameters: int = 0
+
+
+def start(simulation: Simulation) -> Progress:
+    """Return the state before the first round: fresh parameters from the cell's seed, and every client's initial state."""
+    generator = torch.Generator().manual_seed(seed_for(simulation.seed, "init"))
+    device = simulation.train.x.device
+    params = {name: value.to(device) for name, value in simulation.network.init(generator, simulation.dtype).items()}
+    task = simulation.task
+    state = simulation.method.init_client(params, task)
+    states = {name: value.expand(simulation.plan.clients, *value.shape).clone() for name, value in state.items()}
+    return Progress(0, params, simulation.method.init_server(params, task), states)
+
+
+def run(simulation: Simulation, progress: Progress, on_round: Callable[[Progress], None] = lambda progress: None) -> Progress:
+    """Run the rounds that are left and return the progress after the last; ``on_round`` sees it after each."""
+    while progress.round < simulation.plan.rounds:
+        one_round(simulation, progress)
+        on_round(progress)
+    return progress
+
+
+def one_round(simulation: Simulation, progress: Progress) -> None:
+    """Run one round: replace the values of ``progress`` (never the tensors in place) and write its diary."""
+    began = time.perf_counter()
+    method, plan, task, round = simulation.method, simulation.plan, simulation.task, progress.round
+    drawn = privacy.sample_clients(numpy_rng(simulation.seed, "sample", round), plan)
+    # An empty cohort releases noise like any other: client 0 then computes for the shapes alone and is not present.
+    clients = [int(i) for i in drawn.nonzero()[0]] or [0]
+    present = torch.from_numpy(drawn[clients])
+    chosen = torch.tensor(clients, device=simulation.train.x.device)
+    states = {name: value[chosen] for name, value in progress.states.items()}
+    work = [simulation.work(client, round) for client in clients]
+
+    def hook(state: Tree, batches: Batches, others: Mapping[str, Schedule]) -> tuple[Tree, Tree, Tensor, Tree]:
+        upload, new_state = method.local_update(progress.params, progress.server, state, batches, task)
+        return upload.update, upload.side, upload.loss, new_state
+
+    update, side, loss, new_states = simulation.run_clients(hook, states, clients, work)
+    trained = present & torch.tensor([len(simulation.split.train[client]) > 0 for client in clients])
+    losses = loss.cpu()[trained]
+    row = {"round": round + 1, "participants": int(present.sum()), "loss": losses.mean().item() if len(losses) else math.nan}
+    if update:
+        noise = torch.Generator().manual_seed(seed_for(simulation.seed, "noise", round))
+        released = privacy.release(noise, Uploads(update, side), present, plan, departures=simulation.departures)
+        progress.params, progress.server = method.aggregate(progress.params, released.sum, progress.server, task)
+        progress.uploaded_parameters = trees.size(update) // len(clients)
+        row |= _diary(released, present)
+    if present.any():
+        progress.states = {name: value.index_copy(0, chosen, new_states[name]) for name, value in progress.states.items()}
+    progress.round += 1
+    progress.rows.append({name: row.get(name, math.nan) for name in COLUMNS})
+    healthy = bool(losses.isfinite().all()) and not row.get("nonfinite_uploads") and trees.is_finite(progress.params)
+    if not healthy and progress.diverged_round is None:
+        progress.diverged_round = progress.round
+    images = sum(int(part["train"].count.sum()) for part, here in zip(work, present.tolist(), strict=True) if here)
+    seconds = time.perf_counter() - began
+    progress.timing.append(
+        {"round": progress.round, "seconds": seconds, "images": images, "images_per_second": images / seconds}
+    )
+
+
+def _diary(released: privacy.Released, present: Tensor) -> dict[str, float]:
+    norms = released.norms.cpu()[present]
+    norms = norms[norms.isfinite()]
+    count = max(int(present.sum()), 1)
+    signal, noise = released.signal_norm.item(), released.noise_norm.item()
+    return {
+        "update_norm_mean": norms.mean().item() if len(norms) else math.nan,
+        "update_norm_max": norms.max().item() if len(norms) else math.nan,
+        "fraction_clipped": released.clipped.sum().item() / count,
+        "nonfinite_uploads": int(released.nonfinite.sum()),
+        "noise_norm": noise,
+        "signal_norm": signal,
+        "signal_to_noise": signal / noise if noise > 0 else math.inf,
+    }

@@ -1,0 +1,180 @@
+"""Methods: what a method is, and the registry.
+
+A method is a handful of pure functions of ONE client; a method file is a factory with named hyper-parameters that returns
+them, and reads like the paper's algorithm box. The signature of the factory (types, defaults, ranges) is the schema of its
+block in a study. To add one: a file here, a test in ``tests/methods``, a line in ``NAMES``, a block in a study.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from pflpipe import trees
+from pflpipe.errors import ConfigError, nearest
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+NAMES = ("local_only", "fedavg", "dp_fedavg", "dp_fedavg_fb", "feddpa")
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client wants to send.
+
+    Attributes:
+        update: the tree that is clipped and noised; it may cover a part of the model, and is empty when nothing is sent.
+        side: private extras that a named departure of the plan reads (such as ``size``); empty in a certified run.
+        loss: mean training loss of this round, for the simulator's diary; never sent.
+    """
+
+    update: Tree
+    side: Tree
+    loss: Tensor
+
+
+def no_server(params: Tree, task: Task) -> Tree:
+    """Server state of a method that keeps none."""
+    return {}
+
+
+def no_state(params: Tree, task: Task) -> Tree:
+    """Client state of a method that keeps none."""
+    return {}
+
+
+def add_released(params: Tree, released: Tree, server: Tree, task: Task) -> tuple[Tree, Tree]:
+    """Server step with learning rate 1: ``w <- w + released mean update``."""
+    return trees.add(params, released), server
+
+
+def train_locally(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
+    """Personal model: E local epochs from the released parameters."""
+    return task.minimize(params, batches.train, task.loss)[0]
+
+
+@dataclass(frozen=True)
+class Method:
+    """The hooks of a method (architecture: pure, one client, no noise, no device).
+
+    ``local_update(params, server, state, batches, task) -> (Upload, state)``;
+    ``aggregate(params, released, server, task) -> (params, server)`` is given what privacy.py released, nothing else of a client;
+    ``personalize(params, server, state, batches, task) -> params`` gives the model that is tested on the client's data;
+    ``init_server`` and ``init_client`` take ``(params, task)``. ``head_epochs`` and ``full_pass`` ask for the schedules
+    ``batches.head`` and ``batches.all``.
+    """
+
+    local_update: Callable[[Tree, Tree, Tree, Batches, Task], tuple[Upload, Tree]]
+    aggregate: Callable[[Tree, Tree, Tree, Task], tuple[Tree, Tree]] = add_released
+    personalize: Callable[[Tree, Tree, Tree, Batches, Task], Tree] = train_locally
+    init_server: Callable[[Tree, Task], Tree] = no_server
+    init_client: Callable[[Tree, Task], Tree] = no_state
+    head_epochs: int = 0
+    full_pass: bool = False
+
+
+@dataclass(frozen=True)
+class About:
+    """What a method file says about itself.
+
+    Attributes:
+        title: the method's name in print.
+        paper: authors, venue, year.
+        private: whether what it releases is clipped and noised (else the claim is ``none``).
+        has_global_model: whether there is a server model to test.
+        departures: departures of both profiles (a non-private method's weights, say).
+        paper_departures: further departures of ``profile: paper``.
+        official_departures: further departures of ``official_code: true``.
+    """
+
+    title: str
+    paper: str
+    private: bool = True
+    has_global_model: bool = True
+    departures: tuple[str, ...] = ()
+    paper_departures: tuple[str, ...] = ()
+    official_departures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Range:
+    """Closed bounds of a hyper-parameter, for ``Annotated[float, Range(0)]``."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """A registered method: its name, its factory, and what its file says about it."""
+
+    name: str
+    factory: Callable[..., Method]
+    about: About
+    hyperparameters: dict[str, inspect.Parameter] = field(default_factory=dict)
+
+
+def info(name: str) -> MethodInfo:
+    """Import one method's file and return its entry; raises ConfigError with the nearest name."""
+    if name not in NAMES:
+        raise ConfigError("method", got=name, do=nearest(name, NAMES))
+    module = importlib.import_module(f"pflpipe.methods.{name}")
+    factory = getattr(module, name)
+    return MethodInfo(name, factory, module.ABOUT, dict(inspect.signature(factory, eval_str=True).parameters))
+
+
+def departures(name: str, profile: str, official_code: bool) -> tuple[str, ...]:
+    """Return the departures that a profile of a method executes."""
+    about = info(name).about
+    if official_code and profile != "paper":
+        raise ConfigError(f"method {name}: official_code", got=official_code, expected="profile: paper beside it")
+    if official_code and not about.official_departures:
+        raise ConfigError(
+            f"method {name}: official_code", got=True, expected="a method whose official code departs from its paper"
+        )
+    found = about.departures + (about.paper_departures if profile == "paper" else ())
+    return tuple(sorted(found + (about.official_departures if official_code else ())))
+
+
+def check_hyperparameters(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the method's hyper-parameters with defaults filled in.
+
+    Raises:
+        ConfigError: an unknown name, a wrong type, or a value outside the range of the factory's signature.
+    """
+    known = info(name).hyperparameters
+    for key in values:
+        if key not in known:
+            raise ConfigError(
+                f"method {name}: unknown hyper-parameter", got=key, do=nearest(key, known) if known else "it has none"
+            )
+    return {key: _checked(f"{name}.{key}", values.get(key, entry.default), entry.annotation) for key, entry in known.items()}
+
+
+def _checked(place: str, value: Any, annotation: Any) -> Any:
+    bounds = Range()
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation, bounds = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        choices = typing.get_args(annotation)
+        if value not in choices or isinstance(value, bool):
+            raise ConfigError(f"hyper-parameter {place}", got=value, expected=f"one of {', '.join(map(str, choices))}")
+        return value
+    if annotation is bool:
+        if not isinstance(value, bool):
+            raise ConfigError(f"hyper-parameter {place}", got=value, expected="true or false")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int if annotation is int else (int, float)) or not math.isfinite(value):
+        raise ConfigError(
+            f"hyper-parameter {place}", got=value, expected="a whole number" if annotation is int else "a finite number"
+        )
+    if not bounds.low <= value <= bounds.high:
+        raise ConfigError(f"hyper-parameter {place}", got=value, expected=f"a number in [{bounds.low:g}, {bounds.high:g}]")
+    return annotation(value)

@@ -1,0 +1,29 @@
+"""DP-FedAvg: user-level differentially private FedAvg.
+
+Sources: Geyer, Klein, Nabi, "Differentially Private Federated Learning: A Client Level Perspective" (2017); McMahan, Ramage,
+Talwar, Zhang, "Learning Differentially Private Recurrent Language Models", ICLR 2018, Algorithm 1.
+
+Each drawn client trains E epochs from the global model and uploads its update; the mechanism (privacy.py) clips the update
+jointly over all parameters to C, adds one Gaussian draw to the sum and divides by the public expected cohort q M. Differences
+from the paper: uniform weights, so that the sensitivity is C whatever the clients' sizes.
+"""
+
+from __future__ import annotations
+
+from pflpipe import trees
+from pflpipe.methods import About, Method, Upload
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(title="DP-FedAvg", paper="Geyer et al. 2017; McMahan et al., ICLR 2018")
+
+
+def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+    """E local epochs; the upload is the whole change of the model."""
+    trained, loss = task.minimize(params, batches.train, task.loss)
+    return Upload(update=trees.sub(trained, params), side={}, loss=loss), state
+
+
+def dp_fedavg() -> Method:
+    """Return the method; it has no hyper-parameters beyond the study's local optimizer."""
+    return Method(local_update)

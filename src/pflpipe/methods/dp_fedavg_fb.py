@@ -1,0 +1,37 @@
+"""DP-FedAvg with a fine-tuned head (DP-FedAvg-fb, also DP-FedAvg-ft).
+
+Source: baseline of CENTAUR (Shen et al., "Share Your Representation Only", ICLR 2023) and of DP-pFedDSU. Federated training is
+DP-FedAvg. For its personal model a client takes the released global model and trains only the last linear layer on its own
+data; the trained head is used on the device and never released.
+
+    head_epochs, head_lr, head_momentum, head_weight_decay: 15 epochs of SGD at 0.01, momentum 0.9, weight decay 1e-4 in
+    CENTAUR's official code.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pflpipe.local import Solver
+from pflpipe.methods import About, Method, Range
+from pflpipe.methods.dp_fedavg import local_update
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(title="DP-FedAvg-fb", paper="baseline of Shen et al. (CENTAUR), ICLR 2023")
+
+
+def dp_fedavg_fb(
+    *,
+    head_epochs: Annotated[int, Range(1)] = 15,
+    head_lr: Annotated[float, Range(0)] = 0.01,
+    head_momentum: Annotated[float, Range(0, 1)] = 0.9,
+    head_weight_decay: Annotated[float, Range(0)] = 1e-4,
+) -> Method:
+    """Return the method."""
+    solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)
+
+    def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
+        return task.minimize(params, batches.head, task.loss, solver=solver, names=task.head_names)[0]
+
+    return Method(local_update, personalize=personalize, head_epochs=head_epochs)

@@ -1,0 +1,25 @@
+"""FedAvg (McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", AISTATS 2017), Algorithm 1.
+
+Every round each drawn client trains E epochs from the global model, and the server averages the updates with weights
+proportional to the clients' numbers of examples. No clipping, no noise: claim ``none``.
+"""
+
+from __future__ import annotations
+
+from pflpipe import trees
+from pflpipe.methods import About, Method, Upload
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(title="FedAvg", paper="McMahan et al., AISTATS 2017", private=False, departures=("data_size_weights",))
+
+
+def fedavg() -> Method:
+    """Return the method; it has no hyper-parameters beyond the study's local optimizer."""
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        trained, loss = task.minimize(params, batches.train, task.loss)
+        return Upload(update=trees.sub(trained, params), side={"size": batches.n}, loss=loss), state
+
+    return Method(local_update)

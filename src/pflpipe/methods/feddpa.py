@@ -1,0 +1,101 @@
+"""FedDPA (Yang, Huang, Ye, "Dynamic Personalized Federated Learning with Adaptive Differential Privacy", NeurIPS 2023),
+Algorithm 1.
+
+DFP, dynamic Fisher personalization: coordinates of the client's old local model that carry much Fisher information stay local
+(u), the others are overwritten by the global model (v). AC, adaptive constraint: u is pulled to where it started and the length
+of v's change towards the clip bound, so that clipping costs less.
+
+    tau: threshold on the Fisher information, min-max normalised per tensor (Eqs. 5-6)
+    lambda_1, lambda_2: weights of the two regularisers (Eqs. 8-11: norms, not squares)
+    dfp, ac: the two parts, for the paper's ablation (Table 3)
+    schedule: ``alternate`` trains u then v on every minibatch (our reading of Algorithm 1), each with its own optimizer;
+        ``two_phase`` trains E epochs on u, then E epochs on v, as the official code does.
+
+Reading of the paper: Fisher information per example (Eq. 4 literally squares a sum); the change is measured from the start
+point theta^0 and uploaded whole, u and v alike, so that the joint clip and dense noise certify it. The masks never leave the
+client. Differences of the official code, executed under ``official_code: true``: the upload and both regularisers are taken
+against the global model, the norms of all tensors are summed (``update_against_global``), besides data-size weights and the
+sample-level noise calibration (privacy.py). Not imitated: training in evaluation mode and masks tested by ``value != 0``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from pflpipe import trees
+from pflpipe.local import Batch
+from pflpipe.methods import About, Method, Range, Upload
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(
+    title="FedDPA",
+    paper="Yang et al., NeurIPS 2023",
+    official_departures=("sample_level_calibration", "data_size_weights", "update_against_global"),
+)
+
+
+def min_max(information: Tree) -> Tree:
+    """Scale each tensor to [0, 1] (Eq. 5); a constant tensor becomes zero."""
+    scaled = {}
+    for name, value in information.items():
+        low, high = value.amin(), value.amax()
+        scaled[name] = torch.where(high > low, (value - low) / (high - low), torch.zeros_like(value))
+    return scaled
+
+
+def feddpa(
+    *,
+    tau: Annotated[float, Range(0)] = 0.4,
+    lambda_1: Annotated[float, Range(0)] = 0.05,
+    lambda_2: Annotated[float, Range(0)] = 0.1,
+    dfp: bool = True,
+    ac: bool = True,
+    schedule: Literal["alternate", "two_phase"] = "alternate",
+) -> Method:
+    """Return the method."""
+
+    def init_client(params: Tree, task: Task) -> Tree:
+        return dict(params)
+
+    def train(params: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Tree, Tree, Tensor]:
+        """Return where the client starts, where it ends, and its mean training loss."""
+        if dfp:
+            information = min_max(task.fisher(state, batches.all))  # line 5, Eqs. 4-5
+            personal = {name: value >= tau for name, value in information.items()}  # line 6, Eq. 6
+        else:
+            personal = {name: torch.zeros_like(value, dtype=torch.bool) for name, value in params.items()}
+        shared = {name: ~mask for name, mask in personal.items()}
+        start = trees.where(personal, state, params)  # line 7, Eq. 7
+
+        def change(w: Tree, mask: Tree) -> Tensor:
+            if "update_against_global" in task.departures:
+                return torch.stack([torch.linalg.vector_norm(w[name] - params[name]) for name in w]).sum()
+            return trees.norm(trees.mul(trees.sub(w, start), mask))
+
+        def personal_loss(w: Tree, batch: Batch) -> Tensor:  # Eqs. 8-9
+            return task.loss(w, batch) + (0.5 * lambda_1 * change(w, personal) if ac else 0.0)
+
+        def shared_loss(w: Tree, batch: Batch) -> Tensor:  # Eqs. 10-11
+            return task.loss(w, batch) + (0.5 * lambda_2 * (change(w, shared) - task.clip_norm).abs() if ac else 0.0)
+
+        if schedule == "alternate":
+            end, loss = task.minimize(start, batches.train, (personal_loss, personal), (shared_loss, shared))
+        else:
+            middle, _ = task.minimize(start, batches.train, (personal_loss, personal))
+            end, loss = task.minimize(middle, batches.train, (shared_loss, shared))
+        return start, end, loss
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        start, end, loss = train(params, state, batches, task)
+        origin = params if "update_against_global" in task.departures else start
+        side = {"size": batches.n} if "data_size_weights" in task.departures else {}
+        return Upload(update=trees.sub(end, origin), side=side, loss=loss), end  # lines 12-14
+
+    def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
+        return train(params, state, batches, task)[1]
+
+    return Method(local_update, personalize=personalize, init_client=init_client, full_pass=dfp)

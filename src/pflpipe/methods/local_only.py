@@ -1,0 +1,29 @@
+"""Local training without communication: what a client reaches alone.
+
+Every client trains its own model for as many epochs as a federated client does over all rounds. Nothing is sent, so nothing
+needs protection: claim ``none``, and there is no global model.
+"""
+
+from __future__ import annotations
+
+from pflpipe.methods import About, Method, Upload
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(title="Local only", paper="baseline", private=False, has_global_model=False)
+
+
+def local_only() -> Method:
+    """Return the method; it has no hyper-parameters."""
+
+    def init_client(params: Tree, task: Task) -> Tree:
+        return dict(params)
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        trained, loss = task.minimize(state, batches.train, task.loss)
+        return Upload(update={}, side={}, loss=loss), trained
+
+    def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
+        return state
+
+    return Method(local_update, personalize=personalize, init_client=init_client)

@@ -1,0 +1,228 @@
+"""A run on disk: files in, training with checkpoints, files out.
+
+A checkpoint lies outside the outputs, so a workflow manager that removes the outputs of a failed job leaves it alone. It
+carries a fingerprint of everything the run depends on, the program included; a checkpoint of another fingerprint is not used.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pflpipe import __version__, data, methods, models
+from pflpipe.cells import Cell
+from pflpipe.clients import Examples, choose_backend
+from pflpipe.errors import DataError
+from pflpipe.federated import COLUMNS, Progress, run, start
+from pflpipe.files import atomic, canonical_json, read_json, write_json
+from pflpipe.partition import Split
+from pflpipe.privacy import Plan
+from pflpipe.simulation import Simulation
+
+TIMING_COLUMNS = ("round", "seconds", "images", "images_per_second")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files a run reads: the privacy plan, the partition and the data set."""
+
+    plan: Path
+    partition: Path
+    data: Path
+
+
+def simulate(cell: Cell, inputs: Inputs, *, device: str, backend: str, dtype: torch.dtype = torch.float32) -> Simulation:
+    """Read a cell's files and put its data on the device.
+
+    Args:
+        cell: what to run.
+        inputs: its files.
+        device: ``cpu``, ``cuda`` or ``auto`` (a GPU when there is one).
+        backend: ``loop``, ``vmap`` or ``auto``.
+        dtype: of parameters and examples.
+
+    Raises:
+        DataError: the partition does not have the cell's number of clients.
+    """
+    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    arrays = data.load_arrays(inputs.data)
+    split = Split.load(inputs.partition)
+    if len(split.train) != cell.partition.clients:
+        raise DataError(f"{inputs.partition}: clients", got=len(split.train), expected=str(cell.partition.clients))
+    entry = methods.info(cell.method)
+    examples = [
+        Examples(
+            torch.from_numpy(data.normalise(images, cell.dataset)).to(place, dtype),
+            torch.from_numpy(labels).to(place, torch.int64),
+        )
+        for images, labels in ((arrays.train_images, arrays.train_labels), (arrays.test_images, arrays.test_labels))
+    ]
+    network = models.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
+    return Simulation(
+        method=entry.factory(**cell.hyperparameters),
+        network=network,
+        plan=Plan(**read_json(inputs.plan)["plan"]),
+        training=cell.training,
+        departures=frozenset(cell.departures),
+        split=split,
+        train=examples[0],
+        test=examples[1],
+        seed=cell.seed,
+        backend=choose_backend(backend, place.type, network.parameters),
+        dtype=dtype,
+    )
+
+
+def train(
+    cell: Cell,
+    inputs: Inputs,
+    out: Path,
+    checkpoints: Path,
+    *,
+    device: str,
+    backend: str,
+    checkpoint_seconds: float,
+    resume: bool = True,
+) -> None:
+    """Train one cell and write ``rounds.csv``, ``timing.csv``, ``state.pt`` and ``run.json`` into ``out``.
+
+    A run that was killed at any moment continues from its last checkpoint and ends with the same bits (CPU).
+
+    Args:
+        cell: what to train.
+        inputs: its files.
+        out: folder of the four files.
+        checkpoints: folder for ``<cell id>.pt``, removed when the run is complete.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        backend: ``loop``, ``vmap`` or ``auto``.
+        checkpoint_seconds: least time between checkpoints; 0 writes one after every round.
+        resume: whether to look for a checkpoint.
+    """
+    simulation = simulate(cell, inputs, device=device, backend=backend)
+    checkpoint = Checkpoint(checkpoints / f"{cell.id}.pt", _fingerprint(cell, inputs, simulation), checkpoint_seconds)
+    progress = (checkpoint.load(simulation) if resume else None) or start(simulation)
+    report = Report(cell.id, simulation.plan.rounds)
+
+    def on_round(progress: Progress) -> None:
+        report.show(progress)
+        if progress.round < simulation.plan.rounds:
+            checkpoint.save_when_due(progress)
+
+    progress = run(simulation, progress, on_round)
+    write_rows(out / "rounds.csv", COLUMNS, progress.rows)
+    write_rows(out / "timing.csv", TIMING_COLUMNS, progress.timing)
+    with atomic(out / "state.pt") as path:
+        torch.save({"params": progress.params, "server": progress.server, "states": progress.states}, path)
+    participants = [row["participants"] for row in progress.rows]
+    write_json(
+        out / "run.json",
+        {
+            "cell": cell.to_dict(),
+            "diverged_round": progress.diverged_round,
+            "parameters": simulation.network.parameters,
+            "uploaded_parameters": progress.uploaded_parameters,
+            "upload_bytes_per_round": 4 * progress.uploaded_parameters * sum(participants) / len(participants),
+            "device": str(simulation.train.x.device),
+            "backend": simulation.backend,
+            "threads": torch.get_num_threads(),
+            "versions": {"pflpipe": __version__, "torch": torch.__version__},
+        },
+    )
+    checkpoint.path.unlink(missing_ok=True)
+
+
+def load_final(folder: Path, simulation: Simulation) -> Progress:
+    """Return the progress after the last round of a finished run."""
+    state = torch.load(folder / "state.pt", map_location=simulation.train.x.device, weights_only=True)
+    return Progress(round=simulation.plan.rounds, **state)
+
+
+@dataclass
+class Checkpoint:
+    """A run's latest resumable state: one file, replaced atomically, written at most every ``seconds``."""
+
+    path: Path
+    fingerprint: str
+    seconds: float
+
+    def __post_init__(self) -> None:
+        self._saved = time.monotonic()
+
+    def load(self, simulation: Simulation) -> Progress | None:
+        """Return the saved progress, or None when there is none that belongs to this very run."""
+        if not self.path.exists():
+            return None
+        try:
+            saved = torch.load(self.path, map_location=simulation.train.x.device, weights_only=True)
+        except Exception as error:
+            print(f"checkpoint {self.path} cannot be read ({type(error).__name__}); starting from round 1", file=sys.stderr)
+            return None
+        if saved["fingerprint"] != self.fingerprint:
+            print(f"checkpoint {self.path} belongs to other inputs or another program; starting from round 1", file=sys.stderr)
+            return None
+        print(f"resuming after round {saved['progress']['round']}", file=sys.stderr)
+        return Progress(**saved["progress"])
+
+    def save_when_due(self, progress: Progress) -> None:
+        """Write the checkpoint when enough time has passed; a full disk costs the checkpoint, not the run."""
+        if time.monotonic() - self._saved < self.seconds:
+            return
+        try:
+            with atomic(self.path) as path:
+                torch.save({"fingerprint": self.fingerprint, "progress": vars(progress)}, path)
+        except (OSError, RuntimeError) as error:
+            print(f"warning: no checkpoint after round {progress.round}: {error}", file=sys.stderr)
+        self._saved = time.monotonic()
+
+
+def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation) -> str:
+    """Digest of everything that decides the bits of a run."""
+    digest = hashlib.sha256(canonical_json(cell.to_dict()).encode())
+    device, threads = simulation.train.x.device, torch.get_num_threads()
+    digest.update(f"{asdict(simulation.plan)} {simulation.backend} {device} {threads} {torch.__version__}".encode())
+    digest.update(inputs.partition.read_bytes())
+    for values in (simulation.train.x, simulation.train.y):
+        digest.update(values.cpu().contiguous().numpy().tobytes())
+    for name, module in sorted(sys.modules.items()):
+        if name.partition(".")[0] == "pflpipe" and module.__file__:
+            digest.update(Path(module.__file__).read_bytes())
+    return digest.hexdigest()
+
+
+class Report:
+    """Progress for people: one line that lives on a terminal, a plain line every tenth of the rounds in a log."""
+
+    def __init__(self, name: str, rounds: int) -> None:
+        self.name, self.rounds, self.live = name, rounds, sys.stderr.isatty()
+        self.every = 1 if self.live else max(1, math.ceil(rounds / 10))
+
+    def show(self, progress: Progress) -> None:
+        """Print the latest round."""
+        last = progress.round == self.rounds
+        if progress.round % self.every and not last:
+            return
+        row, timing = progress.rows[-1], progress.timing[-1]
+        words = f"{self.name}  round {progress.round}/{self.rounds}  loss {row['loss']:.4f}"
+        words += f"  {timing['images_per_second']:.0f} images/s"
+        if progress.diverged_round is not None:
+            words += f"  diverged in round {progress.diverged_round}"
+        print(
+            f"\r{words}\x1b[K" if self.live else words, end="\n" if last or not self.live else "", file=sys.stderr, flush=True
+        )
+
+
+def write_rows(target: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a CSV atomically; NaN becomes an empty field, floats keep all their digits."""
+    with atomic(target) as path, open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: "" if row[name] != row[name] else row[name] for name in columns} for row in rows)

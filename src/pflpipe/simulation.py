@@ -1,0 +1,79 @@
+"""A simulation: one cell made concrete, with its data on a device and every client's schedules drawn from named streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pflpipe import cells
+from pflpipe.clients import Backend, Examples, Rows, for_each_client, minimizer
+from pflpipe.local import Schedule, Solver
+from pflpipe.methods import Method
+from pflpipe.models import Network
+from pflpipe.partition import Split
+from pflpipe.privacy import Plan
+from pflpipe.seeds import numpy_rng
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+# Examples whose separate gradients are held at once for Fisher information.
+EXAMPLES_OF_FISHER = 32
+
+SEEN_BY_METHODS = ("train", "head", "all")
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """One cell, made concrete: the method, the network, the plan and the clients' data on a device."""
+
+    method: Method
+    network: Network
+    plan: Plan
+    training: cells.Training
+    departures: frozenset[str]
+    split: Split
+    train: Examples
+    test: Examples
+    seed: int
+    backend: Backend
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def task(self) -> Task:
+        """What all clients share."""
+        solver = Solver(self.training.optimizer, self.training.lr, self.training.momentum, self.training.weight_decay)
+        return Task(self.network, self.plan, solver, self.departures, minimizer(self.backend))
+
+    def work(self, client: int, round: int) -> dict[str, Rows]:
+        """Return one client's schedules of one round, drawn from the stream named by round and client."""
+        rows, size = self.split.train[client], self.training.batch_size
+        streams = {name: numpy_rng(self.seed, "batches", name, round, client) for name in ("train", "head")}
+        return {
+            "train": Rows.epochs(rows, self.training.local_epochs, size, streams["train"]),
+            "head": Rows.epochs(rows, self.method.head_epochs, size, streams["head"]),
+            "all": Rows.epochs(rows, int(self.method.full_pass), EXAMPLES_OF_FISHER),
+        }
+
+    def run_clients(
+        self,
+        hook: Callable[[Tree, Batches, Mapping[str, Schedule]], Any],
+        states: Tree,
+        clients: Sequence[int],
+        work: Sequence[Mapping[str, Rows]],
+    ) -> Any:
+        """Run ``hook(state, batches, others)`` for clients whose schedules are ``work``, and stack the results.
+
+        ``others`` holds the schedules that a method must not see (``own`` points into the test set).
+        """
+        sources = {name: self.test if name == "own" else self.train for name in work[0]}
+        sizes = [len(self.split.train[client]) for client in clients]
+
+        def one(state: Tree, schedules: dict[str, Schedule], n: Tensor) -> Any:
+            others = {name: schedule for name, schedule in schedules.items() if name not in SEEN_BY_METHODS}
+            return hook(state, Batches(n, *[schedules[name] for name in SEEN_BY_METHODS]), others)
+
+        return for_each_client(one, states, work, sizes, sources, self.backend)

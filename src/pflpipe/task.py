@@ -1,0 +1,112 @@
+"""The task: what every client of a run shares, and all that a method may use.
+
+A method is written for ONE client. It sees parameters, its own state and its own ``Batches``; it never sees the client axis,
+the device, a random generator or the backend. The solvers it calls are those of the backend that runs it (clients.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from pflpipe import local
+from pflpipe.local import Batch, Minimize, Objective, Schedule, Solver
+from pflpipe.models import HEAD, Network
+from pflpipe.privacy import Plan
+from pflpipe.trees import Tree
+
+Loss = Callable[[Tree, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """One client's own examples, ready to step on.
+
+    Attributes:
+        n: number of training examples, a scalar tensor.
+        train: E local epochs of minibatches.
+        head: the head phase's epochs, for methods that have one.
+        all: one ordered pass over the training examples, for Fisher information.
+    """
+
+    n: Tensor
+    train: Schedule
+    head: Schedule
+    all: Schedule
+
+
+@dataclass(frozen=True)
+class Task:
+    """Network, loss, public numbers of the plan and solvers of the current backend; the same for all clients.
+
+    Attributes:
+        plan: sampling, clip, noise and rounds: public values.
+        solver: the study's local optimizer.
+        departures: names of the steps that the certified mechanism lacks.
+        minimize_on: the backend's solver loop (``local.minimize_loop`` or ``local.minimize_functional``).
+    """
+
+    network: Network
+    plan: Plan
+    solver: Solver
+    departures: frozenset[str]
+    minimize_on: Minimize
+
+    @property
+    def clip_norm(self) -> float:
+        """Clip bound C of the plan; infinite when nothing is clipped."""
+        return float("inf") if self.plan.clip_norm is None else self.plan.clip_norm
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """Names of the parameters of the last linear layer."""
+        return HEAD
+
+    def loss(self, params: Tree, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy over the real examples of a batch."""
+        logits = self.network.apply(params, batch.x)
+        if batch.valid is None:
+            return F.cross_entropy(logits, batch.y)
+        each = F.cross_entropy(logits, batch.y, reduction="none")
+        return each.where(batch.valid, each.new_zeros(())).sum() / batch.valid.sum().clamp(min=1)
+
+    def minimize(
+        self,
+        params: Tree,
+        schedule: Schedule,
+        *objectives: Loss | tuple[Loss, Tree],
+        solver: Solver | None = None,
+        names: Sequence[str] | None = None,
+    ) -> tuple[Tree, Tensor]:
+        """Take the schedule's steps from ``params``; return the end point and the mean value of the first objective.
+
+        Args:
+            params: start point, not modified.
+            schedule: which examples each step uses.
+            objectives: losses ``(params, batch) -> scalar``; a pair ``(loss, mask)`` moves only the coordinates where the mask
+                is true. With several, each minibatch is used by every objective in turn, each with its own optimizer state.
+            solver: another optimizer than the study's.
+            names: train only these parameters.
+        """
+        parts = [Objective(*part) if isinstance(part, tuple) else Objective(part) for part in objectives]
+        return self.minimize_on(params, schedule, parts, solver or self.solver, names)
+
+    def fisher(self, params: Tree, schedule: Schedule) -> Tree:
+        """Return the diagonal empirical Fisher information of ``log p(y | x; params)`` over the schedule's examples."""
+
+        def log_likelihood(tree: Tree, x: Tensor, y: Tensor) -> Tensor:
+            return -F.cross_entropy(self.network.apply(tree, x[None]), y[None])
+
+        return local.fisher(params, schedule, log_likelihood)
+
+    def correct(self, params: Tree, schedule: Schedule) -> Tensor:
+        """Return how many of the schedule's examples are classified rightly; logits that are not finite are never right."""
+        right = schedule.count.new_zeros(())
+        for batch in schedule:
+            logits = self.network.apply(params, batch.x)
+            hit = (logits.argmax(-1) == batch.y) & logits.isfinite().all(-1)
+            right = right + (hit if batch.valid is None else hit & batch.valid).sum()
+        return right

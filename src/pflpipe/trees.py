@@ -1,0 +1,43 @@
+"""Arithmetic on trees: a tree is a ``dict[str, Tensor]``, such as a model's parameters, an update or a mask."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+
+
+def add(a: Tree, b: Tree) -> Tree:
+    """Return ``a + b``; names that only ``a`` has are kept as they are (``b`` may cover a part of the model)."""
+    return {name: value + b[name] if name in b else value for name, value in a.items()}
+
+
+def sub(a: Tree, b: Tree) -> Tree:
+    """Return ``a - b`` for trees with the same names."""
+    return {name: value - b[name] for name, value in a.items()}
+
+
+def mul(a: Tree, b: Tree) -> Tree:
+    """Return the element-wise product of trees with the same names."""
+    return {name: value * b[name] for name, value in a.items()}
+
+
+def where(mask: Tree, a: Tree, b: Tree) -> Tree:
+    """Return ``a`` where the boolean ``mask`` holds and ``b`` elsewhere."""
+    return {name: torch.where(mask[name], a[name], b[name]) for name in mask}
+
+
+def norm(tree: Tree) -> Tensor:
+    """Return the joint L2 norm over all tensors, a scalar whose gradient at the zero tree is zero (not NaN)."""
+    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in tree.values()]))
+
+
+def size(tree: Tree) -> int:
+    """Return the number of scalars in the tree."""
+    return sum(value.numel() for value in tree.values())
+
+
+def is_finite(tree: Tree) -> bool:
+    """Return whether every entry is a finite number."""
+    return all(bool(torch.isfinite(value).all()) for value in tree.values())
