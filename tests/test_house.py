@@ -1,0 +1,202 @@
+"""Promises about the whole repository: its rooms, their doors, and that what is written down is true."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pflpipe.sources import closure
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "pflpipe"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+TRAINING = sorted({*closure(PACKAGE / "federated.py", PACKAGE), *(PACKAGE / "methods").glob("*.py")})
+PIPELINE_LIBRARIES = ("snakemake", "mlflow", "opacus", "pandas", "dp_accounting", "matplotlib", "sklearn", "torchvision")
+
+
+def committed_files() -> list[Path]:
+    """Files of the repository: what git knows when there is a checkout, else what lies in the known folders."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode == 0:
+        return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    folders = ("src", "tests", "workflow", "studies", "profiles", "envs", "docs", "benchmarks")
+    return [p for folder in folders for p in (ROOT / folder).rglob("*") if p.is_file()] + [
+        p for p in ROOT.iterdir() if p.is_file()
+    ]
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    for path in committed_files():
+        try:
+            yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names that a file imports anywhere, functions included."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def locked() -> dict[str, str]:
+    """Package names of requirements.lock (normalised) and one pinned version of each."""
+    pins = {}
+    for line in (ROOT / "requirements.lock").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, version = line.split(";")[0].strip().split("==")
+            pins[normalised(name)] = version
+    return pins
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "workflow" / "scripts").glob("*.py")), ids=lambda path: path.name)
+def test_workflow_scripts_are_short_and_leave_the_work_to_the_package(path):
+    lines = path.read_text().splitlines()
+    assert len(lines) <= 40
+    assert any(name.split(".")[0] == "pflpipe" for name in imported(path))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_modules_are_documented_and_of_readable_size(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), "module"
+    assert len(path.read_text().splitlines()) <= 450
+    public = [
+        node
+        for owner in (tree, *(n for n in tree.body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")))
+        for node in owner.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert [node.name for node in public if not ast.get_docstring(node)] == []
+
+
+def test_no_file_names_a_path_or_a_host_of_the_machine_it_was_written_on():
+    places = "|".join(("work", "root", "home/[a-z]+", "opt/(?:pypi|wheels)", "tmp/[a-z]"))
+    found = [(name, hit) for name, text in texts() for hit in re.findall(rf"(?<![\w.$}}~/])/(?:{places})/[\w./-]*", text)]
+    assert found == []
+
+
+def test_lock_file_names_no_package_index():
+    text = (ROOT / "requirements.lock").read_text()
+    assert "://" not in text
+    assert not re.search(r"^\s*-", text, re.MULTILINE), "options such as --index-url belong to the user's own configuration"
+
+
+def test_lock_file_pins_everything_that_pyproject_names():
+    wanted = [*project()["dependencies"], *(r for group in project()["optional-dependencies"].values() for r in group)]
+    names = {normalised(re.match(r"[\w.-]+", requirement)[0]) for requirement in wanted}
+    assert names - set(locked()) == set()
+    assert "setuptools" in locked(), "make install builds the package without fetching a build tool"
+
+
+def test_lock_file_pins_the_agreed_torch():
+    assert (locked()["torch"], locked()["torchvision"]) == ("2.14.1", "0.29.2")
+
+
+def test_training_needs_only_torch_and_numpy():
+    assert {normalised(re.match(r"[\w.-]+", requirement)[0]) for requirement in project()["dependencies"]} == {"torch", "numpy"}
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Top-level names in sys.modules of a fresh interpreter after a statement."""
+    program = f"import json, sys; {statement}; print(json.dumps([name.split('.')[0] for name in sys.modules]))"
+    run = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("module", ["pflpipe", "pflpipe.cli", "pflpipe.federated", "pflpipe.methods"])
+def test_import_pulls_in_no_pipeline_library(module):
+    assert loaded_after(f"import {module}") & {*PIPELINE_LIBRARIES, "yaml", "jsonschema"} == set()
+
+
+def test_import_of_the_package_does_not_even_load_torch():
+    assert "torch" not in loaded_after("import pflpipe")
+
+
+@pytest.mark.parametrize("path", TRAINING, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_what_training_runs_knows_no_room_above_it(path):
+    names = imported(path)
+    assert {name.split(".")[0] for name in names} & {*PIPELINE_LIBRARIES, "yaml", "jsonschema"} == set()
+    above = {"config", "cli", "tables", "figures", "tracking", "audit", "accounting", "downloads", "documents"}
+    assert {name.split(".")[1] for name in names if name.startswith("pflpipe.")} & above == set()
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "methods").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_methods_know_neither_the_engine_nor_a_random_generator(path):
+    doors = ("pflpipe.clients", "pflpipe.federated", "pflpipe.privacy", "pflpipe.seeds", "random", "numpy")
+    assert [name for name in imported(path) if name.startswith(doors)] == []
+    assert re.findall(r"\brand\w*\(|\bnormal_?\(|\bmultinomial\(|manual_seed|Generator", path.read_text()) == []
+
+
+def test_every_make_target_named_in_the_documents_exists():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), ROOT / ".ci" / "run"]
+    named = {
+        word
+        for path in documents
+        for command in re.findall(r"(?:^|`|exec timeout [^\n]*)make ((?:[a-z]+ ?)+)", path.read_text(), re.MULTILINE)
+        for word in command.split()
+    }
+    assert named - targets == set()
+    assert {"install", "quickstart", "test", "lint", "format", "docs", "bench"} <= targets
+
+
+def test_help_lists_every_target_with_a_sentence():
+    shown = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony
+    for target in phony[1].split():
+        assert re.search(rf"^  {target}\s+\S+ \S+", shown, re.MULTILINE), target
+
+
+def test_links_between_documents_lead_somewhere():
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    broken = [
+        (path.name, target)
+        for path in documents
+        for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", path.read_text(encoding="utf-8"))
+        if not (path.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_versions_agree():
+    version = re.search(r'__version__ = "([^"]+)"', (PACKAGE / "__init__.py").read_text())
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert version
+    assert cited
+    assert version[1] == cited[1]
+    assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_study_file_in_the_documents_exists():
+    named = {
+        name
+        for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+        for name in re.findall(r"\bstudies/([a-z0-9_]+)\.yaml", path.read_text())
+        if not name.startswith("my_")
+    }
+    assert {name for name in named if not (ROOT / "studies" / f"{name}.yaml").exists()} == set()
