@@ -1,0 +1,304 @@
+"""The summary of a study for people: mean and standard deviation over seeds, as Markdown and LaTeX.
+
+It keeps three promises: a nominal epsilon never stands without its mark and the honest one beside it, a diverged run is
+marked with its round, and rows compete for bold type only with rows of the same budget and the same claim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from pflpipe.settings import CONDITIONS, NO_PRIVACY, Layout, Setting, condition_text, layout
+
+if TYPE_CHECKING:
+    from pflpipe.config import Study
+
+METRICS = ("personal_own", "personal_own_worst_decile", "personal_common", "global_own", "global_common")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a summary table."""
+
+    text: str
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table for people: ``sections`` are groups of lines that may be compared with each other."""
+
+    name: str
+    caption: str
+    notes: tuple[str, ...]
+    header: tuple[str, ...]
+    sections: tuple[tuple[tuple[Entry, ...], ...], ...]
+
+
+@dataclass(frozen=True)
+class _Line:
+    setting: Setting
+    rows: pd.DataFrame
+
+    def values(self, metric: str) -> list[float]:
+        return [float(value) for value in self.rows[metric] if pd.notna(value) and math.isfinite(value)]
+
+    def mean(self, metric: str) -> float:
+        values = self.values(metric)
+        return sum(values) / len(values) if values else -math.inf
+
+    @property
+    def claim(self) -> str:
+        return str(self.rows["claim"].iloc[0])
+
+
+def summarise(study: Study, frame: pd.DataFrame) -> Summary:
+    """Return the summary over seeds of the frame that ``tidy`` made of the same study."""
+    plan = layout(study)
+    lines = [_Line(setting, frame.iloc[list(setting.indices)]) for setting in plan.settings]
+    metrics = [name for name in METRICS if any(line.values(name) for line in lines)]
+    facets = list(plan.settings[0].facet)
+    paper = sorted({str(value) for value in frame["paper_metric"].dropna()})
+    header = ["method", *facets, "claim", "ε (central)"]
+    for metric in metrics:
+        header += [_words(metric)] + (["paper"] if paper == [metric] else [])
+    inline_paper = "paper" in header
+    header += ["n"] + (["paper"] if paper and not inline_paper else [])
+
+    sections: dict[Any, list[_Line]] = {}
+    for line in lines:
+        sections.setdefault((tuple(line.setting.facet.values()), line.setting.budget, line.claim), []).append(line)
+    order = {facet: place for place, facet in enumerate(dict.fromkeys(key[0] for key in sections))}
+    built = []
+    for _, members in sorted(sections.items(), key=lambda item: (order[item[0][0]], _rank(item[1][0]))):
+        members.sort(key=lambda line: (-line.mean("personal_own"), line.setting.label))
+        best = {metric: _best(members, metric) for metric in metrics}
+        built.append(tuple(_entries(line, metrics, best, paper, inline_paper) for line in members))
+    return Summary(study.name, _caption(study, plan, frame), tuple(_notes(plan, lines)), tuple(header), tuple(built))
+
+
+def _rank(line: _Line) -> tuple[Any, ...]:
+    # No privacy first, as the reference; then budgets upwards; certified before nominal.
+    kind, _, value = line.setting.budget.partition(" = ")
+    return kind != NO_PRIVACY, kind, float(value) if value else 0.0, line.claim
+
+
+def _best(members: list[_Line], metric: str) -> str | None:
+    # The best mean as it is printed, so that lines which look equal are treated as equal; nothing to win alone.
+    values = [line.mean(metric) for line in members if line.values(metric)]
+    return f"{max(values):.1f}" if len(values) > 1 else None
+
+
+def _entries(
+    line: _Line, metrics: list[str], best: Mapping[str, str | None], paper: list[str], inline_paper: bool
+) -> tuple[Entry, ...]:
+    diverged = sorted({int(value) for value in line.rows["diverged_round"] if pd.notna(value)})
+    dagger = f" †{','.join(map(str, diverged))}" if diverged else ""
+    entries = [Entry(line.setting.label + dagger), *map(Entry, line.setting.facet.values()), Entry(line.claim)]
+    entries.append(Entry(epsilon_text(line.rows)))
+    values = [float(value) for value in line.rows["paper_value"] if pd.notna(value)]
+    printed = f"{values[0]:g}" if values else ""
+    for metric in metrics:
+        bold = bool(line.values(metric)) and f"{line.mean(metric):.1f}" == best[metric]
+        entries.append(Entry(mean_text(line.values(metric), len(line.rows)), bold))
+        if paper == [metric]:
+            entries.append(Entry(printed))
+    entries.append(Entry(str(len(line.rows))))
+    if paper and not inline_paper:
+        entries.append(Entry(f"{printed} ({_words(str(line.rows['paper_metric'].iloc[0]))})" if printed else ""))
+    return tuple(entries)
+
+
+def mean_text(values: Sequence[float], seeds: int) -> str:
+    """Return ``81.2 ± 0.4``; no deviation for one value; ``(2 of 3)`` behind it when only 2 of 3 seeds have a value."""
+    if not values:
+        return "–"
+    mean = sum(values) / len(values)
+    text = f"{mean:.1f}"
+    if len(values) > 1:
+        text += f" ± {math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1)):.1f}"
+    return text if len(values) == seeds else f"{text} ({len(values)} of {seeds})"
+
+
+def epsilon_text(rows: pd.DataFrame) -> str:
+    """Return the privacy of one setting in words; the honest epsilon is the largest over its seeds.
+
+    ``2`` for a certified one, ``2 (nominal; honest 40.5 at δ=0.001)`` for a nominal one; where no privacy was asked ``∞`` or,
+    if nothing is ever sent, ``–``.
+    """
+    claim, honest = rows["claim"].iloc[0], _largest(rows["epsilon_central"])
+    if claim == "none":
+        return "∞" if rows["upload_bytes_per_round"].any() else "–"
+    if claim == "certified":
+        return round_up(honest)
+    delta = rows["delta"].iloc[0]
+    at = f" at δ={delta:g}" if pd.notna(delta) else ""
+    nominal = _largest(rows["epsilon_nominal"])
+    return f"{round_up(nominal) if nominal is not None else '–'} (nominal; honest {round_up(honest)}{at})"
+
+
+def round_up(epsilon: float | None) -> str:
+    """Return an epsilon with three significant digits, never smaller than it is (beyond a rounding error of 1e-6)."""
+    if epsilon is None:
+        return "unknown"
+    if math.isinf(epsilon):
+        return "∞"
+    if epsilon <= 0:
+        return "0"
+    step = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    return f"{math.ceil(epsilon / step * (1 - 1e-6)) * step:.3g}"
+
+
+def _largest(values: Iterable[Any]) -> float | None:
+    return max((float(value) for value in values if pd.notna(value)), default=None)
+
+
+def _words(metric: str) -> str:
+    return metric.replace("_own_worst_decile", " worst decile").replace("_", " ")
+
+
+def _caption(study: Study, plan: Layout, frame: pd.DataFrame) -> str:
+    words = [
+        CONDITIONS[path][1].format(condition_text(value, path))
+        for path, value in plan.shared.items()
+        if value is not None and not (path in ("training.momentum", "training.weight_decay") and value == 0)
+    ]
+    sentence = f"{study.title.rstrip('.')}. Shared by all rows: {', '.join(words)}."
+    if set(frame["claim"]) != {"none"}:
+        adjacency = sorted({str(value).replace("_", "-") for value in frame["adjacency"].dropna()})
+        sentence += (
+            f" Privacy of whole clients: adjacency {', '.join(adjacency)}, trust central (the server sees noisy sums only)."
+        )
+    return f"{sentence} Accuracy in percent after the last round, mean ± standard deviation over n seeds."
+
+
+def _guarantees(certified: Iterable[_Line]) -> Iterator[str]:
+    guarantees: dict[tuple[str, str], set[str]] = {}
+    hollow = set()
+    for line in sorted(certified, key=_rank):
+        row = line.rows.iloc[0]
+        central, sharper, local = (round_up(row[f"epsilon_{name}"]) for name in ("central", "central_1e5", "local"))
+        text = (
+            f"noise multiplier {row['noise_multiplier']:.4g}; ε = {central} at δ = {row['delta']:g}, {sharper} at δ = 1e-05; "
+            f"{local} if the server sees single messages (local trust)."
+        )
+        guarantees.setdefault((line.setting.budget, text), set()).add(line.setting.facet_text)
+        if row["delta"] * row["clients"] >= 1:
+            hollow.add(f"{row['delta']:g}")
+    for (budget, text), facets in guarantees.items():
+        several = sum(other == budget for other, _ in guarantees) > 1
+        where = f" ({'; '.join(sorted(facets))})" if several else ""
+        yield f"Certified {budget}{where}: {text}"
+    for delta in sorted(hollow):
+        yield f"δ = {delta} is not below 1/M, so it would allow the full disclosure of one client; read the ε at δ = 1e-05."
+
+
+def _notes(plan: Layout, lines: list[_Line]) -> Iterator[str]:
+    yield from _guarantees(line for line in lines if line.claim == "certified")
+    if any(line.claim == "nominal" for line in lines):
+        yield (
+            "Nominal: the number the paper would print for a mechanism with departures that break it; "
+            "the honest ε is what that mechanism provides."
+        )
+    silent = {line.setting.label for line in lines if line.claim == "none" and not line.rows["upload_bytes_per_round"].any()}
+    if silent:
+        yield f"Sends nothing, so it leaks nothing: {', '.join(sorted(silent))}."
+    if any(line.claim != "none" for line in lines):
+        yield (
+            "Every ε covers what the clients send; personal models stay with their clients (joint DP), and neither the choice "
+            "of hyper-parameters nor these accuracies are accounted for."
+        )
+    for name, words in plan.per_method.items():
+        yield f"{name}: {words}."
+    yield "Bold: best mean among rows of the same budget and claim."
+    diverged = [
+        f"{line.setting.label} ({line.setting.budget}) seed {seed} in round {int(when)}"
+        for line in lines
+        for seed, when in zip(line.rows["seed"], line.rows["diverged_round"], strict=True)
+        if pd.notna(when)
+    ]
+    if diverged:
+        yield f"† diverged: {'; '.join(diverged)}. Its scores are counted as they are."
+
+
+# ---------------------------------------------------------------- markdown and LaTeX
+
+
+def markdown(summary: Summary) -> str:
+    """Return the summary as a GitHub table between its caption and its notes."""
+
+    def line(texts: Iterable[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|").replace("_", "\\_") for text in texts) + " |"
+
+    rows = [
+        line(f"**{entry.text}**" if entry.bold else entry.text for entry in entries)
+        for section in summary.sections
+        for entries in section
+    ]
+    rule = "|" + "|".join("---" if _is_text(name) else "--:" for name in summary.header) + "|"
+    notes = [f"- {note}" for note in summary.notes]
+    escaped = [text.replace("_", "\\_") for text in (f"**{summary.name}**: {summary.caption}", "\n".join(notes))]
+    return "\n".join([escaped[0], "", line(summary.header), rule, *rows, "", escaped[1], ""])
+
+
+def latex(summary: Summary) -> str:
+    """Return the summary as a ``table`` environment; the document must load booktabs."""
+    columns = "".join("l" if _is_text(name) else "r" for name in summary.header)
+    body = "\n\\midrule\n".join(
+        "\n".join(" & ".join(_tex_entry(entry) for entry in entries) + r" \\" for entries in section)
+        for section in summary.sections
+    )
+    notes = "\\\\\n".join(map(tex_escape, summary.notes))
+    return (
+        "% needs \\usepackage{booktabs}\n"
+        "\\begin{table}[t]\n\\centering\n\\footnotesize\n\\setlength{\\tabcolsep}{3pt}\n"
+        f"\\caption{{{tex_escape(summary.caption)}}}\n\\label{{tab:{summary.name}}}\n"
+        f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}\n\\toprule\n"
+        + " & ".join(map(tex_escape, summary.header))
+        + f" \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\n"
+        f"\\medskip\n\\parbox{{\\linewidth}}{{\\scriptsize\\raggedright\n{notes}}}\n\\end{{table}}\n"
+    )
+
+
+def _is_text(column: str) -> bool:
+    return column in ("method", "claim", "ε (central)", *(heading for heading, _ in CONDITIONS.values()))
+
+
+def _tex_entry(entry: Entry) -> str:
+    text = tex_escape(entry.text)
+    return f"\\textbf{{{text}}}" if entry.bold else text
+
+
+_TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "±": r"$\pm$",
+    "∞": r"$\infty$",
+    "†": r"$^\dagger$",
+    "–": "--",
+    "ε": r"$\varepsilon$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "γ": r"$\gamma$",
+    "δ": r"$\delta$",
+    "λ": r"$\lambda$",
+    "μ": r"$\mu$",
+    "σ": r"$\sigma$",
+    "τ": r"$\tau$",
+    "×": r"$\times$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+}
+
+
+def tex_escape(text: str) -> str:
+    """Return text that LaTeX prints as it stands (special characters, the Greek letters and signs used in studies)."""
+    return "".join(_TEX.get(character, character) for character in text)

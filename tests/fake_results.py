@@ -1,0 +1,191 @@
+"""A small, complete results tree in the formats that the rules write, for tests of tables, figures and tracking.
+
+The numbers are made up, but of the right kind: a nominal method whose honest epsilon is infinite, a method without a global
+model, clients without test rows, a run that diverged.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.config import Row, Study
+from pflpipe.files import write_json
+from pflpipe.seeds import numpy_rng
+
+ROUNDS = 4
+BASE = Cell(
+    dataset="digits",
+    partition=Partition("dirichlet", clients=12, alpha=0.3, min_size=6, test_size=20),
+    model=Model("mlp", (32,)),
+    training=Training(rounds=ROUNDS, local_epochs=5, batch_size=0, optimizer="sgd", lr=0.5),
+    privacy=Privacy("gaussian", epsilon=2.0, delta=0.001, clip_norm=0.5),
+    method="dp_fedavg",
+)
+PUBLIC = {"local_only", "fedavg"}
+OFFICIAL = ("sample_level_calibration", "data_size_weights", "update_against_global")
+
+
+def study(
+    name: str = "tiny",
+    seeds: Sequence[int] = (0, 1, 2),
+    epsilons: Sequence[float] = (2.0, 8.0),
+    methods: Sequence[str] = ("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!"),
+    base: Cell = BASE,
+    **row: Any,
+) -> Study:
+    """Return a study of epsilons x methods x seeds; ``feddpa!`` is FedDPA as its official code does it."""
+    rows = {}
+    for method in methods:
+        for epsilon in epsilons:
+            for seed in seeds:
+                cell = dataclasses.replace(
+                    base,
+                    method=method.removesuffix("!"),
+                    privacy=Privacy() if method in PUBLIC else dataclasses.replace(base.privacy, epsilon=epsilon),
+                    hyperparameters={"tau": 0.4} if method.startswith("feddpa") else {},
+                    seed=seed,
+                )
+                if method.endswith("!"):
+                    cell = dataclasses.replace(cell, profile="paper", official_code=True, departures=OFFICIAL)
+                rows.setdefault(cell.id, Row(cell, **row))
+    return Study(name, "A tiny study", "Made up.", tuple(rows.values()))
+
+
+def write(study: Study, folder: Path, *, diverged: dict[str, int] | None = None) -> Path:
+    """Write data and results of a study below ``folder`` and return ``folder / "results"``.
+
+    Args:
+        diverged: cell id -> the round in which that run diverged.
+    """
+    results = folder / "results"
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    labels = np.arange(600) % 10
+    images = np.zeros((600, 8, 8), np.uint8)
+    np.savez(
+        folder / "data" / "digits.npz",
+        train_images=images,
+        train_labels=labels,
+        test_images=images[:100],
+        test_labels=labels[:100],
+        classes=np.int64(10),
+    )
+    scores: dict[str, list[list[Any]]] = {}
+    for cell in study.cells:
+        _write_partition(cell, results / "partitions" / f"{cell.partition_id}.npz", labels)
+        write_json(results / "plans" / f"{cell.plan_id}.json", plan(cell))
+        scores.setdefault(cell.method, []).extend(write_run(cell, results, (diverged or {}).get(cell.id)))
+    for method, lines in scores.items():
+        header = (
+            "cell,client,train_size,personal_own,personal_validation,personal_common,global_own,global_validation,global_common"
+        )
+        write_csv(results / "scores" / study.name / f"{method}.csv", header, lines)
+    return results
+
+
+def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[list[Any]]:
+    """Write runs/<cell>/ and return the score lines of the cell."""
+    rng = numpy_rng(cell.seed, cell.method, str(cell.privacy.epsilon))
+    private = cell.privacy.mechanism != "none"
+    folder = results / "runs" / cell.id
+    rounds, timing = [], []
+    for number in range(1, cell.training.rounds + 1):
+        loss = float("nan") if diverged is not None and number >= diverged else 2.3 / number + 0.1 * rng.random()
+        noise, signal = (2.0, 1.5 / number) if private else (0.0, 1.5 / number)
+        ratio = signal / noise if noise else float("inf")
+        clipped = 0.5 if private else 0.0
+        rounds.append([number, cell.partition.clients, loss, 0.4, 0.9, clipped, 0, noise, signal, ratio])
+        timing.append([number, 0.25, 500, 2000.0])
+    write_csv(
+        folder / "rounds.csv",
+        "round,participants,loss,update_norm_mean,update_norm_max,fraction_clipped,nonfinite_uploads,noise_norm,signal_norm,"
+        "signal_to_noise",
+        rounds,
+    )
+    write_csv(folder / "timing.csv", "round,seconds,images,images_per_second", timing)
+    write_json(
+        folder / "run.json",
+        {
+            "cell": cell.to_dict(),
+            "diverged_round": diverged,
+            "upload_bytes_per_round": 0.0 if cell.method == "local_only" else 9640.0,
+            "parameters": 2410,
+            "uploaded_parameters": 0 if cell.method == "local_only" else 2410,
+            "device": "cpu",
+            "backend": "loop",
+            "threads": 1,
+            "versions": {"torch": "2", "pflpipe": "0"},
+        },
+    )
+    budget = cell.privacy.epsilon or 0.0
+    level = {"local_only": 70.0, "fedavg": 90.0}.get(cell.method, 70 + budget)
+    lines = []
+    for client in range(cell.partition.clients):
+        own = level + float(rng.normal())
+        shared = ["", "", ""] if cell.method == "local_only" else [own - 1, own - 1, own - 2]
+        lines.append([cell.id, client, 14, own, own, own - 5, *shared])
+    return lines
+
+
+def plan(cell: Cell) -> dict[str, Any]:
+    """Return the contents of a plan file."""
+    budget, training = cell.privacy, cell.training
+    private, nominal = budget.mechanism != "none", bool(cell.departures)
+    sigma = None if not private else 24.0 / (budget.epsilon or 1.0)
+    epsilon = budget.epsilon or "inf"
+    return {
+        "plan": {
+            "mechanism": budget.mechanism,
+            "norm": 2,
+            "clip_norm": budget.clip_norm,
+            "noise_multiplier": sigma,
+            "sample_rate": training.sample_rate,
+            "rounds": training.rounds,
+            "delta": budget.delta,
+            "clients": cell.partition.clients,
+        },
+        "ledger": {
+            "claim": "none" if not private else "nominal" if nominal else "certified",
+            "departures": list(cell.departures),
+            "adjacency": "zero_out",
+            "epsilon_target": budget.epsilon,
+            "epsilon_nominal": budget.epsilon if nominal else None,
+            "epsilon_central": "inf" if nominal or not private else epsilon,
+            "epsilon_central_1e5": "inf" if nominal or not private else budget.epsilon * 1.5,
+            "epsilon_local": "inf" if nominal or not private else budget.epsilon * 6,
+            "epsilon_rdp": None if nominal or not private else budget.epsilon * 1.1,
+            "delta": budget.delta,
+            "noise_multiplier": sigma,
+            "clip_norm": budget.clip_norm,
+            "noise_multiplier_effective": sigma,
+        },
+    }
+
+
+def _write_partition(cell: Cell, path: Path, labels: np.ndarray) -> None:
+    rng, clients = numpy_rng(cell.seed, "fake partition"), cell.partition.clients
+    bounds = np.sort(rng.choice(np.arange(1, len(labels)), clients - 1, replace=False))
+    arrays: dict[str, np.ndarray] = {"common_index": np.arange(100)}
+    order = np.argsort(labels, kind="stable")
+    validation, train = order[::10], np.delete(order, np.s_[::10])
+    for split, index in {"train": train, "validation": validation, "test": np.arange(100)}.items():
+        inner = np.minimum(bounds * len(index) // len(labels), len(index))
+        arrays[f"{split}_index"] = index
+        arrays[f"{split}_offsets"] = np.concatenate([[0], inner, [len(index)]])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **arrays)
+
+
+def write_csv(path: Path, header: str, lines: Sequence[Sequence[Any]]) -> None:
+    """Write a CSV file as Python's csv module does it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header.split(","))
+        writer.writerows(lines)
