@@ -6,6 +6,7 @@ blocks, study axes, the method's blocks, the method's axes.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import os
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from pflpipe import documents, paper
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
-from pflpipe.errors import ConfigError, nearest
+from pflpipe.errors import ConfigError, PflpipeError, nearest
 
 STUDIES = Path("studies")
 Block = TypeVar("Block")
@@ -140,17 +141,40 @@ def validate(settings: Config, names: Iterable[str] = (), folder: str | os.PathL
     Raises:
         PflpipeError: the first thing that cannot be run.
     """
-    from pflpipe import datacheck
-
     known = study_names(folder)
     for name in settings.studies:
         if name not in known:
             raise ConfigError(f"config.yaml: studies: {name!r} does not exist in {folder}/", do=nearest(name, known))
     studies = {name: load_study(name, folder) for name in tuple(names) or settings.studies}
-    datacheck.check_files(settings)
-    for study in studies.values():
-        datacheck.check_study(study, settings, folder)
+    _check_data(settings, studies.values(), folder)
     return studies
+
+
+def _check_data(settings: Config, studies: Iterable[Study], folder: str | os.PathLike[str]) -> None:
+    """Check the user's files, and that partitions and models fit the data sets, from the headers of arrays."""
+    from pflpipe import data, models, partition
+
+    headers: dict[str, data.Header] = {}
+    for dataset, source in settings.datasets.items():
+        with _placed(f"config.yaml: datasets.{dataset}"):
+            headers[dataset] = data.describe(dataset, source)
+    for study in studies:
+        place = f"{folder}/{study.name}.yaml"
+        with _placed(place):
+            headers |= {name: data.describe(name) for name in study.datasets if name not in headers}
+            for cell in study.cells:
+                found = headers[cell.dataset]
+                partition.check(cell.partition, found.classes, found.train_size, found.users)
+                models.check(cell.model, found.image_shape, found.classes)
+
+
+@contextlib.contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """Put a place before the message of an error that does not know it."""
+    try:
+        yield
+    except PflpipeError as error:
+        raise type(error)(f"{place}: {error}") from None
 
 
 def _check_entries(document: dict[str, Any], file: str) -> None:
@@ -227,6 +251,7 @@ def _merge(target: dict[str, Any], words: Mapping[str, Any]) -> None:
 def _cell(values: dict[str, Any], entry: dict[str, Any], place: str) -> Cell:
     """Build one cell from schema-checked values."""
     from pflpipe import methods
+    from pflpipe.privacy import check_departures
 
     name = entry["name"]
     private = methods.info(name).about.private
@@ -238,11 +263,10 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], place: str) -> Cell:
             f"{place}: training.momentum is for sgd only", got=training.momentum, do=f"remove it for {training.optimizer}"
         )
     profile, official = values.get("profile", "strict"), values.get("official_code", False)
-    try:
+    with _placed(place):
         hyperparameters = methods.check_hyperparameters(name, values.get("hyperparameters", {}))
         departures = methods.departures(name, profile, official)
-    except ConfigError as error:
-        raise ConfigError(f"{place}: {error}") from None
+        check_departures(departures)
     return Cell(
         dataset=values["dataset"],
         partition=partition,
