@@ -332,7 +332,8 @@ def _power_sum(rows: Tensor, norm: int) -> Tensor:
     lose the promised 1e-6, at an eighth of the time of float64 throughout.
     """
     blocks = rows.shape[-1] // 32
-    whole, rest = rows[..., : 32 * blocks].unflatten(-1, (blocks, 32)), rows[..., 32 * blocks :]
+    whole = rows[..., : 32 * blocks].reshape(*rows.shape[:-1], blocks, 32)
+    rest = rows[..., 32 * blocks :]
     lengths: Tensor = torch.linalg.vector_norm(whole, ord=norm, dim=-1).double()
     last: Tensor = torch.linalg.vector_norm(rest, ord=norm, dim=-1).double()
     return lengths.pow(norm).sum(dim=-1) + last.pow(norm)
