@@ -1,0 +1,93 @@
+"""The examples printed in docs/ do what the text around them says."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pflpipe import cells, data, federated, methods, models, partition
+from pflpipe.clients import Examples
+from pflpipe.methods import dp_fedavg
+from pflpipe.privacy import Plan
+from pflpipe.simulation import Simulation
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def example(document: str) -> str:
+    """The first Python block of a document."""
+    block = re.search(r"```python\n(.*?)```", (DOCS / document).read_text(), re.DOTALL)
+    assert block
+    return block[1]
+
+
+def trained(method: methods.Method) -> dict[str, torch.Tensor]:
+    """Parameters after three private rounds of six clients with four to nine rows each, in float64."""
+    rng = np.random.default_rng(0)
+    rows = np.split(np.arange(39), np.cumsum([4, 5, 6, 7, 8]))
+    examples = Examples(torch.from_numpy(rng.normal(size=(39, 5))), torch.from_numpy(rng.integers(0, 3, size=39)))
+    simulation = Simulation(
+        method=method,
+        network=models.build(cells.Model("mlp", (4,)), (5,), 3),
+        plan=Plan("gaussian", 2, 0.5, 1.0, 1.0, 3, 1e-3, 6),
+        training=cells.Training(rounds=3, local_epochs=2, batch_size=4, optimizer="sgd", lr=0.2),
+        departures=frozenset(),
+        split=partition.Split(rows, rows, rows, np.arange(39)),
+        train=examples,
+        test=examples,
+        seed=0,
+        backend="loop",
+        dtype=torch.float64,
+    )
+    return federated.run(simulation, federated.start(simulation)).params
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def test_the_example_method_is_registered_checked_and_reduces_to_dp_fedavg(tmp_path, monkeypatch):
+    (tmp_path / "dp_fedprox.py").write_text(example("adding_a_method.md"))
+    spec = importlib.util.spec_from_file_location("pflpipe.methods.dp_fedprox", tmp_path / "dp_fedprox.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    monkeypatch.setattr(methods, "NAMES", (*methods.NAMES, "dp_fedprox"))
+    spec.loader.exec_module(module)
+    assert methods.check_hyperparameters("dp_fedprox", {}) == {"mu": 0.1}
+    plain = trained(dp_fedavg.dp_fedavg())
+    assert distance(trained(module.dp_fedprox(mu=0.0)), plain) < 1e-12
+    assert distance(trained(module.dp_fedprox(mu=1.0)), plain) > 1e-4, "the proximal term has an effect"
+
+
+def test_the_example_arrays_are_read_as_a_data_set_with_users(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example("data.md"), "docs/data.md", "exec"), {})
+    data.prepare("my_pictures", Path("my_pictures.npz"), tmp_path / "downloads", tmp_path / "data" / "my_pictures.npz")
+    arrays = data.load_arrays(tmp_path / "data" / "my_pictures.npz")
+    assert arrays.classes == 4
+    assert len(arrays.train_labels) + len(arrays.test_labels) == 2000
+    assert arrays.train_users is not None
+    wish = cells.Partition("natural", clients=50)
+    split = partition.make(arrays, wish, seed=0)
+    assert all(len(rows) for rows in (*split.train, *split.test))
+
+
+def test_the_documents_list_every_named_data_set_and_every_partition():
+    text = (DOCS / "data.md").read_text()
+    assert [name for name in (*data.DATASETS, *partition.KINDS) if f"`{name}`" not in text] == []
+
+
+def test_the_departures_explained_exist():
+    from pflpipe.privacy import DEPARTURES
+
+    table = re.findall(r"^\| `([a-z_]+)` \|", (DOCS / "privacy.md").read_text(), re.MULTILINE)
+    named = [name for name in table if "_" in name and not name.startswith("epsilon")]
+    assert named
+    assert set(named) <= set(DEPARTURES)
