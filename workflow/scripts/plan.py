@@ -1,0 +1,43 @@
+"""Write the privacy plan and the ledger of one cell (rule plan)."""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+
+from pflpipe import accounting
+from pflpipe.cells import Cell
+from pflpipe.cli import run_script
+from pflpipe.files import write_json
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cell", required=True, help="the cell as JSON")
+    parser.add_argument("--partition", type=Path, help="partition file; needed when a departure counts the clients' examples")
+    parser.add_argument("--out", required=True, type=Path, help="plan file to write")
+    args = parser.parse_args()
+
+    cell = Cell.from_dict(json.loads(args.cell))
+    sizes = None
+    if args.partition is not None:
+        with np.load(args.partition) as split:
+            sizes = np.diff(split["train_offsets"])
+    plan = accounting.make_plan(
+        cell.privacy,
+        rounds=cell.training.rounds,
+        sample_rate=cell.training.sample_rate,
+        clients=cell.partition.clients,
+        departures=cell.departures,
+        sizes=sizes,
+        local_epochs=cell.training.local_epochs,
+        batch_size=cell.training.batch_size,
+    )
+    write_json(
+        args.out, {"plan": dataclasses.asdict(plan), "ledger": accounting.ledger(plan, cell.privacy, cell.departures, sizes)}
+    )
+
+
+run_script(main)
