@@ -1,0 +1,81 @@
+"""`make install` builds .venv once, takes up an interrupted installation again, and follows the lock file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Stands in for python3 and for .venv/bin/python: notes its arguments, makes a copy of itself for `-m venv`, fails on demand.
+FAKE_PYTHON = """#!/bin/sh
+echo "$@" >> "$NOTES"
+case "$*" in
+  "-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  *"-r requirements.lock"*) test ! -e no-network ;;
+esac
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder with the Makefile, old requirement files, and a python that installs nothing."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("requirements.lock", "pyproject.toml"):
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (1, 1))
+    python = tmp_path / "python"
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    return tmp_path
+
+
+def install(checkout: Path) -> tuple[int, str]:
+    """Exit code of `make install`, and what it asked of python."""
+    notes = checkout / "notes"
+    notes.unlink(missing_ok=True)
+    command = ["make", "install", f"PYTHON={checkout / 'python'}"]
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # this may run under `make test`
+    run = subprocess.run(command, cwd=checkout, env={**ours, "NOTES": str(notes)}, capture_output=True, check=False)
+    return run.returncode, notes.read_text() if notes.exists() else ""
+
+
+def test_install_happens_once(checkout):
+    code, asked = install(checkout)
+    assert code == 0
+    assert asked.index("-m venv") < asked.index("-r requirements.lock") < asked.index("--no-deps") < asked.index("pip check")
+    assert install(checkout) == (0, "")
+
+
+def test_interrupted_install_is_taken_up_again(checkout):
+    (checkout / "no-network").touch()
+    code, asked = install(checkout)
+    assert code != 0
+    assert "--no-deps" not in asked
+    (checkout / "no-network").unlink()
+    code, asked = install(checkout)
+    assert code == 0
+    assert "-r requirements.lock" in asked
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
+def test_install_follows_its_files_and_a_failed_update_is_not_forgotten(checkout, name):
+    assert install(checkout)[0] == 0
+    (checkout / "no-network").touch()
+    later = os.stat(checkout / ".venv" / ".installed").st_mtime + 10
+    os.utime(checkout / name, (later, later))
+    assert install(checkout)[0] != 0
+    os.utime(checkout / name, (1, 1))
+    (checkout / "no-network").unlink()
+    code, asked = install(checkout)
+    assert (code, "-r requirements.lock" in asked) == (0, True)
+
+
+def test_ci_script_can_be_run():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
