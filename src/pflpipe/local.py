@@ -103,7 +103,7 @@ class _Flat:
 
     @staticmethod
     def split(vector: Tensor, like: Tree) -> list[Tensor]:
-        pieces = vector.split([value.numel() for value in like.values()])
+        pieces = torch.split(vector, [value.numel() for value in like.values()])
         return [_named_order(piece, value) for piece, value in zip(pieces, like.values(), strict=True)]
 
 

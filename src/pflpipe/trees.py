@@ -30,7 +30,8 @@ def where(mask: Tree, a: Tree, b: Tree) -> Tree:
 
 def norm(tree: Tree) -> Tensor:
     """Return the joint L2 norm over all tensors, a scalar whose gradient at the zero tree is zero (not NaN)."""
-    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in tree.values()]))
+    length: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in tree.values()]))
+    return length
 
 
 def size(tree: Tree) -> int:

@@ -65,7 +65,7 @@ class Method:
     """The hooks of a method (architecture: pure, one client, no noise, no device).
 
     ``local_update(params, server, state, batches, task) -> (Upload, state)``;
-    ``aggregate(params, released, server, task) -> (params, server)`` is given what privacy.py released, nothing else of a client;
+    ``aggregate(params, released, server, task) -> (params, server)`` is given what was released, nothing else of a client;
     ``personalize(params, server, state, batches, task) -> params`` gives the model that is tested on the client's data;
     ``init_server`` and ``init_client`` take ``(params, task)``. ``head_epochs`` and ``full_pass`` ask for the schedules
     ``batches.head`` and ``batches.all``.

@@ -1,0 +1,81 @@
+"""Small simulations for the engine's tests: ragged clients, a network of a few dozen parameters, float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from pflpipe import cells, methods, models
+from pflpipe.clients import Backend, Examples
+from pflpipe.partition import Split
+from pflpipe.privacy import Plan
+from pflpipe.simulation import Simulation
+
+CLASSES = 3
+SIZES = (9, 4, 1, 6)
+"""Training examples of each client: several steps, one step, one example, an uneven last step (batch size 4)."""
+
+
+def plan(clients: int = len(SIZES), **changes: Any) -> Plan:
+    """Return a Gaussian plan with a little noise."""
+    values = {
+        "mechanism": "gaussian",
+        "norm": 2,
+        "clip_norm": 0.5,
+        "noise_multiplier": 0.3,
+        "sample_rate": 1.0,
+        "rounds": 3,
+        "delta": 1e-3,
+        "clients": clients,
+    }
+    return Plan(**(values | changes))
+
+
+def open_plan(clients: int = len(SIZES), **changes: Any) -> Plan:
+    """Return a plan without privacy."""
+    return plan(clients, **({"mechanism": "none", "clip_norm": None, "noise_multiplier": None, "delta": None} | changes))
+
+
+def simulation(
+    method: str,
+    hyperparameters: dict[str, Any] | None = None,
+    *,
+    plan: Plan | None = None,
+    backend: Backend = "loop",
+    sizes: tuple[int, ...] = SIZES,
+    shape: tuple[int, ...] = (5,),
+    model: cells.Model | None = None,
+    departures: tuple[str, ...] = (),
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    **training: Any,
+) -> Simulation:
+    """Return a simulation on random examples; ``training`` changes fields of cells.Training."""
+    about = methods.info(method).about
+    if plan is None:
+        plan = globals()["plan"](len(sizes)) if about.private else open_plan(len(sizes))
+    settings = {"rounds": plan.rounds, "local_epochs": 2, "batch_size": 4, "optimizer": "sgd", "lr": 0.3}
+    rng = np.random.default_rng(seed)
+    examples = []
+    for count in (sum(sizes), 12):
+        x = torch.from_numpy(rng.normal(size=(count, *shape))).to(dtype)
+        examples.append(Examples(x, torch.from_numpy(rng.integers(0, CLASSES, count))))
+    ends = np.cumsum(sizes)
+    train = [np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    own = [np.arange(client % 3, 12, 3) for client in range(len(sizes))]
+    split = Split(train=train, validation=[np.arange(0)] * len(sizes), test=own, common=np.arange(12))
+    return Simulation(
+        method=methods.info(method).factory(**methods.check_hyperparameters(method, hyperparameters or {})),
+        network=models.build(model or cells.Model("mlp", (4,)), shape, CLASSES),
+        plan=plan,
+        training=cells.Training(**(settings | training)),
+        departures=frozenset(about.departures + departures),
+        split=split,
+        train=examples[0],
+        test=examples[1],
+        seed=seed,
+        backend=backend,
+        dtype=dtype,
+    )

@@ -1,0 +1,166 @@
+"""Local solvers: equal to torch.optim on a module, equal to each other, neutral to padding, honest about masks."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+from simulations import CLASSES, simulation
+
+from pflpipe import cells, local, models, trees
+from pflpipe.local import Objective, Schedule, Solver
+
+SOLVERS = [
+    Solver("sgd", 0.1),
+    Solver("sgd", 0.1, momentum=0.9, weight_decay=0.05),
+    Solver("adam", 0.01),
+    Solver("adam", 0.01, weight_decay=0.05),
+]
+BOTH = [local.minimize_loop, local.minimize_functional]
+
+
+@pytest.fixture
+def problem():
+    """Parameters, a ragged schedule (the last step has 2 of 4 rows) and the mean cross-entropy of a small network."""
+    world = simulation("dp_fedavg")
+    params = world.network.init(torch.Generator().manual_seed(1), torch.float64)
+    index = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 8, 8]])
+    schedule = Schedule(world.train.x, world.train.y, index, torch.tensor([4, 4, 2]), (4, 4, 2))
+    return params, schedule, world.task
+
+
+def padded(schedule):
+    """The same steps with padded rows, a padded width and two padded steps, as a group under vmap has them."""
+    index = torch.zeros(5, 6, dtype=torch.int64)
+    index[:3, :4] = schedule.index
+    return Schedule(schedule.x, schedule.y, index, torch.tensor([4, 4, 2, 0, 0]))
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+@pytest.mark.parametrize("minimize", BOTH)
+def test_solver_equals_torch_optim_on_a_module(problem, solver, minimize):
+    params, schedule, task = problem
+    module = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, CLASSES)).double()
+    module.load_state_dict(dict(zip(module.state_dict(), params.values(), strict=True)))
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[solver.optimizer]
+    extra = {"momentum": solver.momentum} if solver.optimizer == "sgd" else {}
+    optimizer = kind(module.parameters(), lr=solver.lr, weight_decay=solver.weight_decay, **extra)
+    losses = []
+    for batch in schedule:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(module(batch.x), batch.y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    trained, mean = minimize(params, schedule, [Objective(task.loss)], solver)
+    for ours, theirs in zip(trained.values(), module.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs.detach(), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(mean, torch.stack(losses).mean(), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+def test_padding_changes_nothing(problem, solver):
+    params, schedule, task = problem
+    plain, loss = local.minimize_functional(params, schedule, [Objective(task.loss)], solver)
+    more, same_loss = local.minimize_functional(params, padded(schedule), [Objective(task.loss)], solver)
+    for name in plain:
+        torch.testing.assert_close(plain[name], more[name], rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(loss, same_loss, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+@pytest.mark.parametrize("minimize", BOTH)
+def test_only_masked_coordinates_move_even_with_weight_decay(problem, solver, minimize):
+    params, schedule, task = problem
+    mask = {name: torch.arange(value.numel()).view(value.shape) % 2 == 0 for name, value in params.items()}
+    trained, _ = minimize(params, schedule, [Objective(task.loss, mask)], solver)
+    for name, value in params.items():
+        assert torch.equal(trained[name][~mask[name]], value[~mask[name]])
+        assert not torch.equal(trained[name][mask[name]], value[mask[name]])
+
+
+@pytest.mark.parametrize("minimize", BOTH)
+def test_only_named_parameters_train(problem, minimize):
+    params, schedule, task = problem
+    trained, _ = minimize(params, schedule, [Objective(task.loss)], SOLVERS[1], ("head.weight", "head.bias"))
+    assert torch.equal(trained["fc1.weight"], params["fc1.weight"])
+    assert not torch.equal(trained["head.weight"], params["head.weight"])
+    assert list(trained) == list(params)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+def test_alternating_objectives_agree_in_loop_and_functional(problem, solver):
+    params, schedule, task = problem
+    mask = {name: torch.arange(value.numel()).view(value.shape) % 3 == 0 for name, value in params.items()}
+    rest = {name: ~value for name, value in mask.items()}
+
+    def pulled(tree, batch):
+        return task.loss(tree, batch) + 0.1 * trees.norm(trees.sub(tree, params))
+
+    objectives = [Objective(pulled, mask), Objective(task.loss, rest)]
+    loop, loop_loss = local.minimize_loop(params, schedule, objectives, solver)
+    functional, functional_loss = local.minimize_functional(params, padded(schedule), objectives, solver)
+    for name in params:
+        torch.testing.assert_close(loop[name], functional[name], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(loop_loss, functional_loss, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("minimize", BOTH)
+def test_solvers_leave_their_inputs_bit_identical(problem, minimize):
+    params, schedule, task = problem
+    before = {name: value.clone() for name, value in params.items()}
+    minimize(params, schedule, [Objective(task.loss)], SOLVERS[0])
+    assert all(torch.equal(params[name], before[name]) and params[name].grad is None for name in params)
+
+
+@pytest.mark.parametrize("minimize", BOTH)
+def test_a_client_without_steps_keeps_its_parameters(problem, minimize):
+    params, schedule, task = problem
+    empty = dataclasses.replace(schedule, index=schedule.index[:0], count=schedule.count[:0], sizes=())
+    trained, loss = minimize(params, empty, [Objective(task.loss)], SOLVERS[0])
+    assert all(torch.equal(trained[name], params[name]) for name in params)
+    assert loss == 0
+
+
+def test_convolutions_in_flat_memory_train_like_a_module():
+    """The loop stores kernels as [out, height, width, in]; that must be invisible in the numbers."""
+    network = models.build(cells.Model("cnn_cifar"), (32, 32, 3), 10)
+    params = network.init(torch.Generator().manual_seed(0), torch.float64)
+    x = torch.randn(6, 32, 32, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = torch.arange(6)
+    schedule = Schedule(x, y, torch.arange(6).view(2, 3), torch.tensor([3, 3]), (3, 3))
+
+    def loss(tree, batch):
+        return F.cross_entropy(network.apply(tree, batch.x), batch.y)
+
+    trained, _ = local.minimize_loop(params, schedule, [Objective(loss)], Solver("sgd", 0.05, momentum=0.9))
+    leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+    optimizer = torch.optim.SGD(leaves.values(), lr=0.05, momentum=0.9)
+    for batch in schedule:
+        optimizer.zero_grad()
+        loss(leaves, batch).backward()
+        optimizer.step()
+    for name in params:
+        assert trained[name].shape == params[name].shape
+        torch.testing.assert_close(trained[name], leaves[name].detach(), rtol=1e-10, atol=1e-13)
+
+
+def test_fisher_is_the_mean_of_squared_per_example_gradients(problem):
+    params, schedule, task = problem
+    expected = {name: torch.zeros_like(value) for name, value in params.items()}
+    rows = [int(row) for step, size in zip(schedule.index, schedule.sizes, strict=True) for row in step[:size]]
+    for row in rows:
+        leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+        log_likelihood = -F.cross_entropy(task.network.apply(leaves, schedule.x[row : row + 1]), schedule.y[row : row + 1])
+        for name, slope in zip(leaves, torch.autograd.grad(log_likelihood, list(leaves.values())), strict=True):
+            expected[name] += slope**2 / len(rows)
+    for found in (task.fisher(params, schedule), task.fisher(params, padded(schedule))):
+        for name in params:
+            torch.testing.assert_close(found[name], expected[name], rtol=1e-12, atol=1e-15)
+
+
+def test_norm_has_zero_gradient_at_zero_and_the_joint_value_elsewhere():
+    tree = {"a": torch.zeros(3, requires_grad=True), "b": torch.zeros(2, requires_grad=True)}
+    trees.norm(tree).backward()
+    assert torch.equal(tree["a"].grad, torch.zeros(3))
+    assert trees.norm({"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]])}) == 5
