@@ -1,23 +1,20 @@
-"""Join the tables of several studies into results/tables/all.csv, in the order given."""
+"""Join the tables of several studies, in the order given."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from pflpipe import config, tables
+from pflpipe import tables
 from pflpipe.cli import run_script
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--studies", required=True, nargs="+", help="their tables must exist")
-    parser.add_argument("--config", default="config.yaml")
-    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--tables", type=Path, nargs="+", required=True, help="results/tables/<study>.csv")
+    parser.add_argument("--out", type=Path, required=True, help="the .csv file")
     args = parser.parse_args()
-    folder = Path(config.load(args.config).results_dir) / "tables"
-    tables.join([folder / f"{study}.csv" for study in args.studies], args.out)
+    tables.join(args.tables, args.out)
 
 
-if __name__ == "__main__":
-    run_script(main)
+run_script(main)

@@ -13,13 +13,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--kind", required=True, choices=sorted(figures.KINDS))
-    parser.add_argument("--config", default="config.yaml")
-    parser.add_argument("--out", required=True, type=Path, help="the .png file")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder with scores/, runs/, plans/, partitions/")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder with <dataset>.npz")
+    parser.add_argument("--out", type=Path, required=True, help="the .png file")
     args = parser.parse_args()
-    settings = config.load(args.config)
-    study = config.load_study(args.study)
-    figures.write(study, args.kind, Path(settings.results_dir), Path(settings.data_dir), args.out)
+    figures.write(config.load_study(args.study), args.kind, args.results, args.data, args.out)
 
 
-if __name__ == "__main__":
-    run_script(main)
+run_script(main)

@@ -12,12 +12,10 @@ from pflpipe.cli import run_script
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--study", required=True)
-    parser.add_argument("--config", default="config.yaml")
-    parser.add_argument("--out", required=True, type=Path, help="the .csv file")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder with scores/, runs/ and plans/")
+    parser.add_argument("--out", type=Path, required=True, help="the .csv file")
     args = parser.parse_args()
-    results = Path(config.load(args.config).results_dir)
-    tables.write_study(config.load_study(args.study), results, args.out)
+    tables.write_study(config.load_study(args.study), args.results, args.out)
 
 
-if __name__ == "__main__":
-    run_script(main)
+run_script(main)

@@ -12,12 +12,11 @@ from pflpipe.cli import run_script
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--study", required=True)
-    parser.add_argument("--config", default="config.yaml")
-    parser.add_argument("--out", required=True, type=Path, help="marker file: 'done: ...' or 'pending: ...'")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder with scores/, runs/, plans/, figures/")
+    parser.add_argument("--uri", help="where to, unless MLFLOW_TRACKING_URI says it (default: mlflow.db in --results)")
+    parser.add_argument("--out", type=Path, required=True, help="marker file, 'done: ...' or 'pending: ...'")
     args = parser.parse_args()
-    settings = config.load(args.config)
-    tracking.sync(config.load_study(args.study), Path(settings.results_dir), args.out, settings.tracking_uri)
+    tracking.sync(config.load_study(args.study), args.results, args.out, args.uri)
 
 
-if __name__ == "__main__":
-    run_script(main)
+run_script(main)
