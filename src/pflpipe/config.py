@@ -99,7 +99,10 @@ def parse(values: Any, place: str = "config.yaml") -> Config:
     documents.check_schema(values, "config", place)
     folders = {key: Path(values[key]) for key in ("data_dir", "results_dir") if key in values}
     datasets = {name: Path(file) for name, file in values.get("datasets", {}).items()}
-    return Config(**{**values, **folders, "studies": tuple(values["studies"]), "datasets": datasets})
+    words = {**values, **folders, "studies": tuple(values["studies"]), "datasets": datasets}
+    if "checkpoint_seconds" in words:
+        words["checkpoint_seconds"] = float(words["checkpoint_seconds"])
+    return Config(**words)
 
 
 def study_names(folder: str | os.PathLike[str] = STUDIES) -> tuple[str, ...]:
@@ -313,8 +316,8 @@ def _check_partition(partition: Partition, place: str) -> None:
 def _privacy(values: Mapping[str, Any], method: str, place: str) -> Privacy:
     privacy = _block(Privacy, {"mechanism": "gaussian", **values})
     if (privacy.epsilon is None) == (privacy.noise_multiplier is None):
-        given = "neither" if privacy.epsilon is None else "both"
-        raise ConfigError(f"{place}: privacy needs either epsilon or noise_multiplier, {given} is given")
+        given = "neither is" if privacy.epsilon is None else "both are"
+        raise ConfigError(f"{place}: privacy needs either epsilon or noise_multiplier, {given} given")
     for key in ("delta", "clip_norm"):
         if getattr(privacy, key) is None:
             raise ConfigError(f"{place}: privacy.{key} is missing", do=f"{method} is a private method and needs it")

@@ -6,7 +6,6 @@ PyYAML keeps the last of two equal keys and reads ``1e-3`` as text; here the fir
 from __future__ import annotations
 
 import functools
-import math
 import os
 import re
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from pflpipe.errors import ConfigError, nearest
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
 _DEEPEST = 20
+_LARGEST = 1e300
 _TYPES = {
     "array": "a list",
     "boolean": "true or false",
@@ -56,7 +56,7 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
     """Return the document of a YAML file as plain values.
 
     Raises:
-        ConfigError: unreadable file, YAML syntax (with the line), a repeated key, NaN or infinity, no content.
+        ConfigError: unreadable file, YAML syntax (with the line), a repeated key, no content.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -73,19 +73,18 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     if value is None:
         raise ConfigError(f"{path}: the file is empty")
-    _refuse_endless(value, [], f"{path}")
     return value
 
 
-def _refuse_endless(value: Any, path: list[str | int], file: str) -> None:
-    """Refuse NaN, infinities and endless nesting (YAML aliases can point to their own parent)."""
+def _refuse_endless(value: Any, path: list[str | int], place: str) -> None:
+    """Refuse NaN, infinities, integers beyond floats, and endless nesting (YAML aliases can point to their own parent)."""
     if len(path) > _DEEPEST:
-        raise ConfigError(f"{file}: nested more than {_DEEPEST} levels deep")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{file}: {dotted(path)}", got=value, expected="a finite number")
+        raise ConfigError(f"{place}: nested more than {_DEEPEST} levels deep")
+    if isinstance(value, int | float) and not abs(value) < _LARGEST:
+        raise ConfigError(f"{place}: {dotted(path)}", got=value, expected="a finite number")
     items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        _refuse_endless(item, [*path, key], file)
+        _refuse_endless(item, [*path, key], place)
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -119,8 +118,9 @@ def check_schema(value: Any, name: str, place: str, part: str = "") -> None:
         part: check against this entry of the schema's ``$defs`` instead of the whole.
 
     Raises:
-        ConfigError: the first violation, unknown keys before others.
+        ConfigError: NaN or infinity anywhere, endless nesting, or the first violation, unknown keys before others.
     """
+    _refuse_endless(value, [], place)
     errors = sorted(
         _validator(name, part).iter_errors(value),
         key=lambda error: (error.validator != "additionalProperties", [str(step) for step in error.absolute_path]),
@@ -153,6 +153,8 @@ def _one_line(error: Any, place: str) -> ConfigError:
 
 def _expected(rules: dict[str, Any]) -> str:
     """Return the schema's rules for one value in words."""
+    if "pattern" in rules:
+        return str(rules["description"])
     if "enum" in rules:
         return "one of " + ", ".join(str(choice) for choice in rules["enum"])
     types = rules.get("type", [])
@@ -160,5 +162,4 @@ def _expected(rules: dict[str, Any]) -> str:
     bounds = " and ".join(text.format(rules[key]) for key, text in _BOUNDS.items() if key in rules)
     first, _, rest = words.partition(" or null")
     limits = [f"of at most {rules['maxLength']} characters"] if "maxLength" in rules else []
-    limits += [f"matching {rules['pattern']}"] if "pattern" in rules else []
     return " ".join(part for part in (first, bounds, *limits, "or null" + rest if "or null" in words else "") if part)

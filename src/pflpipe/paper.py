@@ -13,6 +13,8 @@ from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.errors import ConfigError, nearest
 
 FILE = "paper_results.yaml"
+_PLACES = {"paper", "table"}
+_NUMBERS = {"accuracy", "printed_gain"}
 Lookup = Callable[[Cell, str], tuple[float | None, str | None]]
 
 
@@ -51,8 +53,9 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
         found = [r for r in rows if r["method"] == method and all(_same(r.get(key), value) for key, value in ours.items())]
         if len(found) != 1:
             words = ", ".join(f"{key}={value}" for key, value in {"method": method, **ours}.items())
-            differing = sorted({key for row in found for key in row if len({str(other.get(key)) for other in found}) > 1})
-            hint = f"add to match one of: {', '.join(key for key in differing if key != 'accuracy')}" if found else ""
+            fields = {key for row in found for key in row} - _NUMBERS
+            differing = sorted(key for key in fields if len({str(row.get(key)) for row in found}) > 1)
+            hint = f"add to match one of: {', '.join(differing)}" if differing else ""
             raise ConfigError(f"{place}: {len(found)} printed rows for {words}", expected="exactly one", do=hint)
         return found[0]["accuracy"], block["metric"]
 
@@ -70,7 +73,7 @@ def _check_match(match: dict[str, str], rows: list[dict[str, Any]], place: str) 
     paths = {"dataset", "method", "profile"}
     for name, kind in {"partition": Partition, "model": Model, "training": Training, "privacy": Privacy}.items():
         paths |= {f"{name}.{item.name}" for item in dataclasses.fields(kind)}
-    fields = {key for row in rows for key in row} - {"accuracy", "paper", "table"}
+    fields = {key for row in rows for key in row} - _NUMBERS - _PLACES
     for path, field in match.items():
         if path not in paths and not path.startswith("hyperparameters."):
             raise ConfigError(f"{place}: unknown path {path!r}", do=nearest(path, paths))

@@ -1,0 +1,258 @@
+"""A good project folder and ways to spoil it: each must give one clear line and exit code 2 (used by several test files)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG: dict[str, Any] = {"studies": ["good"], "datasets": {"mine": "mine.npz"}}
+STUDY: dict[str, Any] = {
+    "title": "A good study",
+    "description": "Everything in it can be run.",
+    "dataset": "digits",
+    "partition": {"kind": "dirichlet", "clients": 10, "alpha": 0.5},
+    "model": {"name": "mlp", "hidden": [8]},
+    "training": {"rounds": 2, "local_epochs": 1, "batch_size": 0, "optimizer": "sgd", "lr": 0.5},
+    "privacy": {"epsilon": 8, "delta": 0.001, "clip_norm": 0.5},
+    "seeds": [0, 1],
+    "methods": [{"name": "fedavg"}, {"name": "dp_fedavg"}, {"name": "feddpa", "hyperparameters": {"tau": 0.3}}],
+}
+Damage = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How to spoil the good folder, and the words that the one line of the error must contain."""
+
+    damage: Damage
+    words: tuple[str, ...]
+
+
+def write_good(folder: Path) -> None:
+    """Write config.yaml, studies/ and a file with the user's own arrays, all in order."""
+    (folder / "studies").mkdir(parents=True)
+    write(folder / "config.yaml", CONFIG)
+    write(folder / "studies/good.yaml", STUDY)
+    shutil.copy(ROOT / "studies/paper_results.yaml", folder / "studies")
+    arrays(folder)
+
+
+def write(path: Path, document: Any) -> None:
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+
+def arrays(folder: Path, **changes: Any) -> None:
+    """Write mine.npz: 60 pictures 4x4 of 3 classes, with changed, further or (None) without some arrays."""
+    good = {"train_images": np.zeros((60, 4, 4), np.uint8), "train_labels": np.arange(60) % 3, "classes": np.int64(3)}
+    np.savez(folder / "mine.npz", **{key: value for key, value in (good | changes).items() if value is not None})
+
+
+def edit(file: str, change: Callable[[Any], None]) -> Damage:
+    """Change the plain values of a YAML file in place."""
+
+    def damage(folder: Path) -> None:
+        document = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
+        change(document)
+        write(folder / file, document)
+
+    return damage
+
+
+def put(path: str, value: Any, file: str = "studies/good.yaml") -> Damage:
+    """Set a dotted path; digits are list indices."""
+
+    def change(document: Any) -> None:
+        *parents, last = (int(key) if key.isdigit() else key for key in path.split("."))
+        for key in parents:
+            document = document[key] if isinstance(document, list) else document.setdefault(key, {})
+        document[last] = value
+
+    return edit(file, change)
+
+
+def drop(path: str, file: str = "studies/good.yaml") -> Damage:
+    """Remove a dotted path."""
+
+    def change(document: Any) -> None:
+        *parents, last = path.split(".")
+        for key in parents:
+            document = document[key]
+        del document[last]
+
+    return edit(file, change)
+
+
+def text(old: str, new: str, file: str = "studies/good.yaml") -> Damage:
+    """Replace characters of a file."""
+
+    def damage(folder: Path) -> None:
+        before = (folder / file).read_text(encoding="utf-8")
+        assert old in before
+        (folder / file).write_text(before.replace(old, new, 1), encoding="utf-8")
+
+    return damage
+
+
+def both(*damages: Damage) -> Damage:
+    def damage(folder: Path) -> None:
+        for one in damages:
+            one(folder)
+
+    return damage
+
+
+def own_data(**changes: Any) -> Damage:
+    """Use mine.npz with changed arrays in the study."""
+    return both(put("dataset", "mine"), lambda folder: arrays(folder, **changes))
+
+
+def raw(file: str, content: bytes) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / file).write_bytes(content)
+
+    return damage
+
+
+PAPER = {
+    "paper": "FedDPA",
+    "table": "Table 2",
+    "metric": "personal_common",
+    "match": {"partition.kind": "partition", "partition.alpha": "partition_alpha"},
+    "methods": {"feddpa": "FedDPA"},
+}
+NATURAL = {"kind": "natural", "clients": 10}
+IN_STUDY, IN_CONFIG = "studies/good.yaml", "config.yaml"
+CASES: dict[str, Case] = {
+    # keys
+    "unknown key": Case(put("trainning", {}), (IN_STUDY, "unknown key 'trainning'", "did you mean 'training'?")),
+    "unknown key in a block": Case(put("partition.alhpa", 1), (IN_STUDY, "partition", "'alhpa'", "did you mean 'alpha'?")),
+    "unknown key of a method": Case(put("methods.2.hyperparameter", {}), ("methods[2]", "did you mean 'hyperparameters'?")),
+    "unknown key of config.yaml": Case(put("result_dir", "r", "config.yaml"), (IN_CONFIG, "did you mean 'results_dir'?")),
+    "missing key": Case(drop("seeds"), (IN_STUDY, "'seeds' is missing")),
+    "missing key of a block": Case(drop("training.lr"), (IN_STUDY, "training", "'lr' is missing")),
+    "key twice": Case(text("clients: 10", "clients: 10\n  clients: 20"), (IN_STUDY, "line 7", "'clients' is given twice")),
+    "key that is no text": Case(text("title:", "3: x\ntitle:"), (IN_STUDY, "line 1", "key must be text")),
+    # documents
+    "YAML syntax": Case(text("kind: dirichlet", "kind: [dirichlet"), (IN_STUDY, "line 6", "not valid YAML")),
+    "tabs": Case(text("  kind", "\tkind"), (IN_STUDY, "line 5", "not valid YAML")),
+    "empty study": Case(raw("studies/good.yaml", b"# nothing\n"), (IN_STUDY, "empty")),
+    "a study that is a list": Case(raw("studies/good.yaml", b"- a\n"), (IN_STUDY, "expected a mapping")),
+    "not text": Case(raw("studies/good.yaml", b"\xff\xfe\x00"), (IN_STUDY, "not UTF-8")),
+    "a circle of aliases": Case(raw("studies/good.yaml", b"title: &a [*a]\n"), (IN_STUDY, "nested")),
+    "no config.yaml": Case(lambda folder: (folder / "config.yaml").unlink(), (IN_CONFIG, "No such file")),
+    "study that does not exist": Case(put("studies", ["god"], "config.yaml"), (IN_CONFIG, "'god'", "did you mean 'good'?")),
+    "study listed twice": Case(put("studies", ["good", "good"], "config.yaml"), (IN_CONFIG, "studies", "given twice")),
+    "no studies": Case(put("studies", [], "config.yaml"), (IN_CONFIG, "studies", "at least one")),
+    "device": Case(put("device", "gpu", "config.yaml"), (IN_CONFIG, "device", "'gpu'", "auto, cpu, cuda")),
+    "data set name": Case(
+        put("datasets", {"My Data": "mine.npz"}, "config.yaml"), (IN_CONFIG, "datasets", "'My Data'", "small letters")
+    ),
+    # types and numbers
+    "text for a number": Case(put("training.lr", "fast"), (IN_STUDY, "training.lr", "got 'fast'", "expected a number > 0")),
+    "true for a number": Case(put("training.rounds", True), ("training.rounds", "got True", "expected a whole number >= 1")),
+    "fraction of a client": Case(
+        put("partition.clients", 10.5), ("partition.clients", "got 10.5", "expected a whole number >= 2")
+    ),
+    "not a number": Case(put("training.lr", float("nan")), ("training.lr", "got nan", "expected a finite number")),
+    "number of 400 digits": Case(put("training.lr", 10**400), ("training.lr", "expected a finite number")),
+    "infinite epsilon": Case(put("privacy.epsilon", float("inf")), ("privacy.epsilon", "got inf", "expected a finite number")),
+    "one client": Case(put("partition.clients", 1), ("partition.clients", "got 1", ">= 2")),
+    "no rounds": Case(put("training.rounds", 0), ("training.rounds", "got 0", ">= 1")),
+    "negative batch": Case(put("training.batch_size", -1), ("training.batch_size", "got -1", ">= 0")),
+    "alpha 0": Case(put("partition.alpha", 0), ("partition.alpha", "got 0", "expected a number > 0")),
+    "q above 1": Case(put("training.sample_rate", 1.5), ("training.sample_rate", "got 1.5", "> 0 and <= 1")),
+    "q of 0": Case(put("training.sample_rate", 0), ("training.sample_rate", "got 0", "> 0 and <= 1")),
+    "delta 1": Case(put("privacy.delta", 1), ("privacy.delta", "got 1", "> 0 and < 1")),
+    "delta 0": Case(put("privacy.delta", 0), ("privacy.delta", "got 0", "> 0 and < 1")),
+    "epsilon below 0": Case(put("privacy.epsilon", -1), ("privacy.epsilon", "got -1", "> 0")),
+    "clip norm 0": Case(put("privacy.clip_norm", 0), ("privacy.clip_norm", "got 0", "> 0")),
+    "validation 0.6": Case(put("partition.validation_fraction", 0.6), ("validation_fraction", "got 0.6", "<= 0.5")),
+    "optimizer": Case(put("training.optimizer", "adm"), ("training.optimizer", "'adm'", "did you mean 'adam'?")),
+    "profile": Case(put("profile", "stirct"), (IN_STUDY, "profile", "did you mean 'strict'?")),
+    "momentum of adam": Case(
+        both(put("training.optimizer", "adam"), put("training.momentum", 0.9)), ("training.momentum", "sgd only", "got 0.9")
+    ),
+    # seeds, axes, labels
+    "seed twice": Case(put("seeds", [0, 0]), (IN_STUDY, "seeds", "given twice")),
+    "no seeds": Case(put("seeds", []), (IN_STUDY, "seeds", "at least one")),
+    "negative seed": Case(put("seeds", [-1]), (IN_STUDY, "seeds[0]", "got -1")),
+    "unknown axis": Case(
+        put("axes", {"privacy.epsilom": [1]}), ("axes", "'privacy.epsilom'", "did you mean 'privacy.epsilon'?")
+    ),
+    "axis over seeds": Case(put("axes", {"seeds": [1]}), ("axes", "'seeds'", "under `seeds`")),
+    "empty axis": Case(put("axes", {"privacy.epsilon": []}), ("axes.privacy.epsilon", "at least one")),
+    "axis value": Case(put("axes", {"privacy.epsilon": [2, 0]}), ("privacy.epsilon=0", "got 0", "> 0")),
+    "block axis of numbers": Case(put("axes", {"partition": [1]}), ("axes.partition", "expected mappings")),
+    "method twice": Case(put("methods", [{"name": "fedavg"}] * 2), ("methods[1]", "'fedavg' is listed twice", "`variant`")),
+    "two labels of one run": Case(
+        put("methods", [{"name": "fedavg"}, {"name": "fedavg", "variant": "again"}]), ("'again'", "the same run")
+    ),
+    # methods and privacy
+    "unknown method": Case(put("methods.1.name", "dp_fedavgg"), ("methods[1].name", "did you mean 'dp_fedavg'?")),
+    "unknown hyper-parameter": Case(put("methods.2.hyperparameters", {"tua": 0.4}), (IN_STUDY, "'tua'", "did you mean 'tau'?")),
+    "type of a hyper-parameter": Case(put("methods.2.hyperparameters.tau", "high"), (IN_STUDY, "feddpa.tau", "got 'high'")),
+    "range of a hyper-parameter": Case(put("methods.2.hyperparameters.lambda_1", -1), (IN_STUDY, "feddpa.lambda_1", "got -1")),
+    "epsilon and noise": Case(put("privacy.noise_multiplier", 1.0), (IN_STUDY, "dp_fedavg", "both are given")),
+    "neither epsilon nor noise": Case(drop("privacy.epsilon"), (IN_STUDY, "dp_fedavg", "neither is given")),
+    "no privacy block": Case(drop("privacy"), (IN_STUDY, "dp_fedavg", "epsilon or noise_multiplier")),
+    "no delta": Case(drop("privacy.delta"), (IN_STUDY, "privacy.delta is missing")),
+    "no clip norm": Case(put("privacy.clip_norm", None), (IN_STUDY, "privacy.clip_norm is missing")),
+    "official code of strict": Case(put("methods.2.official_code", True), (IN_STUDY, "official_code", "profile: paper")),
+    "official code that is not there": Case(
+        both(put("profile", "paper"), put("methods.1.official_code", True)), (IN_STUDY, "dp_fedavg", "official_code")
+    ),
+    # partition, data, model
+    "alpha of iid": Case(put("partition.kind", "iid"), (IN_STUDY, "partition.alpha", "for dirichlet", "got 0.5", "iid")),
+    "dirichlet without alpha": Case(drop("partition.alpha"), (IN_STUDY, "partition.alpha is missing")),
+    "more classes than exist": Case(
+        put("partition", {"kind": "pathological", "clients": 10, "classes_per_client": 11}), (IN_STUDY, "got 11", "1 to 10")
+    ),
+    "more classes than in my file": Case(
+        both(own_data(), put("partition", {"kind": "pathological", "clients": 10, "classes_per_client": 4})),
+        ("got 4", "1 to 3"),
+    ),
+    "users of digits": Case(put("partition", NATURAL), (IN_STUDY, "partition.kind", "'natural'", "user ids")),
+    "too few examples": Case(put("partition.min_size", 500), (IN_STUDY, "min_size 500", "1438")),
+    "unknown data set": Case(put("dataset", "digit"), (IN_STUDY, "'digit'", "did you mean 'digits'?")),
+    "unknown model": Case(put("model", {"name": "cnn_cifar1"}), (IN_STUDY, "model", "did you mean 'cnn_cifar'?")),
+    "model that does not fit": Case(put("model", {"name": "cnn_cifar"}), (IN_STUDY, "cnn_cifar", "(8, 8, 1)", "(32, 32, 3)")),
+    "mlp without widths": Case(put("model", {"name": "mlp"}), (IN_STUDY, "model.hidden")),
+    "missing data file": Case(
+        lambda folder: (folder / "mine.npz").unlink(), (IN_CONFIG, "datasets.mine", "mine.npz does not exist")
+    ),
+    "data file that is no npz": Case(raw("mine.npz", b"hello"), (IN_CONFIG, "mine.npz cannot be read")),
+    "shapes": Case(
+        own_data(train_images=np.zeros((60, 4, 4, 4, 1), np.uint8)), ("mine.npz", "train_images", "[60, 4, 4, 4, 1]")
+    ),
+    "dtype": Case(own_data(train_images=np.zeros((60, 4, 4))), ("mine.npz", "train_images", "float64")),
+    "lengths": Case(own_data(train_labels=np.arange(59) % 3), ("mine.npz", "train_labels", "(59,)", "(60,)")),
+    "missing array": Case(own_data(train_labels=None), ("mine.npz", "train_labels is missing")),
+    "pickled array": Case(own_data(train_labels=np.array([object()] * 60)), ("mine.npz", "train_labels", "pickled")),
+    "shape of a known data set": Case(
+        put("datasets", {"cifar10": "mine.npz"}, "config.yaml"), ("cifar10", "(4, 4, 1)", "(32, 32, 3)")
+    ),
+    # printed numbers
+    "unknown paper": Case(put("paper", PAPER | {"paper": "FedDPB"}), (IN_STUDY, "paper.paper", "did you mean 'FedDPA'?")),
+    "unknown table": Case(put("paper", PAPER | {"table": "Table 9"}), (IN_STUDY, "paper.table", "'Table 9'")),
+    "unknown field": Case(
+        put("paper", PAPER | {"match": {"partition.alpha": "alpha"}}), ("paper.match.partition.alpha", "'partition_alpha'")
+    ),
+    "unknown path": Case(
+        put("paper", PAPER | {"match": {"partition.alfa": "partition_alpha"}}), ("paper.match", "'partition.alpha'")
+    ),
+    "unknown printed method": Case(
+        put("paper", PAPER | {"methods": {"feddpa": "FedDPa"}}), ("paper.methods.feddpa", "'FedDPA'")
+    ),
+    "method that is not ours": Case(put("paper", PAPER | {"methods": {"fedpda": "FedDPA"}}), ("paper.methods", "'feddpa'")),
+    "no printed row": Case(put("paper", PAPER), (IN_STUDY, "0 printed rows", "partition_alpha=0.5", "exactly one")),
+    "several printed rows": Case(
+        put("paper", PAPER | {"match": {"partition.kind": "partition"}}), ("3 printed rows", "exactly one", "partition_alpha")
+    ),
+}

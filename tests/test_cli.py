@@ -1,0 +1,166 @@
+"""The console script: one clear line and exit code 2 for every mistake, nothing more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import malformed
+from pflpipe import cli
+from pflpipe.errors import PflpipeError
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["pflpipe", *words])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return int(stopped.value.code or 0)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    malformed.write_good(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_good_project_is_accepted(project, monkeypatch, capsys):
+    assert run(monkeypatch, "validate") == 0
+    assert capsys.readouterr().out == "good: 6 cells, fedavg, dp_fedavg, feddpa on digits: ok\n"
+
+
+@pytest.mark.parametrize("name", malformed.CASES)
+def test_a_malformed_config_gives_one_clear_line_and_exit_code_2(name, project, monkeypatch, capsys):
+    case = malformed.CASES[name]
+    case.damage(project)
+    assert run(monkeypatch, "validate") == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+    for word in case.words:
+        assert word in output.err
+
+
+@pytest.mark.parametrize("name", ["unknown key", "lengths"])
+def test_the_installed_console_script_says_the_same(name, project):
+    malformed.CASES[name].damage(project)
+    script = Path(sys.executable).with_name("pflpipe")
+    result = subprocess.run([script, "validate"], cwd=project, capture_output=True, text=True, env=os.environ, check=False)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert all(word in result.stderr for word in malformed.CASES[name].words)
+
+
+def test_a_broken_study_that_nobody_asks_for_is_not_looked_at(project, monkeypatch):
+    (project / "studies/broken.yaml").write_text("title: [")
+    assert run(monkeypatch, "validate") == 0
+    assert run(monkeypatch, "validate", "--study", "broken") == 2
+
+
+def test_methods_lists_every_method_with_its_defaults(monkeypatch, capsys):
+    from pflpipe import methods
+
+    assert run(monkeypatch, "methods") == 0
+    printed = capsys.readouterr().out
+    for name in methods.NAMES:
+        assert f"\n{name}: " in f"\n{printed}"
+        for key, parameter in methods.info(name).hyperparameters.items():
+            assert f"    {key} = {parameter.default!r}" in printed
+
+
+def test_studies_lists_every_study(project, monkeypatch, capsys):
+    assert run(monkeypatch, "studies") == 0
+    assert "good: A good study\n    6 cells" in capsys.readouterr().out
+
+
+def test_unknown_command_is_refused_with_exit_code_2(monkeypatch, capsys):
+    assert run(monkeypatch, "trian") == 2
+
+
+def test_a_bug_keeps_its_traceback():
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cli.run_script(broken)
+
+
+@pytest.mark.parametrize(("error", "code"), [(None, 0), (PflpipeError("no"), 2), (KeyboardInterrupt(), 130)])
+def test_run_script_maps_endings_to_exit_codes(error, code):
+    def script() -> None:
+        if error is not None:
+            raise error
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.run_script(script)
+    assert stopped.value.code == code
+
+
+def test_starting_the_command_line_imports_nothing_heavy():
+    names = "torch numpy yaml jsonschema mlflow opacus pandas matplotlib"
+    check = f"import sys, pflpipe.cli; print([name for name in {names.split()!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
+def test_validation_imports_neither_accountants_nor_trackers(project):
+    check = (
+        "import sys; from pflpipe import config; config.validate(config.load());"
+        "print([name for name in ('mlflow', 'opacus', 'dp_accounting', 'pandas', 'sklearn', 'scipy') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", check], cwd=project, capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
+SCORES = "cell,client,train_size,personal_own,personal_validation,personal_common,global_own,global_validation,global_common\n"
+
+
+@pytest.fixture
+def scored(project):
+    """A search over two learning rates in which the second is better on validation and worse on test data."""
+    from pflpipe import config
+
+    malformed.put("axes", {"training.lr": [0.1, 0.5], "privacy.epsilon": [2, 8]})(project)
+    study = config.load_study("good")
+    for method in study.methods:
+        lines = []
+        for cell in study.cells:
+            if cell.method == method:
+                good = 60 + 20 * (cell.training.lr == 0.5) + cell.seed
+                lines += [f"{cell.id},0,9,{100 - good},{good},,,,\n", f"{cell.id},1,9,{100 - good},,,,,\n"]
+        target = project / f"results/scores/good/{method}.csv"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(SCORES + "".join(lines))
+    return project
+
+
+def test_rank_orders_sets_by_validation_and_ignores_test_data(scored, monkeypatch, capsys):
+    assert run(monkeypatch, "rank", "good") == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("dp_fedavg")
+    assert lines[start + 1] == "   80.50 (epsilon 2: 80.50, epsilon 8: 80.50)  training.lr=0.5"
+    assert lines[start + 2] == "   60.50 (epsilon 2: 60.50, epsilon 8: 60.50)  training.lr=0.1"
+    assert lines[lines.index("fedavg") + 1] == "   80.50 ± 0.71  training.lr=0.5"
+
+
+def test_rank_says_that_the_choice_costs_privacy(scored, monkeypatch, capsys):
+    run(monkeypatch, "rank", "good")
+    assert "no epsilon accounts for" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_rank_without_scores_says_how_to_make_them(project, monkeypatch, capsys):
+    assert run(monkeypatch, "rank", "good") == 2
+    assert "results/tables/good.csv" in capsys.readouterr().err
+
+
+def test_rank_without_validation_examples_says_so(scored, monkeypatch, capsys):
+    for file in (scored / "results/scores/good").iterdir():
+        file.write_text(SCORES)
+    assert run(monkeypatch, "rank", "good") == 2
+    assert "validation_fraction" in capsys.readouterr().err

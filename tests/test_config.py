@@ -1,0 +1,395 @@
+"""Studies expand to the right cells, each once, with one spelling; and nothing that cannot be run gets through."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import malformed
+from pflpipe import config, documents
+from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.errors import ConfigError, PflpipeError
+
+ROOT = Path(__file__).resolve().parents[1]
+STUDIES = config.study_names(ROOT / "studies")
+FAST = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that writes a study with some words changed and loads it."""
+    malformed.write_good(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def load(**words):
+        malformed.write(tmp_path / "studies/good.yaml", malformed.STUDY | words)
+        return config.load_study("good")
+
+    return load
+
+
+def ids(study: config.Study) -> set[str]:
+    return {cell.id for cell in study.cells}
+
+
+# The studies of the repository
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_of_the_repository_can_be_run(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    config.validate(config.load(), [name])
+
+
+def test_the_default_config_builds_the_quickstart():
+    settings = config.load(ROOT / "config.yaml")
+    assert settings == config.Config(studies=("quickstart",))
+
+
+def test_quickstart_is_the_study_that_was_promised():
+    study = config.load_study("quickstart", ROOT / "studies")
+    assert study.methods == ("local_only", "fedavg", "dp_fedavg", "dp_fedavg_fb", "feddpa")
+    assert {cell.privacy.epsilon for cell in study.cells} == {None, 2.0, 8.0}
+    for cell in study.cells:
+        assert (cell.dataset, cell.partition.kind, cell.partition.clients, cell.partition.alpha) == (
+            "digits",
+            "dirichlet",
+            100,
+            0.3,
+        )
+        assert (cell.partition.min_size, cell.partition.test_size) == (6, 20)
+        assert cell.model == Model("mlp", (32,))
+        assert (cell.training.rounds, cell.training.sample_rate) == (30, 1.0)
+        assert cell.privacy.delta in (None, 0.001)
+        assert cell.official_code == (cell.profile == "paper")
+    for method in study.methods:
+        assert {cell.seed for cell in study.cells if cell.method == method} == {0, 1, 2}
+
+
+def test_hyper_parameters_were_searched_on_other_seeds_and_the_same_task():
+    quickstart = config.load_study("quickstart", ROOT / "studies")
+    search = config.load_study("quickstart_search", ROOT / "studies")
+    assert len(search.rows) < 150
+    assert {cell.seed for cell in search.cells}.isdisjoint(cell.seed for cell in quickstart.cells)
+
+    def task(cell: Cell):
+        return cell.dataset, dataclasses.replace(cell.partition, validation_fraction=0), cell.model, cell.training.rounds
+
+    assert len({task(cell) for study in (quickstart, search) for cell in study.cells}) == 1
+    assert all(cell.partition.validation_fraction > 0 for cell in search.cells)
+    searched = {(c.method, json.dumps(c.hyperparameters), c.training, c.privacy) for c in search.cells}
+    for cell in quickstart.cells:
+        if not cell.official_code:
+            assert (cell.method, json.dumps(cell.hyperparameters), cell.training, cell.privacy) in searched
+
+
+def test_feddpa_table_2_carries_the_printed_numbers():
+    study = config.load_study("feddpa_table2", ROOT / "studies")
+    found = {
+        (row.cell.method, row.cell.partition.kind, row.cell.partition.alpha): row.paper_value
+        for row in study.rows
+        if not row.variant
+    }
+    assert [
+        found["dp_fedavg", kind, alpha] for kind, alpha in (("dirichlet", 1.0), ("dirichlet", 10.0), ("dirichlet", 100.0))
+    ] == [
+        42.61,
+        58.89,
+        60.03,
+    ]
+    assert found["dp_fedavg", "iid", None] == 60.97
+    assert found["feddpa", "iid", None] == 61.55
+    assert found["local_only", "iid", None] is None
+    for row in study.rows:
+        assert row.paper_metric == (None if row.paper_value is None else "personal_common")
+        assert row.cell.partition.validation_fraction == 0
+
+
+# Expansion
+
+
+def test_axes_methods_and_seeds_multiply(load):
+    study = load(axes={"privacy.epsilon": [2, 8], "training.lr": [0.1, 0.2, 0.3]})
+    counts = {method: sum(cell.method == method for cell in study.cells) for method in study.methods}
+    assert counts == {"fedavg": 3 * 2, "dp_fedavg": 2 * 3 * 2, "feddpa": 2 * 3 * 2}
+
+
+def test_a_method_without_privacy_occurs_once_at_several_budgets(load):
+    study = load(axes={"privacy.epsilon": [2, 4, 8]}, methods=[{"name": "fedavg"}])
+    assert [cell.privacy for cell in study.cells] == [Privacy(), Privacy()]
+    assert len(ids(study)) == 2
+
+
+def test_the_words_of_a_method_win_over_those_of_the_study(load):
+    study = load(methods=[{"name": "dp_fedavg", "training": {"lr": 0.3}}, {"name": "fedavg"}])
+    assert {(cell.method, cell.training.lr, cell.training.rounds) for cell in study.cells} == {
+        ("dp_fedavg", 0.3, 2),
+        ("fedavg", 0.5, 2),
+    }
+
+
+def test_a_method_can_fix_what_the_study_varies(load):
+    methods = [{"name": "dp_fedavg", "privacy": {"epsilon": None, "noise_multiplier": 1}}]
+    study = load(axes={"privacy.epsilon": [2, 8]}, methods=methods)
+    assert {(cell.privacy.epsilon, cell.privacy.noise_multiplier) for cell in study.cells} == {(None, 1.0)}
+    assert len(study.rows) == 2
+
+
+def test_axes_of_a_method_multiply_its_own_cells_only(load):
+    methods = [{"name": "fedavg"}, {"name": "feddpa", "axes": {"hyperparameters.tau": [0.1, 0.4]}}]
+    study = load(methods=methods, seeds=[7])
+    assert [(cell.method, cell.hyperparameters.get("tau")) for cell in study.cells] == [
+        ("fedavg", None),
+        ("feddpa", 0.1),
+        ("feddpa", 0.4),
+    ]
+
+
+def test_an_axis_over_a_block_merges_mappings_into_it(load):
+    kinds = [{"kind": "dirichlet", "alpha": 1}, {"kind": "iid"}, {"kind": "pathological", "classes_per_client": 2}]
+    study = load(partition={"clients": 5}, axes={"partition": kinds}, methods=[{"name": "fedavg"}], seeds=[0])
+    assert [cell.partition for cell in study.cells] == [
+        Partition("dirichlet", 5, alpha=1.0),
+        Partition("iid", 5),
+        Partition("pathological", 5, classes_per_client=2),
+    ]
+
+
+def test_variants_tell_entries_of_one_method_apart(load):
+    methods = [{"name": "feddpa"}, {"name": "feddpa", "variant": "no AC", "hyperparameters": {"ac": False}}]
+    assert {(row.variant, row.cell.hyperparameters["ac"]) for row in load(methods=methods).rows} == {
+        ("", True),
+        ("no AC", False),
+    }
+
+
+def test_departures_come_from_the_method_and_its_profile(load):
+    methods = [{"name": "feddpa"}, {"name": "feddpa", "variant": "code", "profile": "paper", "official_code": True}]
+    study = load(methods=methods, seeds=[0])
+    assert [bool(cell.departures) for cell in study.cells] == [False, True]
+    assert [cell.plan_needs_partition for cell in study.cells] == [False, True]
+
+
+def test_default_hyper_parameters_are_part_of_the_cell(load):
+    implicit, explicit = load(methods=[{"name": "feddpa"}]), load(methods=[{"name": "feddpa", "hyperparameters": {"tau": 0.4}}])
+    assert ids(implicit) == ids(explicit)
+
+
+def test_editing_one_hyper_parameter_changes_the_ids_of_that_method_only(load):
+    before, after = (
+        load(),
+        load(methods=[*malformed.STUDY["methods"][:2], {"name": "feddpa", "hyperparameters": {"tau": 0.31}}]),
+    )
+    assert {cell.method for cell in before.cells if cell.id not in ids(after)} == {"feddpa"}
+    assert {cell.plan_id for cell in before.cells} == {cell.plan_id for cell in after.cells}
+    assert {cell.partition_id for cell in before.cells} == {cell.partition_id for cell in after.cells}
+
+
+def test_title_and_description_are_not_part_of_a_cell(load):
+    assert ids(load()) == ids(load(title="Another", description="Words."))
+
+
+def test_one_number_has_one_spelling(load):
+    words = {"training": malformed.STUDY["training"] | {"lr": 1, "rounds": 2.0}}
+    other = {"training": malformed.STUDY["training"] | {"lr": 1.0, "rounds": 2}}
+    assert ids(load(**words)) == ids(load(**other))
+
+
+def test_printed_numbers_match_words_without_case_and_punctuation(load):
+    paper = malformed.PAPER | {"match": {"dataset": "dataset", "partition.kind": "partition"}}
+    study = load(dataset="cifar10", model={"name": "cnn_cifar"}, partition={"kind": "iid", "clients": 10}, paper=paper)
+    assert {row.paper_value for row in study.rows if row.cell.method == "feddpa"} == {61.55}
+
+
+# Ids
+
+
+@st.composite
+def cells(draw):
+    epsilon = draw(st.none() | st.floats(0.01, 100))
+    values = st.floats(allow_nan=False, allow_infinity=False) | st.booleans() | st.text(max_size=5)
+    return Cell(
+        dataset=draw(st.sampled_from(["digits", "cifar10"])),
+        partition=Partition("dirichlet", draw(st.integers(2, 1000)), alpha=draw(st.floats(0.01, 100))),
+        model=Model("mlp", tuple(draw(st.lists(st.integers(1, 99), max_size=3)))),
+        training=Training(draw(st.integers(1, 99)), 1, 0, "sgd", draw(st.floats(1e-6, 10))),
+        privacy=Privacy("gaussian", epsilon, None if epsilon is not None else 1.0, 0.001, 0.5),
+        method="feddpa",
+        hyperparameters=draw(st.dictionaries(st.text(max_size=5), values, max_size=4)),
+        departures=tuple(draw(st.lists(st.sampled_from(["a", "data_size_weights"]), unique=True))),
+        seed=draw(st.integers(0, 2**40)),
+    )
+
+
+@given(cells())
+@FAST
+def test_a_cell_survives_json(cell):
+    again = Cell.from_dict(json.loads(json.dumps(cell.to_dict())))
+    assert again == cell
+    assert (again.id, again.partition_id, again.plan_id) == (cell.id, cell.partition_id, cell.plan_id)
+
+
+@given(cells(), st.randoms(use_true_random=False))
+@FAST
+def test_an_id_does_not_depend_on_the_order_of_keys(cell, random):
+    def shuffled(value):
+        if not isinstance(value, dict):
+            return value
+        keys = list(value)
+        random.shuffle(keys)
+        return {key: shuffled(value[key]) for key in keys}
+
+    assert Cell.from_dict(shuffled(cell.to_dict())).id == cell.id
+
+
+@given(cells())
+@FAST
+def test_an_id_is_a_safe_file_name_and_says_what_it_is(cell):
+    assert set(cell.id) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._+-")
+    assert cell.dataset in cell.id
+    assert f"seed{cell.seed}-" in cell.id
+
+
+# Strictness
+
+
+def places(value, path=()):
+    """Every path of a document."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+FULL = malformed.STUDY | {
+    "profile": "paper",
+    "axes": {"privacy.epsilon": [2, 8], "partition": [{"alpha": 1}, {"alpha": 10}]},
+    "methods": [
+        *malformed.STUDY["methods"],
+        {"name": "feddpa", "variant": "v", "official_code": True, "training": {"lr": 1}, "axes": {}},
+    ],
+    "paper": malformed.PAPER,
+}
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from(["dirichlet", "feddpa", "privacy.epsilon"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def at(document, path):
+    for key in path:
+        document = document[key]
+    return document
+
+
+@contextlib.contextmanager
+def refusals_are_one_line():
+    """Let a PflpipeError of one line pass as an answer; any other exception is a bug."""
+    try:
+        yield
+    except PflpipeError as refused:
+        message = str(refused)
+    else:
+        return
+    assert "\n" not in message
+
+
+@given(st.sampled_from([path for path in places(FULL) if isinstance(at(FULL, path), dict)]), st.text(min_size=1, max_size=8))
+@settings(FAST, max_examples=30)
+def test_an_unknown_key_is_refused_anywhere(load, path, key):
+    document = copy.deepcopy(FULL)
+    key = f"x{key}"
+    at(document, path)[key] = [{}] if path[-1:] == ("axes",) else "local_only"
+    with pytest.raises(ConfigError) as refused:
+        load(**document)
+    assert "\n" not in str(refused.value)
+
+
+@given(st.sampled_from([path for path in places(FULL) if path]), ANYTHING)
+@settings(FAST, max_examples=80)
+def test_whatever_stands_in_a_study_it_is_run_or_refused_in_one_line(load, path, value):
+    document = copy.deepcopy(FULL)
+    at(document, path[:-1])[path[-1]] = value
+    with refusals_are_one_line():
+        assert load(**document).rows
+        config.validate(config.parse({"studies": ["good"]}))
+
+
+@given(ANYTHING)
+@FAST
+def test_whatever_stands_in_config_yaml_it_is_accepted_or_refused_in_one_line(value):
+    for key in documents.schema("config")["properties"]:
+        with refusals_are_one_line():
+            config.parse({"studies": ["good"], key: value})
+
+
+def test_defaults_written_in_the_schemas_are_those_of_the_code():
+    blocks = {"partition": Partition, "model": Model, "training": Training, "privacy": Privacy}
+    definitions = documents.schema("study")["$defs"]
+    for name, kind in blocks.items():
+        fields = {field.name: field.default for field in dataclasses.fields(kind)}
+        assert set(definitions[name]["properties"]) == set(fields)
+        for key, rules in definitions[name]["properties"].items():
+            if "default" in rules and (name, key) != ("privacy", "mechanism"):
+                assert rules["default"] == fields[key]
+    written = {key: rules["default"] for key, rules in documents.schema("config")["properties"].items() if "default" in rules}
+    assert config.parse({"studies": ["a"]}) == config.parse({"studies": ["a"], **written})
+
+
+def test_schemas_are_valid_json_schemas():
+    from jsonschema import Draft202012Validator
+
+    for name in ("config", "study"):
+        Draft202012Validator.check_schema(documents.schema(name))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-3", 1e-3), ("2E5", 2e5), ("-1.5e+2", -150.0), (".5e1", 5.0), ("1.0e-5", 1e-5)]
+)
+def test_numbers_with_an_exponent_are_numbers(tmp_path, text, value):
+    (tmp_path / "a.yaml").write_text(f"x: {text}\n")
+    assert documents.read_yaml(tmp_path / "a.yaml") == {"x": value}
+
+
+@pytest.mark.parametrize("text", ["1e", "e5", "1e-3s", "'1e-3'", "v1e3"])
+def test_text_that_resembles_a_number_stays_text(tmp_path, text):
+    (tmp_path / "a.yaml").write_text(f"x: {text}\n")
+    assert isinstance(documents.read_yaml(tmp_path / "a.yaml")["x"], str)
+
+
+def test_merge_keys_may_be_overridden(tmp_path):
+    (tmp_path / "a.yaml").write_text("a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {d: {<<: *b, y: 4}}\n")
+    assert documents.read_yaml(tmp_path / "a.yaml")["c"] == {"d": {"x": 3, "y": 4}}
+
+
+def test_study_file_names_are_fit_for_targets(load):
+    shutil.copy("studies/good.yaml", "studies/not good.yaml")
+    with pytest.raises(ConfigError, match="file name"):
+        config.load_study("not good")
+
+
+def test_printed_numbers_beside_the_study_are_missing(load):
+    Path("studies/paper_results.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"paper_results\.yaml: no such file"):
+        load(paper=malformed.PAPER)
+
+
+def test_every_printed_accuracy_is_a_percentage():
+    rows = yaml.safe_load((ROOT / "studies/paper_results.yaml").read_text())["results"]
+    assert len(rows) == 263
+    assert all(0 < row["accuracy"] < 100 for row in rows)
