@@ -1,0 +1,156 @@
+"""The round: mechanism, sampling, divergence, and a run that resumes with the same bits."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from simulations import open_plan, plan, simulation
+
+from pflpipe import federated, methods, privacy, trees
+from pflpipe.methods import Upload
+
+
+def flat(tree):
+    return torch.cat([value.reshape(-1) for value in tree.values()])
+
+
+@pytest.mark.parametrize("method", methods.NAMES)
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_a_resumed_run_ends_with_the_same_bits(method, rate):
+    make = plan if methods.info(method).about.private else open_plan
+    world = simulation(method, plan=make(sample_rate=rate, rounds=4), dtype=torch.float32)
+    snapshots = []
+    whole = federated.run(world, federated.start(world), lambda progress: snapshots.append(copy.deepcopy(progress)))
+    for snapshot in snapshots[:-1]:
+        resumed = federated.run(world, snapshot)
+        assert resumed.rows == whole.rows or repr(resumed.rows) == repr(whole.rows)  # NaN is not equal to itself
+        for left, right in ((whole.params, resumed.params), (whole.states, resumed.states)):
+            assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_without_noise_and_clipping_a_round_is_the_mean_of_updates():
+    world = simulation("dp_fedavg", plan=plan(noise_multiplier=0.0, clip_norm=1e9, rounds=1))
+    begun = federated.start(world)
+    ends = []
+    for client in range(4):
+        batches = [simulation_batches(world, client)]
+        ends.append(world.task.minimize(begun.params, batches[0], world.task.loss)[0])
+    expected = {name: torch.stack([end[name] for end in ends]).mean(0) for name in begun.params}
+    done = federated.run(world, begun)
+    for name in expected:
+        torch.testing.assert_close(done.params[name], expected[name], rtol=1e-12, atol=1e-14)
+
+
+def simulation_batches(world, client):
+    return world.train.schedule(world.work(client, 0)["train"])
+
+
+def test_fedavg_weights_clients_by_their_examples():
+    world = simulation("fedavg", plan=open_plan(rounds=1))
+    begun = federated.start(world)
+    ends = [world.task.minimize(begun.params, simulation_batches(world, i), world.task.loss)[0] for i in range(4)]
+    sizes = [len(rows) for rows in world.split.train]
+    done = federated.run(world, begun)
+    for name in done.params:
+        expected = sum(size / sum(sizes) * end[name] for size, end in zip(sizes, ends, strict=True))
+        torch.testing.assert_close(done.params[name], expected, rtol=1e-12, atol=1e-14)
+
+
+def test_the_noise_of_a_round_has_the_std_of_the_plan():
+    world = simulation("dp_fedavg", plan=plan(noise_multiplier=50.0, clip_norm=0.2, rounds=60), lr=0.0)
+    steps = [flat(federated.start(world).params)]
+    federated.run(world, federated.start(world), lambda progress: steps.append(flat(progress.params)))
+    noise = torch.stack(steps).diff(dim=0)  # lr 0: every upload is zero, what moves is noise
+    claimed = 0.2 * 50.0 / 4
+    assert abs(noise.std().item() / claimed - 1) < 4 / np.sqrt(2 * noise.numel())
+
+
+def test_rounds_released_are_the_rounds_accounted(monkeypatch):
+    calls = []
+    original = privacy.release
+    monkeypatch.setattr(privacy, "release", lambda *args, **kw: calls.append(1) or original(*args, **kw))
+    world = simulation("dp_fedavg", plan=plan(rounds=5))
+    done = federated.run(world, federated.start(world))
+    assert len(calls) == world.plan.rounds == len(done.rows) == len(done.timing) == done.round
+
+
+def test_an_empty_cohort_releases_noise_and_nobody_changes():
+    world = simulation("feddpa", plan=plan(sample_rate=1e-9, rounds=2))
+    begun = federated.start(world)
+    params, states = begun.params, begun.states
+    done = federated.run(world, begun)
+    assert [row["participants"] for row in done.rows] == [0, 0]
+    assert done.diverged_round is None
+    assert all(row["noise_norm"] > 0 and row["signal_norm"] == 0 for row in done.rows)
+    assert not torch.equal(flat(done.params), flat(params))
+    assert all(torch.equal(done.states[name], states[name]) for name in states)
+
+
+def test_clients_that_are_not_drawn_keep_their_state():
+    world = simulation("feddpa", plan=plan(sample_rate=0.5, rounds=1), seed=3)
+    begun = federated.start(world)
+    drawn = privacy.sample_clients(federated.numpy_rng(3, "sample", 0), world.plan)
+    assert 0 < drawn.sum() < 4
+    before = {name: value.clone() for name, value in begun.states.items()}
+    done = federated.run(world, begun)
+    for name, value in done.states.items():
+        changed = (value != before[name]).reshape(4, -1).any(1).numpy()
+        assert not changed[~drawn].any()
+    assert ((done.states["head.weight"] != before["head.weight"]).reshape(4, -1).any(1).numpy() == drawn).all()
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_diverged_run_is_recorded_and_goes_on(private):
+    world = simulation("dp_fedavg" if private else "fedavg", plan=(plan if private else open_plan)(rounds=4), lr=1e200)
+    done = federated.run(world, federated.start(world))
+    assert done.diverged_round == 1
+    assert len(done.rows) == 4
+    assert done.rows[0]["nonfinite_uploads"] > 0
+    assert trees.is_finite(done.params)
+
+
+def test_server_hooks_never_receive_state_and_side_only_what_a_departure_reads():
+    world = simulation("feddpa")
+    state_values = {id(value) for value in federated.start(world).states.values()}
+    seen = []
+
+    def aggregate(params, released, server, task):
+        seen.append((released, server))
+        return methods.add_released(params, released, server, task)
+
+    spied = dataclasses.replace(world, method=dataclasses.replace(world.method, aggregate=aggregate))
+    federated.run(spied, federated.start(spied))
+    assert len(seen) == 3
+    for released, server in seen:
+        assert set(released) == set(world.network.shapes)
+        assert not server
+        assert all(value.shape == world.network.shapes[name] for name, value in released.items())
+        assert not state_values & {id(value) for value in released.values()}
+
+
+def test_a_private_extra_without_a_departure_is_refused():
+    world = simulation("dp_fedavg")
+
+    def leaking(params, server, state, batches, task):
+        return Upload(update=params, side={"size": batches.n}, loss=batches.n * 0.0), state
+
+    leaky = dataclasses.replace(world, method=dataclasses.replace(world.method, local_update=leaking))
+    with pytest.raises(privacy.PrivacyError, match="size"):
+        federated.run(leaky, federated.start(leaky))
+
+
+def test_diary_tells_norms_before_clipping_and_the_signal_to_noise_ratio():
+    world = simulation("dp_fedavg", plan=plan(clip_norm=1e-3, noise_multiplier=2.0, rounds=1))
+    row = federated.run(world, federated.start(world)).rows[0]
+    assert row["fraction_clipped"] == 1
+    assert row["update_norm_max"] >= row["update_norm_mean"] > 1e-3
+    assert row["signal_norm"] <= 1e-3 * (1 + 1e-6)
+    assert row["signal_to_noise"] == row["signal_norm"] / row["noise_norm"]
+
+
+def test_different_seeds_differ_and_equal_seeds_agree():
+    runs = [federated.run(world, federated.start(world)) for world in (simulation("dp_fedavg", seed=s) for s in (0, 0, 1))]
+    assert torch.equal(flat(runs[0].params), flat(runs[1].params))
+    assert not torch.equal(flat(runs[0].params), flat(runs[2].params))
