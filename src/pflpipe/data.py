@@ -139,7 +139,7 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
     classes = _check_labels(str(path), small, dataset)
     users = small.get("train_users")
     sizes = np.unique(users, return_counts=True)[1] if users is not None else np.array([len(small["train_labels"])])
-    held_out = 0 if "test_labels" in small else sum(held_out_size(int(size), TEST_FRACTION) for size in sizes)
+    held_out = 0 if "test_labels" in small else _test_size(str(path), sizes)
     return Header(
         _image_shape(shapes["train_images"][0]), classes, int(sizes.sum()) - held_out, len(sizes) if users is not None else None
     )
@@ -175,7 +175,9 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         DataError: see ``arrays_from`` and ``downloads.read_original``.
     """
     if source is not None and not source.is_dir():
-        raw, place = _read(source, list(_shapes(source))), str(source)
+        shapes = _shapes(source)
+        _check_shapes(str(source), shapes, dataset)
+        raw, place = _read(source, list(shapes)), str(source)
     elif info(dataset).needs_network:
         raw = downloads.read_original(
             dataset, source or downloads_dir, target.parent if source else downloads_dir, may_download=source is None
@@ -216,7 +218,7 @@ def arrays_from(raw: dict[str, np.ndarray], place: str, dataset: str | None = No
             users["test_users"] = np.searchsorted(ids, raw["test_users"])
     everything: dict[str, Any] = {**images, **labels, **users}
     if "test_images" not in raw:
-        everything |= _split(everything, dataset or place)
+        everything |= _split(everything, place, dataset or place)
     return Arrays(**everything, classes=classes)
 
 
@@ -245,7 +247,16 @@ def _digits() -> dict[str, np.ndarray]:
     return {"train_images": np.rint(bunch.images * (255 / 16)).astype(np.uint8), "train_labels": bunch.target}
 
 
-def _split(arrays: dict[str, Any], name: str) -> dict[str, Any]:
+def _test_size(place: str, sizes: np.ndarray) -> int:
+    """Size of the fixed test set, given the rows of each user (or of all together)."""
+    held_out = sum(held_out_size(int(size), TEST_FRACTION) for size in sizes)
+    if held_out == 0:
+        got = f"{sizes.sum()} rows, at most {sizes.max()} of one user"
+        raise DataError(f"{place}: train_images", got=got, expected="3 rows or more of one, to set a test set aside")
+    return held_out
+
+
+def _split(arrays: dict[str, Any], place: str, name: str) -> dict[str, Any]:
     """Set the fixed test set aside; returns the keys that change."""
     labels, users = arrays["train_labels"], arrays["train_users"]
     rng = numpy_rng(0, "data", name, "test")  # the same test set for every study and seed
@@ -253,10 +264,9 @@ def _split(arrays: dict[str, Any], name: str) -> dict[str, Any]:
     groups = [np.arange(len(labels))]
     if users is not None:
         groups = np.split(np.argsort(users, kind="stable"), np.cumsum(np.bincount(users))[:-1])
+    _test_size(place, np.array([len(rows) for rows in groups]))
     for rows in groups:
         test[rows] = hold_out(labels[rows], TEST_FRACTION, rng)
-    if not test.any():
-        raise DataError(f"{name}: train_images", got=f"{len(labels)} rows", expected="enough rows to set a test set aside")
     parts = {"train": ~test, "test": test}
     return {
         f"{part}_{key}": arrays[f"train_{key}"][rows]

@@ -79,28 +79,41 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
         DataError: files are missing and cannot be fetched, or are damaged.
     """
     original = _original(dataset)
-    scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{dataset}.", dir=scratch) as name:
-        work = Path(name)
-        if not original.unpacked(root):
+    if not original.unpacked(root):
+        try:
+            scratch.mkdir(parents=True, exist_ok=True)
+            folder = tempfile.TemporaryDirectory(prefix=f".{dataset}.", dir=scratch)
+        except OSError as error:
+            raise DataError(
+                f"{dataset}: {scratch} cannot be written to", got=str(error), do="choose another data_dir"
+            ) from error
+        with folder as name:
+            work = Path(name)
             for archive in original.archives:
                 _provide(dataset, original, archive, root, work, may_download)
-        try:
-            if original.unpacked(root):
-                return original.read(root)
-            for archive in original.archives:
-                (work / archive.path).parent.mkdir(parents=True, exist_ok=True)
-                original.unpack(root / archive.path, (work / archive.path).parent)
-            return original.read(work)
-        except DataError:
-            raise
-        except Exception as error:  # a reader of somebody else's format can fail in any way on a damaged file
-            raise DataError(
-                f"{dataset}: the files in {root} cannot be read",
-                got=f"{type(error).__name__}: {error}",
-                expected=original.layout,
-                do="remove the damaged files, so that they are fetched again, or put the originals there",
-            ) from error
+            if not original.unpacked(root):
+                return _read(dataset, original, root, work)
+    return _read(dataset, original, root, None)
+
+
+def _read(dataset: str, original: Original, root: Path, work: Path | None) -> Raw:
+    """Read the files in ``root``, or unpack its archives into ``work`` and read them there."""
+    try:
+        if work is None:
+            return original.read(root)
+        for archive in original.archives:
+            (work / archive.path).parent.mkdir(parents=True, exist_ok=True)
+            original.unpack(root / archive.path, (work / archive.path).parent)
+        return original.read(work)
+    except DataError:
+        raise
+    except Exception as error:  # a reader of somebody else's format can fail in any way on a damaged file
+        raise DataError(
+            f"{dataset}: the files in {root} cannot be read",
+            got=f"{type(error).__name__}: {error}",
+            expected=original.layout,
+            do="remove the damaged files, so that they are fetched again, or put the originals there",
+        ) from error
 
 
 def _provide(dataset: str, original: Original, archive: Archive, root: Path, work: Path, may_download: bool) -> None:

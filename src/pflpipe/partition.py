@@ -207,7 +207,7 @@ def _draw_dirichlet(totals: np.ndarray, clients: int, alpha: float, rng: np.rand
     entries and renormalised is again Dirichlet, so drawing over the clients with room equals zeroing the others.
     """
     counts = np.zeros((clients, len(totals)), dtype=np.int64)
-    for label in rng.permutation(len(totals)):
+    for label in rng.permutation(np.flatnonzero(totals)):
         room = np.flatnonzero(counts.sum(axis=1) * clients < totals.sum())
         ends = np.floor(np.cumsum(rng.dirichlet(np.full(len(room), alpha))) * totals[label]).astype(np.int64)
         ends[-1] = totals[label]

@@ -1,0 +1,629 @@
+"""Data sets: the real readers on small files laid out as the originals, checked fetching, and every refusal of bad arrays."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import http.server
+import io
+import json
+import pickle
+import re
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pflpipe import data, downloads
+from pflpipe.data import Header, arrays_from, describe, load_arrays, normalise, prepare, read_header
+from pflpipe.errors import DataError
+
+ROOT = Path(__file__).parents[1]
+
+rng = np.random.default_rng(0)
+GREY = rng.integers(0, 256, (12, 28, 28), dtype=np.uint8)
+COLOUR = rng.integers(0, 256, (12, 32, 32, 3), dtype=np.uint8)
+LABELS = np.arange(12) % 10
+TRAIN, TEST = slice(0, 8), slice(8, 12)
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def idx(values: np.ndarray) -> bytes:
+    """The idx format of MNIST: magic (type 8 = uint8, number of dimensions), sizes, bytes; big endian."""
+    header = bytes([0, 0, 8, values.ndim]) + b"".join(size.to_bytes(4, "big") for size in values.shape)
+    return header + values.astype(np.uint8).tobytes()
+
+
+def mnist_files(prefixes: tuple[str, str], images: np.ndarray, labels: np.ndarray) -> dict[str, bytes]:
+    files = {}
+    for prefix, part in zip(prefixes, (TRAIN, TEST), strict=True):
+        files[f"{prefix}-images-idx3-ubyte"] = idx(images[part])
+        files[f"{prefix}-labels-idx1-ubyte"] = idx(labels[part])
+    return files
+
+
+def write(root: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+
+def tar(files: dict[str, bytes], mode: str) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode=mode) as bundle:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            bundle.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+# --- small originals, with torchvision's tables of digests set to theirs ---------------------------------
+
+
+def mnist_original(monkeypatch, name="mnist"):
+    from torchvision import datasets
+
+    cls = {"mnist": datasets.MNIST, "fashion_mnist": datasets.FashionMNIST}[name]
+    plain = {f"{cls.__name__}/raw/{key}": value for key, value in mnist_files(("train", "t10k"), GREY, LABELS).items()}
+    packed = {f"{key}.gz": gzip.compress(value) for key, value in plain.items()}
+    monkeypatch.setattr(cls, "resources", [(Path(key).name, md5(value)) for key, value in packed.items()])
+    return cls, plain, packed
+
+
+def emnist_original(monkeypatch, split="letters"):
+    from torchvision.datasets import EMNIST
+
+    sideways = GREY.swapaxes(1, 2)
+    plain = mnist_files((f"emnist-{split}-train", f"emnist-{split}-test"), sideways, LABELS + (split == "letters"))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as bundle:
+        for name, content in plain.items():
+            bundle.writestr(f"gzip/{name}.gz", gzip.compress(content))
+    monkeypatch.setattr(EMNIST, "md5", md5(packed.getvalue()))
+    return EMNIST, {f"EMNIST/raw/{k}": v for k, v in plain.items()}, {"EMNIST/raw/gzip.zip": packed.getvalue()}
+
+
+def cifar_original(monkeypatch, name="cifar10"):
+    from torchvision import datasets
+
+    cls = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
+    key = {"cifar10": "labels", "cifar100": "fine_labels"}[name]
+    flat = COLOUR.transpose(0, 3, 1, 2).reshape(12, -1)
+    train_names = [file for file, _ in cls.train_list]
+    shares = dict(zip(train_names, np.array_split(np.arange(8), len(train_names)), strict=True)) | {
+        cls.test_list[0][0]: np.arange(8, 12)
+    }
+    plain = {
+        f"{cls.base_folder}/{file}": pickle.dumps({"data": flat[rows], key: LABELS[rows].tolist()}, protocol=2)
+        for file, rows in shares.items()
+    }
+    meta = f"{cls.base_folder}/{cls.meta['filename']}"
+    plain[meta] = pickle.dumps({cls.meta["key"]: ["a"] * 10})
+    packed = {cls.filename: tar(plain, "w:gz")}
+    digests = {Path(file).name: md5(content) for file, content in plain.items()}
+    monkeypatch.setattr(cls, "train_list", [[file, digests[file]] for file in train_names])
+    monkeypatch.setattr(cls, "test_list", [[file, digests[file]] for file, _ in cls.test_list])
+    monkeypatch.setattr(cls, "meta", {**cls.meta, "md5": digests[cls.meta["filename"]]})
+    monkeypatch.setattr(cls, "tgz_md5", md5(packed[cls.filename]))
+    return cls, plain, packed
+
+
+def svhn_original(monkeypatch):
+    from scipy.io import savemat
+    from torchvision.datasets import SVHN
+
+    plain, table = {}, {}
+    for split, part in (("train", TRAIN), ("test", TEST)):
+        file = io.BytesIO()
+        labels = np.where(LABELS[part] == 0, 10, LABELS[part])  # SVHN writes the digit 0 as 10
+        savemat(file, {"X": COLOUR[part].transpose(1, 2, 3, 0), "y": labels[:, None].astype(np.uint8)})
+        plain[f"{split}_32x32.mat"] = file.getvalue()
+        table[split] = [f"http://nowhere.invalid/{split}_32x32.mat", f"{split}_32x32.mat", md5(file.getvalue())]
+    monkeypatch.setattr(SVHN, "split_list", table)
+    return SVHN, plain, plain
+
+
+ORIGINALS = {
+    "mnist": (mnist_original, GREY),
+    "fashion_mnist": (functools.partial(mnist_original, name="fashion_mnist"), GREY),
+    "emnist_letters": (emnist_original, GREY),
+    "emnist_digits": (functools.partial(emnist_original, split="digits"), GREY),
+    "cifar10": (cifar_original, COLOUR),
+    "cifar100": (functools.partial(cifar_original, name="cifar100"), COLOUR),
+    "svhn": (svhn_original, COLOUR),
+}
+
+TFF_WRITERS = {"f0001_10": [3, 61], "f0000_14": [0, 1, 2]}  # in no order, as a file may have them
+
+
+def ink(seed: int, count: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+
+
+def tff_files(tmp_path: Path) -> dict[str, bytes]:
+    import h5py
+
+    files = {}
+    for part, offset in (("train", 0), ("test", 10)):
+        path = tmp_path / f"{part}.h5"
+        with h5py.File(path, "w") as file:
+            for writer, labels in TFF_WRITERS.items():
+                group = file.create_group(f"examples/{writer}")
+                group["pixels"] = 1.0 - ink(labels[0] + offset, len(labels)).astype(np.float32) / 255.0
+                group["label"] = np.array(labels, dtype=np.int32)
+        files[f"fed_emnist_{part}.h5"] = path.read_bytes()
+    return files
+
+
+def leaf_json(writers: dict[str, list[int]], offset: int) -> bytes:
+    paper = {w: 1.0 - ink(labels[0] + offset, len(labels)).reshape(len(labels), 784) / 255.0 for w, labels in writers.items()}
+    user_data = {w: {"x": paper[w].tolist(), "y": labels} for w, labels in writers.items()}
+    return json.dumps(
+        {"users": list(writers), "num_samples": [len(y) for y in writers.values()], "user_data": user_data}
+    ).encode()
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(downloads.urllib.request, "urlopen", refuse)
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A web server on this machine; returns its folder and its address."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as web:
+        thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield folder, f"http://127.0.0.1:{web.server_port}/"
+        web.shutdown()
+        thread.join()
+
+
+def assert_is_the_original(path: Path, images: np.ndarray, classes: int) -> None:
+    arrays = load_arrays(path)
+    assert np.array_equal(arrays.train_images, images[TRAIN])
+    assert np.array_equal(arrays.test_images, images[TEST])
+    assert np.array_equal(arrays.train_labels, LABELS[TRAIN])
+    assert np.array_equal(arrays.test_labels, LABELS[TEST])
+    assert (arrays.train_labels.dtype, arrays.train_images.dtype, arrays.classes) == (np.int64, np.uint8, classes)
+
+
+# --- originals -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dataset", ORIGINALS)
+@pytest.mark.parametrize("form", ["unpacked", "archives"])
+def test_files_laid_out_as_torchvision_does_are_used_without_network(dataset, form, tmp_path, monkeypatch, no_network):
+    make, images = ORIGINALS[dataset]
+    _, plain, packed = make(monkeypatch)
+    root, target = tmp_path / "downloads", tmp_path / "out" / f"{dataset}.npz"
+    write(root, plain if form == "unpacked" else packed)
+    before = sorted(root.rglob("*"))
+    prepare(dataset, None, root, target)
+    assert_is_the_original(target, images, data.DATASETS[dataset].classes)
+    assert sorted(root.rglob("*")) == before
+    assert [file.name for file in target.parent.iterdir()] == [target.name]
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "emnist_letters", "cifar10", "svhn"])
+def test_missing_originals_are_fetched_checked_and_kept(dataset, tmp_path, monkeypatch, server, capsys):
+    make, images = ORIGINALS[dataset]
+    cls, _, packed = make(monkeypatch)
+    folder, address = server
+    write(folder, {Path(name).name: content for name, content in packed.items()})
+    if dataset == "mnist":
+        monkeypatch.setattr(cls, "mirrors", [f"{address}gone/", address])  # the first mirror has nothing
+    elif dataset == "svhn":
+        monkeypatch.setattr(cls, "split_list", {k: [address + row[1], *row[1:]] for k, row in cls.split_list.items()})
+    else:
+        monkeypatch.setattr(cls, "url", address + Path(next(iter(packed))).name)
+    root, target = tmp_path / "downloads", tmp_path / "out.npz"
+    prepare(dataset, None, root, target)
+    assert_is_the_original(target, images, data.DATASETS[dataset].classes)
+    assert {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()} == packed
+    assert f"downloading {address}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"damaged"])
+def test_a_damaged_download_is_refused_and_leaves_nothing(content, tmp_path, monkeypatch, server):
+    cls, _, _ = cifar_original(monkeypatch)
+    folder, address = server
+    write(folder, {cls.filename: content})
+    monkeypatch.setattr(cls, "url", address + cls.filename)
+    with pytest.raises(DataError, match="digest differs"):
+        prepare("cifar10", None, tmp_path / "downloads", tmp_path / "out.npz")
+    assert list((tmp_path / "downloads").iterdir()) == []
+    assert not (tmp_path / "out.npz").exists()
+
+
+@pytest.mark.parametrize("dataset", [*ORIGINALS, "femnist"])
+def test_without_network_the_error_says_in_one_line_what_to_put_where(dataset, tmp_path, monkeypatch):
+    def unreachable(*args, **kwargs):
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(downloads.urllib.request, "urlopen", unreachable)
+    with pytest.raises(DataError, match=f"{dataset}: .* cannot be downloaded; .* put .* into .*down") as caught:
+        prepare(dataset, None, tmp_path / "down", tmp_path / "out.npz")
+    assert "\n" not in str(caught.value)
+    assert f"datasets.{dataset} in config.yaml" in str(caught.value)
+
+
+def test_a_silent_network_counts_as_absent(tmp_path, monkeypatch):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, never answers
+        monkeypatch.setattr(downloads, "FEMNIST_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/x")
+        monkeypatch.setattr(downloads, "TIMEOUT", 0.05)
+        with pytest.raises(DataError, match="timed out"):
+            prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
+
+
+def test_a_folder_as_source_is_read_and_never_written_or_filled(tmp_path, monkeypatch, no_network):
+    _, _, packed = cifar_original(monkeypatch)
+    source = tmp_path / "mine"
+    write(source, packed)
+    prepare("cifar10", source, tmp_path / "unused", tmp_path / "out" / "c.npz")
+    assert_is_the_original(tmp_path / "out" / "c.npz", COLOUR, 10)
+    assert [path.name for path in source.iterdir()] == list(packed)
+    (source / "cifar-10-python.tar.gz").unlink()
+    with pytest.raises(DataError, match="does not exist; put"):
+        prepare("cifar10", source, tmp_path / "unused", tmp_path / "out" / "c.npz")
+    assert not (tmp_path / "unused").exists()
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10", "svhn", "emnist_digits"])
+@pytest.mark.parametrize("form", ["unpacked", "archives"])
+def test_damaged_originals_are_named(dataset, form, tmp_path, monkeypatch, no_network):
+    make, _ = ORIGINALS[dataset]
+    _, plain, packed = make(monkeypatch)
+    files = plain if form == "unpacked" else packed
+    name = max(files, key=lambda key: len(files[key]))
+    write(tmp_path / "down", files | {name: files[name][:-40]})
+    with pytest.raises(DataError, match=rf"{dataset}: .*(damaged|cannot be read).*remove"):
+        prepare(dataset, None, tmp_path / "down", tmp_path / "out.npz")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written to"):
+        prepare("mnist", None, tmp_path / "file" / "downloads", tmp_path / "out.npz")
+
+
+# --- federated EMNIST ------------------------------------------------------------------------------------
+
+
+def assert_is_femnist(path: Path) -> None:
+    arrays = load_arrays(path)
+    assert arrays.train_users.tolist() == [0, 0, 0, 1, 1]  # f0000_14 first: users are numbered in sorted order
+    assert arrays.train_labels.tolist() == [0, 1, 2, 3, 61]
+    assert np.array_equal(arrays.train_images, np.concatenate([ink(0, 3), ink(3, 2)]))  # ink is bright
+    assert arrays.classes == 62
+
+
+def test_femnist_is_read_from_the_files_of_tensorflow_federated(tmp_path, no_network):
+    write(tmp_path / "down", tff_files(tmp_path))
+    prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
+    assert_is_femnist(tmp_path / "out.npz")
+    assert np.array_equal(load_arrays(tmp_path / "out.npz").test_images, np.concatenate([ink(10, 3), ink(13, 2)]))
+
+
+def test_femnist_is_fetched_and_read_from_its_archive(tmp_path, monkeypatch, server):
+    folder, address = server
+    archive = tar({f"folder/{name}": content for name, content in tff_files(tmp_path).items()}, "w:bz2")
+    write(folder, {"fed_emnist.tar.bz2": archive})
+    monkeypatch.setattr(downloads, "FEMNIST_URL", f"{address}fed_emnist.tar.bz2")
+    with pytest.raises(DataError, match="digest differs from fe1ed5a502cea3a9"):
+        prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
+    monkeypatch.setattr(downloads, "FEMNIST_SHA256", hashlib.sha256(archive).hexdigest())
+    prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
+    assert_is_femnist(tmp_path / "out.npz")
+
+
+@pytest.mark.parametrize("layout", ["together", "all_data", "train and test"])
+def test_femnist_is_read_from_leafs_json(layout, tmp_path, no_network):
+    first, second = ({writer: TFF_WRITERS[writer]} for writer in TFF_WRITERS)
+    name = {"together": "all_data_{}.json", "all_data": "all_data/all_data_{}.json", "train and test": "train/part_{}.json"}[
+        layout
+    ]
+    write(tmp_path / "leaf", {name.format(i): leaf_json(part, 0) for i, part in enumerate((first, second))})
+    if layout == "train and test":
+        write(tmp_path / "leaf", {"test/all.json": leaf_json(TFF_WRITERS, 10)})
+        prepare("femnist", tmp_path / "leaf", tmp_path, tmp_path / "out.npz")
+        arrays = load_arrays(tmp_path / "out.npz")
+        order = np.argsort(arrays.train_users, kind="stable")
+        assert arrays.train_users[order].tolist() == [0, 0, 0, 1, 1]
+        assert np.array_equal(arrays.train_images[order], np.concatenate([ink(0, 3), ink(3, 2)]))
+        assert sorted(arrays.test_users.tolist()) == [0, 0, 0, 1, 1]
+    else:
+        prepare("femnist", tmp_path / "leaf", tmp_path, tmp_path / "out.npz")
+        arrays = load_arrays(tmp_path / "out.npz")
+        assert sorted(np.concatenate([arrays.train_labels, arrays.test_labels]).tolist()) == [0, 1, 2, 3, 61]
+        assert arrays.test_users.tolist() == [0]  # 20 % of each writer's rows: one of three, none of two
+
+
+def test_femnist_with_pixels_of_another_scale_is_refused(tmp_path):
+    import h5py
+
+    write(tmp_path / "down", tff_files(tmp_path))
+    with h5py.File(tmp_path / "down" / "fed_emnist_test.h5", "r+") as file:
+        file["examples/f0000_14/pixels"][...] = 255.0
+    with pytest.raises(DataError, match=r"fed_emnist_test.h5: examples/f0000_14: pixels; .*expected 0 \(ink\) to 1"):
+        prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
+
+
+# --- digits and the fixed test set -----------------------------------------------------------------------
+
+
+def test_digits_come_without_network_as_described(tmp_path, no_network):
+    prepare("digits", None, tmp_path / "down", tmp_path / "digits.npz")
+    arrays = load_arrays(tmp_path / "digits.npz")
+    assert arrays.train_images.shape == (1438, 8, 8)
+    assert arrays.test_images.shape == (359, 8, 8)
+    assert (arrays.train_images.dtype, arrays.train_images.max(), arrays.train_images.min()) == (np.uint8, 255, 0)
+    assert not (tmp_path / "down").exists()
+    assert describe("digits") == read_header(tmp_path / "digits.npz", "digits") == Header((8, 8, 1), 10, 1438, None)
+    with pytest.raises(DataError, match="the folder"):
+        prepare("digits", tmp_path, tmp_path, tmp_path / "digits.npz")
+
+
+def test_the_fixed_test_set_is_stratified_disjoint_and_always_the_same():
+    labels = np.repeat([0, 1, 2], [100, 50, 10])
+    images = np.arange(160, dtype=np.float32)[:, None]
+    first, again = (arrays_from({"train_images": images, "train_labels": labels}, "mine", "mine") for _ in range(2))
+    assert np.bincount(first.test_labels).tolist() == [20, 10, 2]
+    assert np.array_equal(np.sort(np.concatenate([first.train_images, first.test_images]), axis=0), images)
+    assert np.array_equal(first.test_images, again.test_images)
+
+
+def test_the_fixed_test_set_takes_a_fifth_of_every_user():
+    users = np.array([f"user {i}" for i in np.repeat([3, 1, 2], [10, 20, 1])])
+    raw = {"train_images": np.zeros((31, 2), np.float32), "train_labels": np.arange(31) % 2, "train_users": users}
+    arrays = arrays_from(raw, "mine", "mine")
+    assert np.bincount(arrays.test_users, minlength=3).tolist() == [4, 0, 2]
+    assert np.bincount(arrays.train_users).tolist() == [16, 1, 8]
+
+
+# --- the user's own arrays -------------------------------------------------------------------------------
+
+
+def own(**changes):
+    """A fitting set of the user's own arrays, with changes; None removes."""
+    arrays = {
+        "train_images": np.zeros((6, 4, 4, 3), np.uint8),
+        "train_labels": np.array([0, 1, 2, 0, 1, 2]),
+        "test_images": np.zeros((3, 4, 4, 3), np.uint8),
+        "test_labels": np.array([2, 1, 0], dtype=np.uint8),
+        "train_users": np.array(["b", "a", "b", "a", "c", "c"]),
+        "test_users": np.array(["c", "a", "a"]),
+    }
+    return {key: value for key, value in (arrays | changes).items() if value is not None}
+
+
+def test_own_npz_comes_through_with_users_numbered_in_sorted_order(tmp_path):
+    np.savez_compressed(tmp_path / "own.npz", **own())
+    assert describe("mine", tmp_path / "own.npz") == Header((4, 4, 3), 3, 6, 3)
+    prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
+    arrays = load_arrays(tmp_path / "out.npz")
+    assert arrays.train_users.tolist() == [1, 0, 1, 0, 2, 2]
+    assert arrays.test_users.tolist() == [2, 0, 0]
+    assert (arrays.classes, arrays.test_labels.dtype, arrays.train_users.dtype) == (3, np.int64, np.int64)
+    assert read_header(tmp_path / "out.npz") == Header((4, 4, 3), 3, 6, 3)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(st.sampled_from("iuU"), st.integers(5, 60), st.integers(1, 5), st.integers(0, 9))
+def test_header_equals_what_prepare_makes(tmp_path_factory, kind, size, count, seed):
+    generator = np.random.default_rng(seed)
+    users = generator.integers(0, count, size)
+    raw = {
+        "train_images": generator.normal(size=(size, 3)),
+        "train_labels": np.append([0, 1], generator.integers(0, 4, size - 2)).astype(np.int8),
+        "train_users": users.astype(str) if kind == "U" else users.astype(f"{kind}2"),
+    }
+    folder = tmp_path_factory.mktemp("header")
+    np.savez(folder / "own.npz", **raw)
+    try:
+        prepare("mine", folder / "own.npz", folder, folder / "out.npz")
+    except DataError as error:  # so few rows of each user that nothing can be set aside
+        with pytest.raises(DataError, match=re.escape(str(error))):
+            describe("mine", folder / "own.npz")
+        return
+    arrays = load_arrays(folder / "out.npz")
+    made = Header(arrays.train_images.shape[1:], arrays.classes, len(arrays.train_labels), len(np.unique(arrays.train_users)))
+    assert describe("mine", folder / "own.npz") == made
+    assert len(arrays.train_labels) + len(arrays.test_labels) == size
+    assert arrays.train_images.dtype == np.float32
+
+
+FLOATS = np.zeros((6, 5), np.float32)
+BAD = {
+    "no images": ({"train_images": None, "test_images": None}, "train_images is missing"),
+    "no labels": ({"train_labels": None}, "train_labels is missing"),
+    "test images without labels": ({"test_labels": None}, "test_images and test_labels; got 'one of them'"),
+    "test labels without images": ({"test_images": None}, "test_images and test_labels; got 'one of them'"),
+    "test users alone": ({"train_users": None}, "train_users is missing"),
+    "train users alone": ({"test_users": None}, "test_users"),
+    "pickled images": ({"train_images": np.array([np.zeros((2, 2)), np.zeros((3, 3)), 1, 2, 3, 4], dtype=object)}, "pickled"),
+    "pickled users": ({"train_users": np.array(list("bababa"), dtype=object)}, "train_users; got 'pickled"),
+    "channels first": ({"train_images": np.zeros((6, 3, 32, 32), np.uint8)}, "channels last"),
+    "float images": ({"train_images": np.zeros((6, 4, 4, 3), np.float32)}, r"train_images; got 'float32 \[6, 4, 4, 3\]'"),
+    "integers not bytes": ({"train_images": np.zeros((6, 4, 4), np.int64)}, "int64"),
+    "one image": ({"train_images": np.zeros((4, 4), np.uint8)}, "uint8"),
+    "no rows": ({"train_images": np.zeros((0, 4, 4, 3), np.uint8), "train_labels": np.zeros(0, np.int64)}, "empty"),
+    "no pixels": ({"train_images": np.zeros((6, 0, 4), np.uint8)}, "empty"),
+    "no test rows": (
+        {"test_images": np.zeros((0, 4, 4, 3), np.uint8), "test_labels": np.zeros(0, np.int64)},
+        "test_images; got 'an empty",
+    ),
+    "other channels in test": (
+        {"test_images": np.zeros((3, 4, 4), np.uint8)},
+        r"test_images; got 'images \(4, 4, 1\)'; expected \(4, 4, 3\)",
+    ),
+    "other size in test": ({"test_images": np.zeros((3, 5, 4, 3), np.uint8)}, "test_images"),
+    "fewer labels": ({"train_labels": np.arange(5) % 3}, r"train_labels; got 'shape \(5,\)'; expected \(6,\)"),
+    "fewer users": ({"test_users": np.array(["a"])}, "test_users"),
+    "one-hot labels": ({"train_labels": np.eye(6, dtype=np.int64)}, "train_labels"),
+    "float labels": ({"train_labels": np.zeros(6)}, "train_labels; got 'dtype float64'; expected integers"),
+    "float users": ({"train_users": np.zeros(6)}, "train_users; got 'dtype float64'"),
+    "negative label": ({"train_labels": np.array([0, 1, 2, -1, 0, 1])}, "train_labels; got 'labels -1 to 2'; expected 0 to 2"),
+    "label beyond classes": ({"classes": np.int64(2)}, "train_labels; got 'labels 0 to 2'; expected 0 to 1"),
+    "classes not one integer": ({"classes": np.array(["a", "b"])}, "classes"),
+    "one class": ({"train_labels": np.zeros(6, int), "test_labels": np.zeros(3, int)}, "at least 2"),
+    "sparse labels": ({"train_labels": np.array([0, 10**9, 0, 0, 0, 0])}, "0..K-1"),
+    "unknown test user": ({"test_users": np.array(["c", "a", "z"])}, "z without training rows"),
+    "users of two kinds": ({"test_users": np.array([1, 2, 3])}, "test_users"),
+}
+BAD_INSIDE = {  # what a header cannot tell
+    "NaN": (np.where(np.eye(6, 5) > 0, np.nan, FLOATS), "NaN.*in 5 rows, the first 0"),
+    "infinity": (np.where(np.arange(6)[:, None] == 4, np.inf, FLOATS), "in 1 rows, the first 4"),
+    "beyond float32": (np.full((6, 5), 1e300), "beyond float32"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arrays_are_refused_before_any_job_and_in_the_job(case, tmp_path):
+    changes, words = BAD[case]
+    np.savez(tmp_path / "own.npz", **own(**changes))
+    for attempt in (describe, lambda *a: prepare(*a, tmp_path, tmp_path / "out.npz")):
+        with pytest.raises(DataError, match=words) as caught:
+            attempt("mine", tmp_path / "own.npz")
+        assert "own.npz" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out.npz").exists()
+
+
+@pytest.mark.parametrize("case", BAD_INSIDE)
+def test_features_must_be_finite(case):
+    features, words = BAD_INSIDE[case]
+    with pytest.raises(DataError, match=words):
+        arrays_from({"train_images": features, "train_labels": np.arange(6) % 2}, "mine.npz", "mine")
+
+
+def test_features_and_pictures_are_not_mixed():
+    raw = own(
+        train_images=np.zeros((6, 4, 4), np.uint8), test_images=np.zeros((3, 4, 4), np.uint8), train_users=None, test_users=None
+    )
+    with pytest.raises(DataError, match="test_images"):
+        arrays_from(raw | {"test_images": np.zeros((3, 16), np.float32)}, "mine.npz")
+
+
+def test_too_few_rows_for_a_test_set_are_refused():
+    with pytest.raises(DataError, match="test set"):
+        arrays_from({"train_images": FLOATS[:2], "train_labels": np.array([0, 1])}, "mine.npz", "mine")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 torn"])
+def test_what_is_not_an_npz_is_named(content, tmp_path):
+    (tmp_path / "own.npz").write_bytes(content)
+    for attempt in (describe, lambda *a: prepare(*a, tmp_path, tmp_path / "out.npz")):
+        with pytest.raises(DataError, match=r"own\.npz cannot be read"):
+            attempt("mine", tmp_path / "own.npz")
+
+
+def test_a_torn_npz_is_named(tmp_path):
+    np.savez_compressed(tmp_path / "own.npz", **own(train_images=COLOUR[:6], test_images=COLOUR[:3]))
+    content = bytearray((tmp_path / "own.npz").read_bytes())
+    content[2000:2100] = bytes(100)  # in the middle of the compressed training images
+    (tmp_path / "own.npz").write_bytes(content)
+    with pytest.raises(DataError, match=r"own\.npz cannot be read"):
+        prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
+
+
+def test_a_missing_source_or_an_unknown_name_says_what_to_do(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere.npz does not exist; mend the path in config\.yaml"):
+        describe("mine", tmp_path / "nowhere.npz")
+    with pytest.raises(DataError, match=r"did you mean 'cifar10'.*datasets\.cifer10"):
+        describe("cifer10")
+    with pytest.raises(DataError, match=r"'mine' is not known"):
+        prepare("mine", tmp_path, tmp_path, tmp_path / "out.npz")
+
+
+@pytest.mark.parametrize("name", ["cifar10", "digits"])
+def test_a_known_name_pointed_at_a_file_keeps_its_classes_and_image_shape(name, tmp_path):
+    shape = data.DATASETS[name].image_shape
+    fitting = {"train_images": np.zeros((8, *shape), np.uint8), "train_labels": np.arange(8)}
+    np.savez(tmp_path / "own.npz", **fitting)
+    assert describe(name, tmp_path / "own.npz").classes == 10  # although label 9 does not occur
+    prepare(name, tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
+    assert load_arrays(tmp_path / "out.npz").classes == 10
+    np.savez(tmp_path / "own.npz", **fitting | {"train_labels": np.full(8, 10)})
+    with pytest.raises(DataError, match="expected 0 to 9"):
+        describe(name, tmp_path / "own.npz")
+    np.savez(tmp_path / "own.npz", **fitting | {"train_images": np.zeros((8, 5, 5), np.uint8)})
+    with pytest.raises(DataError, match=f"as {name} has"):
+        describe(name, tmp_path / "own.npz")
+
+
+def test_an_unfinished_data_file_is_not_taken_for_a_finished_one(tmp_path):
+    np.savez(tmp_path / "own.npz", train_images=FLOATS, train_labels=np.arange(6) % 2)
+    with pytest.raises(DataError, match=r"classes is missing.*workflow/scripts/data\.py"):
+        load_arrays(tmp_path / "own.npz")
+
+
+def test_nothing_is_unpickled(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "exploded",))
+
+    np.savez(tmp_path / "own.npz", **own(train_users=np.array([Bomb()] * 6, dtype=object)))
+    for attempt in (describe, lambda *a: prepare(*a, tmp_path, tmp_path / "out.npz")):
+        with pytest.raises(DataError, match="pickled"):
+            attempt("mine", tmp_path / "own.npz")
+    assert not (tmp_path / "exploded").exists()
+
+
+# --- normalise -------------------------------------------------------------------------------------------
+
+
+def test_normalise_gives_channels_last_floats_with_the_constants_of_the_data_set():
+    white = np.full((2, 32, 32, 3), 255, np.uint8)
+    expected = (1 - np.array([0.4914, 0.4822, 0.4465])) / np.array([0.2023, 0.1994, 0.2010])
+    assert normalise(white, "cifar10").dtype == np.float32
+    assert np.allclose(normalise(white, "cifar10")[1, 5, 5], expected)
+    assert np.allclose(normalise(np.zeros((1, 28, 28), np.uint8), "femnist"), -0.1307 / 0.3081)
+    for name, low in (("svhn", -1.0), ("mnist", -1.0), ("mine", -1.0), ("digits", 0.0)):
+        scaled = normalise(np.array([[[0, 255]]], np.uint8), name)
+        assert scaled.shape == (1, 1, 2, 1)
+        assert scaled.ravel().tolist() == [low, 1.0]
+    features = rng.normal(size=(3, 5)).astype(np.float32)
+    assert normalise(features, "mine") is features
+
+
+# --- the whole -------------------------------------------------------------------------------------------
+
+
+def test_training_needs_numpy_only():
+    heavy = ("torch", "torchvision", "sklearn", "scipy", "h5py", "mlflow", "pandas")
+    code = f"import sys, pflpipe.data, pflpipe.partition; sys.exit(', '.join(m for m in {heavy} if m in sys.modules) or None)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_script_makes_the_file_or_prints_one_line(tmp_path):
+    script = [sys.executable, str(ROOT / "workflow/scripts/data.py"), "--dataset", "digits", "--target", tmp_path / "d.npz"]
+    subprocess.run(script, check=True)
+    assert load_arrays(tmp_path / "d.npz").classes == 10
+    failed = subprocess.run([*script, "--source", tmp_path / "no.npz"], capture_output=True, text=True)
+    assert failed.returncode == 2
+    assert len(failed.stderr.splitlines()) == 1

@@ -1,0 +1,398 @@
+"""Who holds what: every promise of partition.py and apportion.py, for every kind, down to extreme skew."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pflpipe import partition
+from pflpipe.apportion import apportion, hold_out
+from pflpipe.cells import Cell, Model, Privacy, Training
+from pflpipe.cells import Partition as Wish
+from pflpipe.data import Arrays
+from pflpipe.errors import ConfigError, DataError
+from pflpipe.partition import Split, make
+
+ROOT = Path(__file__).parents[1]
+exactly = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+def arrays(train: np.ndarray, test: np.ndarray | None = None, classes: int = 10, users: int | None = None) -> Arrays:
+    """A data set with these labels and blank 1x1 pictures; users take turns."""
+    test = np.arange(20 * classes) % classes if test is None else test
+    blank = np.zeros((len(train), 1, 1), dtype=np.uint8)
+    ids = (None, None) if users is None else (np.arange(len(train)) % users, np.arange(len(test)) % users)
+    return Arrays(blank, train, np.zeros((len(test), 1, 1), dtype=np.uint8), test, classes, *ids)
+
+
+def balanced(per_class: int, classes: int = 10) -> Arrays:
+    return arrays(np.random.default_rng(0).permutation(np.repeat(np.arange(classes), per_class)), classes=classes)
+
+
+def sizes(split: Split) -> np.ndarray:
+    return np.array([len(a) + len(b) for a, b in zip(split.train, split.validation, strict=True)])
+
+
+def assert_disjoint_and_complete(split: Split, total: int) -> None:
+    everything = np.concatenate([*split.train, *split.validation])
+    assert np.array_equal(np.sort(everything), np.arange(total))
+
+
+def counts(split: Split, labels: np.ndarray, classes: int) -> np.ndarray:
+    rows = [np.concatenate(pair) for pair in zip(split.train, split.validation, strict=True)]
+    return np.stack([np.bincount(labels[r], minlength=classes) for r in rows])
+
+
+WISHES = [
+    Wish("dirichlet", 20, alpha=0.3, min_size=6, test_size=15),
+    Wish("dirichlet", 20, alpha=0.01, min_size=20),
+    Wish("pathological", 20, classes_per_client=3),
+    Wish("iid", 20),
+    Wish("natural", 12),
+]
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=lambda w: w.kind)
+def test_same_seed_same_bits_and_other_seed_other_clients(wish):
+    data = arrays(np.arange(1000) % 10, users=20)
+    first, again, other = make(data, wish, 3), make(data, wish, 3), make(data, wish, 4)
+    for part in partition.PARTS:
+        assert all(np.array_equal(a, b) for a, b in zip(getattr(first, part), getattr(again, part), strict=True))
+    assert any(not np.array_equal(a, b) for a, b in zip(first.train, other.train, strict=True))
+
+
+def test_same_bits_in_another_process():
+    code = (
+        "import hashlib, numpy as np\nfrom pflpipe.cells import Partition\nfrom pflpipe.data import Arrays\n"
+        "from pflpipe.partition import make\nx = np.zeros((600, 1, 1), np.uint8); y = np.arange(600) % 10\n"
+        "s = make(Arrays(x, y, x, y, 10), Partition('dirichlet', 20, alpha=0.1, min_size=5), 1)\n"
+        "print(hashlib.sha256(b''.join(r.tobytes() for r in [*s.train, *s.validation, *s.test])).hexdigest())"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1
+
+
+@exactly
+@given(
+    st.integers(2, 60),
+    st.sampled_from([0.01, 0.05, 0.3, 1.0, 100.0]),
+    st.integers(1, 12),
+    st.integers(2, 12),
+    st.integers(0, 400),
+    st.integers(0, 99),
+)
+def test_dirichlet_ends_gives_every_example_once_and_min_size_to_all(clients, alpha, min_size, classes, spare, seed):
+    labels = np.random.default_rng(seed).integers(0, classes, clients * min_size + spare)
+    wish = Wish("dirichlet", clients, alpha=alpha, min_size=min_size)
+    split = make(arrays(labels, classes=classes), wish, seed)
+    assert_disjoint_and_complete(split, len(labels))
+    assert sizes(split).min() >= min_size
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-6, 0.01])
+def test_dirichlet_ends_for_a_thousand_clients_at_extreme_skew(alpha):
+    split = make(balanced(2000), Wish("dirichlet", 1000, alpha=alpha, min_size=20), 0)
+    assert_disjoint_and_complete(split, 20_000)
+    assert (sizes(split) == 20).all()
+
+
+def test_dirichlet_is_skewed_at_small_alpha_and_even_at_large_alpha():
+    data = balanced(1000)
+    shares = {}
+    for alpha in (0.05, 1000.0):
+        held = counts(make(data, Wish("dirichlet", 20, alpha=alpha), 0), data.train_labels, 10)
+        shares[alpha] = (held.max(axis=1) / held.sum(axis=1)).mean()
+    assert shares[0.05] > 0.6
+    assert shares[1000.0] < 0.15
+
+
+def test_dirichlet_balances_sizes():
+    # Only a client below N/M = 100 receives of a further class, so nobody exceeds 100 by more than one class.
+    data = balanced(200)
+    assert sizes(make(data, Wish("dirichlet", 20, alpha=0.05), 0)).max() < 100 + 200
+    assert sizes(make(data, Wish("dirichlet", 20, alpha=0.3), 0)).std() < 40
+
+
+def test_dirichlet_proportions_follow_the_dirichlet_distribution():
+    # Two clients, alpha = 1, first class drawn: its share is uniform on [0, 1]: mean 1/2, variance 1/12.
+    rng = np.random.default_rng(0)
+    shares = [partition._draw_dirichlet(np.array([10_000]), 2, 1.0, rng)[0, 0] / 10_000 for _ in range(2000)]
+    assert np.mean(shares) == pytest.approx(0.5, abs=0.03)
+    assert np.var(shares) == pytest.approx(1 / 12, abs=0.01)
+
+
+def test_repair_prefers_the_receivers_own_classes_and_the_largest_donor():
+    held = np.array([[1, 0], [9, 0], [20, 2], [0, 40]])
+    fixed = partition._repair(held.copy(), 5, keep_classes=False)
+    assert fixed.tolist() == [[5, 0], [9, 0], [16, 2], [0, 40]]
+    empty = partition._repair(np.array([[0, 0], [3, 9]]), 2, keep_classes=False)
+    assert empty.tolist() == [[0, 2], [3, 7]]
+
+
+def test_too_many_clients_for_the_examples_is_an_error():
+    with pytest.raises(DataError, match="at most 100 training examples"):
+        make(balanced(10), Wish("dirichlet", 11, alpha=1.0, min_size=10), 0)
+    assert sizes(make(balanced(10), Wish("dirichlet", 10, alpha=0.01, min_size=10), 0)).tolist() == [10] * 10
+
+
+@exactly
+@given(st.integers(2, 12), st.integers(2, 50), st.data())
+def test_pathological_gives_exactly_s_distinct_classes_and_every_example_once(classes, clients, draw):
+    wanted = draw.draw(st.integers(1, classes))
+    data = balanced(clients * 2, classes)
+    split = make(data, Wish("pathological", clients, classes_per_client=wanted), draw.draw(st.integers(0, 99)))
+    held = counts(split, data.train_labels, classes)
+    assert ((held > 0).sum(axis=1) == wanted).all()
+    if wanted * clients >= classes:
+        assert (held.sum(axis=0) > 0).all()
+        assert_disjoint_and_complete(split, len(data.train_labels))
+    for label in range(classes):  # a class is divided evenly over its clients
+        of_class = held[held[:, label] > 0, label]
+        assert len(of_class) == 0 or of_class.max() - of_class.min() <= 1
+
+
+def test_pathological_combinations_differ_between_clients_and_seeds():
+    data = balanced(100)
+    pairs = [
+        {
+            tuple(np.flatnonzero(row))
+            for row in counts(make(data, Wish("pathological", 30, classes_per_client=2), s), data.train_labels, 10)
+        }
+        for s in (0, 1)
+    ]
+    assert len(pairs[0]) > 10
+    assert pairs[0] != pairs[1]
+
+
+def test_pathological_min_size_is_filled_from_the_clients_own_classes():
+    labels = np.repeat([0, 1, 2], [100, 100, 12])  # whoever holds class 2 is short
+    wish = Wish("pathological", 6, classes_per_client=2, min_size=30)
+    split = make(arrays(labels, classes=3), wish, 0)
+    assert sizes(split).min() >= 30
+    assert ((counts(split, labels, 3) > 0).sum(axis=1) == 2).all()
+    with pytest.raises(DataError, match="min_size"):
+        make(arrays(labels, classes=3), replace(wish, classes_per_client=1), 0)
+
+
+def test_pathological_with_a_class_too_small_for_its_slots_moves_the_slots():
+    labels = np.repeat([0, 1, 2], [100, 100, 1])
+    held = counts(make(arrays(labels, classes=3), Wish("pathological", 5, classes_per_client=2), 0), labels, 3)
+    assert ((held > 0).sum(axis=1) == 2).all()
+    with pytest.raises(DataError, match="11 \\(client, class\\) pairs"):
+        make(arrays(labels, classes=3), Wish("pathological", 5, classes_per_client=3), 0)
+
+
+def test_iid_sizes_differ_by_one_at_most():
+    split = make(balanced(101), Wish("iid", 17), 0)
+    assert_disjoint_and_complete(split, 1010)
+    assert np.ptp(sizes(split)) <= 1
+
+
+def test_natural_takes_the_first_users_with_their_own_rows():
+    data = arrays(np.arange(100) % 10, np.arange(40) % 10, users=8)
+    split = make(data, Wish("natural", 5), 0)
+    for user in range(5):
+        rows = np.sort(np.concatenate([split.train[user], split.validation[user]]))
+        assert np.array_equal(rows, np.flatnonzero(data.train_users == user))
+        assert np.array_equal(split.test[user], np.flatnonzero(data.test_users == user))
+    assert np.array_equal(split.common, np.flatnonzero(data.test_users < 5))
+
+
+def test_natural_passes_over_users_below_min_size():
+    users = np.repeat([0, 1, 2], [2, 10, 10])
+    data = replace(arrays(np.arange(22) % 2, classes=2, users=3), train_users=users)
+    split = make(data, Wish("natural", 2, min_size=5), 0)
+    assert [set(users[rows]) for rows in split.train] == [{1}, {2}]
+    with pytest.raises(DataError, match="at most 2, the users with 5"):
+        make(data, Wish("natural", 3, min_size=5), 0)
+
+
+@exactly
+@given(st.integers(1, 40), st.sampled_from([0.0, 0.05, 0.1, 0.5, 0.9]), st.integers(0, 99))
+def test_validation_is_a_stratified_share_and_leaves_something_to_train(size, fraction, seed):
+    labels = np.random.default_rng(seed).integers(0, 3, size)
+    aside = hold_out(labels, fraction, np.random.default_rng(seed))
+    assert aside.sum() <= max(size - 1, 0)
+    assert abs(aside.sum() - fraction * size) <= 1
+    if fraction > 0 and size >= 3:
+        assert aside.sum() >= 1
+    per_class, total = np.bincount(labels[aside], minlength=3), np.bincount(labels, minlength=3)
+    assert (abs(per_class - fraction * total) <= 2).all()
+    if aside.sum() <= (np.maximum(total - 1, 0)).sum():
+        assert (per_class[total > 0] < total[total > 0]).all()
+
+
+def test_validation_does_not_favour_a_class():
+    labels = np.arange(10)  # one of each: the one validation example must not always be class 0
+    chosen = {int(labels[hold_out(labels, 0.1, np.random.default_rng(seed))][0]) for seed in range(30)}
+    assert len(chosen) > 5
+
+
+def test_one_example_is_kept_for_training():
+    split = make(arrays(np.array([0, 1, 0, 1]), classes=2), Wish("iid", 4, validation_fraction=0.9), 0)
+    assert [len(rows) for rows in split.train] == [1] * 4
+    assert [len(rows) for rows in split.validation] == [0] * 4
+
+
+def test_divided_test_set_is_disjoint_and_in_the_proportions_of_the_training_share():
+    data = arrays(np.arange(4000) % 10, np.arange(2000) % 10)
+    split = make(data, Wish("dirichlet", 8, alpha=0.5), 0)
+    rows = np.concatenate(split.test)
+    assert np.array_equal(np.sort(rows), np.arange(2000))
+    held = counts(split, data.train_labels, 10)
+    own = np.stack([np.bincount(data.test_labels[r], minlength=10) for r in split.test])
+    assert abs(own - held / 2).max() <= 1  # the test set is half as large as the training set
+    assert np.array_equal(split.common, np.arange(2000))
+
+
+def test_divided_test_set_gives_everybody_a_picture_of_his_classes():
+    data = arrays(np.arange(400) % 10, np.arange(10))
+    split = make(data, Wish("pathological", 40, classes_per_client=2), 0)
+    for own, held in zip(split.test, counts(split, data.train_labels, 10), strict=True):
+        assert len(own) >= 1
+        assert (held[data.test_labels[own]] > 0).all()
+
+
+@exactly
+@given(st.integers(1, 60), st.integers(0, 99))
+def test_drawn_test_sets_have_the_size_and_proportions_asked_for(size, seed):
+    data = arrays(np.arange(600) % 10, np.arange(300) % 10)
+    split = make(data, Wish("dirichlet", 6, alpha=0.3, min_size=10, test_size=size), seed)
+    for own, held in zip(split.test, counts(split, data.train_labels, 10), strict=True):
+        assert len(np.unique(own)) == len(own)
+        assert len(own) == min(size, 30 * (held > 0).sum())
+        drawn = np.bincount(data.test_labels[own], minlength=10)
+        assert (drawn[held == 0] == 0).all()
+        quota = size * held / held.sum()
+        if quota.max() <= 29:
+            assert (abs(drawn - quota) < 1).all()
+
+
+def test_a_class_that_runs_out_is_replaced_by_the_clients_other_classes():
+    drawn = apportion(np.array([90, 9, 1, 0]), 20, np.random.default_rng(0), room=np.array([5, 100, 100, 100]))
+    assert drawn[0] == 5
+    assert drawn.sum() == 20
+    assert drawn[1] >= 13
+    assert drawn[3] == 0
+
+
+@exactly
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(0, 200), st.integers(0, 99), st.data())
+def test_apportion_gives_all_within_room_and_within_one_of_the_quota(weights, total, seed, draw):
+    room = np.array(draw.draw(st.lists(st.integers(0, 60), min_size=len(weights), max_size=len(weights))))
+    weights = np.array(weights)
+    given_ = apportion(weights, total, np.random.default_rng(seed), room=room)
+    assert (given_ <= room).all()
+    assert (given_[weights == 0] == 0).all()
+    assert given_.sum() == min(total, room[weights > 0].sum())
+    free = apportion(weights, total, np.random.default_rng(seed))
+    if weights.sum():
+        assert (abs(free - total * weights / weights.sum()) < 1).all()
+
+
+def test_saved_split_is_loaded_with_the_same_bits_in_the_promised_arrays(tmp_path):
+    split = make(balanced(20), Wish("dirichlet", 12, alpha=0.1, validation_fraction=0.0, test_size=3), 0)
+    path = tmp_path / "new" / "split.npz"
+    split.save(path)
+    loaded = Split.load(path)
+    for part in partition.PARTS:
+        assert all(np.array_equal(a, b) for a, b in zip(getattr(split, part), getattr(loaded, part), strict=True))
+    assert np.array_equal(split.common, loaded.common)
+    with np.load(path) as stored:
+        assert all(stored[key].dtype == np.int64 for key in stored.files)
+        assert set(stored.files) == {*(f"{p}_{k}" for p in partition.PARTS for k in ("index", "offsets")), "common_index"}
+        assert len(stored["train_offsets"]) == 13
+    assert [file.name for file in path.parent.iterdir()] == ["split.npz"]
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "split.npz"
+    split = make(balanced(20), Wish("iid", 5), 0)
+    split.save(path)
+    before = path.read_bytes()
+
+    def fails(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(partition.np, "savez", fails)
+    with pytest.raises(OSError, match="disk full"):
+        split.save(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["split.npz"]
+
+
+def test_a_damaged_or_missing_partition_file_is_named(tmp_path):
+    path = tmp_path / "split.npz"
+    with pytest.raises(DataError, match=r"split\.npz"):
+        Split.load(path)
+    path.write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(DataError, match=r"split\.npz"):
+        Split.load(path)
+    np.savez(path, train_index=np.arange(3))
+    with pytest.raises(DataError, match=r"split\.npz"):
+        Split.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "dirichlett"}, "did you mean 'dirichlet'"),
+        ({"clients": 1}, "at least 2"),
+        ({"min_size": 0}, "at least 1"),
+        ({"validation_fraction": 1.0}, "validation_fraction"),
+        ({"validation_fraction": float("nan")}, "validation_fraction"),
+        ({"test_size": 0}, "test_size"),
+        ({"alpha": 0.0}, "alpha"),
+        ({"alpha": None}, "alpha"),
+        ({"alpha": float("nan")}, "alpha"),
+        ({"alpha": float("inf")}, "alpha"),
+        ({"kind": "pathological"}, "1 to 10"),
+        ({"kind": "pathological", "classes_per_client": 0}, "1 to 10"),
+        ({"kind": "pathological", "classes_per_client": 11}, "1 to 10"),
+        ({"kind": "natural"}, "user ids"),
+        ({"clients": 501}, "at most 500 training examples"),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_refused_with_place_and_remedy(change, words):
+    wish = replace(Wish("dirichlet", 5, alpha=1.0), **change)
+    with pytest.raises((ConfigError, DataError), match=words) as caught:
+        partition.check(wish, 10, 500, None, "studies/a.yaml: partition")
+    assert "studies/a.yaml: partition" in str(caught.value)
+    with pytest.raises(type(caught.value)):
+        make(balanced(50), wish, 0)
+
+
+def test_natural_wishes_are_checked_against_the_users():
+    with pytest.raises(DataError, match="at most 8, the data set's users"):
+        partition.check(Wish("natural", 9), 10, 500, 8)
+    with pytest.raises(ConfigError, match="own test examples"):
+        partition.check(Wish("natural", 5, test_size=3), 10, 500, 8)
+    partition.check(Wish("natural", 8), 10, 500, 8)
+
+
+def test_script_writes_the_partition_of_a_cell(tmp_path):
+    data = balanced(20)
+    path, target = tmp_path / "d.npz", tmp_path / "p.npz"
+    np.savez(path, **{key: value for key, value in vars(data).items() if value is not None})
+    wish = Wish("dirichlet", 6, alpha=0.5, min_size=4)
+    cell = Cell("mine", wish, Model("mlp", (4,)), Training(1, 1, 0, "sgd", 0.1), Privacy(), "fedavg", seed=5)
+    script = [sys.executable, str(ROOT / "workflow/scripts/partition.py"), "--cell", json.dumps(cell.to_dict())]
+    subprocess.run([*script, "--data", path, "--target", target], check=True)
+    expected = make(data, wish, 5)
+    assert all(np.array_equal(a, b) for a, b in zip(Split.load(target).train, expected.train, strict=True))
+    failed = subprocess.run([*script, "--data", tmp_path / "no.npz", "--target", target], capture_output=True, text=True)
+    assert failed.returncode == 2
+    assert len(failed.stderr.splitlines()) == 1
