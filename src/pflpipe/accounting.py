@@ -25,11 +25,11 @@ from pflpipe.errors import PrivacyError
 from pflpipe.privacy import Plan, check_departures
 
 FINEST_INTERVAL = 1e-4
-"""dp_accounting's own discretisation of the privacy loss; every number that is reported uses it where memory allows."""
+"""dp_accounting's own discretisation of the privacy loss; every number that is reported uses it."""
 SEARCH_INTERVAL = 1e-3
 """Discretisation while a multiplier is searched; the result is checked at FINEST_INTERVAL."""
-MOST_POINTS = 2_000_000
-"""Bound on the points of a composed privacy loss; little noise means a wide loss and then a coarser, still pessimistic grid."""
+WIDEST_LOSS = 200.0
+"""A composed privacy loss wider than this (next to no noise) gets a grid coarser in proportion: still an upper bound, less exact."""
 
 
 def make_plan(
@@ -197,9 +197,10 @@ def ledger(plan: Plan, privacy: Privacy, departures: Iterable[str] = (), sizes: 
     """Return what a cell may claim, computed from the executed plan and the departures, ready for JSON.
 
     ``claim``: ``certified`` (a mechanism without departures), ``nominal`` (with departures: what the paper would claim is in
-    ``epsilon_nominal``, the truth in ``epsilon_central``) or ``none``. ``epsilon_central`` and ``epsilon_central_1e5`` are exact,
-    at the plan's delta and at 1e-5; ``epsilon_rdp`` is Opacus' number for the same executed mechanism; ``epsilon_local`` holds
-    against the server (see ``epsilon_local``; null for laplace, whose noise cannot be shared out that way). Infinity is "inf".
+    ``epsilon_nominal``, the truth in ``epsilon_central``) or ``none``. ``epsilon_central`` and ``epsilon_central_1e5`` are
+    exact, at the plan's delta and at 1e-5; ``epsilon_rdp`` is Opacus' number for the same executed mechanism;
+    ``epsilon_local`` holds against the server (see that function; null for laplace, whose noise cannot be shared out that way).
+    Infinity is "inf".
 
     Args:
         plan: from ``make_plan``.
@@ -285,12 +286,12 @@ def event(plan: Plan) -> Any:
 
 
 def _accountant(plan: Plan, interval: float) -> Any:
-    """Return a PLD accountant that has counted the plan's event; the last few are kept, because a curve is asked more than once."""
+    """Return a PLD accountant that has counted the plan's event; the last few are kept, as a curve is asked more than once."""
     assert plan.noise_multiplier is not None
     mu = math.sqrt(plan.rounds) / plan.noise_multiplier
     widest = mu**2 / 2 + 7 * mu if plan.mechanism == "gaussian" else _pure_epsilon(plan)
     same_loss = dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1)  # what the loss does not depend on
-    return _counted(same_loss, max(interval, widest / MOST_POINTS))
+    return _counted(same_loss, interval * max(1.0, widest / WIDEST_LOSS))
 
 
 @functools.lru_cache(maxsize=4)

@@ -21,10 +21,7 @@ def main() -> None:
     args = parser.parse_args()
 
     cell = Cell.from_dict(json.loads(args.cell))
-    sizes = None
-    if args.partition is not None:
-        with np.load(args.partition) as split:
-            sizes = np.diff(split["train_offsets"])
+    sizes = None if args.partition is None else np.diff(np.load(args.partition)["train_offsets"])
     plan = accounting.make_plan(
         cell.privacy,
         rounds=cell.training.rounds,
