@@ -18,10 +18,8 @@ from pflpipe.sources import closure
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "pflpipe"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-READERS = {
-    PACKAGE / "data.py",
-    PACKAGE / "downloads.py",
-}  # open scikit-learn and torchvision, inside functions, when a data set is made
+# These open scikit-learn and torchvision, inside functions, when a data set is made.
+READERS = {PACKAGE / "data.py", PACKAGE / "downloads.py"}
 TRAINING = sorted({*closure(PACKAGE / "federated.py", PACKAGE), *(PACKAGE / "methods").glob("*.py")} - READERS)
 PIPELINE_LIBRARIES = ("snakemake", "mlflow", "opacus", "pandas", "dp_accounting", "matplotlib", "sklearn", "torchvision")
 
@@ -114,6 +112,11 @@ def test_lock_file_pins_everything_that_pyproject_names():
     names = {normalised(re.match(r"[\w.-]+", requirement)[0]) for requirement in wanted}
     assert names - set(locked()) == set()
     assert "setuptools" in locked(), "make install builds the package without fetching a build tool"
+
+
+def test_conda_environment_asks_for_what_pyproject_names():
+    asked = re.findall(r"^ +- ([\w-]+>=\S+)$", (ROOT / "envs" / "pflpipe.yaml").read_text(), re.MULTILINE)
+    assert sorted(asked) == sorted([*project()["dependencies"], *project()["optional-dependencies"]["pipeline"]])
 
 
 def test_lock_file_pins_the_agreed_torch():
