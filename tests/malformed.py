@@ -204,6 +204,14 @@ CASES: dict[str, Case] = {
     "no privacy block": Case(drop("privacy"), (IN_STUDY, "dp_fedavg", "epsilon or noise_multiplier")),
     "no delta": Case(drop("privacy.delta"), (IN_STUDY, "privacy.delta is missing")),
     "no clip norm": Case(put("privacy.clip_norm", None), (IN_STUDY, "privacy.clip_norm is missing")),
+    "official calibration without batches": Case(
+        put("methods.2", {"name": "feddpa", "profile": "paper", "official_code": True}),
+        (IN_STUDY, "training.batch_size", "got 0", ">= 1"),
+    ),
+    "rdp of laplace": Case(
+        both(put("privacy.mechanism", "laplace"), put("privacy.accountant", "rdp")),
+        (IN_STUDY, "privacy.accountant", "'rdp'", "laplace"),
+    ),
     "official code of strict": Case(put("methods.2.official_code", True), (IN_STUDY, "official_code", "profile: paper")),
     "official code that is not there": Case(
         both(put("profile", "paper"), put("methods.1.official_code", True)), (IN_STUDY, "dp_fedavg", "official_code")

@@ -173,7 +173,10 @@ def test_variants_tell_entries_of_one_method_apart(load):
 
 
 def test_departures_come_from_the_method_and_its_profile(load):
-    methods = [{"name": "feddpa"}, {"name": "feddpa", "variant": "code", "profile": "paper", "official_code": True}]
+    methods = [
+        {"name": "feddpa"},
+        {"name": "feddpa", "variant": "code", "profile": "paper", "official_code": True, "training": {"batch_size": 16}},
+    ]
     study = load(methods=methods, seeds=[0])
     assert [bool(cell.departures) for cell in study.cells] == [False, True]
     assert [cell.plan_needs_partition for cell in study.cells] == [False, True]
@@ -275,7 +278,7 @@ FULL = malformed.STUDY | {
     "axes": {"privacy.epsilon": [2, 8], "partition": [{"alpha": 1}, {"alpha": 10}]},
     "methods": [
         *malformed.STUDY["methods"],
-        {"name": "feddpa", "variant": "v", "official_code": True, "training": {"lr": 1}, "axes": {}},
+        {"name": "feddpa", "variant": "v", "official_code": True, "training": {"batch_size": 16}, "axes": {}},
     ],
     "paper": malformed.PAPER,
 }
@@ -393,3 +396,11 @@ def test_every_printed_accuracy_is_a_percentage():
     rows = yaml.safe_load((ROOT / "studies/paper_results.yaml").read_text())["results"]
     assert len(rows) == 263
     assert all(0 < row["accuracy"] < 100 for row in rows)
+
+
+def test_the_study_explained_in_the_readme_can_be_run(load):
+    blocks = (ROOT / "studies/README.md").read_text().split("```yaml\n")[1:]
+    study, paper = (yaml.safe_load(block.split("```")[0]) for block in blocks)
+    assert load(**study).methods == ("dp_fedavg", "feddpa")
+    matching = {"dataset": "cifar10", "model": {"name": "cnn_cifar"}, "partition": {"kind": "iid", "clients": 10}, "axes": {}}
+    assert {row.paper_value for row in load(**{**study, **matching, **paper}).rows} == {60.97, 61.55}

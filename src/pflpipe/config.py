@@ -270,6 +270,17 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], place: str) -> Cell:
         hyperparameters = methods.check_hyperparameters(name, values.get("hyperparameters", {}))
         departures = methods.departures(name, profile, official)
         check_departures(departures)
+    if (
+        "sample_level_calibration" in departures
+        and training.batch_size == 0
+        and values.get("privacy", {}).get("epsilon") is not None
+    ):
+        raise ConfigError(
+            f"{place}: training.batch_size",
+            got=0,
+            expected=">= 1",
+            do="the official code calibrates its noise to the batch size",
+        )
     return Cell(
         dataset=values["dataset"],
         partition=partition,
@@ -318,6 +329,8 @@ def _privacy(values: Mapping[str, Any], method: str, place: str) -> Privacy:
     if (privacy.epsilon is None) == (privacy.noise_multiplier is None):
         given = "neither is" if privacy.epsilon is None else "both are"
         raise ConfigError(f"{place}: privacy needs either epsilon or noise_multiplier, {given} given")
+    if privacy.mechanism != "gaussian" and privacy.accountant == "rdp":
+        raise ConfigError(f"{place}: privacy.accountant", got="rdp", expected=f"exact, for mechanism {privacy.mechanism}")
     for key in ("delta", "clip_norm"):
         if getattr(privacy, key) is None:
             raise ConfigError(f"{place}: privacy.{key} is missing", do=f"{method} is a private method and needs it")
