@@ -28,8 +28,8 @@ FINEST_INTERVAL = 1e-4
 """dp_accounting's own discretisation of the privacy loss; every number that is reported uses it."""
 SEARCH_INTERVAL = 1e-3
 """Discretisation while a multiplier is searched; the result is checked at FINEST_INTERVAL."""
-WIDEST_LOSS = 200.0
-"""A composed privacy loss wider than this (next to no noise) gets a grid coarser in proportion: still an upper bound, less exact."""
+WIDEST_LOSS, WIDEST_SINGLE_LOSS = 200.0, 20.0
+"""A loss of all rounds, or of one, wider than this (next to no noise) gets a coarser grid in proportion, still a bound."""
 
 
 def make_plan(
@@ -287,11 +287,18 @@ def event(plan: Plan) -> Any:
 
 def _accountant(plan: Plan, interval: float) -> Any:
     """Return a PLD accountant that has counted the plan's event; the last few are kept, as a curve is asked more than once."""
-    assert plan.noise_multiplier is not None
-    mu = math.sqrt(plan.rounds) / plan.noise_multiplier
-    widest = mu**2 / 2 + 7 * mu if plan.mechanism == "gaussian" else _pure_epsilon(plan)
+    coarser = max(1.0, _loss_width(plan, 1) / WIDEST_SINGLE_LOSS, _loss_width(plan, plan.rounds) / WIDEST_LOSS)
     same_loss = dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1)  # what the loss does not depend on
-    return _counted(same_loss, interval * max(1.0, widest / WIDEST_LOSS))
+    return _counted(same_loss, interval * coarser)
+
+
+def _loss_width(plan: Plan, rounds: int) -> float:
+    """Return about how large the privacy loss of so many rounds without amplification can get (beyond with probability 1e-12)."""
+    assert plan.noise_multiplier is not None
+    if plan.mechanism == "laplace":
+        return rounds / plan.noise_multiplier
+    mu = math.sqrt(rounds) / plan.noise_multiplier
+    return mu**2 / 2 + 7 * mu
 
 
 @functools.lru_cache(maxsize=4)
