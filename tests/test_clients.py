@@ -127,7 +127,12 @@ def test_every_epoch_visits_every_row_once(size, epochs, batch_size, shuffled):
 
 @pytest.mark.parametrize(
     ("asked", "device", "parameters", "expected"),
-    [("auto", "cpu", 2_410, "vmap"), ("auto", "cpu", 343_946, "loop"), ("auto", "cuda", 343_946, "vmap"), ("loop", "cpu", 10, "loop")],
+    [
+        ("auto", "cpu", 2_410, "vmap"),
+        ("auto", "cpu", 343_946, "loop"),
+        ("auto", "cuda", 343_946, "vmap"),
+        ("loop", "cpu", 10, "loop"),
+    ],
 )
 def test_backend_is_chosen_by_device_and_size(asked, device, parameters, expected):
     assert clients.choose_backend(asked, device, parameters) == expected

@@ -1,0 +1,149 @@
+"""FedDPA: one round against an independent NumPy program, its masks, its regularisers and its departures."""
+
+import numpy as np
+import pytest
+import torch
+from simulations import plan, simulation
+
+from pflpipe import cells, federated, trees
+from pflpipe.methods import feddpa as module
+
+TAU, LAMBDA_1, LAMBDA_2, LR, CLIP = 0.3, 0.2, 0.4, 0.1, 0.05
+LINEAR = cells.Model("mlp", ())
+
+
+def numpy_round(x, y, w_global, w_local, steps, *, against_global):
+    """One client of FedDPA on a linear softmax model, written from the paper without torch.
+
+    Weights are dictionaries {"head.weight": [K, D], "head.bias": [K]}; returns start, end.
+    """
+    classes = w_global["head.bias"].size
+
+    def probabilities(w, rows):
+        scores = x[rows] @ w["head.weight"].T + w["head.bias"]
+        scores = np.exp(scores - scores.max(1, keepdims=True))
+        return scores / scores.sum(1, keepdims=True)
+
+    def residual(w, rows):
+        return probabilities(w, rows) - np.eye(classes)[y[rows]]
+
+    everything = np.arange(len(y))
+    error = residual(w_local, everything)
+    fisher = {"head.weight": np.zeros_like(w_global["head.weight"]), "head.bias": np.zeros(classes)}
+    for row in everything:
+        fisher["head.weight"] += np.outer(error[row], x[row]) ** 2 / len(y)
+        fisher["head.bias"] += error[row] ** 2 / len(y)
+    masks = {k: (f - f.min()) / (f.max() - f.min()) >= TAU for k, f in fisher.items()}
+    start = {k: np.where(masks[k], w_local[k], w_global[k]) for k in fisher}
+    w = {k: v.copy() for k, v in start.items()}
+
+    def pull(side):
+        """Gradient of the change's norm: the masked joint norm, or the official sum of per-tensor norms to the global model."""
+        if against_global:
+            gaps = {k: w[k] - w_global[k] for k in w}
+            lengths = {k: np.sqrt((g**2).sum()) for k, g in gaps.items()}
+            slopes = {k: gaps[k] / lengths[k] if lengths[k] else 0 * gaps[k] for k in w}
+            return sum(lengths.values()), slopes
+        gaps = {k: (w[k] - start[k]) * side[k] for k in w}
+        length = np.sqrt(sum((g**2).sum() for g in gaps.values()))
+        return length, {k: g / length if length else 0 * g for k, g in gaps.items()}
+
+    rest = {k: ~m for k, m in masks.items()}
+    for rows in steps:
+        for side, weight in ((masks, LAMBDA_1), (rest, LAMBDA_2)):
+            error = residual(w, rows)
+            slope = {"head.weight": error.T @ x[rows] / len(rows), "head.bias": error.mean(0)}
+            length, direction = pull(side)
+            sign = 1.0 if side is masks else np.sign(length - CLIP)
+            w = {k: w[k] - LR * side[k] * (slope[k] + weight / 2 * sign * direction[k]) for k in w}
+    return start, w
+
+
+@pytest.mark.parametrize("official", [False, True])
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_golden_round(official, backend):
+    departures = ("sample_level_calibration", "data_size_weights", "update_against_global") if official else ()
+    world = simulation(
+        "feddpa",
+        {"tau": TAU, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
+        backend=backend,
+        model=LINEAR,
+        departures=departures,
+        lr=LR,
+    )
+    rng = np.random.default_rng(5)
+    begun = federated.start(world)
+    for name, value in begun.states.items():  # local models that differ from the global one, as in later rounds
+        begun.states[name] = value + torch.from_numpy(rng.normal(size=value.shape) * 0.3)
+    w_global = {name: value.numpy() for name, value in begun.params.items()}
+    sizes = np.array([len(rows) for rows in world.split.train])
+    weights = sizes / sizes.sum() if official else np.full(4, 0.25)
+    expected = {name: value.copy() for name, value in w_global.items()}
+    ends = []
+    for client, rows in enumerate(world.split.train):
+        cut = world.work(client, 0)["train"]
+        steps = [index[:count] - rows[0] for index, count in zip(cut.index, cut.count, strict=True)]
+        x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+        w_local = {name: value[client].numpy() for name, value in begun.states.items()}
+        start, end = numpy_round(x, y, w_global, w_local, steps, against_global=official)
+        origin = w_global if official else start
+        update = {name: end[name] - origin[name] for name in end}
+        length = np.sqrt(sum((value**2).sum() for value in update.values()))
+        for name in expected:
+            expected[name] += weights[client] * update[name] * min(1, CLIP / length)
+        ends.append(end)
+    done = federated.run(world, begun)
+    for name in expected:
+        np.testing.assert_allclose(done.params[name].numpy(), expected[name], rtol=1e-10, atol=1e-13)
+        np.testing.assert_allclose(done.states[name].numpy(), np.stack([end[name] for end in ends]), rtol=1e-10, atol=1e-13)
+
+
+def test_min_max_spans_zero_to_one_and_a_constant_tensor_is_shared():
+    scaled = module.min_max({"a": torch.tensor([2.0, 4.0, 3.0]), "b": torch.full((3,), 7.0)})
+    assert scaled["a"].tolist() == [0, 1, 0.5]
+    assert scaled["b"].tolist() == [0, 0, 0]
+
+
+def test_tau_zero_keeps_the_whole_model_local():
+    """At tau = 0 every coordinate is personal: the local model never takes a global value."""
+    world = simulation("feddpa", {"tau": 0.0, "ac": False}, plan=plan(noise_multiplier=100.0))
+    alone = simulation("feddpa", {"tau": 0.0, "ac": False}, plan=plan(noise_multiplier=0.0))
+    noisy, quiet = (federated.run(w, federated.start(w)) for w in (world, alone))
+    assert all(torch.equal(noisy.states[name], quiet.states[name]) for name in quiet.states)
+    assert not torch.equal(noisy.params["head.weight"], quiet.params["head.weight"])
+
+
+def mean_change(hyperparameters, clip_norm):
+    """Mean length of the clients' updates in the first round."""
+    world = simulation("feddpa", hyperparameters | {"tau": 1.5}, plan=plan(noise_multiplier=0.0, clip_norm=clip_norm, rounds=1))
+    return federated.run(world, federated.start(world)).rows[0]["update_norm_mean"]
+
+
+def test_the_adaptive_constraint_has_a_gradient_and_pulls_towards_the_clip_bound():
+    """A penalty without gradient (the published PMTL bug) would leave the lengths where they are."""
+    free = mean_change({"ac": False}, 0.01)
+    assert mean_change({"lambda_2": 2.0}, 0.01) < 0.7 * free
+    assert mean_change({"lambda_2": 2.0}, 100.0) > 1.3 * free
+
+
+def test_the_personal_pull_has_a_gradient():
+    def moved(lambda_1):
+        world = simulation("feddpa", {"tau": 0.0, "lambda_1": lambda_1}, plan=plan(noise_multiplier=0.0, rounds=1))
+        begun = federated.start(world)
+        before = begun.states
+        done = federated.run(world, begun)
+        return trees.norm(trees.sub(done.states, before)).item()
+
+    assert moved(2.0) < 0.7 * moved(0.0)
+
+
+def test_the_upload_covers_personal_and_shared_coordinates_alike():
+    world = simulation("feddpa", {"tau": 0.3}, plan=plan(noise_multiplier=0.0, clip_norm=1e9, rounds=1))
+    begun = federated.start(world)
+    before = begun.params
+    done = federated.run(world, begun)
+    expected = {name: value.mean(0) for name, value in done.states.items()}  # round 1: every start is the global model
+    for name, value in done.params.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-12, atol=1e-14)
+        assert not torch.equal(value, before[name])

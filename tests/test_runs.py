@@ -1,0 +1,190 @@
+"""A run on disk: killed at any moment it ends with the same bits; what belongs to another run is not taken for its own."""
+
+import csv
+import dataclasses
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pflpipe import cells, data, evaluate, federated, files, methods, partition, runs
+from pflpipe.errors import DataError
+
+ROUNDS = 8
+
+
+def make_place(place: Path, method: str = "feddpa", **changes) -> cells.Cell:
+    """Lay out the inputs of a small run on the digits."""
+    about = methods.info(method).about
+    division = cells.Partition("dirichlet", 6, alpha=0.5, min_size=2)
+    cell = cells.Cell(
+        "digits",
+        division,
+        cells.Model("mlp", (8,)),
+        cells.Training(ROUNDS, 1, 16, "sgd", 0.1, sample_rate=0.7),
+        cells.Privacy("gaussian", None, 1.0, 1e-3, 0.5),
+        method,
+        methods.check_hyperparameters(method, {}),
+        departures=about.departures,
+    )
+    data.prepare("digits", None, place, place / "digits.npz")
+    partition.make(data.load_arrays(place / "digits.npz"), division, 0).save(place / "partition.npz")
+    plan = {"mechanism": "gaussian", "norm": 2, "clip_norm": 0.5, "noise_multiplier": 1.0, "sample_rate": 0.7}
+    plan |= {"rounds": ROUNDS, "delta": 1e-3, "clients": 6}
+    files.write_json(place / "plan.json", {"plan": plan | changes})
+    files.write_json(place / "cell.json", cell.to_dict())
+    return cell
+
+
+def inputs_of(place: Path) -> runs.Inputs:
+    return runs.Inputs(place / "plan.json", place / "partition.npz", place / "digits.npz")
+
+
+def train_here(place: Path, cell: cells.Cell, **changes) -> None:
+    settings = {"device": "cpu", "backend": "auto", "checkpoint_seconds": 3600}
+    runs.train(cell, inputs_of(place), place / "run", place / "checkpoints", **(settings | changes))
+
+
+def train_there(place: Path, cell: cells.Cell, kill_after: int = 0) -> int | None:
+    """Train in a process of its own, which kill -9 ends after a round and before that round's checkpoint; return its exit code."""
+
+    def body() -> None:
+        original = runs.Report.show
+
+        def show(self: runs.Report, progress: federated.Progress) -> None:
+            original(self, progress)
+            if progress.round == kill_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        runs.Report.show = show
+        train_here(place, cell, checkpoint_seconds=0)
+
+    process = multiprocessing.get_context("fork").Process(target=body)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path, capfd):
+    cell = make_place(tmp_path / "whole")
+    make_place(tmp_path / "killed")
+    assert train_there(tmp_path / "whole", cell) == 0
+    for kill_after in sorted(random.Random(0).sample(range(2, ROUNDS + 1), 5)):
+        assert train_there(tmp_path / "killed", cell, kill_after) == -signal.SIGKILL
+        assert not (tmp_path / "killed/run").exists()
+    assert train_there(tmp_path / "killed", cell) == 0
+    assert capfd.readouterr().err.count("resuming after round") == 5
+    whole, killed = (tmp_path / name / "run" for name in ("whole", "killed"))
+    assert (whole / "rounds.csv").read_bytes() == (killed / "rounds.csv").read_bytes()
+    assert (whole / "run.json").read_bytes() == (killed / "run.json").read_bytes()
+    left, right = (torch.load(folder / "state.pt", weights_only=True) for folder in (whole, killed))
+    assert left.keys() == right.keys() == {"params", "server", "states"}
+    for tree in left:
+        assert all(torch.equal(left[tree][name], right[tree][name]) for name in left[tree])
+    with open(killed / "timing.csv", encoding="utf-8") as file:
+        assert [row["round"] for row in csv.DictReader(file)] == [str(r + 1) for r in range(ROUNDS)]
+    assert not list((tmp_path / "killed/checkpoints").glob("*"))
+
+
+def checkpoint_of(place: Path, cell: cells.Cell) -> Path:
+    """Leave a checkpoint behind, as a killed run does."""
+    assert train_there(place, cell, 3) == -signal.SIGKILL
+    path = place / "checkpoints" / f"{cell.id}.pt"
+    assert path.exists()
+    return path
+
+
+@pytest.mark.parametrize("damage", ["other plan", "truncated", "other program"])
+def test_a_checkpoint_of_another_run_is_not_used(tmp_path, damage, capsys):
+    cell = make_place(tmp_path)
+    path = checkpoint_of(tmp_path, cell)
+    if damage == "other plan":
+        make_place(tmp_path, noise_multiplier=2.0)
+    elif damage == "truncated":
+        path.write_bytes(path.read_bytes()[:500])
+    else:
+        saved = torch.load(path, weights_only=True)
+        torch.save(saved | {"fingerprint": "of another program"}, path)
+    train_here(tmp_path, cell)
+    told = capsys.readouterr().err
+    assert "starting from round 1" in told
+    assert "resuming" not in told
+    assert f"round {ROUNDS}/{ROUNDS}" in told
+
+
+def test_a_full_disk_costs_the_checkpoint_not_the_run(tmp_path, monkeypatch, capsys):
+    cell = make_place(tmp_path)
+    original = torch.save
+
+    def full(content, path):
+        if "fingerprint" in content:
+            raise OSError(28, "No space left on device")
+        original(content, path)
+
+    monkeypatch.setattr(torch, "save", full)
+    train_here(tmp_path, cell, checkpoint_seconds=0)
+    assert "no checkpoint after round 1: [Errno 28] No space left on device" in capsys.readouterr().err
+    assert (tmp_path / "run/state.pt").exists()
+
+
+def test_the_log_is_plain_lines_and_a_terminal_gets_one_live_line(tmp_path, capsys, monkeypatch):
+    cell = make_place(tmp_path, "dp_fedavg")
+    train_here(tmp_path, cell)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == ROUNDS
+    assert all(line.startswith(f"{cell.id}  round {r + 1}/{ROUNDS}  loss ") for r, line in enumerate(lines))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    train_here(tmp_path, cell)
+    told = capsys.readouterr().err
+    assert told.count("\r") == ROUNDS
+    assert told.count("\n") == 1
+
+
+def test_run_json_says_what_ran_and_what_it_sent(tmp_path):
+    cell = make_place(tmp_path, "dp_fedavg")
+    train_here(tmp_path, cell)
+    found = files.read_json(tmp_path / "run/run.json")
+    assert cells.Cell.from_dict(found["cell"]) == cell
+    assert found["parameters"] == found["uploaded_parameters"] == 64 * 8 + 8 + 8 * 10 + 10
+    with open(tmp_path / "run/rounds.csv", encoding="utf-8") as file:
+        participants = [int(row["participants"]) for row in csv.DictReader(file)]
+    assert found["upload_bytes_per_round"] == 4 * found["parameters"] * sum(participants) / ROUNDS
+    assert found["backend"] == "vmap"
+    assert found["diverged_round"] is None
+
+
+def test_local_only_uploads_nothing(tmp_path):
+    cell = make_place(tmp_path, "local_only", mechanism="none", clip_norm=None, noise_multiplier=None, delta=None)
+    train_here(tmp_path, cell)
+    assert files.read_json(tmp_path / "run/run.json")["upload_bytes_per_round"] == 0
+
+
+def test_a_partition_of_another_number_of_clients_is_refused(tmp_path):
+    cell = make_place(tmp_path)
+    division = cells.Partition("iid", 3)
+    partition.make(data.load_arrays(tmp_path / "digits.npz"), division, 0).save(tmp_path / "partition.npz")
+    with pytest.raises(DataError, match="clients; got 3; expected 6"):
+        train_here(tmp_path, cell)
+
+
+def test_accuracy_on_digits_lies_in_its_window(tmp_path):
+    """Too good fails as well: it means that the noise got lost (the idea of a two-sided window is Opacus')."""
+    cell = make_place(tmp_path, "dp_fedavg", rounds=30, clients=100, sample_rate=1.0)
+    division = cells.Partition("dirichlet", 100, alpha=0.3, min_size=6)
+    training = cells.Training(30, 5, 0, "sgd", 0.5)
+    cell = dataclasses.replace(cell, partition=division, training=training, model=cells.Model("mlp", (32,)))
+    partition.make(data.load_arrays(tmp_path / "digits.npz"), division, 0).save(tmp_path / "partition.npz")
+    simulation = runs.simulate(cell, inputs_of(tmp_path), device="cpu", backend="vmap")
+    found = []
+    for noise in (0.0, 1.7, 50.0):
+        noisy = dataclasses.replace(simulation, plan=dataclasses.replace(simulation.plan, noise_multiplier=noise))
+        progress = federated.run(noisy, federated.start(noisy))
+        found.append(evaluate.accuracies(noisy, progress, has_global_model=True)[0]["global_common"])
+    assert 85 < found[0] < 93, found
+    assert 80 < found[1] < 92, found
+    assert found[2] < 40, found

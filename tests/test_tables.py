@@ -1,0 +1,382 @@
+"""Tables: the tidy rows, and the promises of the summaries that people read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import fake_results
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pflpipe import methods
+from pflpipe.cells import Privacy
+from pflpipe.config import Row, Study
+from pflpipe.errors import DataError
+from pflpipe.settings import NO_PRIVACY, layout
+from pflpipe.summary import epsilon_text, latex, markdown, mean_text, round_up, summarise, tex_escape
+from pflpipe.tables import COLUMNS, join, tidy, write_study
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return fake_results.study()
+
+
+@pytest.fixture(scope="module")
+def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_results.write(study, tmp_path_factory.mktemp("tree"))
+
+
+@pytest.fixture(scope="module")
+def frame(study: Study, results: Path) -> pd.DataFrame:
+    return tidy(study, results)
+
+
+def with_rows(study: Study, rows: list[Row]) -> Study:
+    return dataclasses.replace(study, rows=tuple(rows))
+
+
+def lines_of(text: str, word: str) -> list[str]:
+    return [line for line in text.splitlines() if word in line]
+
+
+# ---------------------------------------------------------------- tidy rows
+
+
+def test_the_csv_has_exactly_the_contracts_columns_and_one_row_per_cell(study: Study, results: Path, tmp_path: Path) -> None:
+    write_study(study, results, tmp_path / "tiny.csv")
+    header, *lines = (tmp_path / "tiny.csv").read_text().splitlines()
+    assert header == (
+        "study,dataset,partition,alpha,classes_per_client,clients,sample_rate,rounds,local_epochs,batch_size,model,method,variant,"
+        "hyperparameters,profile,claim,departures,adjacency,epsilon_target,epsilon_nominal,epsilon_central,epsilon_central_1e5,"
+        "epsilon_local,epsilon_rdp,delta,noise_multiplier,clip_norm,seed,personal_own,personal_own_worst_decile,personal_common,"
+        "global_own,global_common,diverged_round,upload_bytes_per_round,train_seconds,images_per_second,paper_value,"
+        "paper_metric,cell"
+    )
+    assert [line.rpartition(",")[2] for line in lines] == [cell.id for cell in study.cells]
+
+
+def test_accuracies_are_unweighted_means_over_clients(study: Study, results: Path, frame: pd.DataFrame) -> None:
+    scores = pd.read_csv(results / "scores" / "tiny" / "dp_fedavg.csv")
+    row = frame[frame["method"] == "dp_fedavg"].iloc[0]
+    mine = scores[scores["cell"] == row["cell"]]
+    assert row["personal_own"] == pytest.approx(mine["personal_own"].sum() / 12)
+    assert row["global_common"] == pytest.approx(mine["global_common"].sum() / 12)
+
+
+@pytest.mark.parametrize(("clients", "counted"), [(1, 1), (9, 1), (10, 1), (11, 2), (100, 10)])
+def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(clients: int, counted: int) -> None:
+    from pflpipe.tables import accuracies
+
+    values = [float((7 * client) % clients) for client in range(clients)]
+    found = accuracies(pd.DataFrame({"personal_own": values}).assign(personal_common=1.0, global_own=None, global_common=None))
+    assert found["personal_own_worst_decile"] == sum(sorted(values)[:counted]) / counted
+
+
+def test_a_client_without_test_rows_is_left_out_of_the_mean() -> None:
+    from pflpipe.tables import accuracies
+
+    frame = pd.DataFrame({"personal_own": [50.0, math.nan, 70.0], "personal_common": 1.0, "global_own": None, "global_common": None})
+    assert accuracies(frame)["personal_own"] == 60.0
+
+
+def test_a_method_without_a_global_model_has_empty_global_columns(frame: pd.DataFrame) -> None:
+    local = frame[frame["method"] == "local_only"]
+    assert local[["global_own", "global_common"]].isna().all().all()
+    assert local["personal_own"].notna().all()
+
+
+def test_infinite_epsilons_stay_inf_in_the_csv(study: Study, results: Path, tmp_path: Path) -> None:
+    write_study(study, results, tmp_path / "tiny.csv")
+    rows = pd.read_csv(tmp_path / "tiny.csv", dtype=str, keep_default_na=False)
+    nominal = rows[rows["claim"] == "nominal"]
+    assert set(nominal["epsilon_central"]) == {"inf"}
+    assert set(nominal["epsilon_nominal"]) == {"2.0", "8.0"}
+    assert set(nominal["departures"]) == {"sample_level_calibration+data_size_weights+update_against_global"}
+    assert set(rows[rows["claim"] == "certified"]["departures"]) == {""}
+
+
+def test_hyperparameters_let_a_row_be_reproduced(frame: pd.DataFrame) -> None:
+    text = frame[frame["method"] == "feddpa"]["hyperparameters"].iloc[0]
+    assert text == '{"lr": 0.5, "momentum": 0.0, "optimizer": "sgd", "tau": 0.4, "weight_decay": 0.0}'
+    assert set(frame["model"]) == {"mlp-32"}
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_no_method_calls_a_hyperparameter_like_a_setting_of_the_optimizer(name: str) -> None:
+    assert not {"optimizer", "lr", "momentum", "weight_decay"} & set(methods.check_hyperparameters(name, {}))
+
+
+def test_seconds_are_summed_and_speed_is_total_images_over_total_seconds(study: Study, results: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "results"
+    shutil.copytree(results, tree)
+    cell = study.cells[0]
+    fake_results.write_csv(
+        tree / "runs" / cell.id / "timing.csv", "round,seconds,images,images_per_second", [[1, 1.0, 100, 100], [2, 3.0, 500, 167]]
+    )
+    row = tidy(study, tree).iloc[0]
+    assert (row["train_seconds"], row["images_per_second"]) == (4.0, 150.0)
+    fake_results.write_csv(tree / "runs" / cell.id / "timing.csv", "round,seconds,images,images_per_second", [])
+    assert tidy(study, tree).iloc[0]["images_per_second"] is None
+
+
+def test_missing_results_are_one_clear_line(study: Study, results: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "results"
+    shutil.copytree(results, tree)
+    scores = tree / "scores" / "tiny" / "fedavg.csv"
+    scores.write_text("\n".join(scores.read_text().splitlines()[:1]) + "\n")
+    with pytest.raises(DataError, match=r"scores/tiny/fedavg.csv has no rows for cell digits-.*fedavg-nonprivate"):
+        tidy(study, tree)
+    scores.unlink()
+    with pytest.raises(DataError, match=r"fedavg.csv does not exist; .*snakemake"):
+        tidy(study, tree)
+
+
+# ---------------------------------------------------------------- all.csv
+
+
+def test_all_csv_joins_byte_for_byte_in_the_given_order(study: Study, results: Path, tmp_path: Path) -> None:
+    write_study(study, results, tmp_path / "b.csv")
+    write_study(with_rows(study, list(study.rows[:2])), results, tmp_path / "a.csv")
+    join([tmp_path / "b.csv", tmp_path / "a.csv"], tmp_path / "all.csv")
+    first, second = ((tmp_path / name).read_text().splitlines(keepends=True) for name in ("b.csv", "a.csv"))
+    assert (tmp_path / "all.csv").read_text() == "".join([*first, *second[1:]])
+
+
+def test_all_csv_refuses_a_table_of_another_version(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("study,accuracy\nx,1\n")
+    with pytest.raises(DataError, match=r"old.csv has other columns.*'accuracy'"):
+        join([tmp_path / "old.csv"], tmp_path / "all.csv")
+    assert not (tmp_path / "all.csv").exists()
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_a_setting_holds_all_seeds_and_nothing_else(study: Study) -> None:
+    for setting in layout(study).settings:
+        rows = [study.rows[index].cell for index in setting.indices]
+        assert [cell.seed for cell in rows] == [0, 1, 2]
+        assert len({dataclasses.replace(cell, seed=0).id for cell in rows}) == 1
+    assert sum(len(setting.indices) for setting in layout(study).settings) == len(study.rows)
+
+
+def test_an_axis_of_the_whole_study_is_a_column_and_one_of_a_method_is_part_of_its_label(study: Study) -> None:
+    rows = []
+    for row in study.rows:
+        for alpha in (0.1, 1.0):
+            partition = dataclasses.replace(row.cell.partition, alpha=alpha)
+            for tau in (0.1, 0.4) if row.cell.method == "feddpa" else (None,):
+                values = {} if tau is None else {"tau": tau}
+                rows.append(Row(dataclasses.replace(row.cell, partition=partition, hyperparameters=values)))
+    plan = layout(with_rows(study, rows))
+    assert list(plan.facets) == [{"α": "0.1"}, {"α": "1"}]
+    assert {setting.label for setting in plan.settings if setting.method == "feddpa"} == {
+        "feddpa tau=0.1",
+        "feddpa tau=0.4",
+        "feddpa (official code) tau=0.1",
+        "feddpa (official code) tau=0.4",
+    }
+    assert plan.shared["training.lr"] == 0.5
+    assert "partition.alpha" not in plan.shared
+
+
+def test_a_method_without_privacy_belongs_to_every_panel_of_a_privacy_axis(study: Study) -> None:
+    rows = []
+    for row in study.rows:
+        for clip in (0.1, 0.5):
+            private = row.cell.privacy.mechanism != "none"
+            privacy = dataclasses.replace(row.cell.privacy, clip_norm=clip) if private else Privacy()
+            rows.append(Row(dataclasses.replace(row.cell, privacy=privacy)))
+    plan = layout(with_rows(study, list({row.cell.id: row for row in rows}.values())))
+    assert list(plan.facets) == [{"C": "0.1"}, {"C": "0.5"}]
+    public = [setting for setting in plan.settings if setting.budget == NO_PRIVACY]
+    assert public
+    assert all(setting.belongs(facet) for setting in public for facet in plan.facets)
+
+
+def test_a_partition_axis_makes_a_panel_of_every_partition(study: Study) -> None:
+    partitions = [study.cells[0].partition, dataclasses.replace(study.cells[0].partition, kind="iid", alpha=None)]
+    rows = [Row(dataclasses.replace(row.cell, partition=partition)) for row in study.rows for partition in partitions]
+    assert list(layout(with_rows(study, rows)).facets) == [
+        {"partition": "dirichlet", "α": "0.3"},
+        {"partition": "iid", "α": "–"},
+    ]
+
+
+def test_variants_and_per_method_learning_rates_are_named(study: Study) -> None:
+    rows = []
+    for row in study.rows:
+        lr = 0.1 if row.cell.method == "feddpa" else 0.5
+        cell = dataclasses.replace(row.cell, training=dataclasses.replace(row.cell.training, lr=lr))
+        rows.append(Row(cell, variant="official code" if cell.official_code else ""))
+    plan = layout(with_rows(study, rows))
+    assert "feddpa (official code)" in {setting.label for setting in plan.settings}
+    assert plan.per_method["feddpa"] == "lr=0.1, tau=0.4"
+    assert plan.per_method["dp_fedavg"] == "lr=0.5"
+
+
+# ---------------------------------------------------------------- the summary
+
+
+def test_a_nominal_epsilon_never_stands_without_its_mark(study: Study, frame: pd.DataFrame) -> None:
+    summary = summarise(study, frame)
+    for text in (markdown(summary), latex(summary)):
+        nominal = [line for line in text.splitlines() if "nominal" in line and ("|" in line or "&" in line)]
+        assert len(nominal) == 2
+        assert all(re.search(r"[28] \(nominal; honest (∞|\$\\infty\$) at (δ|\$\\delta\$)=0\.001\)", line) for line in nominal)
+
+
+def test_the_honest_epsilon_is_the_largest_over_the_seeds() -> None:
+    rows = pd.DataFrame(
+        {"claim": "nominal", "epsilon_central": [31.2, 40.44, 38.0], "epsilon_nominal": 2.0, "delta": 0.001}, dtype=object
+    )
+    assert epsilon_text(rows) == "2 (nominal; honest 40.5 at δ=0.001)"
+    assert epsilon_text(rows.assign(epsilon_nominal=None)) == "– (nominal; honest 40.5 at δ=0.001)"
+    assert epsilon_text(rows.assign(claim="certified")) == "40.5"
+
+
+@given(st.floats(1e-4, 1e6))
+@settings(derandomize=True, deadline=None)
+def test_a_printed_epsilon_is_never_smaller_than_the_true_one(epsilon: float) -> None:
+    printed = float(round_up(epsilon))
+    assert epsilon * (1 - 2e-6) <= printed <= epsilon * 1.0101
+
+
+def test_special_epsilons_are_words() -> None:
+    assert [round_up(value) for value in (None, math.inf, 0.0, 2.0, 1.9999999)] == ["unknown", "∞", "0", "2", "2"]
+
+
+def test_mean_and_standard_deviation_over_seeds_are_the_usual_ones() -> None:
+    assert mean_text([70.0, 72.0, 74.0], 3) == "72.0 ± 2.0"
+    assert mean_text([70.0], 1) == "70.0"
+    assert mean_text([70.0, 72.0], 3) == "71.0 ± 1.4 (2 of 3)"
+    assert mean_text([], 3) == "–"
+
+
+def test_one_seed_prints_no_deviation(study: Study, frame: pd.DataFrame) -> None:
+    one = with_rows(study, [row for row in study.rows if row.cell.seed == 0])
+    text = markdown(summarise(one, frame[frame["seed"] == 0]))
+    table = lines_of(text, "|")
+    assert not any("±" in line or "nan" in line for line in table)
+
+
+def test_bold_is_the_best_of_the_same_budget_and_claim(study: Study, frame: pd.DataFrame) -> None:
+    changed = frame.copy()
+    for (label, epsilon), value in {("feddpa", 2.0): 75.0, ("dp_fedavg", 2.0): 74.0, ("official", 2.0): 99.0}.items():
+        chosen = (changed["claim"] == "nominal") if label == "official" else (changed["method"] == label)
+        chosen &= (changed["claim"] == ("nominal" if label == "official" else "certified")) & (changed["epsilon_target"] == epsilon)
+        changed.loc[chosen, "personal_own"] = value
+    text = markdown(summarise(study, changed))
+    assert "**75.0 ± 0.0**" in text
+    assert "**74.0" not in text
+    assert "**99.0" not in text, "a nominal row never wins over certified ones, and one line alone wins nothing"
+
+
+def test_rows_are_grouped_by_budget_and_ranked_within(study: Study, frame: pd.DataFrame) -> None:
+    summary = summarise(study, frame)
+    budgets = [section[0][2].text for section in summary.sections]
+    assert budgets == ["∞", "2", "2 (nominal; honest ∞ at δ=0.001)", "8", "8 (nominal; honest ∞ at δ=0.001)"]
+    own = summary.header.index("personal own")
+    for section in summary.sections:
+        means = [float(line[own].text.split()[0]) for line in section]
+        assert means == sorted(means, reverse=True)
+
+
+def test_a_diverged_run_is_marked_with_its_round(study: Study, frame: pd.DataFrame) -> None:
+    changed = frame.copy()
+    first = changed.index[(changed["method"] == "dp_fedavg") & (changed["epsilon_target"] == 8.0)][0]
+    changed.loc[first, "diverged_round"] = 3
+    changed.loc[first, ["personal_own", "personal_common", "global_own", "global_common"]] = math.nan
+    text = markdown(summarise(study, changed))
+    (line,) = lines_of(text, "†3 |")
+    assert "dp\\_fedavg" in line
+    assert "(2 of 3)" in line
+    assert "† diverged: dp\\_fedavg (ε = 8) seed 0 in round 3" in text
+
+
+def test_what_does_not_vary_is_said_once_in_the_caption(study: Study, frame: pd.DataFrame) -> None:
+    caption = summarise(study, frame).caption
+    for words in ("digits", "dirichlet", "α = 0.3", "M = 12 clients", "T = 4 rounds", "q = 1", "δ = 0.001", "zero-out", "central"):
+        assert words in caption
+    assert "momentum" not in caption
+
+
+def test_the_papers_number_stands_beside_ours(study: Study, frame: pd.DataFrame) -> None:
+    changed = frame.copy()
+    changed.loc[changed["method"] == "dp_fedavg", ["paper_value", "paper_metric"]] = [71.92, "personal_common"]
+    summary = summarise(study, changed)
+    place = summary.header.index("paper")
+    assert summary.header[place - 1] == "personal common"
+    printed = {line[0].text: line[place].text for section in summary.sections for line in section}
+    assert printed["dp_fedavg"] == "71.92"
+    assert printed["feddpa"] == ""
+    changed.loc[changed["method"] == "fedavg", ["paper_value", "paper_metric"]] = [90.0, "global_common"]
+    mixed = summarise(study, changed)
+    assert mixed.header[-1] == "paper"
+    assert "71.92 (personal common)" in markdown(mixed)
+
+
+def test_a_study_without_privacy_says_nothing_about_adjacency(study: Study, frame: pd.DataFrame) -> None:
+    public = with_rows(study, [row for row in study.rows if row.cell.privacy.mechanism == "none"])
+    summary = summarise(public, frame[frame["claim"] == "none"])
+    assert "adjacency" not in summary.caption
+    assert not any("nominal" in note or "Certified" in note for note in summary.notes)
+
+
+def test_the_plans_warnings_are_printed_under_the_table(study: Study, results: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "results"
+    shutil.copytree(results, tree)
+    path = tree / "plans" / f"{study.cells[-1].plan_id}.json"
+    plan = json.loads(path.read_text())
+    plan["ledger"]["warnings"] = ["delta 0.1 is not below 1/M = 0.1: it allows one client to be published in clear"]
+    path.write_text(json.dumps(plan))
+    write_study(study, tree, tmp_path / "tiny.csv")
+    assert "delta 0.1 is not below 1/M" in (tmp_path / "tiny.md").read_text()
+
+
+# ---------------------------------------------------------------- LaTeX
+
+
+def test_the_tex_table_is_balanced(study: Study, frame: pd.DataFrame) -> None:
+    text = latex(summarise(study, frame))
+    bare = re.sub(r"\\[\\{}&%$#_]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert re.findall(r"\\begin{(\w+)}", text) == ["table", "tabular"]
+    assert re.findall(r"\\end{(\w+)}", text) == ["tabular", "table"]
+    columns = len(re.search(r"\\begin{tabular}{@{}(\w+)@{}}", text)[1])  # type: ignore[index]
+    body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
+    rows = [line for line in body.splitlines() if line.endswith(r" \\")]
+    assert len(rows) == 9
+    assert {len(re.sub(r"\\&", "", row).split("&")) for row in rows} == {columns}
+    assert not re.search(r"(?<!\\)[_#%]", text.partition("\n")[2].replace(r"\label{tab:tiny}", ""))
+
+
+def test_characters_that_latex_would_trip_over_are_escaped() -> None:
+    assert tex_escape("a_b & 50% {x} #1 $ ~ ^ \\") == (
+        r"a\_b \& 50\% \{x\} \#1 \$ \textasciitilde{} \textasciicircum{} \textbackslash{}"
+    )
+    assert tex_escape("ε ≤ 2 ± ∞") == r"$\varepsilon$ $\leq$ 2 $\pm$ $\infty$"
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
+def test_the_tex_table_compiles(study: Study, results: Path, tmp_path: Path) -> None:
+    write_study(dataclasses.replace(study, title="50% of a_b & c #1: α ≤ 1"), results, tmp_path / "tiny.csv")
+    (tmp_path / "main.tex").write_text(
+        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\input{tiny}\\end{document}", encoding="utf-8"
+    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_the_columns_are_unique() -> None:
+    assert len(set(COLUMNS)) == len(COLUMNS) == 40
