@@ -22,7 +22,7 @@ from pflpipe.seeds import numpy_rng
 ROUNDS = 4
 BASE = Cell(
     dataset="digits",
-    partition=Partition("dirichlet", clients=12, alpha=0.3, min_size=6, test_size=20),
+    partition=Partition("dirichlet", clients=12, alpha=0.3, min_size=6, test_fraction=0.2),
     model=Model("mlp", (32,)),
     training=Training(rounds=ROUNDS, local_epochs=5, batch_size=0, optimizer="sgd", lr=0.5),
     privacy=Privacy("gaussian", epsilon=2.0, delta=0.001, clip_norm=0.5),

@@ -10,19 +10,19 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import fake_results
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fake_results
 from pflpipe import methods
 from pflpipe.cells import Privacy
 from pflpipe.config import Row, Study
 from pflpipe.errors import DataError
 from pflpipe.settings import NO_PRIVACY, layout
 from pflpipe.summary import epsilon_text, latex, markdown, mean_text, round_up, summarise, tex_escape
-from pflpipe.tables import COLUMNS, join, tidy, write_study
+from pflpipe.tables import COLUMNS, accuracies, join, tidy, write_study
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +74,15 @@ def test_accuracies_are_unweighted_means_over_clients(study: Study, results: Pat
 
 @pytest.mark.parametrize(("clients", "counted"), [(1, 1), (9, 1), (10, 1), (11, 2), (100, 10)])
 def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(clients: int, counted: int) -> None:
-    from pflpipe.tables import accuracies
-
     values = [float((7 * client) % clients) for client in range(clients)]
     found = accuracies(pd.DataFrame({"personal_own": values}).assign(personal_common=1.0, global_own=None, global_common=None))
     assert found["personal_own_worst_decile"] == sum(sorted(values)[:counted]) / counted
 
 
 def test_a_client_without_test_rows_is_left_out_of_the_mean() -> None:
-    from pflpipe.tables import accuracies
-
-    frame = pd.DataFrame({"personal_own": [50.0, math.nan, 70.0], "personal_common": 1.0, "global_own": None, "global_common": None})
+    frame = pd.DataFrame(
+        {"personal_own": [50.0, math.nan, 70.0], "personal_common": 1.0, "global_own": None, "global_common": None}
+    )
     assert accuracies(frame)["personal_own"] == 60.0
 
 
@@ -110,7 +108,7 @@ def test_hyperparameters_let_a_row_be_reproduced(frame: pd.DataFrame) -> None:
     assert set(frame["model"]) == {"mlp-32"}
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", methods.NAMES)
 def test_no_method_calls_a_hyperparameter_like_a_setting_of_the_optimizer(name: str) -> None:
     assert not {"optimizer", "lr", "momentum", "weight_decay"} & set(methods.check_hyperparameters(name, {}))
 
@@ -119,12 +117,11 @@ def test_seconds_are_summed_and_speed_is_total_images_over_total_seconds(study: 
     tree = tmp_path / "results"
     shutil.copytree(results, tree)
     cell = study.cells[0]
-    fake_results.write_csv(
-        tree / "runs" / cell.id / "timing.csv", "round,seconds,images,images_per_second", [[1, 1.0, 100, 100], [2, 3.0, 500, 167]]
-    )
+    file, header = tree / "runs" / cell.id / "timing.csv", "round,seconds,images,images_per_second"
+    fake_results.write_csv(file, header, [[1, 1.0, 100, 100], [2, 3.0, 500, 167]])
     row = tidy(study, tree).iloc[0]
     assert (row["train_seconds"], row["images_per_second"]) == (4.0, 150.0)
-    fake_results.write_csv(tree / "runs" / cell.id / "timing.csv", "round,seconds,images,images_per_second", [])
+    fake_results.write_csv(file, header, [])
     assert tidy(study, tree).iloc[0]["images_per_second"] is None
 
 
@@ -271,9 +268,8 @@ def test_one_seed_prints_no_deviation(study: Study, frame: pd.DataFrame) -> None
 
 def test_bold_is_the_best_of_the_same_budget_and_claim(study: Study, frame: pd.DataFrame) -> None:
     changed = frame.copy()
-    for (label, epsilon), value in {("feddpa", 2.0): 75.0, ("dp_fedavg", 2.0): 74.0, ("official", 2.0): 99.0}.items():
-        chosen = (changed["claim"] == "nominal") if label == "official" else (changed["method"] == label)
-        chosen &= (changed["claim"] == ("nominal" if label == "official" else "certified")) & (changed["epsilon_target"] == epsilon)
+    for method, claim, value in (("feddpa", "certified", 75.0), ("dp_fedavg", "certified", 74.0), ("feddpa", "nominal", 99.0)):
+        chosen = (changed["method"] == method) & (changed["claim"] == claim) & (changed["epsilon_target"] == 2.0)
         changed.loc[chosen, "personal_own"] = value
     text = markdown(summarise(study, changed))
     assert "**75.0 ± 0.0**" in text
@@ -305,7 +301,17 @@ def test_a_diverged_run_is_marked_with_its_round(study: Study, frame: pd.DataFra
 
 def test_what_does_not_vary_is_said_once_in_the_caption(study: Study, frame: pd.DataFrame) -> None:
     caption = summarise(study, frame).caption
-    for words in ("digits", "dirichlet", "α = 0.3", "M = 12 clients", "T = 4 rounds", "q = 1", "δ = 0.001", "zero-out", "central"):
+    for words in (
+        "digits",
+        "dirichlet",
+        "α = 0.3",
+        "M = 12 clients",
+        "T = 4 rounds",
+        "q = 1",
+        "δ = 0.001",
+        "zero-out",
+        "central",
+    ):
         assert words in caption
     assert "momentum" not in caption
 

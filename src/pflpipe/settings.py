@@ -24,7 +24,7 @@ CONDITIONS = {
     "partition.classes_per_client": ("classes per client", "{} classes per client"),
     "partition.clients": ("M", "M = {} clients"),
     "partition.min_size": ("least size", "at least {} examples per client"),
-    "partition.test_size": ("own test size", "own test set of {}"),
+    "partition.test_fraction": ("own test fraction", "own test fraction {}"),
     "partition.validation_fraction": ("validation", "validation fraction {}"),
     "model": ("model", "model {}"),
     "training.rounds": ("T", "T = {} rounds"),

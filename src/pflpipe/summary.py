@@ -18,7 +18,14 @@ from pflpipe.settings import CONDITIONS, NO_PRIVACY, Layout, Setting, condition_
 if TYPE_CHECKING:
     from pflpipe.config import Study
 
-METRICS = ("personal_own", "personal_own_worst_decile", "personal_common", "global_own", "global_common")
+METRIC_WORDS = {
+    "personal_own": "personal own",
+    "personal_own_worst_decile": "personal worst decile",
+    "personal_common": "personal common",
+    "global_own": "global own",
+    "global_common": "global common",
+}
+METRICS = tuple(METRIC_WORDS)
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,12 @@ class _Line:
         return str(self.rows["claim"].iloc[0])
 
 
-def summarise(study: Study, frame: pd.DataFrame) -> Summary:
-    """Return the summary over seeds of the frame that ``tidy`` made of the same study."""
+def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -> Summary:
+    """Return the summary over seeds of the frame that ``tidy`` made of the same study.
+
+    Args:
+        warnings: sentences of the plans' ledgers, printed among the notes.
+    """
     plan = layout(study)
     lines = [_Line(setting, frame.iloc[list(setting.indices)]) for setting in plan.settings]
     metrics = [name for name in METRICS if any(line.values(name) for line in lines)]
@@ -66,7 +77,7 @@ def summarise(study: Study, frame: pd.DataFrame) -> Summary:
     paper = sorted({str(value) for value in frame["paper_metric"].dropna()})
     header = ["method", *facets, "claim", "ε (central)"]
     for metric in metrics:
-        header += [_words(metric)] + (["paper"] if paper == [metric] else [])
+        header += [METRIC_WORDS[metric]] + (["paper"] if paper == [metric] else [])
     inline_paper = "paper" in header
     header += ["n"] + (["paper"] if paper and not inline_paper else [])
 
@@ -79,7 +90,7 @@ def summarise(study: Study, frame: pd.DataFrame) -> Summary:
         members.sort(key=lambda line: (-line.mean("personal_own"), line.setting.label))
         best = {metric: _best(members, metric) for metric in metrics}
         built.append(tuple(_entries(line, metrics, best, paper, inline_paper) for line in members))
-    return Summary(study.name, _caption(study, plan, frame), tuple(_notes(plan, lines)), tuple(header), tuple(built))
+    return Summary(study.name, _caption(study, plan, frame), tuple(_notes(plan, lines, warnings)), tuple(header), tuple(built))
 
 
 def _rank(line: _Line) -> tuple[Any, ...]:
@@ -110,7 +121,7 @@ def _entries(
             entries.append(Entry(printed))
     entries.append(Entry(str(len(line.rows))))
     if paper and not inline_paper:
-        entries.append(Entry(f"{printed} ({_words(str(line.rows['paper_metric'].iloc[0]))})" if printed else ""))
+        entries.append(Entry(f"{printed} ({METRIC_WORDS[str(line.rows['paper_metric'].iloc[0])]})" if printed else ""))
     return tuple(entries)
 
 
@@ -158,10 +169,6 @@ def _largest(values: Iterable[Any]) -> float | None:
     return max((float(value) for value in values if pd.notna(value)), default=None)
 
 
-def _words(metric: str) -> str:
-    return metric.replace("_own_worst_decile", " worst decile").replace("_", " ")
-
-
 def _caption(study: Study, plan: Layout, frame: pd.DataFrame) -> str:
     words = [
         CONDITIONS[path][1].format(condition_text(value, path))
@@ -179,7 +186,6 @@ def _caption(study: Study, plan: Layout, frame: pd.DataFrame) -> str:
 
 def _guarantees(certified: Iterable[_Line]) -> Iterator[str]:
     guarantees: dict[tuple[str, str], set[str]] = {}
-    hollow = set()
     for line in sorted(certified, key=_rank):
         row = line.rows.iloc[0]
         central, sharper, local = (round_up(row[f"epsilon_{name}"]) for name in ("central", "central_1e5", "local"))
@@ -188,23 +194,20 @@ def _guarantees(certified: Iterable[_Line]) -> Iterator[str]:
             f"{local} if the server sees single messages (local trust)."
         )
         guarantees.setdefault((line.setting.budget, text), set()).add(line.setting.facet_text)
-        if row["delta"] * row["clients"] >= 1:
-            hollow.add(f"{row['delta']:g}")
     for (budget, text), facets in guarantees.items():
         several = sum(other == budget for other, _ in guarantees) > 1
         where = f" ({'; '.join(sorted(facets))})" if several else ""
         yield f"Certified {budget}{where}: {text}"
-    for delta in sorted(hollow):
-        yield f"δ = {delta} is not below 1/M, so it would allow the full disclosure of one client; read the ε at δ = 1e-05."
 
 
-def _notes(plan: Layout, lines: list[_Line]) -> Iterator[str]:
+def _notes(plan: Layout, lines: list[_Line], warnings: Iterable[str]) -> Iterator[str]:
     yield from _guarantees(line for line in lines if line.claim == "certified")
     if any(line.claim == "nominal" for line in lines):
         yield (
             "Nominal: the number the paper would print for a mechanism with departures that break it; "
             "the honest ε is what that mechanism provides."
         )
+    yield from (f"Warning: {warning}." for warning in warnings)
     silent = {line.setting.label for line in lines if line.claim == "none" and not line.rows["upload_bytes_per_round"].any()}
     if silent:
         yield f"Sends nothing, so it leaks nothing: {', '.join(sorted(silent))}."
@@ -257,9 +260,9 @@ def latex(summary: Summary) -> str:
     return (
         "% needs \\usepackage{booktabs}\n"
         "\\begin{table}[t]\n\\centering\n\\footnotesize\n\\setlength{\\tabcolsep}{3pt}\n"
-        f"\\caption{{{tex_escape(summary.caption)}}}\n\\label{{tab:{summary.name}}}\n"
+        f"\\caption{{{tex_escape(summary.caption)}}}\n\\label{{tab:{summary.name}}}\n\\smallskip\n"
         f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}\n\\toprule\n"
-        + " & ".join(map(tex_escape, summary.header))
+        + " & ".join(map(_tex_heading, summary.header))
         + f" \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\n"
         f"\\medskip\n\\parbox{{\\linewidth}}{{\\scriptsize\\raggedright\n{notes}}}\n\\end{{table}}\n"
     )
@@ -267,6 +270,12 @@ def latex(summary: Summary) -> str:
 
 def _is_text(column: str) -> bool:
     return column in ("method", "claim", "ε (central)", *(heading for heading, _ in CONDITIONS.values()))
+
+
+def _tex_heading(text: str) -> str:
+    # Two lines for "personal worst decile", so that the numbers and not the words set the width of a column.
+    first, _, rest = tex_escape(text).partition(" ")
+    return f"\\shortstack[{'l' if _is_text(text) else 'r'}]{{{first}\\\\{rest}}}" if rest else first
 
 
 def _tex_entry(entry: Entry) -> str:

@@ -137,7 +137,9 @@ def join(sources: Sequence[Path], target: Path) -> None:
 def write_study(study: Study, results: Path, target: Path) -> None:
     """Write the tidy table to ``target`` (.csv) and the summary beside it as .md and .tex."""
     frame = tidy(study, results)
-    summary = summarise(study, frame)
+    ledgers = [read_json(results / "plans" / f"{plan}.json")["ledger"] for plan in {cell.plan_id: None for cell in study.cells}]
+    warnings = dict.fromkeys(warning for ledger in ledgers for warning in ledger.get("warnings", []))
+    summary = summarise(study, frame, warnings)
     write_text(target.with_suffix(".md"), markdown(summary))
     write_text(target.with_suffix(".tex"), latex(summary))
     with atomic(target) as path:
