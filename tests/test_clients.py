@@ -5,10 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulations import SIZES, open_plan, plan, simulation
 
 from pflpipe import clients, evaluate, federated, methods
 from pflpipe.clients import Rows, for_each_client
+from simulations import SIZES, open_plan, plan, simulation
 
 SETTINGS = [(name, {}) for name in methods.NAMES] + [
     ("feddpa", {"schedule": "two_phase", "tau": 0.1}),
@@ -102,7 +102,7 @@ def test_a_hook_that_branches_on_data_is_told_what_to_use():
         return n if n > 3 else -n
 
     with pytest.raises(RuntimeError, match=r"use torch\.where"):
-        for_each_client(hook, {}, work, [9, 4], {name: world.train for name in work[0]}, "vmap")
+        for_each_client(hook, {}, work, [9, 4], dict.fromkeys(work[0], world.train), "vmap")
 
 
 def test_nobody_to_run_is_an_error_of_the_caller():

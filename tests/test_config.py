@@ -66,7 +66,7 @@ def test_quickstart_is_the_study_that_was_promised():
             100,
             0.3,
         )
-        assert (cell.partition.min_size, cell.partition.test_size) == (6, 20)
+        assert (cell.partition.min_size, cell.partition.test_fraction) == (6, 0.2)
         assert cell.model == Model("mlp", (32,))
         assert (cell.training.rounds, cell.training.sample_rate) == (30, 1.0)
         assert cell.privacy.delta in (None, 0.001)

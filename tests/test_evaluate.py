@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from simulations import simulation
 
 from pflpipe import evaluate, federated
+from simulations import simulation
 
 
 def trained(method="dp_fedavg", **changes):

@@ -6,10 +6,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from simulations import open_plan, plan, simulation
 
 from pflpipe import federated, methods, privacy, trees
 from pflpipe.methods import Upload
+from simulations import open_plan, plan, simulation
 
 
 def flat(tree):

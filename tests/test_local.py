@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
-from simulations import CLASSES, simulation
 
 from pflpipe import cells, local, models, trees
 from pflpipe.local import Objective, Schedule, Solver
+from simulations import CLASSES, simulation
 
 SOLVERS = [
     Solver("sgd", 0.1),

@@ -42,7 +42,8 @@ def sizes(split: Split) -> np.ndarray:
 
 
 def assert_disjoint_and_complete(split: Split, total: int) -> None:
-    everything = np.concatenate([*split.train, *split.validation])
+    own = split.test if split.own_from_train else []
+    everything = np.concatenate([*split.train, *split.validation, *own])
     assert np.array_equal(np.sort(everything), np.arange(total))
 
 
@@ -52,7 +53,7 @@ def counts(split: Split, labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 WISHES = [
-    Wish("dirichlet", 20, alpha=0.3, min_size=6, test_size=15),
+    Wish("dirichlet", 20, alpha=0.3, min_size=6, test_fraction=0.25),
     Wish("dirichlet", 20, alpha=0.01, min_size=20),
     Wish("pathological", 20, classes_per_client=3),
     Wish("iid", 20),
@@ -119,11 +120,13 @@ def test_dirichlet_is_skewed_at_small_alpha_and_even_at_large_alpha():
     assert shares[1000.0] < 0.15
 
 
-def test_dirichlet_balances_sizes():
-    # Only a client below N/M = 100 receives of a further class, so nobody exceeds 100 by more than one class.
-    data = balanced(200)
-    assert sizes(make(data, Wish("dirichlet", 20, alpha=0.05), 0)).max() < 100 + 200
-    assert sizes(make(data, Wish("dirichlet", 20, alpha=0.3), 0)).std() < 40
+def test_dirichlet_gives_no_further_class_to_a_client_that_holds_its_share():
+    # So whatever a client holds besides its last class is below N/M = 500, and above all besides its largest.
+    generator = np.random.default_rng(0)
+    for _ in range(5):
+        held = partition._draw_dirichlet(np.full(50, 200), 20, 0.3, generator)
+        assert (held.sum(axis=1) - held.max(axis=1) < 500).all()
+        assert held.sum(axis=0).tolist() == [200] * 50
 
 
 def test_dirichlet_proportions_follow_the_dirichlet_distribution():
@@ -138,6 +141,8 @@ def test_repair_prefers_the_receivers_own_classes_and_the_largest_donor():
     held = np.array([[1, 0], [9, 0], [20, 2], [0, 40]])
     fixed = partition._repair(held.copy(), 5, keep_classes=False)
     assert fixed.tolist() == [[5, 0], [9, 0], [16, 2], [0, 40]]
+    with pytest.raises(DataError, match="at most 2 with these classes"):  # the donor would lose its class 0
+        partition._repair(np.array([[2, 0], [1, 9]]), 3, keep_classes=True)
     empty = partition._repair(np.array([[0, 0], [3, 9]]), 2, keep_classes=False)
     assert empty.tolist() == [[0, 2], [3, 7]]
 
@@ -222,7 +227,7 @@ def test_natural_passes_over_users_below_min_size():
 
 @exactly
 @given(st.integers(1, 40), st.sampled_from([0.0, 0.05, 0.1, 0.5, 0.9]), st.integers(0, 99))
-def test_validation_is_a_stratified_share_and_leaves_something_to_train(size, fraction, seed):
+def test_hold_out_is_a_stratified_share_and_leaves_something(size, fraction, seed):
     labels = np.random.default_rng(seed).integers(0, 3, size)
     aside = hold_out(labels, fraction, np.random.default_rng(seed))
     assert aside.sum() <= max(size - 1, 0)
@@ -235,10 +240,15 @@ def test_validation_is_a_stratified_share_and_leaves_something_to_train(size, fr
         assert (per_class[total > 0] < total[total > 0]).all()
 
 
-def test_validation_does_not_favour_a_class():
-    labels = np.arange(10)  # one of each: the one validation example must not always be class 0
+def test_hold_out_does_not_favour_a_class():
+    labels = np.arange(10)  # one of each: the one example held out must not always be class 0
     chosen = {int(labels[hold_out(labels, 0.1, np.random.default_rng(seed))][0]) for seed in range(30)}
     assert len(chosen) > 5
+
+
+def test_hold_out_leaves_an_example_of_each_class_where_it_can():
+    rare = np.array([0] + [1] * 9)
+    assert not any(hold_out(rare, 0.5, np.random.default_rng(seed))[0] for seed in range(20))
 
 
 def test_one_example_is_kept_for_training():
@@ -267,18 +277,27 @@ def test_divided_test_set_gives_everybody_a_picture_of_his_classes():
 
 
 @exactly
-@given(st.integers(1, 60), st.integers(0, 99))
-def test_drawn_test_sets_have_the_size_and_proportions_asked_for(size, seed):
-    data = arrays(np.arange(600) % 10, np.arange(300) % 10)
-    split = make(data, Wish("dirichlet", 6, alpha=0.3, min_size=10, test_size=size), seed)
-    for own, held in zip(split.test, counts(split, data.train_labels, 10), strict=True):
-        assert len(np.unique(own)) == len(own)
-        assert len(own) == min(size, 30 * (held > 0).sum())
-        drawn = np.bincount(data.test_labels[own], minlength=10)
-        assert (drawn[held == 0] == 0).all()
-        quota = size * held / held.sum()
-        if quota.max() <= 29:
-            assert (abs(drawn - quota) < 1).all()
+@given(st.integers(1, 30), st.sampled_from([0.1, 0.2, 0.5]), st.sampled_from([0.0, 0.1, 0.3]), st.integers(0, 99))
+def test_own_tests_are_a_part_of_the_clients_own_examples(size, test_fraction, validation_fraction, seed):
+    data = arrays(np.arange(6 * size) % 10)
+    split = make(data, Wish("iid", 6, test_fraction=test_fraction, validation_fraction=validation_fraction), seed)
+    assert split.own_from_train
+    assert_disjoint_and_complete(split, 6 * size)
+    for train, own in zip(split.train, split.test, strict=True):
+        assert len(train) >= 1
+        assert abs(len(own) - test_fraction * size) <= 1
+        assert len(own) >= (size >= 3)
+    assert np.array_equal(split.common, np.arange(len(data.test_labels)))
+
+
+@pytest.mark.parametrize("part", ["test", "validation"])
+def test_what_is_set_aside_is_drawn_without_regard_to_class(part):
+    """A class seen once must be set aside as often as any other example, or small clients look better than they are."""
+    data = arrays(np.array([0] + [1] * 9 + [2] * 10), classes=3)  # iid over 2 clients of 10; example 0 is alone in its class
+    splits = [make(data, Wish("iid", 2, test_fraction=0.3, validation_fraction=0.3), seed) for seed in range(300)]
+    rate = np.mean([any(0 in rows for rows in getattr(split, part)) for split in splits])
+    expected = 0.3 if part == "test" else 0.2  # 3 of 10, then 2 of the 7 that are left
+    assert abs(rate - expected) < 4 * np.sqrt(expected * (1 - expected) / 300)
 
 
 def test_a_class_that_runs_out_is_replaced_by_the_clients_other_classes():
@@ -304,16 +323,18 @@ def test_apportion_gives_all_within_room_and_within_one_of_the_quota(weights, to
 
 
 def test_saved_split_is_loaded_with_the_same_bits_in_the_promised_arrays(tmp_path):
-    split = make(balanced(20), Wish("dirichlet", 12, alpha=0.1, validation_fraction=0.0, test_size=3), 0)
+    split = make(balanced(20), Wish("dirichlet", 12, alpha=0.1, validation_fraction=0.0, test_fraction=0.3), 0)
     path = tmp_path / "new" / "split.npz"
     split.save(path)
     loaded = Split.load(path)
     for part in partition.PARTS:
         assert all(np.array_equal(a, b) for a, b in zip(getattr(split, part), getattr(loaded, part), strict=True))
     assert np.array_equal(split.common, loaded.common)
+    assert loaded.own_from_train is split.own_from_train is True
     with np.load(path) as stored:
-        assert all(stored[key].dtype == np.int64 for key in stored.files)
-        assert set(stored.files) == {*(f"{p}_{k}" for p in partition.PARTS for k in ("index", "offsets")), "common_index"}
+        lists = {*(f"{p}_{k}" for p in partition.PARTS for k in ("index", "offsets")), "common_index"}
+        assert set(stored.files) == lists | {"own_from_train"}
+        assert all(stored[key].dtype == np.int64 for key in lists)
         assert len(stored["train_offsets"]) == 13
     assert [file.name for file in path.parent.iterdir()] == ["split.npz"]
 
@@ -344,6 +365,10 @@ def test_a_damaged_or_missing_partition_file_is_named(tmp_path):
     np.savez(path, train_index=np.arange(3))
     with pytest.raises(DataError, match=r"split\.npz"):
         Split.load(path)
+    arrays = {f"{part}_{key}": np.array([0, 1]) for part in partition.PARTS for key in ("index", "offsets")}
+    np.savez(path, common_index=np.array([0, 1], dtype=object), **arrays)  # pickled
+    with pytest.raises(DataError, match=r"split\.npz"):
+        Split.load(path)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +379,7 @@ def test_a_damaged_or_missing_partition_file_is_named(tmp_path):
         ({"min_size": 0}, "at least 1"),
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"validation_fraction": float("nan")}, "validation_fraction"),
-        ({"test_size": 0}, "test_size"),
+        ({"test_fraction": 0.0}, "test_fraction"),
         ({"alpha": 0.0}, "alpha"),
         ({"alpha": None}, "alpha"),
         ({"alpha": float("nan")}, "alpha"),
@@ -379,7 +404,7 @@ def test_natural_wishes_are_checked_against_the_users():
     with pytest.raises(DataError, match="at most 8, the data set's users"):
         partition.check(Wish("natural", 9), 10, 500, 8)
     with pytest.raises(ConfigError, match="own test examples"):
-        partition.check(Wish("natural", 5, test_size=3), 10, 500, 8)
+        partition.check(Wish("natural", 5, test_fraction=0.3), 10, 500, 8)
     partition.check(Wish("natural", 8), 10, 500, 8)
 
 

@@ -51,7 +51,7 @@ def train_here(place: Path, cell: cells.Cell, **changes) -> None:
 
 
 def train_there(place: Path, cell: cells.Cell, kill_after: int = 0) -> int | None:
-    """Train in a process of its own, which kill -9 ends after a round and before that round's checkpoint; return its exit code."""
+    """Train in a process of its own, ended by kill -9 after a round and before its checkpoint; return the exit code."""
 
     def body() -> None:
         original = runs.Report.show

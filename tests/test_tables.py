@@ -209,6 +209,17 @@ def test_a_partition_axis_makes_a_panel_of_every_partition(study: Study) -> None
     ]
 
 
+def test_every_field_of_a_cell_can_be_an_axis(study: Study) -> None:
+    for field in dataclasses.fields(study.cells[0].partition):
+        values = [Row(row.cell, row.variant) for row in study.rows]
+        other = {"kind": "iid"}.get(field.name, 0.07)
+        values += [
+            Row(dataclasses.replace(row.cell, partition=dataclasses.replace(row.cell.partition, **{field.name: other})))
+            for row in study.rows
+        ]
+        assert len(layout(with_rows(study, values)).facets) == 2, field.name
+
+
 def test_variants_and_per_method_learning_rates_are_named(study: Study) -> None:
     rows = []
     for row in study.rows:

@@ -22,10 +22,10 @@ class Partition:
         clients: number of clients M, a public value.
         alpha: Dirichlet concentration (``dirichlet`` only).
         classes_per_client: s (``pathological`` only).
-        min_size: every client holds at least this many training and validation examples together.
-        validation_fraction: part of each client's examples kept for choosing hyper-parameters.
-        test_size: own-test examples per client, drawn from the common test set with the client's label proportions (clients may
-            then share pictures); ``None`` divides the common test set disjointly in the proportions of the training shares.
+        min_size: every client holds at least this many examples, its validation and own-test parts included.
+        validation_fraction: part of each client's examples (its own test set aside) kept for choosing hyper-parameters.
+        test_fraction: part of each client's own examples set aside as its own test; ``None`` takes the own tests out of the
+            data set's test set instead, disjointly and in the class proportions of the clients' shares.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Partition:
     classes_per_client: int | None = None
     min_size: int = 1
     validation_fraction: float = 0.1
-    test_size: int | None = None
+    test_fraction: float | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Training:
-    """Federation and local work: T rounds, Poisson ``sample_rate`` q, E ``local_epochs``, ``batch_size`` (0 = all local data)."""
+    """Federation and local work: T rounds, Poisson ``sample_rate`` q, E ``local_epochs``, ``batch_size`` (0 = all data)."""
 
     rounds: int
     local_epochs: int
@@ -148,13 +148,15 @@ class Cell:
                 "local_epochs": self.training.local_epochs,
                 "batch_size": self.training.batch_size,
             }
-        words = [self.privacy.mechanism, f"M{self.partition.clients}", f"q{self.training.sample_rate:g}", f"T{self.training.rounds}"]
+        rate, rounds = self.training.sample_rate, self.training.rounds
+        words = [self.privacy.mechanism, f"M{self.partition.clients}", f"q{rate:g}", f"T{rounds}"]
         return _slug(words, parts)
 
     @property
     def plan_needs_partition(self) -> bool:
         """Whether a departure makes the ledger depend on how many examples each client holds."""
-        return self.privacy.mechanism != "none" and not {"sample_level_calibration", "data_size_weights"}.isdisjoint(self.departures)
+        sized = {"sample_level_calibration", "data_size_weights"}
+        return self.privacy.mechanism != "none" and not sized.isdisjoint(self.departures)
 
 
 def _partition_words(partition: Partition) -> str:

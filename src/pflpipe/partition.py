@@ -9,9 +9,11 @@ Training examples (train and validation together) are dealt by one of four kinds
 - ``iid``: a uniform permutation in M equal parts;
 - ``natural``: the data set's own users, the first M in sorted order that hold at least ``min_size`` training examples.
 
-A client's test examples come from the test arrays with the class proportions of its training share; the common test set is
-all test rows (``natural``: those of the chosen users). Every draw derives from the seed by name; clients keep the order in
-which they were drawn, rows within a client ascend.
+A client's own test is a random part of its own examples (``test_fraction``), or else comes from the data set's test set,
+divided disjointly with the class proportions of the clients' shares. The first is the choice for clients with a handful of
+examples: it also tests classes that the client happens not to have trained on. The common test set is all test rows
+(``natural``: those of the chosen users, who bring their own tests). Every draw derives from the seed by name; clients keep
+the order in which they were drawn, rows within a client ascend.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe import cells
-from pflpipe.apportion import apportion, hold_out
+from pflpipe.apportion import apportion, held_out_size
 from pflpipe.data import Arrays
 from pflpipe.errors import ConfigError, DataError, nearest
 from pflpipe.files import atomic
@@ -37,21 +39,23 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Split:
-    """Index lists per client; ``train`` and ``validation`` index the training arrays, ``test`` and ``common`` the test arrays.
+    """Index lists per client; ``train`` and ``validation`` index the training arrays, ``common`` the test arrays.
 
     Attributes:
         train, validation, test: M arrays int64 [n_i], ascending; validation and test may be empty.
         common: int64, ascending; the common test set.
+        own_from_train: whether ``test`` indexes the training arrays (a part of the clients' own examples) or the test arrays.
     """
 
     train: list[np.ndarray]
     validation: list[np.ndarray]
     test: list[np.ndarray]
     common: np.ndarray
+    own_from_train: bool = False
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ``<part>_index`` int64 [total], ``<part>_offsets`` int64 [M + 1] and ``common_index`` atomically as .npz."""
-        arrays: dict[str, Any] = {"common_index": self.common}
+        """Write ``<part>_index`` int64 [total], ``<part>_offsets`` int64 [M + 1], ``common_index`` and ``own_from_train``."""
+        arrays: dict[str, Any] = {"common_index": self.common, "own_from_train": np.array(self.own_from_train)}
         for part in PARTS:
             rows: list[np.ndarray] = getattr(self, part)
             arrays[f"{part}_index"] = np.concatenate(rows)
@@ -65,7 +69,7 @@ class Split:
         try:
             with np.load(path, allow_pickle=False) as bundle:
                 parts = {part: np.split(bundle[f"{part}_index"], bundle[f"{part}_offsets"][1:-1]) for part in PARTS}
-                return cls(**parts, common=bundle["common_index"])
+                return cls(**parts, common=bundle["common_index"], own_from_train=bool(bundle["own_from_train"]))
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
             raise DataError(
                 f"{path} cannot be read", got=str(error), do="make it with workflow/scripts/partition.py"
@@ -93,7 +97,7 @@ def check(partition: cells.Partition, classes: int, train_size: int, users: int 
         ("clients", p.clients, p.clients >= 2, "at least 2"),
         ("min_size", p.min_size, p.min_size >= 1, "at least 1"),
         ("validation_fraction", p.validation_fraction, 0 <= p.validation_fraction < 1, "0 <= fraction < 1"),
-        ("test_size", p.test_size, p.test_size is None or p.test_size >= 1, "null, or at least 1"),
+        ("test_fraction", p.test_fraction, p.test_fraction is None or 0 < p.test_fraction < 1, "null, or 0 < fraction < 1"),
         ("alpha", p.alpha, p.kind != "dirichlet" or (p.alpha is not None and 0 < p.alpha < float("inf")), "a number above 0"),
     ]
     for name, value, fine, expected in ranges:
@@ -108,9 +112,9 @@ def check(partition: cells.Partition, classes: int, train_size: int, users: int 
             raise DataError(
                 f"{place}.kind", got="natural", expected="a data set with user ids", do="choose dirichlet, pathological or iid"
             )
-        if p.test_size is not None:
+        if p.test_fraction is not None:
             raise ConfigError(
-                f"{place}.test_size", got=p.test_size, expected="null: natural users bring their own test examples"
+                f"{place}.test_fraction", got=p.test_fraction, expected="null: natural users bring their own test examples"
             )
         if p.clients > users:
             raise DataError(f"{place}.clients", got=p.clients, expected=f"at most {users}, the data set's users")
@@ -156,16 +160,32 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
             shares = _dirichlet(labels, classes, partition, rng)
         else:
             shares = _pathological(labels, classes, partition, rng)
-        held = np.stack([np.bincount(labels[rows], minlength=classes) for rows in shares])
         rng = numpy_rng(seed, "partition", "test")
-        test = _own_tests(arrays.test_labels, held, partition.test_size, rng)
-    rng = numpy_rng(seed, "partition", "validation")
-    train, validation = [], []
-    for rows in map(np.sort, shares):
-        aside = hold_out(labels[rows], partition.validation_fraction, rng)
-        train.append(rows[~aside])
-        validation.append(rows[aside])
-    return Split(train, validation, [np.sort(rows) for rows in test], common)
+        if partition.test_fraction is None:
+            held = np.stack([np.bincount(labels[rows], minlength=classes) for rows in shares])
+            test = _own_tests(arrays.test_labels, held, rng)
+        else:
+            sizes = [held_out_size(len(rows), partition.test_fraction) for rows in shares]
+            test, shares = _set_aside(shares, sizes, rng)
+    sizes = [held_out_size(len(rows), partition.validation_fraction) for rows in shares]
+    validation, train = _set_aside(shares, sizes, numpy_rng(seed, "partition", "validation"))
+    return Split(train, validation, [np.sort(rows) for rows in test], common, partition.test_fraction is not None)
+
+
+def _set_aside(
+    shares: list[np.ndarray], sizes: list[int], rng: np.random.Generator
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Take a uniformly random part of each client's rows; return the parts and the rests, ascending.
+
+    Not stratified: keeping each class in training would spare a small client the classes it has seen once, and its
+    validation and test would look easier than its next example is.
+    """
+    parts, rests = [], []
+    for rows, size in zip(shares, sizes, strict=True):
+        order = rng.permutation(rows)
+        parts.append(np.sort(order[:size]))
+        rests.append(np.sort(order[size:]))
+    return parts, rests
 
 
 def _first_users(users: np.ndarray, partition: cells.Partition) -> np.ndarray:
@@ -285,26 +305,19 @@ def _pathological(labels: np.ndarray, classes: int, partition: cells.Partition, 
     return _deal(labels, _repair(counts, partition.min_size, keep_classes=True), rng)
 
 
-def _own_tests(labels: np.ndarray, held: np.ndarray, size: int | None, rng: np.random.Generator) -> list[np.ndarray]:
-    """Own test rows of each client, in the class proportions of its training share.
+def _own_tests(labels: np.ndarray, held: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Divide the test set disjointly in the class proportions of the clients' shares.
 
     Args:
         labels: int64 [n_test].
-        held: int64 [M, K], the training share of each client.
-        size: rows per client, drawn without replacement within a client; clients may share rows. None: the test set is
-            divided disjointly, and a client that would get nothing draws one row of its own classes.
+        held: int64 [M, K], the share of each client by class. A client that would get nothing draws one row of its own
+            classes, which it may then share with others.
     """
     rows = [np.flatnonzero(labels == label) for label in range(held.shape[1])]
     available = np.array([len(of_class) for of_class in rows])
-    if size is not None:
-        tests = [_draw_test(rows, apportion(own, size, rng, room=available), rng) for own in held]
-    else:
-        tests = _deal(labels, np.stack([apportion(held[:, k], len(rows[k]), rng) for k in range(len(rows))], axis=1), rng)
-        for client, own in enumerate(held):
-            if len(tests[client]) == 0:
-                tests[client] = _draw_test(rows, apportion(own, 1, rng, room=available), rng)
+    tests = _deal(labels, np.stack([apportion(held[:, k], len(rows[k]), rng) for k in range(len(rows))], axis=1), rng)
+    for client, own in enumerate(held):
+        if len(tests[client]) == 0:
+            counts = apportion(own, 1, rng, room=available)
+            tests[client] = np.concatenate([rng.choice(r, n, replace=False) for r, n in zip(rows, counts, strict=True)])
     return tests
-
-
-def _draw_test(rows: list[np.ndarray], counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return np.concatenate([rng.choice(of_class, count, replace=False) for of_class, count in zip(rows, counts, strict=True)])

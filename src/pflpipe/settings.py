@@ -41,6 +41,8 @@ CONDITIONS = {
     "privacy.accountant": ("accountant", "{} accountant"),
 }
 NO_PRIVACY = "no privacy"
+# What a row has other words for: its method's label, its budget, its seed.
+_ELSEWHERE = {"method", "profile", "official_code", "departures", "seed", "privacy.epsilon", "privacy.noise_multiplier"}
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,10 @@ def layout(study: Study) -> Layout:
             if path in values:
                 found.setdefault(family, {})[values[path]] = None
         sets = [set(values) for values in found.values()]
-        if path in CONDITIONS and len(set().union(*sets)) == 1:
+        condition = not path.startswith("hyperparameters.")
+        if condition and len(set().union(*sets)) == 1:
             shared[path] = next(iter(sets[0]))
-        elif path in CONDITIONS and all(values == sets[0] for values in sets):
+        elif condition and all(values == sets[0] for values in sets):
             facets.append(path)
         elif any(len(values) > 1 for values in sets):
             labelled.append(path)
@@ -123,9 +126,9 @@ def layout(study: Study) -> Layout:
     per_method: dict[str, list[str]] = {}
     for row, values, indices in zip(members, flat, groups.values(), strict=True):
         name = _family_label(row)
-        words = [f"{_short(path)}={condition_text(values[path])}" for path in labelled if path in values]
+        words = [f"{heading(path)}={condition_text(values[path])}" for path in labelled if path in values]
         for path in fixed:
-            entry = f"{_short(path)}={condition_text(values[path])}" if path in values else ""
+            entry = f"{heading(path)}={condition_text(values[path])}" if path in values else ""
             if entry and entry not in per_method.setdefault(name, []):
                 per_method[name].append(entry)
         settings.append(
@@ -133,7 +136,7 @@ def layout(study: Study) -> Layout:
                 method=row.cell.method,
                 label=f"{name} {' '.join(words)}".strip(),
                 budget=_budget(row.cell),
-                facet={CONDITIONS[path][0]: condition_text(values.get(path), path) for path in facets},
+                facet={heading(path): condition_text(values.get(path), path) for path in facets},
                 indices=tuple(indices),
             )
         )
@@ -156,8 +159,7 @@ def _describe(cell: Cell) -> dict[str, Any]:
     return {
         path: tuple(value) if isinstance(value, list) else value
         for path, value in values.items()
-        if path.startswith("hyperparameters.")
-        or (path in CONDITIONS and not (cell.privacy.mechanism == "none" and path.startswith("privacy.")))
+        if path not in _ELSEWHERE and not (cell.privacy.mechanism == "none" and path.startswith("privacy."))
     }
 
 
@@ -175,8 +177,15 @@ def _budget(cell: Cell) -> str:
     return f"σ = {cell.privacy.noise_multiplier:g}"
 
 
-def _short(path: str) -> str:
-    return CONDITIONS[path][0] if path in CONDITIONS else path.removeprefix("hyperparameters.")
+def heading(path: str) -> str:
+    """Return a condition's or hyper-parameter's name as the heading of a column."""
+    return CONDITIONS[path][0] if path in CONDITIONS else path.partition(".")[2]
+
+
+def phrase(path: str, value: Any) -> str:
+    """Return words for a caption, e.g. ``T = 30 rounds``."""
+    words = CONDITIONS[path][1] if path in CONDITIONS else f"{heading(path)} {{}}"
+    return words.format(condition_text(value, path))
 
 
 def condition_text(value: Any, path: str = "") -> str:

@@ -69,7 +69,7 @@ class Simulation:
 
         ``others`` holds the schedules that a method must not see (``own`` points into the test set).
         """
-        sources = {name: self.test if name == "own" else self.train for name in work[0]}
+        sources = {name: self.test if name == "own" and not self.split.own_from_train else self.train for name in work[0]}
         sizes = [len(self.split.train[client]) for client in clients]
 
         def one(state: Tree, schedules: dict[str, Schedule], n: Tensor) -> Any:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from simulations import plan, simulation
 
 from pflpipe import cells, federated, trees
 from pflpipe.methods import feddpa as module
+from simulations import plan, simulation
 
 TAU, LAMBDA_1, LAMBDA_2, LR, CLIP = 0.3, 0.2, 0.4, 0.1, 0.05
 LINEAR = cells.Model("mlp", ())

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from simulations import open_plan, plan, simulation
 
 from pflpipe import federated
+from simulations import open_plan, plan, simulation
 
 BACKENDS = ["loop", "vmap"]
 
