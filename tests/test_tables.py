@@ -205,7 +205,7 @@ def test_a_partition_axis_makes_a_panel_of_every_partition(study: Study) -> None
     rows = [Row(dataclasses.replace(row.cell, partition=partition)) for row in study.rows for partition in partitions]
     assert list(layout(with_rows(study, rows)).facets) == [
         {"partition": "dirichlet", "α": "0.3"},
-        {"partition": "iid", "α": "–"},
+        {"partition": "iid", "α": "none"},
     ]
 
 

@@ -136,7 +136,7 @@ def layout(study: Study) -> Layout:
                 method=row.cell.method,
                 label=f"{name} {' '.join(words)}".strip(),
                 budget=_budget(row.cell),
-                facet={heading(path): condition_text(values.get(path), path) for path in facets},
+                facet={heading(path): condition_text(values[path], path) if path in values else "–" for path in facets},
                 indices=tuple(indices),
             )
         )
@@ -190,7 +190,7 @@ def phrase(path: str, value: Any) -> str:
 
 def condition_text(value: Any, path: str = "") -> str:
     if value is None:
-        return "–"
+        return "none"
     if path == "training.batch_size" and value == 0:
         return "all local data"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from pflpipe.settings import CONDITIONS, NO_PRIVACY, Layout, Setting, condition_text, layout
+from pflpipe.settings import NO_PRIVACY, Layout, Setting, layout, phrase
 
 if TYPE_CHECKING:
     from pflpipe.config import Study
@@ -171,7 +171,7 @@ def _largest(values: Iterable[Any]) -> float | None:
 
 def _caption(study: Study, plan: Layout, frame: pd.DataFrame) -> str:
     words = [
-        CONDITIONS[path][1].format(condition_text(value, path))
+        phrase(path, value)
         for path, value in plan.shared.items()
         if value is not None and not (path in ("training.momentum", "training.weight_decay") and value == 0)
     ]
@@ -269,7 +269,7 @@ def latex(summary: Summary) -> str:
 
 
 def _is_text(column: str) -> bool:
-    return column in ("method", "claim", "ε (central)", *(heading for heading, _ in CONDITIONS.values()))
+    return column not in (*METRIC_WORDS.values(), "n", "paper")
 
 
 def _tex_heading(text: str) -> str:
