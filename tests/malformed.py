@@ -144,6 +144,7 @@ CASES: dict[str, Case] = {
     "tabs": Case(text("  kind", "\tkind"), (IN_STUDY, "line 5", "not valid YAML")),
     "empty study": Case(raw("studies/good.yaml", b"# nothing\n"), (IN_STUDY, "empty")),
     "a study that is a list": Case(raw("studies/good.yaml", b"- a\n"), (IN_STUDY, "expected a mapping")),
+    "control characters": Case(raw("studies/good.yaml", b"title: \x07\n"), (IN_STUDY, "not valid YAML", "not allowed")),
     "not text": Case(raw("studies/good.yaml", b"\xff\xfe\x00"), (IN_STUDY, "not UTF-8")),
     "a circle of aliases": Case(raw("studies/good.yaml", b"title: &a [*a]\n"), (IN_STUDY, "nested")),
     "no config.yaml": Case(lambda folder: (folder / "config.yaml").unlink(), (IN_CONFIG, "No such file")),

@@ -380,10 +380,16 @@ def test_merge_keys_may_be_overridden(tmp_path):
     assert documents.read_yaml(tmp_path / "a.yaml")["c"] == {"d": {"x": 3, "y": 4}}
 
 
-def test_study_file_names_are_fit_for_targets(load):
-    shutil.copy("studies/good.yaml", "studies/not good.yaml")
+@pytest.mark.parametrize("name", ["not good", "all", "a.b"])
+def test_study_file_names_are_fit_for_targets(load, name):
+    shutil.copy("studies/good.yaml", f"studies/{name}.yaml")
     with pytest.raises(ConfigError, match="file name"):
-        config.load_study("not good")
+        config.load_study(name)
+
+
+def test_a_study_asked_for_by_a_wrong_name_is_guessed(load):
+    with pytest.raises(ConfigError, match="did you mean 'good'"):
+        config.load_study("goood")
 
 
 def test_printed_numbers_beside_the_study_are_missing(load):

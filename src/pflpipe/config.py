@@ -120,8 +120,8 @@ def load_study(name: str, folder: str | os.PathLike[str] = STUDIES) -> Study:
     if name not in known:
         raise ConfigError(f"study {name!r} does not exist in {folder}/", do=nearest(name, known))
     file = Path(folder) / f"{name}.yaml"
-    if not re.fullmatch(r"[A-Za-z0-9_]+", name):
-        raise ConfigError(f"{file}: a study's file name", got=name, expected="letters, digits and _")
+    if not re.fullmatch(r"[A-Za-z0-9_]+", name) or name == "all":  # all.csv joins the studies of config.yaml
+        raise ConfigError(f"{file}: a study's file name", got=name, expected="letters, digits and _, and another name than all")
     document = documents.read_yaml(file)
     documents.check_schema(document, "study", str(file))
     _check_entries(document, str(file))
