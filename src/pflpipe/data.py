@@ -342,10 +342,6 @@ def _check_shapes(place: str, arrays: dict[str, tuple[tuple[int, ...], np.dtype[
             if _image_shape(shape) != expected:
                 reason = f"as {dataset} has" if known else "as train_images has"
                 raise DataError(f"{place}: {key}", got=f"images {_image_shape(shape)}", expected=f"{expected}, {reason}")
-            if (dtype == np.uint8) != (arrays["train_images"][1] == np.uint8):
-                raise DataError(
-                    f"{place}: {key}", got=f"dtype {dtype}", expected=f"{arrays['train_images'][1]}, as train_images has"
-                )
         else:
             rows = arrays[f"{part}_images"][0][0]
             if shape != (rows,):
