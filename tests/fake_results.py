@@ -17,6 +17,7 @@ import numpy as np
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.config import Row, Study
 from pflpipe.files import write_json
+from pflpipe.partition import Split
 from pflpipe.seeds import numpy_rng
 
 ROUNDS = 4
@@ -170,16 +171,16 @@ def plan(cell: Cell) -> dict[str, Any]:
 
 def _write_partition(cell: Cell, path: Path, labels: np.ndarray) -> None:
     rng, clients = numpy_rng(cell.seed, "fake partition"), cell.partition.clients
-    bounds = np.sort(rng.choice(np.arange(1, len(labels)), clients - 1, replace=False))
-    arrays: dict[str, np.ndarray] = {"common_index": np.arange(100)}
     order = np.argsort(labels, kind="stable")
-    validation, train = order[::10], np.delete(order, np.s_[::10])
-    for split, index in {"train": train, "validation": validation, "test": np.arange(100)}.items():
-        inner = np.minimum(bounds * len(index) // len(labels), len(index))
-        arrays[f"{split}_index"] = index
-        arrays[f"{split}_offsets"] = np.concatenate([[0], inner, [len(index)]])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **arrays)
+    bounds = np.sort(rng.choice(np.arange(3, len(labels) - 3), clients - 1, replace=False))
+    shares = np.split(order, bounds)
+    Split(
+        train=[share[2:] for share in shares],
+        validation=[share[1:2] for share in shares],
+        test=[share[:1] for share in shares],
+        common=np.arange(100),
+        own_from_train=True,
+    ).save(path)
 
 
 def write_csv(path: Path, header: str, lines: Sequence[Sequence[Any]]) -> None:

@@ -107,11 +107,11 @@ def layout(study: Study) -> Layout:
     facets, labelled, fixed = [], [], []
     shared: dict[str, Any] = {}
     for path in dict.fromkeys(path for values in flat for path in values):
-        found: dict[Any, dict[Any, None]] = {}
+        found: dict[Any, set[Any]] = {}
         for family, values in zip(families, flat, strict=True):
             if path in values:
-                found.setdefault(family, {})[values[path]] = None
-        sets = [set(values) for values in found.values()]
+                found.setdefault(family, set()).add(values[path])
+        sets = list(found.values())
         condition = not path.startswith("hyperparameters.")
         if condition and len(set().union(*sets)) == 1:
             shared[path] = next(iter(sets[0]))
@@ -126,9 +126,9 @@ def layout(study: Study) -> Layout:
     per_method: dict[str, list[str]] = {}
     for row, values, indices in zip(members, flat, groups.values(), strict=True):
         name = _family_label(row)
-        words = [f"{heading(path)}={condition_text(values[path])}" for path in labelled if path in values]
+        words = [f"{heading(path)}={condition_text(values[path], path)}" for path in labelled if path in values]
         for path in fixed:
-            entry = f"{heading(path)}={condition_text(values[path])}" if path in values else ""
+            entry = f"{heading(path)}={condition_text(values[path], path)}" if path in values else ""
             if entry and entry not in per_method.setdefault(name, []):
                 per_method[name].append(entry)
         settings.append(
