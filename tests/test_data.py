@@ -582,16 +582,30 @@ def test_an_unfinished_data_file_is_not_taken_for_a_finished_one(tmp_path):
         load_arrays(tmp_path / "own.npz")
 
 
-def test_nothing_is_unpickled(tmp_path):
-    class Bomb:
-        def __reduce__(self):
-            return (Path.touch, (tmp_path / "exploded",))
-
-    np.savez(tmp_path / "own.npz", **own(train_users=np.array([Bomb()] * 6, dtype=object)))
+@pytest.mark.parametrize("key", ["train_images", "train_labels", "test_users", "classes"])
+def test_pickled_objects_are_refused_and_never_loaded(key, tmp_path):
+    np.savez(tmp_path / "own.npz", **own() | {key: bomb(tmp_path)})
     for attempt in (describe, lambda *a: prepare(*a, tmp_path, tmp_path / "out.npz")):
-        with pytest.raises(DataError, match="pickled"):
+        with pytest.raises(DataError, match=f"{key}; got 'pickled"):
             attempt("mine", tmp_path / "own.npz")
     assert not (tmp_path / "exploded").exists()
+
+
+def test_other_arrays_in_the_file_are_not_read(tmp_path):
+    np.savez(tmp_path / "own.npz", **own() | {"notes": bomb(tmp_path)})
+    prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
+    assert describe("mine", tmp_path / "own.npz") == read_header(tmp_path / "out.npz")
+    assert not (tmp_path / "exploded").exists()
+
+
+def bomb(folder: Path) -> np.ndarray:
+    """An array that makes a file when it is unpickled."""
+
+    class Bomb:
+        def __reduce__(self):
+            return (Path.touch, (folder / "exploded",))
+
+    return np.array([Bomb()] * 6, dtype=object)
 
 
 # --- normalise -------------------------------------------------------------------------------------------

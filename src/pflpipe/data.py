@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ TEST_FRACTION = 0.2  # of a source without a test set
 IMAGES = ("train_images", "test_images")
 LABELS = ("train_labels", "test_labels")
 USERS = ("train_users", "test_users")
+KEYS = (*IMAGES, *LABELS, *USERS, "classes")  # whatever else a user's file holds is not read
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
     """
     shapes = _shapes(path)
     _check_shapes(str(path), shapes, dataset)
-    small = _read(path, [key for key in shapes if key not in IMAGES])
+    small = _read(path, set(shapes) - set(IMAGES))
     classes = _check_labels(str(path), small, dataset)
     users = small.get("train_users")
     sizes = np.unique(users, return_counts=True)[1] if users is not None else np.array([len(small["train_labels"])])
@@ -156,7 +158,7 @@ def load_arrays(path: Path) -> Arrays:
     missing = {*IMAGES, *LABELS, "classes"} - set(shapes)
     if missing:
         raise DataError(f"{path}: {min(missing)} is missing", do="make the file with workflow/scripts/data.py")
-    raw = _read(path, list(shapes))
+    raw = _read(path, shapes)
     parts: dict[str, Any] = {key: raw[key] for key in (*IMAGES, *LABELS, *USERS) if key in raw}
     return Arrays(**parts, classes=int(raw["classes"]))
 
@@ -177,7 +179,7 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
     if source is not None and not source.is_dir():
         shapes = _shapes(source)
         _check_shapes(str(source), shapes, dataset)
-        raw, place = _read(source, list(shapes)), str(source)
+        raw, place = _read(source, shapes), str(source)
     elif info(dataset).needs_network:
         raw = downloads.read_original(
             dataset, source or downloads_dir, target.parent if source else downloads_dir, may_download=source is None
@@ -299,11 +301,11 @@ def _shapes(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     return headers
 
 
-def _read(path: Path, keys: list[str]) -> dict[str, np.ndarray]:
+def _read(path: Path, keys: Container[str]) -> dict[str, np.ndarray]:
     """Read arrays of an .npz file whose headers were read; pickled objects are refused, never loaded."""
     try:
         with np.load(path, allow_pickle=False) as bundle:
-            return {key: bundle[key] for key in keys}
+            return {key: bundle[key] for key in KEYS if key in keys}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         do = "write the file again; for text use dtype 'U', for images one array, no lists of arrays"
         raise DataError(
@@ -324,11 +326,8 @@ def _check_shapes(place: str, arrays: dict[str, tuple[tuple[int, ...], np.dtype[
     if USERS[0] in arrays and (USERS[1] in arrays) != (IMAGES[1] in arrays):
         raise DataError(f"{place}: test_users", expected="one user for each test image, as for the training images")
     known = DATASETS.get(dataset or "")
-    for key in (*IMAGES, *LABELS, *USERS):
-        if key not in arrays:
-            continue
+    for key in (key for key in KEYS if key in arrays):
         shape, dtype = arrays[key]
-        part = key.split("_")[0]
         if dtype.hasobject:
             raise DataError(
                 f"{place}: {key}",
@@ -336,13 +335,17 @@ def _check_shapes(place: str, arrays: dict[str, tuple[tuple[int, ...], np.dtype[
                 expected="a plain array",
                 do="store it with a number or 'U' dtype",
             )
-        if key in IMAGES:
+        if key == "classes":
+            if shape != () or dtype.kind not in "iu":
+                raise DataError(f"{place}: classes", got=f"{dtype} {list(shape)}", expected="one integer")
+        elif key in IMAGES:
             _check_image_shape(f"{place}: {key}", shape, dtype)
             expected = known.image_shape if known else _image_shape(arrays["train_images"][0])
             if _image_shape(shape) != expected:
                 reason = f"as {dataset} has" if known else "as train_images has"
                 raise DataError(f"{place}: {key}", got=f"images {_image_shape(shape)}", expected=f"{expected}, {reason}")
         else:
+            part = key.split("_")[0]
             rows = arrays[f"{part}_images"][0][0]
             if shape != (rows,):
                 raise DataError(
@@ -372,8 +375,6 @@ def _check_labels(place: str, raw: dict[str, np.ndarray], dataset: str | None) -
     """Check labels, classes and users by value; return the number of classes."""
     highest = max(int(raw[key].max()) for key in LABELS if key in raw)
     rows = len(raw["train_labels"])
-    if "classes" in raw and (raw["classes"].shape != () or raw["classes"].dtype.kind not in "iu"):
-        raise DataError(f"{place}: classes", got=f"{raw['classes'].dtype} {list(raw['classes'].shape)}", expected="one integer")
     known = DATASETS.get(dataset or "")
     classes = known.classes if known else int(raw["classes"]) if "classes" in raw else highest + 1
     if classes < 2:
