@@ -1,0 +1,169 @@
+"""What the Snakefile asks of pflpipe: which run a file name stands for, which files of code a job runs, who else is at work.
+
+Nothing here computes a result, and no script of the pipeline imports it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import socket
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TextIO
+from urllib.parse import urlsplit, urlunsplit
+
+from pflpipe import sources
+from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.config import Config, Study, load_study, study_names, validate
+from pflpipe.errors import ConfigError, PflpipeError, nearest
+from pflpipe.files import canonical_json
+
+
+class Project:
+    """The studies behind a workflow, read when they are first needed, so that a broken one disturbs only those who ask for it.
+
+    Args:
+        settings: config.yaml as Snakemake merged it.
+        root: folder of the Snakefile, relative to the working directory.
+        thorough: whether a study is checked against the data it needs as well.
+    """
+
+    def __init__(self, settings: Config, root: Path, thorough: bool) -> None:
+        self.settings = settings
+        self.root = root
+        self.thorough = thorough
+        self._studies: dict[str, Study] = {}
+        self._cells: dict[str, Cell] = {}
+        self._partitions: dict[str, Cell] = {}
+        self._plans: dict[str, Cell] = {}
+
+    def check(self) -> None:
+        """Check the settings and the studies that they name, as ``pflpipe validate`` does; raises the same errors."""
+        for study in validate(self.settings).values():
+            self._add(study)
+
+    def study(self, name: str) -> Study:
+        """Return a study; raises ConfigError when there is none of that name or it says something impossible."""
+        if name not in self._studies:
+            self._add(validate(self.settings, [name])[name] if self.thorough else load_study(name))
+        return self._studies[name]
+
+    def cells(self, study: str, method: str) -> list[Cell]:
+        """Return the cells of one method of a study."""
+        found = [cell for cell in self.study(study).cells if cell.method == method]
+        if not found:
+            raise ConfigError(f"study {study!r} has no method {method!r}", do=nearest(method, self.study(study).methods))
+        return found
+
+    def cell(self, name: str) -> Cell:
+        """Return the cell with this id."""
+        return self._find(self._cells, name)
+
+    def partition(self, name: str) -> Cell:
+        """Return a cell that uses the partition with this id."""
+        return self._find(self._partitions, name)
+
+    def plan(self, name: str) -> Cell:
+        """Return a cell that uses the plan with this id."""
+        return self._find(self._plans, name)
+
+    def _add(self, study: Study) -> None:
+        self._studies[study.name] = study
+        for cell in study.cells:
+            self._cells[cell.id] = cell
+            self._partitions.setdefault(cell.partition_id, cell)
+            self._plans.setdefault(cell.plan_id, cell)
+
+    def _find(self, index: Mapping[str, Cell], name: str) -> Cell:
+        # A job on a cluster starts its own snakemake, which is asked for one file and not told which study wants it.
+        for study in (*self.settings.studies, *study_names()):
+            if name in index:
+                break
+            with contextlib.suppress(PflpipeError):
+                self.study(study)
+        if name not in index:
+            raise ConfigError(f"no study contains {name!r}", do="ask for results/tables/<study>.csv instead")
+        return index[name]
+
+    def code(self, script: str, methods: Iterable[str] = ()) -> list[str]:
+        """Return the files of the package that a script of ``workflow/scripts`` runs when it is asked for these methods."""
+        package = self.root / "src" / "pflpipe"
+        files = set(sources.closure(self.root / "workflow" / "scripts" / f"{script}.py", package))
+        for method in methods:
+            files.update(sources.closure(package / "methods" / f"{method}.py", package))
+        return sorted(str(file) for file in files if file.is_relative_to(package))
+
+
+def partition_request(cell: Cell) -> str:
+    """Return the JSON of a cell that holds what its partition depends on and nothing else, so that all who share it agree."""
+    shared = Cell(cell.dataset, cell.partition, Model(""), Training(0, 0, 0, "", 0.0), Privacy(), method="", seed=cell.seed)
+    return canonical_json(shared.to_dict())
+
+
+def plan_request(cell: Cell) -> str:
+    """Return the JSON of a cell that holds what its plan depends on and nothing else, so that all who share it agree."""
+    sizes = cell.plan_needs_partition
+    training = Training(
+        rounds=cell.training.rounds,
+        local_epochs=cell.training.local_epochs if sizes else 0,
+        batch_size=cell.training.batch_size if sizes else 0,
+        optimizer="",
+        lr=0.0,
+        sample_rate=cell.training.sample_rate,
+    )
+    shared = Cell(
+        dataset=cell.dataset if sizes else "",
+        partition=cell.partition if sizes else Partition("", cell.partition.clients),
+        model=Model(""),
+        training=training,
+        privacy=cell.privacy,
+        method="",
+        departures=cell.departures,
+        seed=cell.seed if sizes else 0,
+    )
+    return canonical_json(shared.to_dict())
+
+
+def without_credentials(uri: str) -> str:
+    """Return an address without user name, password and query, fit for a log."""
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+
+
+def enter(folder: Path, markers: Path) -> TextIO:
+    """Mark that a snakemake is at work here, and if it is the only one, take away what earlier ones left behind.
+
+    That is the lock of a run that died of ``kill -9`` (Snakemake would refuse to start until ``--unlock``), and the markers of
+    studies that could not be brought to MLflow (so that this run tries again). The kernel drops the mark when its process
+    dies, however it dies. Not every file system shows the marks of other hosts, so a lock is taken away only on the host that
+    left it.
+
+    Args:
+        folder: Snakemake's own folder, ``.snakemake``.
+        markers: folder of the markers that track.py writes.
+
+    Returns:
+        the mark, to be kept open as long as the process lives.
+    """
+    folder.mkdir(exist_ok=True)
+    mark = open(folder / "pflpipe.host", "a+", encoding="utf-8")  # noqa: SIM115 (closing it would drop the mark)
+    with contextlib.suppress(OSError):  # somebody else is here, or the file system has no locks: leave all as it is
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locks = list((folder / "locks").glob("*.lock"))
+        mark.seek(0)
+        if not locks or mark.read() == socket.gethostname():
+            if locks:
+                print("Removing the lock of a run that was killed.", file=sys.stderr)
+            for lock in locks:
+                lock.unlink()
+            for marker in markers.glob("*.done"):
+                if marker.read_text(encoding="utf-8").startswith("pending"):
+                    marker.unlink()
+            mark.truncate(0)
+            mark.write(socket.gethostname())
+            mark.flush()
+    with contextlib.suppress(OSError):
+        fcntl.flock(mark, fcntl.LOCK_SH)
+    return mark

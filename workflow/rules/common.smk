@@ -1,0 +1,138 @@
+# What the rules share: the settings, the meaning of the wildcards, the names of the files.
+import os
+import sys
+from pathlib import Path
+
+from snakemake.utils import update_config
+
+# The workflow runs the code beside it, with the Python that runs snakemake (or that of a rule's conda environment, which
+# comes first once it is activated), whatever else is installed.
+ROOT = Path(os.path.relpath(workflow.basedir))
+sys.path.insert(0, str(Path(workflow.basedir) / "src"))
+os.environ.update(
+    PATH=os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    ),
+    PYTHONPATH=os.pathsep.join(
+        [str(Path(workflow.basedir) / "src"), os.environ.get("PYTHONPATH", "")]
+    ),
+)
+
+from pflpipe import config as configuration, paper
+from pflpipe.documents import read_yaml
+from pflpipe.errors import PflpipeError
+from pflpipe.files import canonical_json
+from pflpipe.workflow import (
+    Project,
+    enter,
+    partition_request,
+    plan_request,
+    without_credentials,
+)
+
+FIGURES = ("privacy_utility", "convergence", "partition", "noise")
+
+
+wildcard_constraints:
+    figure="|".join(FIGURES),
+    study=r"(?!all\b)\w+",
+    method=r"\w+",
+    dataset=r"[a-z0-9_]+",
+    cell=r"[\w.+-]+",
+    partition=r"[\w.+-]+",
+    plan=r"[\w.+-]+",
+
+
+def stop(error):
+    """Ends snakemake with the line and the exit code of `pflpipe validate`; no job has started when this is called."""
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    # Snakemake turns exceptions of input functions, SystemExit too, into its own report and exit code 1.
+    os._exit(error.exit_code)
+
+
+def answer(question, *arguments):
+    """Calls `question`; a user's mistake ends snakemake."""
+    try:
+        return question(*arguments)
+    except PflpipeError as error:
+        stop(error)
+
+
+def read_settings():
+    """Reads config.yaml strictly, lays --configfile and --config over it as Snakemake would, and checks the result."""
+    values = (
+        {} if config and not Path("config.yaml").exists() else read_yaml("config.yaml")
+    )
+    update_config(values, config)
+    return configuration.parse(values)
+
+
+SETTINGS = answer(read_settings)
+DATA, RESULTS = str(SETTINGS.data_dir), str(SETTINGS.results_dir)
+# Passwords in an address stay out of commands and parameters: jobs find it in the environment.
+TRACKING = os.environ.get("MLFLOW_TRACKING_URI") or SETTINGS.tracking_uri
+if TRACKING:
+    os.environ.update(MLFLOW_TRACKING_URI=TRACKING)
+SCRIPTS = ROOT / "workflow" / "scripts"
+# Files of a cell, for `each`.
+DATASET = f"{DATA}/{{dataset}}.npz"
+PARTITION = f"{RESULTS}/partitions/{{partition}}.npz"
+PLAN = f"{RESULTS}/plans/{{plan}}.json"
+RUN = f"{RESULTS}/runs/{{cell}}"
+
+# A job on a cluster starts a snakemake of its own, which neither checks again nor cleans up.
+PROJECT = Project(SETTINGS, ROOT, thorough=workflow.is_main_process)
+if workflow.is_main_process:
+    PRESENCE = enter(Path(".snakemake"), SETTINGS.results_dir / "tracking")
+    answer(PROJECT.check)
+
+
+def cells_of(wildcards):
+    """Returns the cells that the wildcards name: the one of an id, those of a method of a study, or all of a study."""
+    for kind in ("cell", "partition", "plan"):
+        if kind in wildcards.keys():
+            return [answer(getattr(PROJECT, kind), wildcards.get(kind))]
+    if "method" in wildcards.keys():
+        return answer(PROJECT.cells, wildcards.study, wildcards.method)
+    return answer(PROJECT.study, wildcards.study).cells
+
+
+def each(pattern, cells):
+    """Returns the path of every cell, each path once."""
+    ids = [
+        {
+            "cell": cell.id,
+            "partition": cell.partition_id,
+            "plan": cell.plan_id,
+            "dataset": cell.dataset,
+        }
+        for cell in cells
+    ]
+    return list(dict.fromkeys(pattern.format(**names) for names in ids))
+
+
+def methods_of(wildcards):
+    """Returns the methods of the cells that the wildcards name."""
+    return {cell.method for cell in cells_of(wildcards)}
+
+
+def files_of_study(study):
+    """Returns the YAML files that say what a study is: its own, and the printed numbers if it compares with them."""
+    printed = any(row.paper_metric for row in answer(PROJECT.study, study).rows)
+    return [f"{configuration.STUDIES}/{study}.yaml"] + [
+        f"{configuration.STUDIES}/{paper.FILE}"
+    ] * printed
+
+
+def scores_of(wildcards):
+    """Returns the score files of a study."""
+    return [
+        f"{RESULTS}/scores/{wildcards.study}/{method}.csv"
+        for method in answer(PROJECT.study, wildcards.study).methods
+    ]
+
+
+def figures_of(study):
+    """Returns the figures of a study."""
+    return [f"{RESULTS}/figures/{study}/{figure}.png" for figure in FIGURES]

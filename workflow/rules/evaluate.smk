@@ -1,0 +1,34 @@
+# results/scores/<study>/<method>.csv: what every client gets out of the trained models, one row per cell and client.
+rule evaluate:
+    input:
+        script=SCRIPTS / "evaluate.py",
+        code=lambda wc: PROJECT.code("evaluate", methods_of(wc)),
+        runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),
+        states=lambda wc: each(f"{RUN}/state.pt", cells_of(wc)),
+        plans=lambda wc: each(PLAN, cells_of(wc)),
+        partitions=lambda wc: each(PARTITION, cells_of(wc)),
+        data=lambda wc: each(DATASET, cells_of(wc)),
+    output:
+        f"{RESULTS}/scores/{{study}}/{{method}}.csv",
+    log:
+        "logs/evaluate/{study}/{method}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/evaluate/{{study}}/{{method}}.tsv"
+    conda:
+        "../../envs/pflpipe.yaml"
+    threads: 1
+    resources:
+        mem_mb=lambda wc, input, attempt: attempt * max(2000, int(20 * input.size_mb)),
+        runtime=lambda wc, attempt: attempt * 120,
+        gpu=int(SETTINGS.device.startswith("cuda")),
+        device=SETTINGS.device,
+        backend=SETTINGS.backend,
+    params:
+        cells=lambda wc: each("{cell}", cells_of(wc)),
+        data=lambda wc: DATA,
+        results=lambda wc: RESULTS,
+    message:
+        "Testing {wildcards.method} of {wildcards.study}"
+    shell:
+        "python {input.script} --cells {params.cells:q} --data {params.data:q} --results {params.results:q} --out {output:q}"
+        " --device {resources.device} --backend {resources.backend} > {log} 2>&1"

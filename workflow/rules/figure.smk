@@ -1,0 +1,33 @@
+# results/figures/<study>/<figure>.png, .svg: what the table says, as a picture.
+rule figure:
+    input:
+        script=SCRIPTS / "figure.py",
+        code=PROJECT.code("figure"),
+        study=lambda wc: files_of_study(wc.study),
+        scores=lambda wc: scores_of(wc),
+        rounds=lambda wc: each(f"{RUN}/rounds.csv", cells_of(wc)),
+        timing=lambda wc: each(f"{RUN}/timing.csv", cells_of(wc)),
+        runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),
+        plans=lambda wc: each(PLAN, cells_of(wc)),
+        partitions=lambda wc: each(PARTITION, cells_of(wc)),
+        data=lambda wc: each(DATASET, cells_of(wc)),
+    output:
+        png=report(
+            f"{RESULTS}/figures/{{study}}/{{figure}}.png",
+            caption="../report/figure.rst",
+            category="{study}",
+            labels={"what": "figure: {figure}"},
+        ),
+        svg=f"{RESULTS}/figures/{{study}}/{{figure}}.svg",
+    log:
+        "logs/figure/{study}/{figure}.log",
+    conda:
+        "../../envs/pflpipe.yaml"
+    params:
+        data=lambda wc: DATA,
+        results=lambda wc: RESULTS,
+    message:
+        "Figure {wildcards.figure} of {wildcards.study}"
+    shell:
+        "python {input.script} --study {wildcards.study} --kind {wildcards.figure} --results {params.results:q}"
+        " --data {params.data:q} --out {output.png:q} > {log} 2>&1"

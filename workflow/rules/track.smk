@@ -1,0 +1,30 @@
+# results/tracking/<study>.done: the study's runs are in MLflow. One job, one writer. A server that does not answer leaves a
+# marker that starts with "pending", which the next snakemake takes away (common.smk), so that it tries again.
+rule track:
+    input:
+        script=SCRIPTS / "track.py",
+        code=PROJECT.code("track"),
+        study=lambda wc: files_of_study(wc.study),
+        table=f"{RESULTS}/tables/{{study}}.csv",
+        summary=f"{RESULTS}/tables/{{study}}.md",
+        scores=lambda wc: scores_of(wc),
+        rounds=lambda wc: each(f"{RUN}/rounds.csv", cells_of(wc)),
+        timing=lambda wc: each(f"{RUN}/timing.csv", cells_of(wc)),
+        runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),
+        plans=lambda wc: each(PLAN, cells_of(wc)),
+        figures=lambda wc: figures_of(wc.study),
+    output:
+        f"{RESULTS}/tracking/{{study}}.done",
+    log:
+        "logs/track/{study}.log",
+    conda:
+        "../../envs/pflpipe.yaml"
+    params:
+        results=lambda wc: RESULTS,
+        # Without name and password, which the script takes from the environment.
+        uri=without_credentials(TRACKING or "default"),
+    message:
+        "MLflow runs of {wildcards.study}"
+    shell:
+        "python {input.script} --study {wildcards.study} --results {params.results:q} --out {output:q} > {log} 2>&1"
+        " && {{ grep ^warning: {log} >&2 || true; }}"

@@ -1,0 +1,39 @@
+# results/runs/<cell>/: one training run, the same for every study that contains the cell.
+rule train:
+    input:
+        script=SCRIPTS / "train.py",
+        code=lambda wc: PROJECT.code("train", methods_of(wc)),
+        plan=lambda wc: each(PLAN, cells_of(wc)),
+        partition=lambda wc: each(PARTITION, cells_of(wc)),
+        data=lambda wc: each(DATASET, cells_of(wc)),
+    output:
+        rounds=f"{RUN}/rounds.csv",
+        timing=f"{RUN}/timing.csv",
+        state=f"{RUN}/state.pt",
+        run=f"{RUN}/run.json",
+    log:
+        "logs/train/{cell}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/train/{{cell}}.tsv"
+    conda:
+        "../../envs/pflpipe.yaml"
+    threads: 1
+    # How a run is computed is a resource and not a parameter: changing it repeats nothing that is done.
+    resources:
+        mem_mb=lambda wc, input, attempt: attempt * max(2000, int(20 * input.size_mb)),
+        runtime=lambda wc, attempt: attempt * 240,
+        gpu=int(SETTINGS.device.startswith("cuda")),
+        device=SETTINGS.device,
+        backend=SETTINGS.backend,
+        checkpoint_seconds=str(SETTINGS.checkpoint_seconds),
+    params:
+        cell=lambda wc: canonical_json(cells_of(wc)[0].to_dict()),
+        out=lambda wc, output: os.path.dirname(output.run),
+        checkpoints=f"{RESULTS}/checkpoints",
+    message:
+        "Training {wildcards.cell}"
+    shell:
+        "python {input.script} --cell {params.cell:q} --plan {input.plan:q} --partition {input.partition:q}"
+        " --data {input.data:q} --out {params.out:q} --checkpoints {params.checkpoints:q}"
+        " --checkpoint-seconds {resources.checkpoint_seconds} --device {resources.device} --backend {resources.backend}"
+        " > {log} 2>&1"

@@ -1,0 +1,33 @@
+"""Test trained cells client by client: results/scores/<study>/<method>.csv."""
+
+import argparse
+from pathlib import Path
+
+from pflpipe.cells import Cell
+from pflpipe.cli import run_script
+from pflpipe.evaluate import evaluate_cells
+from pflpipe.files import read_json
+from pflpipe.runs import Inputs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cells", nargs="+", required=True, help="ids of trained cells")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder with runs/, plans/ and partitions/")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder with <dataset>.npz")
+    parser.add_argument("--out", type=Path, required=True, help="the .csv file to write")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index>")
+    parser.add_argument("--backend", default="auto", choices=("auto", "loop", "vmap"), help="how clients are computed")
+    args = parser.parse_args()
+    places = []
+    for run in (args.results / "runs" / name for name in args.cells):
+        cell = Cell.from_dict(read_json(run / "run.json")["cell"])
+        plan, partition = (
+            args.results / "plans" / f"{cell.plan_id}.json",
+            args.results / "partitions" / f"{cell.partition_id}.npz",
+        )
+        places.append((cell, Inputs(plan, partition, args.data / f"{cell.dataset}.npz"), run))
+    evaluate_cells(places, args.out, device=args.device, backend=args.backend)
+
+
+run_script(main)
