@@ -189,6 +189,7 @@ def phrase(path: str, value: Any) -> str:
 
 
 def condition_text(value: Any, path: str = "") -> str:
+    """Return one value of a condition in words, for titles and table heads."""
     if value is None:
         return "none"
     if path == "training.batch_size" and value == 0:
