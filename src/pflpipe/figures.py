@@ -6,7 +6,6 @@ give the same bytes. A missing, infinite or diverged value leaves a gap or a mar
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,12 +19,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from pflpipe.files import atomic, read_json
 from pflpipe.partition import Split
 from pflpipe.settings import NO_PRIVACY, Layout, Setting, layout
-from pflpipe.summary import METRIC_WORDS, round_up
+from pflpipe.summary import METRIC_WORDS, largest, round_up
 from pflpipe.tables import existing, tidy
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ _METHODS = (
     "appfl",
 )
 # fmt: on
+_WEIGHTS = {"noise": {"linewidth": 3.0, "alpha": 0.4}, "signal": {"linewidth": 0.0, "alpha": 1.0}}
 _DASHES = ("-", "--", ":", "-.")
 _HEAT = LinearSegmentedColormap.from_list("counts", ["#ffffff", "#bfd9ec", "#56a0d3", "#0b559f", "#08264d"])
 
@@ -126,7 +126,8 @@ def privacy_utility(study: Study, results: Path, data: Path) -> Figure:
     style = _Style(plan)
     metrics = [name for name in ("personal_own", "global_common") if frame[name].notna().any()] or ["personal_own"]
     figure, grid = _grid(len(plan.facets), len(metrics), width=4.4, height=3.0, sharex=True)
-    edge = _Edge(itertools.chain(frame["epsilon_central"], frame["epsilon_nominal"]))
+    every = [frame.iloc[list(setting.indices)] for setting in plan.settings]
+    edge = _Edge(largest(rows[name]) for rows in every for name in ("epsilon_central", "epsilon_nominal"))
     handles: dict[str, Any] = {}
     for row, facet in enumerate(plan.facets):
         lines: dict[str, list[tuple[Setting, pd.DataFrame]]] = {}
@@ -138,7 +139,7 @@ def privacy_utility(study: Study, results: Path, data: Path) -> Figure:
             axes: Axes = grid[row, column]
             for label, parts in lines.items():
                 if label in private:
-                    shift = 1.02 ** (private.index(label) - (len(private) - 1) / 2)
+                    shift = 1.035 ** (private.index(label) - (len(private) - 1) / 2)
                     handle = _curve(axes, parts, metric, style, edge, shift)
                 else:
                     handle = _band(axes, parts[0], metric, style)
@@ -148,7 +149,8 @@ def privacy_utility(study: Study, results: Path, data: Path) -> Figure:
             axes.set_title(facet_title(facet))
             axes.set_ylabel(f"{METRIC_WORDS[metric]} accuracy (%)")
             if row == len(plan.facets) - 1:
-                axes.set_xlabel("honest ε, central trust (log scale)")
+                delta = plan.shared.get("privacy.delta")
+                axes.set_xlabel(f"honest ε{f' at δ = {delta:g}' if delta else ''}, central trust (log scale)")
     if (frame["claim"] == "nominal").any():
         handles["nominal claim"] = Line2D([], [], color="#555555", marker="o", markerfacecolor="white", linestyle=":")
     _legend(figure, handles)
@@ -161,10 +163,10 @@ def facet_title(facet: Mapping[str, str]) -> str:
 
 
 class _Edge:
-    """A logarithmic epsilon axis whose right edge stands for infinity."""
+    """A logarithmic epsilon axis whose right edge stands for infinity; ticks stand where points do."""
 
-    def __init__(self, epsilons: Iterable[Any]) -> None:
-        values = sorted({float(value) for value in epsilons if pd.notna(value)})
+    def __init__(self, epsilons: Iterable[float | None]) -> None:
+        values = sorted({value for value in epsilons if value is not None})
         self.finite = [value for value in values if 0 < value < math.inf] or [1.0]
         self.infinity = self.finite[-1] * max(2.5, (self.finite[-1] / self.finite[0]) ** 0.35)
 
@@ -172,14 +174,17 @@ class _Edge:
         return epsilon if math.isfinite(epsilon) else self.infinity
 
     def dress(self, axes: Axes) -> None:
+        left, right = self.finite[0] / 1.35, self.infinity * 1.25
+        ticks: list[float] = []
+        for value in self.finite:
+            if not ticks or math.log(value / ticks[-1]) > 0.08 * math.log(right / left):
+                ticks.append(value)
         axes.set_xscale("log")
-        axes.set_xlim(self.finite[0] / 1.35, self.infinity * 1.25)
-        few = self.finite if len(self.finite) <= 6 else self.finite[:: math.ceil(len(self.finite) / 6)]
-        far = [value for at, value in enumerate(few) if at == 0 or value > 1.12 * few[at - 1]]
-        axes.xaxis.set_major_locator(FixedLocator([*far, self.infinity]))
+        axes.set_xlim(left, right)
+        axes.xaxis.set_major_locator(FixedLocator([*ticks, self.infinity]))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticklabels([*map(round_up, far), "∞"])
-        axes.axvspan(self.infinity / 1.25, self.infinity * 1.25, color="#f3f3f3", zorder=0)
+        axes.set_xticklabels([*map(round_up, ticks), "∞"])
+        axes.axvspan(self.infinity / 1.25, right, color="#f3f3f3", zorder=0)
 
 
 def _curve(
@@ -187,10 +192,10 @@ def _curve(
 ) -> Line2D | None:
     points = []
     for _, rows in parts:
-        values, epsilon = rows[metric].dropna().astype(float), rows["epsilon_central"].dropna().astype(float)
-        if len(values) and len(epsilon):
-            claimed = rows["epsilon_nominal"].dropna().astype(float).max()
-            points.append((edge.place(epsilon.max()) * shift, values.mean(), values.std(), claimed))
+        values, epsilon = rows[metric].dropna().astype(float), largest(rows["epsilon_central"])
+        if len(values) and epsilon is not None:
+            claimed = largest(rows["epsilon_nominal"])
+            points.append((edge.place(epsilon) * shift, values.mean(), values.std(), math.nan if claimed is None else claimed))
     if not points:
         return None
     look = style(parts[0][0])
@@ -202,14 +207,8 @@ def _curve(
             if not math.isnan(claimed):
                 axes.plot([claimed, x], [y, y], color=look["color"], linestyle=":", linewidth=1, zorder=1)
                 axes.plot([claimed], [y], color=look["color"], marker="|", linestyle="none", zorder=1)
-                axes.annotate(
-                    f"claims {round_up(claimed)}",
-                    (claimed, y),
-                    (3, 2),
-                    textcoords="offset points",
-                    fontsize=7,
-                    color=look["color"],
-                )
+                words: Any = {"textcoords": "offset points", "fontsize": 7, "color": look["color"], "ha": "right"}
+                axes.annotate(f"claims {round_up(claimed)}", (x, y), (-5, 3), **words)
     handle: Line2D = axes.errorbar(xs, ys, yerr=np.nan_to_num(deviations), capsize=2.5, **look).lines[0]
     return handle
 
@@ -221,7 +220,7 @@ def _band(axes: Axes, part: tuple[Setting, pd.DataFrame], metric: str, style: _S
         return None
     look = style(setting)
     mean, deviation = values.mean(), np.nan_to_num(values.std())
-    axes.axhspan(mean - deviation, mean + deviation, color=look["color"], alpha=0.15, linewidth=0)
+    axes.axhspan(mean - deviation, mean + deviation, color=look["color"], alpha=0.1, linewidth=0)
     return axes.axhline(mean, color=look["color"], linestyle="--" if setting.method == "local_only" else "-.")
 
 
@@ -232,23 +231,26 @@ def convergence(study: Study, results: Path, data: Path) -> Figure:
     """Mean training loss of the drawn clients by round, mean over seeds with the range of the seeds; × marks a divergence."""
     plan = layout(study)
     style, budgets = _Style(plan), _budgets(plan)
-    figure, grid = _grid(len(plan.facets), len(budgets), width=3.1, height=2.5, sharex=True, sharey=True)
+    figure, grid = _grid(len(plan.facets), len(budgets), width=3.1, height=2.5, sharex=True)
     handles: dict[str, Any] = {}
     diverged: Line2D | None = None
-    ends: list[float] = []
     for axes, facet, budget in _panels(grid, plan, budgets):
-        for setting in plan.settings:
-            if setting.budget == budget and setting.belongs(facet):
-                losses = _rounds(study, setting, results)["loss"]
-                look = style(setting)
-                ends += _seed_band(axes, losses, look)
-                handles.setdefault(setting.label, Line2D([], [], color=look["color"], linestyle=look["linestyle"]))
-                for when, loss in _divergences(study, setting, results, losses):
-                    cross: Any = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none"}
-                    axes.plot([when], [loss], color=look["color"], **cross)
-                    diverged = Line2D([], [], color="#555555", **cross)
-    if ends and min(ends) > 0 and max(ends) > 20 * min(ends):
-        grid[0, 0].set_yscale("log")
+        drawn = [setting for setting in plan.settings if setting.budget == budget and setting.belongs(facet)]
+        for setting, width in zip(drawn, _widths(drawn), strict=True):
+            losses = _rounds(study, setting, results)["loss"]
+            look = {name: value for name, value in style(setting).items() if name != "marker"}
+            mean = losses.mean(axis=1)
+            axes.plot(mean.index, mean, linewidth=width, **look)
+            axes.fill_between(mean.index, losses.min(axis=1), losses.max(axis=1), color=look["color"], alpha=0.13, linewidth=0)
+            handles.setdefault(setting.label, Line2D([], [], **look))
+            for when, loss in _divergences(study, setting, results, losses):
+                cross: Any = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none"}
+                axes.plot([when], [loss], color=look["color"], **cross)
+                diverged = Line2D([], [], color="#555555", **cross)
+    # Budgets are compared with each other; training without privacy may end orders of magnitude lower and has its own scale.
+    place = [budget == NO_PRIVACY for budget in budgets]
+    for group in (grid[:, place], grid[:, np.logical_not(place)]):
+        _same_scale(group.ravel())
     for axes in grid[:, 0]:
         axes.set_ylabel("training loss")
     _legend(figure, handles | ({"diverged": diverged} if diverged else {}))
@@ -271,27 +273,27 @@ def noise(study: Study, results: Path, data: Path) -> Figure:
     handles: dict[str, Any] = {}
     for axes, facet, budget in _panels(grid[::2], plan, budgets):
         below = grid[2 * plan.facets.index(facet) + 1, budgets.index(budget)]
-        for setting in plan.settings:
-            if setting.budget == budget and setting.belongs(facet):
-                diary, look = _rounds(study, setting, results), style(setting)
-                look.pop("marker")
-                for name, width in (("noise_norm", 2.4), ("signal_norm", 1.2)):
-                    means = diary[name].mean(axis=1)
-                    axes.plot(means.index, means.where(means > 0), **(look | {"linewidth": width, "alpha": 0.9}))
-                clipped = diary["fraction_clipped"].mean(axis=1)
-                below.plot(clipped.index, clipped, **look)
-                handles.setdefault(setting.label, Line2D([], [], **look))
-        axes.set_yscale("log")
+        drawn = [setting for setting in plan.settings if setting.budget == budget and setting.belongs(facet)]
+        for setting, width in zip(drawn, _widths(drawn), strict=True):
+            diary, look = _rounds(study, setting, results), style(setting)
+            look.pop("marker")
+            for name, weight in _WEIGHTS.items():
+                means = diary[f"{name}_norm"].mean(axis=1)
+                axes.plot(
+                    means.index, means.where(means > 0), **look, linewidth=width + weight["linewidth"], alpha=weight["alpha"]
+                )
+            clipped = diary["fraction_clipped"].mean(axis=1)
+            below.plot(clipped.index, clipped, **look, linewidth=width)
+            handles.setdefault(setting.label, Line2D([], [], **look))
+        _log_scale(axes)
         below.set_ylim(-0.03, 1.03)
         axes.set_xlabel("")
         below.set_xlabel("round")
     for upper, lower in zip(grid[::2, 0], grid[1::2, 0], strict=True):
         upper.set_ylabel("norm of the mean update")
         lower.set_ylabel("fraction clipped")
-    handles |= {
-        "noise (thick)": Line2D([], [], color="#555555", linewidth=2.4),
-        "signal (thin)": Line2D([], [], color="#555555", linewidth=1.2),
-    }
+    for name, weight in _WEIGHTS.items():
+        handles[name] = Line2D([], [], color="#555555", linewidth=1.3 + weight["linewidth"], alpha=weight["alpha"])
     _legend(figure, handles)
     return figure
 
@@ -322,13 +324,27 @@ def _rounds(study: Study, setting: Setting, results: Path) -> dict[str, pd.DataF
     return {name: pd.concat([run[name] for run in runs], axis=1) for name in runs[0]}
 
 
-def _seed_band(axes: Axes, values: pd.DataFrame, look: Mapping[str, Any]) -> list[float]:
-    # Returns the ends of the mean curve, by which the caller chooses the scale.
-    mean = values.mean(axis=1)
-    axes.plot(mean.index, mean, color=look["color"], linestyle=look["linestyle"])
-    axes.fill_between(mean.index, values.min(axis=1), values.max(axis=1), color=look["color"], alpha=0.15, linewidth=0)
-    finite = mean.dropna()
-    return [] if finite.empty else [float(finite.min()), float(finite.max())]
+def _widths(lines: Sequence[Setting]) -> list[float]:
+    # Later lines are thinner, so that one which lies exactly on another does not hide it.
+    return [min(3.0, 1.3 + 0.7 * place) for place in reversed(range(len(lines)))]
+
+
+def _same_scale(panels: Sequence[Axes]) -> None:
+    ends = [float(value) for axes in panels for line in axes.lines for value in np.asarray(line.get_ydata(), dtype=float)]
+    finite = [value for value in ends if math.isfinite(value)]
+    if finite and 0 < 20 * min(finite) < max(finite):
+        for axes in panels:
+            _log_scale(axes)
+    limits = [axes.get_ylim() for axes in panels]
+    for axes in panels:
+        axes.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+
+
+def _log_scale(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _divergences(study: Study, setting: Setting, results: Path, losses: pd.DataFrame) -> Iterable[tuple[int, float]]:

@@ -142,14 +142,14 @@ def epsilon_text(rows: pd.DataFrame) -> str:
     ``2`` for a certified one, ``2 (nominal; honest 40.5 at δ=0.001)`` for a nominal one; where no privacy was asked ``∞`` or,
     if nothing is ever sent, ``–``.
     """
-    claim, honest = rows["claim"].iloc[0], _largest(rows["epsilon_central"])
+    claim, honest = rows["claim"].iloc[0], largest(rows["epsilon_central"])
     if claim == "none":
         return "∞" if rows["upload_bytes_per_round"].any() else "–"
     if claim == "certified":
         return round_up(honest)
     delta = rows["delta"].iloc[0]
     at = f" at δ={delta:g}" if pd.notna(delta) else ""
-    nominal = _largest(rows["epsilon_nominal"])
+    nominal = largest(rows["epsilon_nominal"])
     return f"{round_up(nominal) if nominal is not None else '–'} (nominal; honest {round_up(honest)}{at})"
 
 
@@ -165,7 +165,8 @@ def round_up(epsilon: float | None) -> str:
     return f"{math.ceil(epsilon / step * (1 - 1e-6)) * step:.3g}"
 
 
-def _largest(values: Iterable[Any]) -> float | None:
+def largest(values: Iterable[Any]) -> float | None:
+    """Return the largest of the values that exist, or None."""
     return max((float(value) for value in values if pd.notna(value)), default=None)
 
 
@@ -216,8 +217,8 @@ def _notes(plan: Layout, lines: list[_Line], warnings: Iterable[str]) -> Iterato
             "Every ε covers what the clients send; personal models stay with their clients (joint DP), and neither the choice "
             "of hyper-parameters nor these accuracies are accounted for."
         )
-    for name, words in plan.per_method.items():
-        yield f"{name}: {words}."
+    for words in dict.fromkeys(plan.per_method.values()):
+        yield f"{', '.join(name for name, its in plan.per_method.items() if its == words)}: {words}."
     yield "Bold: best mean among rows of the same budget and claim."
     diverged = [
         f"{line.setting.label} ({line.setting.budget}) seed {seed} in round {int(when)}"
