@@ -236,6 +236,9 @@ CASES: dict[str, Case] = {
     "missing data file": Case(
         lambda folder: (folder / "mine.npz").unlink(), (IN_CONFIG, "datasets.mine", "mine.npz does not exist")
     ),
+    "data file that would be overwritten": Case(
+        put("data_dir", ".", "config.yaml"), (IN_CONFIG, "datasets.mine", "mine.npz is the file that pflpipe writes")
+    ),
     "data file that is no npz": Case(raw("mine.npz", b"hello"), (IN_CONFIG, "mine.npz cannot be read")),
     "shapes": Case(
         own_data(train_images=np.zeros((60, 4, 4, 4, 1), np.uint8)), ("mine.npz", "train_images", "[60, 4, 4, 4, 1]")

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from pflpipe import documents, paper
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
-from pflpipe.errors import ConfigError, PflpipeError, nearest
+from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 
 STUDIES = Path("studies")
 Block = TypeVar("Block")
@@ -160,6 +160,8 @@ def _check_data(settings: Config, studies: Iterable[Study], folder: str | os.Pat
     headers: dict[str, data.Header] = {}
     for dataset, source in settings.datasets.items():
         with _placed(f"config.yaml: datasets.{dataset}"):
+            if source.resolve() == (settings.data_dir / f"{dataset}.npz").resolve():
+                raise DataError(f"{source} is the file that pflpipe writes", do="keep yours in another folder")
             headers[dataset] = data.describe(dataset, source)
     for study in studies:
         place = f"{folder}/{study.name}.yaml"

@@ -84,8 +84,8 @@ RUN = f"{RESULTS}/runs/{{cell}}"
 # A job on a cluster starts a snakemake of its own, which neither checks again nor cleans up.
 PROJECT = Project(SETTINGS, ROOT, thorough=workflow.is_main_process)
 if workflow.is_main_process:
-    PRESENCE = enter(Path(".snakemake"), SETTINGS.results_dir / "tracking")
     answer(PROJECT.check)
+    PRESENCE = enter(Path(".snakemake"), SETTINGS.results_dir / "tracking")
 
 
 def cells_of(wildcards):
