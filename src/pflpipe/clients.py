@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from pflpipe.trees import Tree
 
 Backend = Literal["loop", "vmap"]
 Hook = Callable[[Tree, dict[str, Schedule], Tensor], Any]
-T = TypeVar("T")
 
 # Under vmap a step of all clients costs a few kernels, in a loop a few for each client; above this many parameters the
 # arithmetic, not the overhead, is what a CPU waits for, and the loop's layout wins.

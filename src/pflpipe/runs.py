@@ -91,7 +91,6 @@ def train(
     device: str,
     backend: str,
     checkpoint_seconds: float,
-    resume: bool = True,
 ) -> None:
     """Train one cell and write ``rounds.csv``, ``timing.csv``, ``state.pt`` and ``run.json`` into ``out``.
 
@@ -105,11 +104,10 @@ def train(
         device: ``cpu``, ``cuda`` or ``auto``.
         backend: ``loop``, ``vmap`` or ``auto``.
         checkpoint_seconds: least time between checkpoints; 0 writes one after every round.
-        resume: whether to look for a checkpoint.
     """
     simulation = simulate(cell, inputs, device=device, backend=backend)
     checkpoint = Checkpoint(checkpoints / f"{cell.id}.pt", _fingerprint(cell, inputs, simulation), checkpoint_seconds)
-    progress = (checkpoint.load(simulation) if resume else None) or start(simulation)
+    progress = checkpoint.load(simulation) or start(simulation)
     report = Report(cell.id, simulation.plan.rounds)
 
     def on_round(progress: Progress) -> None:
