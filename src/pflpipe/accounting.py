@@ -293,7 +293,7 @@ def _accountant(plan: Plan, interval: float) -> Any:
 
 
 def _loss_width(plan: Plan, rounds: int) -> float:
-    """Return about how large the privacy loss of so many rounds without amplification can get (beyond with probability 1e-12)."""
+    """Return the privacy loss that so many rounds without amplification exceed with a probability of about 1e-12."""
     assert plan.noise_multiplier is not None
     if plan.mechanism == "laplace":
         return rounds / plan.noise_multiplier
@@ -344,7 +344,7 @@ def _least_multiplier(
     low = high - step
     while excess(low) <= 0:
         high, low = low, low - step
-        if low < math.log(1e-3):
+        if low < math.log(1e-2):
             raise PrivacyError(
                 "privacy: delta", got="met with next to no noise", expected="a delta far below 1/M for this epsilon"
             )
