@@ -139,7 +139,11 @@ def plan(cell: Cell) -> dict[str, Any]:
     budget, training = cell.privacy, cell.training
     private, nominal = budget.mechanism != "none", bool(cell.departures)
     sigma = None if not private else 24.0 / (budget.epsilon or 1.0)
-    epsilon = budget.epsilon or "inf"
+    honest: dict[str, Any] = dict.fromkeys(("epsilon_central", "epsilon_central_1e5", "epsilon_local", "epsilon_rdp"))
+    if budget.epsilon is not None and nominal:
+        honest = dict.fromkeys(honest, "inf")
+    elif budget.epsilon is not None:
+        honest = {name: budget.epsilon * factor for name, factor in zip(honest, (1, 1.5, 6, 1.1), strict=True)}
     return {
         "plan": {
             "mechanism": budget.mechanism,
@@ -157,10 +161,7 @@ def plan(cell: Cell) -> dict[str, Any]:
             "adjacency": "zero_out",
             "epsilon_target": budget.epsilon,
             "epsilon_nominal": budget.epsilon if nominal else None,
-            "epsilon_central": "inf" if nominal or not private else epsilon,
-            "epsilon_central_1e5": "inf" if nominal or not private else budget.epsilon * 1.5,
-            "epsilon_local": "inf" if nominal or not private else budget.epsilon * 6,
-            "epsilon_rdp": None if nominal or not private else budget.epsilon * 1.1,
+            **honest,
             "delta": budget.delta,
             "noise_multiplier": sigma,
             "clip_norm": budget.clip_norm,

@@ -100,11 +100,18 @@ def test_only_infinite_epsilons_still_make_an_axis(study: Study, folder: Path) -
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "8", "∞"]
 
 
+def test_without_an_infinite_epsilon_there_is_no_infinity_on_the_axis(study: Study, folder: Path) -> None:
+    certified = dataclasses.replace(study, rows=tuple(row for row in study.rows if not row.cell.departures))
+    axes = draw("privacy_utility", certified, folder).axes[0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "8"]
+
+
 def test_a_study_of_local_training_alone_still_has_a_utility_figure(study: Study, folder: Path) -> None:
     local = dataclasses.replace(study, rows=tuple(row for row in study.rows if row.cell.method == "local_only"))
     figure = draw("privacy_utility", local, folder)
     assert labels(figure) == ["local_only"]
     assert len(figure.axes) == 1
+    assert list(figure.axes[0].get_xticks()) == []
 
 
 def test_an_axis_of_the_study_gets_a_row_of_panels(study: Study, tmp_path: Path) -> None:

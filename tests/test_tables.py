@@ -220,6 +220,21 @@ def test_every_field_of_a_cell_can_be_an_axis(study: Study) -> None:
         assert len(layout(with_rows(study, values)).facets) == 2, field.name
 
 
+def test_a_fixed_noise_multiplier_is_a_budget_of_its_own(study: Study) -> None:
+    rows = []
+    for row in study.rows:
+        for sigma in (0.5, 1.1):
+            private = row.cell.privacy.mechanism != "none"
+            privacy = dataclasses.replace(row.cell.privacy, epsilon=None, noise_multiplier=sigma) if private else Privacy()
+            rows.append(Row(dataclasses.replace(row.cell, privacy=privacy)))
+    plan = layout(with_rows(study, list({row.cell.id: row for row in rows}.values())))
+    assert {setting.budget for setting in plan.settings} == {NO_PRIVACY, "σ = 0.5", "σ = 1.1"}
+
+
+def test_full_batches_are_called_so(study: Study, frame: pd.DataFrame) -> None:
+    assert "batch size all local data" in summarise(study, frame).caption
+
+
 def test_variants_and_per_method_learning_rates_are_named(study: Study) -> None:
     rows = []
     for row in study.rows:

@@ -6,6 +6,7 @@ give the same bytes. A missing, infinite or diverged value leaves a gap or a mar
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -109,10 +110,6 @@ def _legend(figure: Figure, handles: Mapping[str, Any]) -> None:
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(columns, len(handles)))
 
 
-def _say(axes: Axes, words: str) -> None:
-    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color="#777777")
-
-
 # ---------------------------------------------------------------- utility against honest privacy
 
 
@@ -126,8 +123,8 @@ def privacy_utility(study: Study, results: Path, data: Path) -> Figure:
     style = _Style(plan)
     metrics = [name for name in ("personal_own", "global_common") if frame[name].notna().any()] or ["personal_own"]
     figure, grid = _grid(len(plan.facets), len(metrics), width=4.4, height=3.0, sharex=True)
-    every = [frame.iloc[list(setting.indices)] for setting in plan.settings]
-    edge = _Edge(largest(rows[name]) for rows in every for name in ("epsilon_central", "epsilon_nominal"))
+    private_rows = [frame.iloc[list(setting.indices)] for setting in plan.settings if setting.budget != NO_PRIVACY]
+    edge = _Edge(largest(rows[name]) for rows in private_rows for name in ("epsilon_central", "epsilon_nominal"))
     handles: dict[str, Any] = {}
     for row, facet in enumerate(plan.facets):
         lines: dict[str, list[tuple[Setting, pd.DataFrame]]] = {}
@@ -163,28 +160,32 @@ def facet_title(facet: Mapping[str, str]) -> str:
 
 
 class _Edge:
-    """A logarithmic epsilon axis whose right edge stands for infinity; ticks stand where points do."""
+    """A logarithmic epsilon axis; ticks stand where points do, and infinity, if it occurs, at the right edge."""
 
     def __init__(self, epsilons: Iterable[float | None]) -> None:
         values = sorted({value for value in epsilons if value is not None})
-        self.finite = [value for value in values if 0 < value < math.inf] or [1.0]
-        self.infinity = self.finite[-1] * max(2.5, (self.finite[-1] / self.finite[0]) ** 0.35)
+        self.finite = [value for value in values if 0 < value < math.inf]
+        low, high = (self.finite[0], self.finite[-1]) if self.finite else (1.0, 1.0)
+        self.infinity = high * max(2.5, (high / low) ** 0.35)
+        self.infinite = math.inf in values
+        self.limits = (low / 1.35, self.infinity * 1.25 if self.infinite else high * 1.35)
 
     def place(self, epsilon: float) -> float:
         return epsilon if math.isfinite(epsilon) else self.infinity
 
     def dress(self, axes: Axes) -> None:
-        left, right = self.finite[0] / 1.35, self.infinity * 1.25
+        width = math.log(self.limits[1] / self.limits[0])
         ticks: list[float] = []
         for value in self.finite:
-            if not ticks or math.log(value / ticks[-1]) > 0.08 * math.log(right / left):
+            if not ticks or math.log(value / ticks[-1]) > 0.08 * width:
                 ticks.append(value)
         axes.set_xscale("log")
-        axes.set_xlim(left, right)
-        axes.xaxis.set_major_locator(FixedLocator([*ticks, self.infinity]))
+        axes.set_xlim(*self.limits)
+        axes.xaxis.set_major_locator(FixedLocator([*ticks, *([self.infinity] if self.infinite else [])]))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticklabels([*map(round_up, ticks), "∞"])
-        axes.axvspan(self.infinity / 1.25, right, color="#f3f3f3", zorder=0)
+        axes.set_xticklabels([*map(round_up, ticks), *(["∞"] if self.infinite else [])])
+        if self.infinite:
+            axes.axvspan(self.infinity / 1.25, self.limits[1], color="#f3f3f3", zorder=0)
 
 
 def _curve(
@@ -267,7 +268,7 @@ def noise(study: Study, results: Path, data: Path) -> Figure:
     budgets = [budget for budget in _budgets(plan) if budget != NO_PRIVACY]
     if not budgets:
         figure, grid = _grid(1, 1, width=5, height=2.5)
-        _say(grid[0, 0], "no method of this study adds noise")
+        grid[0, 0].text(0.5, 0.5, "no method of this study adds noise", ha="center", va="center", color="#777777")
         return figure
     figure, grid = _grid(2 * len(plan.facets), len(budgets), width=3.3, height=2.2, sharex=True, sharey="row")
     handles: dict[str, Any] = {}
@@ -372,11 +373,10 @@ def partition(study: Study, results: Path, data: Path) -> Figure:
             labels, classes = arrays["train_labels"], int(arrays["classes"])
         split = Split.load(existing(results / "partitions" / f"{cell.partition_id}.npz"))
         _holdings(block, split, labels, classes)
-        kind = cell.partition
-        detail = {"dirichlet": f", α = {kind.alpha}", "pathological": f", {kind.classes_per_client} classes each"}
-        block.suptitle(
-            f"{cell.dataset}: {kind.kind}{detail.get(kind.kind, '')}, {kind.clients} clients, seed {first}", fontsize=9
-        )
+        kind = cell.partition.kind
+        detail = {"dirichlet": "α = {alpha:g}, ", "pathological": "{classes_per_client} classes each, "}.get(kind, "")
+        words = f"{kind}, {detail}{{clients}} clients".format(**dataclasses.asdict(cell.partition))
+        block.suptitle(f"{cell.dataset}: {words}, seed {first}", fontsize=9)
     return figure
 
 

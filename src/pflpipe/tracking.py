@@ -137,7 +137,7 @@ def _cell(row: Row, record: Mapping[str, Any], study: Study, results: Path) -> _
             else:
                 gaps.setdefault(name, int(step))
     last = int(table["round"].max()) if len(table) else 0
-    finals = {name: record[name] for name in (*METRICS, "train_seconds", "epsilon_central", "epsilon_nominal")}
+    finals = {name: record[name] for name in (*METRICS, "train_seconds", "epsilon_central")}
     metrics += [
         (name, float(value), end, last) for name, value in finals.items() if value is not None and math.isfinite(float(value))
     ]
