@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import re
 import socket
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TextIO
-from urllib.parse import urlsplit, urlunsplit
 
 from pflpipe import sources
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
@@ -128,8 +128,7 @@ def plan_request(cell: Cell) -> str:
 
 def without_credentials(uri: str) -> str:
     """Return an address without user name, password and query, fit for a log."""
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+    return re.sub(r"^([^:/]+://)[^/]*@", r"\1", re.split(r"[?#]", uri)[0])
 
 
 def enter(folder: Path, markers: Path) -> TextIO:

@@ -1,0 +1,355 @@
+"""The real workflow on a tiny study: what it makes, what an edit repeats, and how it ends when something is wrong."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import malformed
+from pflpipe import config
+from pflpipe.cells import Cell
+from pflpipe.errors import ConfigError, PflpipeError
+from pflpipe.workflow import Project, enter, partition_request, plan_request, without_credentials
+
+ROOT = Path(__file__).resolve().parent.parent
+STUDY = {
+    "title": "Tiny",
+    "description": "Two methods on five clients.",
+    "dataset": "digits",
+    "partition": {"kind": "dirichlet", "clients": 5, "alpha": 0.5},
+    "model": {"name": "mlp", "hidden": [4]},
+    "training": {"rounds": 2, "local_epochs": 1, "batch_size": 0, "optimizer": "sgd", "lr": 0.5},
+    "privacy": {"epsilon": 8, "delta": 0.001, "clip_norm": 0.5},
+    "seeds": [0],
+    "methods": [{"name": "local_only"}, {"name": "feddpa"}],
+}
+AFTER_TABLE = {"table", "track", "all_csv", "report"}
+AFTER_SCORES = {"figure", *AFTER_TABLE}
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment without an MLflow server of the tester's own."""
+    return {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"} | more
+
+
+def snakemake(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment(**more), check=False)
+
+
+def to_do(folder: Path, **more: str) -> set[tuple[str, str]]:
+    """Return (rule, file) for all files that the next run would make."""
+    result = snakemake(folder, "--summary", **more)
+    assert result.returncode == 0, result.stderr
+    lines = [line.split("\t") for line in result.stdout.splitlines()]
+    return {(line[2], line[0]) for line in lines[1:] if line[-1] != "no update"}
+
+
+def rules(jobs: set[tuple[str, str]]) -> set[str]:
+    return {rule for rule, _ in jobs}
+
+
+def methods(jobs: set[tuple[str, str]]) -> set[str]:
+    """Methods whose cells are trained or tested again."""
+    files = [file for rule, file in jobs if rule in ("train", "evaluate")]
+    return {name for name in ("local_only", "feddpa") if any(name in file for file in files)}
+
+
+def append(path: Path, text: str = "\n# an edit\n") -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def write_project(folder: Path) -> None:
+    for name in ("workflow", "src", "profiles", "envs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("Snakefile", "config.yaml", "README.md"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "studies").mkdir()
+    malformed.write(folder / "studies/tiny.yaml", STUDY)
+    (folder / "studies/broken.yaml").write_text("title: [")  # nobody asks for it, so it disturbs nobody
+    malformed.put("studies", ["tiny"], "config.yaml")(folder)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this repository in which the tiny study is done; made once, also when several processes run the tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "finished"
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            building = folder.with_name("building")
+            write_project(building)
+            result = snakemake(building)
+            assert result.returncode == 0, result.stdout + result.stderr
+            building.rename(folder)
+    return folder
+
+
+@pytest.fixture
+def project(finished: Path, tmp_path: Path) -> Path:
+    """The finished project, to be edited."""
+    return Path(shutil.copytree(finished, tmp_path / "project"))
+
+
+# ---------------------------------------------------------------- what is made
+
+
+@pytest.mark.pipeline
+def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
+    results = finished / "results"
+    for name in ("tables/all.csv", "tables/tiny.csv", "tables/tiny.md", "tables/tiny.tex", "mlflow.db"):
+        assert (results / name).stat().st_size > 0
+    assert {file.name for file in (results / "figures/tiny").iterdir()} == {
+        f"{figure}.{kind}" for figure in ("privacy_utility", "convergence", "partition", "noise") for kind in ("png", "svg")
+    }
+    assert (results / "tracking/tiny.done").read_text().startswith("done: 2 runs")
+    assert (results / "tables/all.csv").read_bytes() == (results / "tables/tiny.csv").read_bytes()
+    assert list((results / "checkpoints").glob("*")) == []
+    report = (results / "report.html").read_text()
+    for words in ("tiny.csv", "privacy_utility.png", "Accuracy against the epsilon that really holds"):
+        assert words in report
+
+
+@pytest.mark.pipeline
+def test_jobs_run_with_the_threads_they_were_given(finished):
+    runs = [json.loads(file.read_text()) for file in (finished / "results/runs").glob("*/run.json")]
+    assert [run["threads"] for run in runs] == [1, 1]
+
+
+# ---------------------------------------------------------------- what an edit repeats
+
+
+@pytest.mark.pipeline
+def test_nothing_is_done_twice_nor_after_an_edit_of_the_readme_or_of_how_to_run(project):
+    append(project / "README.md")
+    append(project / "config.yaml", "# a word\n")
+    malformed.put("backend", "loop", "config.yaml")(project)
+    malformed.put("checkpoint_seconds", 5, "config.yaml")(project)
+    assert to_do(project) == set()
+
+
+@pytest.mark.pipeline
+def test_an_edit_of_a_methods_file_repeats_that_method_and_what_depends_on_it(project):
+    append(project / "src/pflpipe/methods/feddpa.py")
+    jobs = to_do(project)
+    assert rules(jobs) == {"train", "evaluate", *AFTER_SCORES}
+    assert methods(jobs) == {"feddpa"}
+
+
+@pytest.mark.pipeline
+def test_a_changed_hyperparameter_repeats_its_method_and_what_depends_on_it(project):
+    malformed.put("methods.1.hyperparameters", {"tau": 0.2}, "studies/tiny.yaml")(project)
+    jobs = to_do(project)
+    assert rules(jobs) == {"train", "evaluate", *AFTER_SCORES}
+    assert methods(jobs) == {"feddpa"}
+
+
+@pytest.mark.pipeline
+def test_an_edit_of_the_tables_code_trains_and_tests_nothing(project):
+    append(project / "src/pflpipe/tables.py")
+    assert rules(to_do(project)) == AFTER_SCORES  # figures take their numbers from tables.py
+
+
+@pytest.mark.pipeline
+def test_an_edit_of_the_evaluation_trains_nothing(project):
+    append(project / "src/pflpipe/evaluate.py")
+    assert rules(to_do(project)) == {"evaluate", *AFTER_SCORES}
+
+
+@pytest.mark.pipeline
+def test_a_second_study_trains_only_its_own_cells(project):
+    malformed.write(project / "studies/second.yaml", {**STUDY, "methods": [{"name": "feddpa"}, {"name": "dp_fedavg"}]})
+    malformed.put("studies", ["second", "tiny"], "config.yaml")(project)
+    trained = {file for rule, file in to_do(project) if rule == "train"}
+    assert trained
+    assert all("dp_fedavg" in file for file in trained)
+
+
+# ---------------------------------------------------------------- endings
+
+
+@pytest.mark.pipeline
+def test_malformed_projects_end_snakemake_with_the_line_and_the_code_of_validate(tmp_path, monkeypatch):
+    # One process that has imported everything forks for every case, which makes twenty-five cases affordable.
+    cases = list(malformed.CASES)[::4]
+    expected = {}
+    for index, name in enumerate(cases):
+        folder = tmp_path / str(index)
+        malformed.write_good(folder)
+        malformed.CASES[name].damage(folder)
+        monkeypatch.chdir(folder)
+        with pytest.raises(PflpipeError) as error:
+            config.validate(config.load())
+        expected[name] = (2, f"error: {error.value}\n", [])
+    program = """
+import os, sys, torch, snakemake.cli
+snakefile, *folders = sys.argv[1:]
+for folder in folders:
+    if not (child := os.fork()):
+        os.chdir(folder)
+        os.dup2(os.open("stderr", os.O_CREAT | os.O_WRONLY), 2)
+        sys.argv = ["snakemake", "--snakefile", snakefile, "--cores", "1", "--workflow-profile", "none"]
+        snakemake.cli.main(sys.argv[1:])
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+    folders = [str(tmp_path / str(index)) for index in range(len(cases))]
+    command = [sys.executable, "-c", program, str(ROOT / "Snakefile"), *folders]
+    codes = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True).stdout.split()
+    found = {
+        name: (int(code), Path(folder, "stderr").read_text(), [file.name for file in Path(folder).glob("results")])
+        for name, code, folder in zip(cases, codes, folders, strict=True)
+    }
+    assert len(cases) >= 20
+    assert found == expected
+
+
+@pytest.mark.pipeline
+def test_a_broken_study_ends_snakemake_with_one_line_when_it_is_asked_for(project, monkeypatch):
+    monkeypatch.chdir(project)
+    with pytest.raises(ConfigError) as error:
+        config.load_study("broken")
+    result = snakemake(project, "results/tables/broken.csv")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == f"error: {error.value}"
+    assert "Traceback" not in result.stderr
+    assert "Job stats" not in result.stderr
+
+
+@pytest.mark.pipeline
+def test_snakemake_killed_at_work_is_continued_by_the_same_command(tmp_path):
+    write_project(tmp_path)
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "data/digits.npz"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment()) as first:
+        assert first.stderr is not None
+        for line in first.stderr:
+            if "Preparing digits" in line:
+                first.kill()
+                break
+    assert list((tmp_path / ".snakemake/locks").glob("*.lock"))
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment(), check=False)
+    assert again.returncode == 0, again.stderr
+    assert "Removing the lock of a run that was killed." in again.stderr
+    assert (tmp_path / "data/digits.npz").exists()
+
+
+@pytest.mark.pipeline
+def test_the_slurm_profile_is_understood(finished):
+    result = snakemake(finished, "--profile", "profiles/slurm", "--dry-run", "--forceall")
+    assert result.returncode == 0, result.stderr
+    assert "Training digits-" in result.stdout + result.stderr
+
+
+# ---------------------------------------------------------------- who is at work, and what an earlier run left
+
+
+def leave_behind(folder: Path, host: str) -> Path:
+    """Write what a killed snakemake of a host leaves, and a study that MLflow did not take."""
+    (folder / ".snakemake/locks").mkdir(parents=True)
+    (folder / ".snakemake/locks/0.output.lock").write_text("results/tables/all.csv\n")
+    (folder / ".snakemake/pflpipe.host").write_text(host)
+    (folder / "tracking").mkdir()
+    (folder / "tracking/a.done").write_text("pending: no server\n")
+    (folder / "tracking/b.done").write_text("done: 3 runs\n")
+    return folder / ".snakemake"
+
+
+def left(folder: Path) -> set[str]:
+    return {file.name for pattern in ("*/locks/*", "tracking/*") for file in folder.glob(pattern)}
+
+
+def test_a_lone_snakemake_takes_away_stale_locks_and_pending_markers(tmp_path):
+    with enter(leave_behind(tmp_path, socket.gethostname()), tmp_path / "tracking"):
+        assert left(tmp_path) == {"b.done"}
+
+
+def test_nothing_is_taken_away_while_another_snakemake_is_at_work(tmp_path):
+    with enter(tmp_path / ".snakemake", tmp_path / "tracking"):
+        leave_behind(tmp_path, socket.gethostname())
+        with enter(tmp_path / ".snakemake", tmp_path / "tracking"):
+            assert left(tmp_path) == {"0.output.lock", "a.done", "b.done"}
+
+
+def test_the_lock_of_another_host_is_left_alone(tmp_path):
+    with enter(leave_behind(tmp_path, "elsewhere"), tmp_path / "tracking"):
+        assert left(tmp_path) == {"0.output.lock", "a.done", "b.done"}
+
+
+def test_the_mark_of_a_killed_process_is_gone(tmp_path):
+    program = (
+        "import os, sys; from pathlib import Path; from pflpipe.workflow import enter; folder = Path(sys.argv[1])\n"
+        "mark = enter(folder / '.snakemake', folder / 'tracking'); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, tmp_path], check=False).returncode == -9
+    (tmp_path / ".snakemake/locks").mkdir()
+    (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
+    with enter(tmp_path / ".snakemake", tmp_path / "tracking"):
+        assert left(tmp_path) == set()
+
+
+# ---------------------------------------------------------------- what the rules are told
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Config:
+    (tmp_path / "studies").mkdir()
+    monkeypatch.chdir(tmp_path)
+    official = {
+        "name": "feddpa",
+        "variant": "official",
+        "profile": "paper",
+        "official_code": True,
+        "training": {"batch_size": 8},
+    }
+    (tmp_path / "studies/tiny.yaml").write_text(yaml.safe_dump({**STUDY, "methods": [*STUDY["methods"], official]}))
+    (tmp_path / "studies/broken.yaml").write_text("title: [")
+    return config.Config(studies=("tiny",))
+
+
+def test_requests_for_shared_files_hold_what_their_id_says_and_nothing_of_one_cell(settings):
+    cells = config.load_study("tiny").cells
+    for cell in cells:
+        assert Cell.from_dict(json.loads(partition_request(cell))).partition_id == cell.partition_id
+        assert Cell.from_dict(json.loads(plan_request(cell))).plan_id == cell.plan_id
+    assert len({partition_request(cell) for cell in cells}) == len({cell.partition_id for cell in cells}) == 1
+    assert len({plan_request(cell) for cell in cells}) == len({cell.plan_id for cell in cells}) == 3
+
+
+def test_a_cell_is_found_by_its_id_without_its_study_being_named(settings):
+    cell = config.load_study("tiny").cells[0]
+    project = Project(config.Config(studies=("broken",)), ROOT, thorough=False)
+    assert project.cell(cell.id) == cell
+    assert project.partition(cell.partition_id).partition == cell.partition
+    assert project.plan(cell.plan_id).privacy == cell.privacy
+
+
+def test_an_id_of_no_study_says_what_to_ask_for(settings):
+    with pytest.raises(ConfigError, match=r"no study contains 'x'; ask for results/tables/<study>\.csv"):
+        Project(settings, ROOT, thorough=False).cell("x")
+
+
+def test_a_method_that_a_study_lacks_is_named_with_the_nearest_one(settings):
+    with pytest.raises(ConfigError, match="did you mean 'feddpa'"):
+        Project(settings, ROOT, thorough=False).cells("tiny", "fedpda")
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://me:secret@host:5000/path?token=1#x", "https://host:5000/path"),
+        ("sqlite:////abs/mlflow.db", "sqlite:////abs/mlflow.db"),
+        ("default", "default"),
+    ],
+)
+def test_an_address_is_shown_without_credentials(address, shown):
+    assert without_credentials(address) == shown
