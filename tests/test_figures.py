@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -137,11 +138,12 @@ def test_convergence_has_a_panel_per_budget_and_marks_divergence(study: Study, f
     assert "diverged" in labels(figure)
     crosses = [line for axes in figure.axes for line in axes.lines if line.get_marker() == "x"]
     assert [list(line.get_xdata()) for line in crosses] == [[3]]
+    official = next(cell for cell in study.cells if cell.official_code)
+    losses = pd.read_csv(folder / "results" / "runs" / official.id / "rounds.csv")["loss"]
+    assert list(crosses[0].get_ydata()) == [losses[1]], "it stands at the last loss that was a number"
 
 
 def test_the_loss_curve_is_the_mean_over_seeds(study: Study, folder: Path) -> None:
-    import pandas as pd
-
     cells = [cell for cell in study.cells if cell.method == "fedavg"]
     losses = [pd.read_csv(folder / "results" / "runs" / cell.id / "rounds.csv")["loss"] for cell in cells]
     axes = draw("convergence", study, folder).axes[0]
@@ -169,6 +171,8 @@ def test_no_value_of_a_diary_crashes_a_figure(values: tuple[str, ...], tmp_path:
     for kind in ("convergence", "noise"):
         figures.write(study, kind, results, tmp_path / "data", tmp_path / f"{kind}.png")
         assert (tmp_path / f"{kind}.png").stat().st_size > 5000
+        drawn = [y for axes in draw(kind, study, tmp_path).axes for line in axes.lines for y in line.get_ydata()]
+        assert not any(math.isinf(y) for y in drawn)
 
 
 def test_missing_accuracies_and_epsilons_leave_gaps(tmp_path: Path) -> None:
@@ -199,7 +203,7 @@ def test_the_partition_figure_counts_every_example_of_every_client(clients: int,
     sizes = sum(patch.get_height() for patch in below.patches)
     assert sizes == 600
     assert bool(above.texts) is numbered
-    assert not math.isnan(float(mesh.sum()))
+    assert mesh.sum() == 600 - clients, "training and validation; the helper gives every client one test example"
 
 
 def test_a_missing_partition_is_one_clear_line(study: Study, tmp_path: Path) -> None:

@@ -278,6 +278,11 @@ def test_special_epsilons_are_words() -> None:
     assert [round_up(value) for value in (None, math.inf, 0.0, 2.0, 1.9999999)] == ["unknown", "∞", "0", "2", "2"]
 
 
+def test_without_privacy_epsilon_is_infinite_unless_nothing_is_sent(frame: pd.DataFrame) -> None:
+    assert epsilon_text(frame[frame["method"] == "fedavg"]) == "∞"
+    assert epsilon_text(frame[frame["method"] == "local_only"]) == "–"
+
+
 def test_mean_and_standard_deviation_over_seeds_are_the_usual_ones() -> None:
     assert mean_text([70.0, 72.0, 74.0], 3) == "72.0 ± 2.0"
     assert mean_text([70.0], 1) == "70.0"
