@@ -286,6 +286,19 @@ def test_official_feddpa_calibration_on_svhn_is_not_user_level(target, printed, 
     assert ledger(plan, request, ["sample_level_calibration"])["epsilon_central"] == pytest.approx(central, rel=5e-3)
 
 
+@pytest.mark.filterwarnings("ignore:Optimal order:UserWarning")
+def test_official_feddpa_calibration_counts_the_sampling_rate_of_clients():
+    # 40 clients of 100 examples at q = 0.5: rate 0.5 * 16 / 4000 = 0.002, steps 0.5 * 30 * 3 * 4000 / 16 = 11250.
+    from opacus.accountants.utils import get_noise_multiplier
+
+    request = Privacy("gaussian", epsilon=2.0, delta=1e-3, clip_norm=1.0)
+    plan = official_plan(request, dataclasses.replace(FEMNIST, clients=40, sample_rate=0.5), np.full(40, 100), local_epochs=3)
+    theirs = get_noise_multiplier(
+        target_epsilon=2.0, target_delta=1e-3, sample_rate=0.002, steps=11250, accountant="rdp", epsilon_tolerance=1e-4
+    )
+    assert plan.noise_multiplier == pytest.approx(theirs, rel=1e-4)
+
+
 def official_plan(request, plan, sizes, local_epochs, departures=("sample_level_calibration",)):
     return make_plan(
         request,
@@ -312,6 +325,16 @@ def test_data_size_weights_reduce_the_multiplier_as_computed_by_hand():
     assert entry["epsilon_nominal"] is None  # a fixed multiplier claims no epsilon
     equal = ledger(plan, request, ["data_size_weights"], np.full(3, 7))
     assert equal["noise_multiplier_effective"] == pytest.approx(5.0)
+
+
+def test_data_size_weights_share_the_noise_over_all_clients_whoever_was_drawn():
+    plan = dataclasses.replace(FEMNIST, clients=16, sample_rate=0.25, noise_multiplier=8.0)
+    request = Privacy("gaussian", noise_multiplier=8.0, delta=0.02, clip_norm=1.0)
+    entry = ledger(plan, request, ["data_size_weights"], np.arange(1, 17))
+    message = epsilon(dataclasses.replace(plan, sample_rate=1.0, noise_multiplier=2.0), 0.02)
+    assert entry["epsilon_local"] == pytest.approx(message)
+    assert entry["epsilon_central"] == pytest.approx(message)  # the worst cohort is the client alone
+    assert any("cohort" in warning for warning in entry["warnings"])
 
 
 @settings(derandomize=True, deadline=None, max_examples=50, database=None)

@@ -93,6 +93,15 @@ def test_clip_neither_overflows_nor_loses_extreme_norms(value):
     torch.testing.assert_close(clipped["vector"], tree["vector"] / 2, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("norm", [1, 2])
+def test_clip_bites_exactly_above_its_bound(norm):
+    direction = torch.rand(1, 5, generator=generator(), dtype=torch.float64)
+    direction /= torch.linalg.vector_norm(direction, ord=norm)
+    for size in (1 - 1e-6, 1 + 1e-6, 1.001, 1.5):
+        clipped, _ = clip({"vector": direction * size}, 1.0, norm=norm)
+        torch.testing.assert_close(clipped["vector"], direction * min(size, 1.0), rtol=1e-12, atol=0)
+
+
 def test_clip_leaves_short_and_zero_updates_unchanged_to_the_bit():
     tree = uploads(size=1e-3)
     tree["vector"][2] = 0
@@ -141,10 +150,11 @@ def test_release_std_matches_plan(mechanism, sample_rate):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_noise_has_the_dtype_and_resolution_of_the_update(dtype):
-    released = release(generator(), Uploads(uploads(dtype=dtype)), everybody(), GAUSSIAN)
-    assert {value.dtype for value in released.sum.values()} == {dtype}
-    if dtype == torch.float64:
-        assert not torch.equal(released.sum["long"], released.sum["long"].float().double())
+    # With a divisor that is a power of two, float32 draws would survive a round trip through float32.
+    plan = dataclasses.replace(GAUSSIAN, clip_norm=1.0, noise_multiplier=1.0, clients=4)
+    noise = noise_of(plan, everybody(4), uploads(clients=4, dtype=dtype))
+    assert {value.dtype for value in noise.values()} == {dtype}
+    assert torch.equal(noise["long"], noise["long"].float().to(dtype)) == (dtype == torch.float32)
 
 
 def test_release_is_the_clipped_sum_plus_noise_over_the_expected_cohort():
