@@ -127,6 +127,19 @@ def test_jobs_run_with_the_threads_they_were_given(finished):
     assert [run["threads"] for run in runs] == [1, 1]
 
 
+@pytest.mark.pipeline
+def test_settings_on_the_command_line_win(project):
+    malformed.arrays(project)
+    mine = json.dumps({"mine": "mine.npz"})
+    malformed.write(project / "studies/second.yaml", {**STUDY, "dataset": "mine"})
+    words = ("results_dir=out", "data_dir=arrays", "studies=[second]", f"datasets={mine}")
+    result = snakemake(project, "--summary", "--config", *words)
+    assert result.returncode == 0, result.stderr
+    files = [line.split("\t")[0] for line in result.stdout.splitlines()[1:]]
+    assert {"out/tables/all.csv", "out/tables/second.csv", "arrays/mine.npz"} <= set(files)
+    assert all(file.startswith(("out/", "arrays/")) for file in files)
+
+
 # ---------------------------------------------------------------- what an edit repeats
 
 
@@ -174,6 +187,16 @@ def test_a_second_study_trains_only_its_own_cells(project):
     trained = {file for rule, file in to_do(project) if rule == "train"}
     assert trained
     assert all("dp_fedavg" in file for file in trained)
+
+
+@pytest.mark.pipeline
+def test_a_study_that_mlflow_did_not_take_is_tried_again_once(project):
+    (project / "results/tracking/tiny.done").write_text("pending: no server\n")
+    assert rules(to_do(project)) == {"track", "all_csv"}
+    result = snakemake(project)
+    assert result.returncode == 0, result.stderr
+    assert (project / "results/tracking/tiny.done").read_text().startswith("done: 2 runs (0 new, 2 kept")
+    assert to_do(project) == set()
 
 
 # ---------------------------------------------------------------- endings
@@ -268,9 +291,9 @@ def left(folder: Path) -> set[str]:
     return {file.name for pattern in ("*/locks/*", "tracking/*") for file in folder.glob(pattern)}
 
 
-def test_a_lone_snakemake_takes_away_stale_locks_and_pending_markers(tmp_path):
+def test_a_lone_snakemake_takes_away_stale_locks_and_retries_pending_studies(tmp_path):
     with enter(leave_behind(tmp_path, socket.gethostname()), tmp_path / "tracking"):
-        assert left(tmp_path) == {"b.done"}
+        assert left(tmp_path) == {"a.done", "a.retry", "b.done"}
 
 
 def test_nothing_is_taken_away_while_another_snakemake_is_at_work(tmp_path):

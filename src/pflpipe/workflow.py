@@ -10,6 +10,7 @@ import fcntl
 import re
 import socket
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TextIO
@@ -18,7 +19,7 @@ from pflpipe import sources
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.config import Config, Study, load_study, study_names, validate
 from pflpipe.errors import ConfigError, PflpipeError, nearest
-from pflpipe.files import canonical_json
+from pflpipe.files import canonical_json, write_text
 
 
 class Project:
@@ -132,12 +133,12 @@ def without_credentials(uri: str) -> str:
 
 
 def enter(folder: Path, markers: Path) -> TextIO:
-    """Mark that a snakemake is at work here, and if it is the only one, take away what earlier ones left behind.
+    """Mark that a snakemake is at work here, and if it is the only one, look after what earlier ones left behind.
 
-    That is the lock of a run that died of ``kill -9`` (Snakemake would refuse to start until ``--unlock``), and the markers of
-    studies that could not be brought to MLflow (so that this run tries again). The kernel drops the mark when its process
-    dies, however it dies. Not every file system shows the marks of other hosts, so a lock is taken away only on the host that
-    left it.
+    A lock left by ``kill -9`` is taken away (Snakemake would refuse to start until ``--unlock``). A study that could not be
+    brought to MLflow gets a new ``<study>.retry``, an input of its rule, so that this run tries again; Snakemake would not miss
+    a deleted marker as long as ``all.csv`` is there. The kernel drops the mark when its process dies, however it dies. Not
+    every file system shows the marks of other hosts, so nothing is done in a folder that another host locked.
 
     Args:
         folder: Snakemake's own folder, ``.snakemake``.
@@ -159,7 +160,7 @@ def enter(folder: Path, markers: Path) -> TextIO:
                 lock.unlink()
             for marker in markers.glob("*.done"):
                 if marker.read_text(encoding="utf-8").startswith("pending"):
-                    marker.unlink()
+                    write_text(marker.with_suffix(".retry"), f"{time.time()}\n")
             mark.truncate(0)
             mark.write(socket.gethostname())
             mark.flush()

@@ -16,6 +16,7 @@ rule report:
             f"data_dir={DATA}",
             f"results_dir={RESULTS}",
             f"studies={canonical_json(SETTINGS.studies)}",
+            f"datasets={canonical_json({name: str(file) for name, file in SETTINGS.datasets.items()})}",
         ],
     message:
         "Report"

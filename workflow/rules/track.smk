@@ -1,5 +1,5 @@
 # results/tracking/<study>.done: the study's runs are in MLflow. One job, one writer. A server that does not answer leaves a
-# marker that starts with "pending", which the next snakemake takes away (common.smk), so that it tries again.
+# marker that starts with "pending"; the next snakemake then renews <study>.retry (pflpipe.workflow.enter) and tries again.
 rule track:
     input:
         script=SCRIPTS / "track.py",
@@ -13,6 +13,9 @@ rule track:
         runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),
         plans=lambda wc: each(PLAN, cells_of(wc)),
         figures=lambda wc: figures_of(wc.study),
+        retry=lambda wc: [
+            str(file) for file in Path(RESULTS, "tracking").glob(f"{wc.study}.retry")
+        ],
     output:
         f"{RESULTS}/tracking/{{study}}.done",
     log:
