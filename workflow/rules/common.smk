@@ -8,15 +8,14 @@ from snakemake.utils import update_config
 # The workflow runs the code beside it, with the Python that runs snakemake (or that of a rule's conda environment, which
 # comes first once it is activated), whatever else is installed.
 ROOT = Path(os.path.relpath(workflow.basedir))
-sys.path.insert(0, str(Path(workflow.basedir) / "src"))
-os.environ.update(
-    PATH=os.pathsep.join(
-        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    ),
-    PYTHONPATH=os.pathsep.join(
-        [str(Path(workflow.basedir) / "src"), os.environ.get("PYTHONPATH", "")]
-    ),
-)
+SOURCE = str(Path(workflow.basedir) / "src")
+sys.path.insert(0, SOURCE)
+for variable, folder in {
+    "PATH": str(Path(sys.executable).parent),
+    "PYTHONPATH": SOURCE,
+}.items():
+    folders = [folder, os.environ.get(variable)]
+    os.environ.update({variable: os.pathsep.join(filter(None, folders))})
 
 from pflpipe import config as configuration, paper
 from pflpipe.documents import read_yaml
@@ -64,7 +63,8 @@ def read_settings():
     values = (
         {} if config and not Path("config.yaml").exists() else read_yaml("config.yaml")
     )
-    update_config(values, config)
+    if isinstance(values, dict):
+        update_config(values, config)
     return configuration.parse(values)
 
 
