@@ -52,20 +52,26 @@ def simulation(
     dtype: torch.dtype = torch.float64,
     **training: Any,
 ) -> Simulation:
-    """Return a simulation on random examples; ``training`` changes fields of cells.Training."""
+    """Return a simulation on random examples; ``training`` changes fields of cells.Training.
+
+    Own tests are ragged; client i keeps i % 4 validation examples, which lie behind all training rows.
+    """
     about = methods.info(method).about
     if plan is None:
         plan = globals()["plan"](len(sizes)) if about.private else open_plan(len(sizes))
     settings = {"rounds": plan.rounds, "local_epochs": 2, "batch_size": 4, "optimizer": "sgd", "lr": 0.3}
     rng = np.random.default_rng(seed)
     examples = []
-    for count in (sum(sizes), 12):
+    for count in (sum(sizes), 12, 3 * len(sizes)):
         x = torch.from_numpy(rng.normal(size=(count, *shape))).to(dtype)
         examples.append(Examples(x, torch.from_numpy(rng.integers(0, CLASSES, count))))
+    held, test, kept = examples
+    arrays = Examples(torch.cat([held.x, kept.x]), torch.cat([held.y, kept.y]))
     ends = np.cumsum(sizes)
     train = [np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-    own = [np.arange(client % 3, 12, 3) for client in range(len(sizes))]
-    split = Split(train=train, validation=[np.arange(0)] * len(sizes), test=own, common=np.arange(12))
+    own = [np.arange(client, 12, 1 + client % 3) for client in range(len(sizes))]
+    validation = [sum(sizes) + 3 * client + np.arange(client % 4) for client in range(len(sizes))]
+    split = Split(train=train, validation=validation, test=own, common=np.arange(12))
     return Simulation(
         method=methods.info(method).factory(**methods.check_hyperparameters(method, hyperparameters or {})),
         network=models.build(model or cells.Model("mlp", (4,)), shape, CLASSES),
@@ -73,8 +79,8 @@ def simulation(
         training=cells.Training(**(settings | training)),
         departures=frozenset(about.departures + departures),
         split=split,
-        train=examples[0],
-        test=examples[1],
+        train=arrays,
+        test=test,
         seed=seed,
         backend=backend,
         dtype=dtype,

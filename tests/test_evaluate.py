@@ -15,23 +15,44 @@ def trained(method="dp_fedavg", **changes):
     return world, federated.run(world, federated.start(world))
 
 
-def test_scores_equal_a_count_by_hand():
-    world, progress = trained()
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("own_from_train", [False, True])
+def test_scores_equal_a_count_by_hand(own_from_train, backend):
+    world, progress = trained(backend=backend)
+    if own_from_train:  # the own tests are rows of the training arrays then
+        split = dataclasses.replace(world.split, test=world.split.validation[::-1], own_from_train=True)
+        world = dataclasses.replace(world, split=split)
+    own = world.train if own_from_train else world.test
     rows = evaluate.accuracies(world, progress, has_global_model=True)
     for client, row in enumerate(rows):
         train = world.train.schedule(world.work(client, progress.round)["train"])
         personal = world.task.minimize(progress.params, train, world.task.loss)[0]
         for kind, params in (("personal", personal), ("global", progress.params)):
-            for data, chosen in (("own", world.split.test[client]), ("common", world.split.common)):
-                guess = world.network.apply(params, world.test.x[chosen]).argmax(1)
-                expected = 100 * (guess == world.test.y[chosen]).double().mean().item()
-                assert row[f"{kind}_{data}"] == pytest.approx(expected)
+            for data, source, chosen in (
+                ("own", own, world.split.test[client]),
+                ("validation", world.train, world.split.validation[client]),
+                ("common", world.test, world.split.common),
+            ):
+                guess = world.network.apply(params, source.x[chosen]).argmax(1)
+                expected = 100 * (guess == source.y[chosen]).double().mean().item()
+                assert row[f"{kind}_{data}"] == pytest.approx(expected, nan_ok=True)
         assert row["train_size"] == len(world.split.train[client])
+
+
+def test_a_personal_model_is_made_of_the_clients_own_final_state():
+    world, progress = trained("local_only")
+    rows = evaluate.accuracies(world, progress, has_global_model=False)
+    for client, row in enumerate(rows):
+        state = {name: value[client] for name, value in progress.states.items()}
+        guess = world.network.apply(state, world.test.x).argmax(1)
+        assert row["personal_common"] == pytest.approx(100 * (guess == world.test.y).double().mean().item())
 
 
 def test_no_examples_means_no_accuracy():
     world, progress = trained()
-    assert all(np.isnan(row["personal_validation"]) for row in evaluate.accuracies(world, progress, has_global_model=True))
+    rows = evaluate.accuracies(world, progress, has_global_model=True)
+    for kind in ("personal", "global"):
+        assert [np.isnan(row[f"{kind}_validation"]) for row in rows] == [len(part) == 0 for part in world.split.validation]
 
 
 def test_a_method_without_a_global_model_has_no_global_accuracy():
@@ -51,14 +72,24 @@ def test_a_model_that_is_not_finite_is_never_right():
     assert any(row["personal_common"] > 0 for row in rows[1:])
 
 
-def test_methods_never_see_test_or_validation_examples():
-    world, progress = trained()
-    seen = []
+def test_methods_only_ever_see_the_clients_training_examples():
+    world = simulation("dp_fedavg", batch_size=0)
+    method, seen = world.method, []
 
-    def personalize(params, server, state, batches, task):
-        seen.append({field.name for field in dataclasses.fields(batches)})
-        return params
+    def spied(hook):
+        def spy(params, server, state, batches, task):
+            rows = set()
+            for schedule in (batches.train, batches.head, batches.all):
+                assert schedule.x is world.train.x
+                rows |= set(schedule.index.reshape(-1).tolist())
+            seen.append(sorted(rows))
+            assert int(batches.n) == len(rows)
+            return hook(params, server, state, batches, task)
 
-    spied = dataclasses.replace(world, method=dataclasses.replace(world.method, personalize=personalize))
-    evaluate.accuracies(spied, progress, has_global_model=True)
-    assert seen == [{"n", "train", "head", "all"}] * 4
+        return spy
+
+    hooks = {"local_update": spied(method.local_update), "personalize": spied(method.personalize)}
+    watched = dataclasses.replace(world, method=dataclasses.replace(method, **hooks, head_epochs=1, full_pass=True))
+    progress = federated.run(watched, federated.start(watched))
+    evaluate.accuracies(watched, progress, has_global_model=True)
+    assert seen == [rows.tolist() for rows in world.split.train] * (world.plan.rounds + 1)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from pflpipe import federated, methods, privacy, trees
+from pflpipe import evaluate, federated, methods, privacy, seeds, trees
+from pflpipe.local import Solver
 from pflpipe.methods import Upload
-from simulations import open_plan, plan, simulation
+from simulations import SIZES, open_plan, plan, simulation
 
 
 def flat(tree):
@@ -84,6 +85,7 @@ def test_an_empty_cohort_releases_noise_and_nobody_changes():
     assert [row["participants"] for row in done.rows] == [0, 0]
     assert done.diverged_round is None
     assert all(row["noise_norm"] > 0 and row["signal_norm"] == 0 for row in done.rows)
+    assert all(np.isnan(row["loss"]) for row in done.rows)
     assert not torch.equal(flat(done.params), flat(params))
     assert all(torch.equal(done.states[name], states[name]) for name in states)
 
@@ -111,23 +113,29 @@ def test_a_diverged_run_is_recorded_and_goes_on(private):
     assert trees.is_finite(done.params)
 
 
-def test_server_hooks_never_receive_state_and_side_only_what_a_departure_reads():
+def test_the_server_step_is_given_the_noisy_sum_and_nothing_else_of_a_client(monkeypatch):
     world = simulation("feddpa")
-    state_values = {id(value) for value in federated.start(world).states.values()}
-    seen = []
+    seen, sums = [], []
+    original = privacy.release
+
+    def release(*args, **options):
+        outcome = original(*args, **options)
+        sums.append(outcome.sum)
+        return outcome
 
     def aggregate(params, released, server, task):
         seen.append((released, server))
         return methods.add_released(params, released, server, task)
 
+    monkeypatch.setattr(privacy, "release", release)
+
     spied = dataclasses.replace(world, method=dataclasses.replace(world.method, aggregate=aggregate))
     federated.run(spied, federated.start(spied))
     assert len(seen) == 3
-    for released, server in seen:
-        assert set(released) == set(world.network.shapes)
+    for (released, server), noisy_sum in zip(seen, sums, strict=True):
+        assert released is noisy_sum
         assert not server
         assert all(value.shape == world.network.shapes[name] for name, value in released.items())
-        assert not state_values & {id(value) for value in released.values()}
 
 
 def test_a_private_extra_without_a_departure_is_refused():
@@ -154,3 +162,72 @@ def test_different_seeds_differ_and_equal_seeds_agree():
     runs = [federated.run(world, federated.start(world)) for world in (simulation("dp_fedavg", seed=s) for s in (0, 0, 1))]
     assert torch.equal(flat(runs[0].params), flat(runs[1].params))
     assert not torch.equal(flat(runs[0].params), flat(runs[2].params))
+
+
+def test_no_random_stream_is_used_twice_in_a_run(monkeypatch):
+    names, original = [], seeds.seed_for
+
+    def spy(seed, *name):
+        names.append(name)
+        return original(seed, *name)
+
+    for module in (seeds, federated):
+        monkeypatch.setattr(module, "seed_for", spy)
+    world = simulation("dp_fedavg_fb", plan=plan(rounds=2))
+    progress = federated.run(world, federated.start(world))
+    evaluate.accuracies(world, progress, has_global_model=True)
+    assert {name[0] for name in names} == {"init", "sample", "noise", "batches"}
+    assert len(set(names)) == len(names)
+
+
+def test_drawn_clients_work_on_their_own_state():
+    world = simulation("fedavg", plan=open_plan(sample_rate=0.5, rounds=8))
+    met = []
+
+    def local_update(params, server, state, batches, task):
+        met.append((int(state["client"]), int(batches.n)))
+        return Upload(update=trees.sub(params, params), side={"size": batches.n}, loss=batches.n * 0.0), state
+
+    spied = dataclasses.replace(world, method=dataclasses.replace(world.method, local_update=local_update))
+    begun = federated.start(spied)
+    begun.states = {"client": torch.arange(4)}
+    done = federated.run(spied, begun)
+    assert {client for client, _ in met} == {0, 1, 2, 3}
+    assert len(met) < 4 * 8
+    assert all(n == SIZES[client] for client, n in met)
+    assert done.states["client"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("broken", ["loss", "upload", "model"])
+def test_a_loss_an_upload_or_a_model_that_is_not_finite_is_a_divergence_and_the_first_round_counts(broken):
+    world = simulation("dp_fedavg", plan=plan(rounds=3))
+    method = world.method
+
+    def local_update(params, server, state, batches, task):
+        upload, state = method.local_update(params, server, state, batches, task)
+        update = {name: value * torch.nan if broken == "upload" else value for name, value in upload.update.items()}
+        return Upload(update, {}, upload.loss * torch.nan if broken == "loss" else torch.zeros_like(upload.loss)), state
+
+    def aggregate(params, released, server, task):
+        if broken == "model":
+            return {name: value * torch.inf for name, value in params.items()}, server
+        return methods.add_released(params, released, server, task)
+
+    hooks = dataclasses.replace(method, local_update=local_update, aggregate=aggregate)
+    sick = dataclasses.replace(world, method=hooks)
+    begun = federated.start(sick)
+    assert federated.run(sick, begun).diverged_round == 1
+
+
+def test_the_loss_of_a_round_is_the_mean_over_drawn_clients_with_examples():
+    world = simulation("dp_fedavg", sizes=(5, 0, 3), plan=plan(3, rounds=1))
+    begun = federated.start(world)
+    losses = [world.task.minimize(begun.params, simulation_batches(world, i), world.task.loss)[1] for i in (0, 2)]
+    assert federated.run(world, begun).rows[0]["loss"] == pytest.approx(torch.stack(losses).mean().item())
+
+
+def test_the_training_block_of_a_cell_reaches_the_local_solver():
+    settings = {"optimizer": "sgd", "lr": 0.2, "momentum": 0.9, "weight_decay": 0.01}
+    world = simulation("dp_fedavg", local_epochs=3, **settings)
+    assert world.task.solver == Solver(**settings)
+    assert [world.work(client, 0)["train"].count.sum() for client in range(4)] == [3 * size for size in SIZES]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pflpipe import privacy
 from pflpipe.errors import PrivacyError
@@ -446,3 +447,15 @@ def test_full_participation_draws_nothing():
 def test_executed_departures_are_known():
     assert set(privacy.DEPARTURES) >= privacy.EXECUTED
     assert all(meaning and "\n" not in meaning for meaning in privacy.DEPARTURES.values())
+
+
+@pytest.mark.parametrize("departures", [frozenset(), frozenset({"data_size_weights"})])
+def test_release_computes_where_the_uploads_lie_and_takes_present_from_the_host(departures, monkeypatch):
+    """Fake CUDA tensors have a device and no numbers: mixing devices fails without a GPU as it does with one."""
+    draw, present = generator(), everybody()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: True)  # the checks on values pass
+        side = {"size": torch.ones(6, device="cuda")} if departures else {}
+        sent = Uploads({"w": torch.ones(6, 4, device="cuda")}, side)
+        released = release(draw, sent, present, GAUSSIAN, departures=departures)
+    assert released.sum["w"].device.type == "cuda"

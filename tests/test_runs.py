@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from pflpipe import cells, data, evaluate, federated, files, methods, partition, runs
+from pflpipe.clients import Examples
 from pflpipe.errors import DataError
 
 ROUNDS = 8
@@ -115,6 +116,31 @@ def test_a_checkpoint_of_another_run_is_not_used(tmp_path, damage, capsys):
     assert "starting from round 1" in told
     assert "resuming" not in told
     assert f"round {ROUNDS}/{ROUNDS}" in told
+
+
+@pytest.mark.parametrize("part", ["cell", "plan", "backend", "partition", "examples", "labels", "program"])
+def test_the_fingerprint_covers_everything_that_decides_the_bits(tmp_path, part, monkeypatch):
+    cell = make_place(tmp_path)
+    simulation = runs.simulate(cell, inputs_of(tmp_path), device="cpu", backend="loop")
+    before = runs._fingerprint(cell, inputs_of(tmp_path), simulation)
+    assert before == runs._fingerprint(cell, inputs_of(tmp_path), simulation)
+    x, y = simulation.train.x.clone(), simulation.train.y.clone()
+    if part == "cell":
+        cell = dataclasses.replace(cell, seed=1)
+    elif part == "plan":
+        plan = dataclasses.replace(simulation.plan, noise_multiplier=2.0)
+        simulation = dataclasses.replace(simulation, plan=plan)
+    elif part == "backend":
+        simulation = dataclasses.replace(simulation, backend="vmap")
+    elif part == "partition":
+        partition.make(data.load_arrays(tmp_path / "digits.npz"), cell.partition, 1).save(tmp_path / "partition.npz")
+    elif part == "program":
+        (tmp_path / "federated.py").write_text("# another program")
+        monkeypatch.setattr(federated, "__file__", str(tmp_path / "federated.py"))
+    else:
+        (x if part == "examples" else y)[-1] += 1
+        simulation = dataclasses.replace(simulation, train=Examples(x, y))
+    assert runs._fingerprint(cell, inputs_of(tmp_path), simulation) != before
 
 
 def test_a_full_disk_costs_the_checkpoint_not_the_run(tmp_path, monkeypatch, capsys):

@@ -252,12 +252,13 @@ def release(
     """
     departures = check_departures(departures)
     scale = scale or {}
+    if uploads.update:
+        present = present.to(next(iter(uploads.update.values())).device)
     _check(generator, uploads, present, plan, scale, departures)
     lead = present.ndim
     repeats = present.shape[:-1]
     clipped, norms = clip(uploads.update, math.inf if plan.clip_norm is None else plan.clip_norm, scale, plan.norm, lead)
     device = norms.device
-    present = present.to(device)
 
     if "data_size_weights" in departures:
         weights, noise_share = _data_size_weights(uploads.side["size"].to(device), present, plan)

@@ -147,3 +147,21 @@ def test_the_upload_covers_personal_and_shared_coordinates_alike():
     for name, value in done.params.items():
         torch.testing.assert_close(value, expected[name], rtol=1e-12, atol=1e-14)
         assert not torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters(backend):
+    world = simulation("feddpa", {"tau": TAU}, backend=backend)
+    done = federated.run(world, federated.start(world))
+    method, everyone = world.method, range(world.plan.clients)
+    assert any(not torch.equal(done.states[name][0], value) for name, value in done.params.items())
+
+    def both(state, batches, others):
+        personal = method.personalize(done.params, done.server, state, batches, world.task)
+        return personal, method.local_update(done.params, done.server, state, batches, world.task)[1]
+
+    work = [world.work(client, done.round) for client in everyone]
+    personal, ends = world.run_clients(both, done.states, everyone, work)
+    for name, value in personal.items():
+        assert torch.equal(value, ends[name])
+        assert not torch.equal(value, done.states[name])
