@@ -78,6 +78,7 @@ def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path, cap
     for kill_after in sorted(random.Random(0).sample(range(2, ROUNDS + 1), 5)):
         assert train_there(tmp_path / "killed", cell, kill_after) == -signal.SIGKILL
         assert not (tmp_path / "killed/run").exists()
+    (tmp_path / f"killed/checkpoints/.{cell.id}.half.pt").write_bytes(b"killed while writing")
     assert train_there(tmp_path / "killed", cell) == 0
     assert capfd.readouterr().err.count("resuming after round") == 5
     whole, killed = (tmp_path / name / "run" for name in ("whole", "killed"))

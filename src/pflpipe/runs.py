@@ -135,7 +135,7 @@ def train(
             "versions": {"pflpipe": __version__, "torch": torch.__version__},
         },
     )
-    checkpoint.path.unlink(missing_ok=True)
+    checkpoint.remove()
 
 
 def load_final(folder: Path, simulation: Simulation) -> Progress:
@@ -180,6 +180,11 @@ class Checkpoint:
         except (OSError, RuntimeError) as error:
             print(f"warning: no checkpoint after round {progress.round}: {error}", file=sys.stderr)
         self._saved = time.monotonic()
+
+    def remove(self) -> None:
+        """Remove the checkpoint, and what a kill in the middle of writing one left beside it."""
+        for path in (self.path, *self.path.parent.glob(f".{self.path.stem}.*{self.path.suffix}")):
+            path.unlink(missing_ok=True)
 
 
 def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation) -> str:
