@@ -50,6 +50,20 @@ def test_groups_and_padding_change_nothing(method, monkeypatch):
     assert_same(whole, single)
 
 
+def test_groups_hold_no_more_than_their_floats(monkeypatch):
+    world = simulation("feddpa", backend="vmap")
+    begun, original, groups = federated.start(world), clients._vmapped, []
+
+    def spy(hook, states, work, *rest):
+        groups.append(len(work))
+        return original(hook, states, work, *rest)
+
+    monkeypatch.setattr(clients, "_vmapped", spy)
+    monkeypatch.setattr(clients, "GROUP_FLOATS", 3 * 8 * world.network.parameters)
+    federated.one_round(world, begun)
+    assert groups == [3, 1]
+
+
 @pytest.mark.parametrize("method", methods.NAMES)
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_hooks_do_not_modify_inputs(method, backend):
@@ -102,12 +116,12 @@ def test_a_hook_that_branches_on_data_is_told_what_to_use():
         return n if n > 3 else -n
 
     with pytest.raises(RuntimeError, match=r"use torch\.where"):
-        for_each_client(hook, {}, work, [9, 4], dict.fromkeys(work[0], world.train), "vmap")
+        for_each_client(hook, {}, work, [9, 4], dict.fromkeys(work[0], world.train), "vmap", 10)
 
 
 def test_nobody_to_run_is_an_error_of_the_caller():
     with pytest.raises(ValueError, match="at least one client"):
-        for_each_client(lambda *_: None, {}, [], [], {}, "loop")
+        for_each_client(lambda *_: None, {}, [], [], {}, "loop", 10)
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -123,6 +137,13 @@ def test_every_epoch_visits_every_row_once(size, epochs, batch_size, shuffled):
     assert set(cut.index.reshape(-1)) <= set(rows)
     if batch_size and size:
         assert cut.index.shape[1] <= batch_size
+
+
+def test_each_epoch_is_shuffled_anew():
+    rows = np.arange(50)
+    first, second = Rows.epochs(rows, 2, 10, np.random.default_rng(0)).index.reshape(2, 50)
+    assert first.tolist() != second.tolist()
+    assert rows.tolist() not in (first.tolist(), second.tolist())
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,17 @@ def test_a_loss_an_upload_or_a_model_that_is_not_finite_is_a_divergence_and_the_
     assert federated.run(sick, begun).diverged_round == 1
 
 
+def test_a_state_that_is_not_finite_is_a_divergence():
+    world = simulation("local_only", plan=open_plan(rounds=2))
+
+    def local_update(params, server, state, batches, task):
+        broken = {name: value * torch.inf for name, value in state.items()}
+        return Upload({}, {}, torch.zeros((), dtype=torch.float64)), broken
+
+    sick = dataclasses.replace(world, method=dataclasses.replace(world.method, local_update=local_update))
+    assert federated.run(sick, federated.start(sick)).diverged_round == 1
+
+
 def test_the_loss_of_a_round_is_the_mean_over_drawn_clients_with_examples():
     world = simulation("dp_fedavg", sizes=(5, 0, 3), plan=plan(3, rounds=1))
     begun = federated.start(world)

@@ -199,6 +199,13 @@ def test_a_partition_of_another_number_of_clients_is_refused(tmp_path):
         train_here(tmp_path, cell)
 
 
+@pytest.mark.parametrize("change", [{"clients": 5}, {"rounds": 3}, {"sample_rate": 1.0}], ids=str)
+def test_a_plan_of_another_cell_is_refused(tmp_path, change):
+    cell = make_place(tmp_path, **change)
+    with pytest.raises(DataError, match="clients, rounds, sample rate; got"):
+        train_here(tmp_path, cell)
+
+
 def test_accuracy_on_digits_lies_in_its_window(tmp_path):
     """Too good fails as well: it means that the noise got lost (the idea of a two-sided window is Opacus')."""
     cell = make_place(tmp_path, "dp_fedavg", rounds=30, clients=100, sample_rate=1.0)

@@ -25,7 +25,7 @@ Hook = Callable[[Tree, dict[str, Schedule], Tensor], Any]
 # Under vmap a step of all clients costs a few kernels, in a loop a few for each client; above this many parameters the
 # arithmetic, not the overhead, is what a CPU waits for, and the loop's layout wins.
 VMAP_PARAMETERS = 20_000
-# Floats that one group of clients may hold as parameters, gradients and moments under vmap.
+# Floats that one group of clients may hold as parameters, gradients, moments and results under vmap; activations come on top.
 GROUP_FLOATS = 2**26
 
 
@@ -88,6 +88,7 @@ def for_each_client(
     sizes: Sequence[int],
     examples: Mapping[str, Examples],
     backend: Backend,
+    parameters: int,
 ) -> Any:
     """Run ``hook(state, schedules, n)`` for every client and stack what it returns along a new leading axis.
 
@@ -98,6 +99,7 @@ def for_each_client(
         sizes: n, the number of training examples of each client.
         examples: for each schedule's name the data it points into.
         backend: ``loop`` or ``vmap``.
+        parameters: scalars of one client's model, from which the size of a group follows.
 
     Raises:
         ValueError: there is no client, so that nothing could be stacked.
@@ -114,8 +116,7 @@ def for_each_client(
             results.append(hook(state, schedules, torch.tensor(n, device=device)))
         return _stack(results)
     order = sorted(range(len(work)), key=lambda client: -sum(part.index.size for part in work[client].values()))
-    floats = 8 * sum(value[0].numel() for value in states.values()) + 1
-    group = max(1, min(len(order), GROUP_FLOATS // floats))
+    group = max(1, min(len(order), GROUP_FLOATS // (8 * parameters)))
     results = []
     for start in range(0, len(order), group):
         chosen = order[start : start + group]

@@ -41,7 +41,7 @@ class Progress:
     """A run after ``round`` rounds: everything a resumed run needs, and the diary so far.
 
     ``states`` holds every client's state stacked ``[M, ...]``; ``diverged_round`` is the first round in which a loss, an
-    upload or the model was not finite (the run goes on: such uploads count as zero).
+    upload, a state or the model was not finite (the run goes on: such uploads count as zero).
     """
 
     round: int
@@ -93,6 +93,7 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
     trained = present & torch.tensor([len(simulation.split.train[client]) > 0 for client in clients])
     losses = loss.cpu()[trained]
     row = {"round": round + 1, "participants": int(present.sum()), "loss": losses.mean().item() if len(losses) else math.nan}
+    healthy = True
     if update:
         noise = torch.Generator().manual_seed(seed_for(simulation.seed, "noise", round))
         released = privacy.release(noise, Uploads(update, side), present, plan, departures=simulation.departures)
@@ -100,10 +101,11 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
         progress.uploaded_parameters = trees.size(update) // len(clients)
         row |= _diary(released, present)
     if present.any():
+        healthy = trees.is_finite(new_states)
         progress.states = {name: value.index_copy(0, chosen, new_states[name]) for name, value in progress.states.items()}
     progress.round += 1
     progress.rows.append({name: row.get(name, math.nan) for name in COLUMNS})
-    healthy = bool(losses.isfinite().all()) and not row.get("nonfinite_uploads") and trees.is_finite(progress.params)
+    healthy &= bool(losses.isfinite().all()) and not row.get("nonfinite_uploads") and trees.is_finite(progress.params)
     if not healthy and progress.diverged_round is None:
         progress.diverged_round = progress.round
     images = sum(int(part["train"].count.sum()) for part, here in zip(work, present.tolist(), strict=True) if here)

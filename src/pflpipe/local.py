@@ -8,6 +8,7 @@ and then discarded. Both agree to rounding (tested in float64 for every method).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -94,7 +95,7 @@ class _Flat:
 
     @classmethod
     def of(cls, params: Tree) -> _Flat:
-        vector = torch.cat([_memory_order(value).reshape(-1) for value in params.values()]).clone()
+        vector = torch.cat([_memory_order(value).reshape(-1) for value in params.values()])
         flat = cls(vector, torch.zeros_like(vector))
         for name, part, slope in zip(params, flat.split(vector, params), flat.split(flat.gradient, params), strict=True):
             flat.leaves[name] = part.detach().requires_grad_()
@@ -209,8 +210,9 @@ def _step(
         return {name: value - solver.lr * first[name] for name, value in params.items()}, (first, second)
     first = {name: 0.9 * first[name] + 0.1 * g for name, g in slope.items()}
     second = {name: 0.999 * second[name] + 0.001 * g * g for name, g in slope.items()}
-    size = solver.lr / (1 - 0.9**count)
-    root = (1 - 0.999**count).sqrt()
+    # expm1 keeps the digits that 1 - 0.999**count loses in float32.
+    size = solver.lr / -torch.expm1(count * math.log(0.9))
+    root = (-torch.expm1(count * math.log(0.999))).sqrt()
     return {name: value - size * first[name] / (second[name].sqrt() / root + 1e-8) for name, value in params.items()}, (
         first,
         second,

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from pflpipe import __version__, data, methods, models
@@ -51,7 +52,7 @@ def simulate(cell: Cell, inputs: Inputs, *, device: str, backend: str, dtype: to
         dtype: of parameters and examples.
 
     Raises:
-        DataError: the partition does not have the cell's number of clients.
+        DataError: the partition or the plan is that of another cell.
     """
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     arrays = data.load_arrays(inputs.data)
@@ -66,11 +67,19 @@ def simulate(cell: Cell, inputs: Inputs, *, device: str, backend: str, dtype: to
         )
         for images, labels in ((arrays.train_images, arrays.train_labels), (arrays.test_images, arrays.test_labels))
     ]
+    plan = Plan(**read_json(inputs.plan)["plan"])
+    found, wanted = (
+        (plan.clients, plan.rounds, plan.sample_rate),
+        (len(split.train), cell.training.rounds, cell.training.sample_rate),
+    )
+    if found != wanted:
+        raise DataError(f"{inputs.plan}: clients, rounds, sample rate", got=found, expected=str(wanted))
+    torch.backends.cudnn.allow_tf32 = False  # both backends, and both kinds of device, agree to float32 rounding
     network = models.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
     return Simulation(
         method=entry.factory(**cell.hyperparameters),
         network=network,
-        plan=Plan(**read_json(inputs.plan)["plan"]),
+        plan=plan,
         training=cell.training,
         departures=frozenset(cell.departures),
         split=split,
@@ -132,7 +141,7 @@ def train(
             "device": str(simulation.train.x.device),
             "backend": simulation.backend,
             "threads": torch.get_num_threads(),
-            "versions": {"pflpipe": __version__, "torch": torch.__version__},
+            "versions": {"pflpipe": __version__, "torch": torch.__version__, "numpy": np.__version__},
         },
     )
     checkpoint.remove()
@@ -191,7 +200,9 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation) -> str:
     """Digest of everything that decides the bits of a run."""
     digest = hashlib.sha256(canonical_json(cell.to_dict()).encode())
     device, threads = simulation.train.x.device, torch.get_num_threads()
-    digest.update(f"{asdict(simulation.plan)} {simulation.backend} {device} {threads} {torch.__version__}".encode())
+    digest.update(
+        f"{asdict(simulation.plan)} {simulation.backend} {device} {threads} {torch.__version__} {np.__version__}".encode()
+    )
     digest.update(inputs.partition.read_bytes())
     for values in (simulation.train.x, simulation.train.y):
         digest.update(values.cpu().contiguous().numpy().tobytes())

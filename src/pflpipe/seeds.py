@@ -12,7 +12,10 @@ import numpy as np
 
 
 def seed_for(seed: int, *name: str | int) -> int:
-    """Return a 63-bit seed for the named stream (SHA-256 of the seed and the name)."""
+    """Return a 63-bit seed for the named stream (SHA-256 of the seed and the name).
+
+    torch's CPU generator uses the low 32 bits: two of a run's few thousand streams meet with a probability below 1e-3.
+    """
     text = "/".join(str(part) for part in (seed, *name))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

@@ -67,7 +67,7 @@ class Simulation:
     ) -> Any:
         """Run ``hook(state, batches, others)`` for clients whose schedules are ``work``, and stack the results.
 
-        ``others`` holds the schedules that a method must not see (``own`` points into the test set).
+        ``others`` holds the schedules that a method must not see (a client's own test and validation).
         """
         sources = {name: self.test if name == "own" and not self.split.own_from_train else self.train for name in work[0]}
         sizes = [len(self.split.train[client]) for client in clients]
@@ -76,4 +76,4 @@ class Simulation:
             others = {name: schedule for name, schedule in schedules.items() if name not in SEEN_BY_METHODS}
             return hook(state, Batches(n, *[schedules[name] for name in SEEN_BY_METHODS]), others)
 
-        return for_each_client(one, states, work, sizes, sources, self.backend)
+        return for_each_client(one, states, work, sizes, sources, self.backend, self.network.parameters)

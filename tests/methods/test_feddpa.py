@@ -12,7 +12,7 @@ TAU, LAMBDA_1, LAMBDA_2, LR, CLIP = 0.3, 0.2, 0.4, 0.1, 0.05
 LINEAR = cells.Model("mlp", ())
 
 
-def numpy_round(x, y, w_global, w_local, steps, *, against_global):
+def numpy_round(x, y, w_global, w_local, steps, *, against_global, schedule):
     """One client of FedDPA on a linear softmax model, written from the paper without torch.
 
     Weights are dictionaries {"head.weight": [K, D], "head.bias": [K]}; returns start, end.
@@ -49,23 +49,28 @@ def numpy_round(x, y, w_global, w_local, steps, *, against_global):
         return length, {k: g / length if length else 0 * g for k, g in gaps.items()}
 
     rest = {k: ~m for k, m in masks.items()}
-    for rows in steps:
-        for side, weight in ((masks, LAMBDA_1), (rest, LAMBDA_2)):
-            error = residual(w, rows)
-            slope = {"head.weight": error.T @ x[rows] / len(rows), "head.bias": error.mean(0)}
-            length, direction = pull(side)
-            sign = 1.0 if side is masks else np.sign(length - CLIP)
-            w = {k: w[k] - LR * side[k] * (slope[k] + weight / 2 * sign * direction[k]) for k in w}
+    turns = ((masks, LAMBDA_1), (rest, LAMBDA_2))
+    if schedule == "alternate":
+        work = [(rows, turn) for rows in steps for turn in turns]
+    else:
+        work = [(rows, turn) for turn in turns for rows in steps]
+    for rows, (side, weight) in work:
+        error = residual(w, rows)
+        slope = {"head.weight": error.T @ x[rows] / len(rows), "head.bias": error.mean(0)}
+        length, direction = pull(side)
+        sign = 1.0 if side is masks else np.sign(length - CLIP)
+        w = {k: w[k] - LR * side[k] * (slope[k] + weight / 2 * sign * direction[k]) for k in w}
     return start, w
 
 
+@pytest.mark.parametrize("schedule", ["alternate", "two_phase"])
 @pytest.mark.parametrize("official", [False, True])
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_golden_round(official, backend):
+def test_golden_round(official, backend, schedule):
     departures = ("sample_level_calibration", "data_size_weights", "update_against_global") if official else ()
     world = simulation(
         "feddpa",
-        {"tau": TAU, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2},
+        {"tau": TAU, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2, "schedule": schedule},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
         backend=backend,
         model=LINEAR,
@@ -86,7 +91,7 @@ def test_golden_round(official, backend):
         steps = [index[:count] - rows[0] for index, count in zip(cut.index, cut.count, strict=True)]
         x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
         w_local = {name: value[client].numpy() for name, value in begun.states.items()}
-        start, end = numpy_round(x, y, w_global, w_local, steps, against_global=official)
+        start, end = numpy_round(x, y, w_global, w_local, steps, against_global=official, schedule=schedule)
         origin = w_global if official else start
         update = {name: end[name] - origin[name] for name in end}
         length = np.sqrt(sum((value**2).sum() for value in update.values()))

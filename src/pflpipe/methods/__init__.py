@@ -12,7 +12,7 @@ import inspect
 import math
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -32,7 +32,8 @@ class Upload:
     Attributes:
         update: the tree that is clipped and noised; it may cover a part of the model, and is empty when nothing is sent.
         side: private extras that a named departure of the plan reads (such as ``size``); empty in a certified run.
-        loss: mean training loss of this round, for the simulator's diary; never sent.
+        loss: mean of the training objective over this round's steps, regularisers included, for the simulator's diary; never
+            sent.
     """
 
     update: Tree
@@ -118,7 +119,7 @@ class MethodInfo:
     name: str
     factory: Callable[..., Method]
     about: About
-    hyperparameters: dict[str, inspect.Parameter] = field(default_factory=dict)
+    hyperparameters: dict[str, inspect.Parameter]
 
 
 def info(name: str) -> MethodInfo:

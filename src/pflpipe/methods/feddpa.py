@@ -15,7 +15,8 @@ Reading of the paper: Fisher information per example (Eq. 4 literally squares a 
 point theta^0 and uploaded whole, u and v alike, so that the joint clip and dense noise certify it. The masks never leave the
 client. Differences of the official code, executed under ``official_code: true``: the upload and both regularisers are taken
 against the global model, the norms of all tensors are summed (``update_against_global``), besides data-size weights and the
-sample-level noise calibration (privacy.py). Not imitated: training in evaluation mode and masks tested by ``value != 0``.
+sample-level noise calibration (privacy.py). Not imitated: training in evaluation mode, masks tested by ``value != 0``, and
+``>`` for Eq. 6's ``>=``.
 """
 
 from __future__ import annotations
@@ -82,11 +83,12 @@ def feddpa(
         def shared_loss(w: Tree, batch: Batch) -> Tensor:  # Eqs. 10-11
             return task.loss(w, batch) + (0.5 * lambda_2 * (change(w, shared) - task.clip_norm).abs() if ac else 0.0)
 
+        phases = [(personal_loss, personal)] * dfp + [(shared_loss, shared)]
         if schedule == "alternate":
-            end, loss = task.minimize(start, batches.train, (personal_loss, personal), (shared_loss, shared))
-        else:
-            middle, _ = task.minimize(start, batches.train, (personal_loss, personal))
-            end, loss = task.minimize(middle, batches.train, (shared_loss, shared))
+            return start, *task.minimize(start, batches.train, *phases)
+        end = start
+        for phase in phases:
+            end, loss = task.minimize(end, batches.train, phase)
         return start, end, loss
 
     def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:

@@ -1,7 +1,8 @@
 """Local training without communication: what a client reaches alone.
 
-Every client trains its own model for as many epochs as a federated client does over all rounds. Nothing is sent, so nothing
-needs protection: claim ``none``, and there is no global model.
+Every client trains its own model for as many epochs as a federated client does: in the rounds in which it is drawn, and in the
+pass that makes a federated client's personal model. Nothing is sent, so nothing needs protection: claim ``none``, and there is
+no global model.
 """
 
 from __future__ import annotations
@@ -24,6 +25,6 @@ def local_only() -> Method:
         return Upload(update={}, side={}, loss=loss), trained
 
     def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
-        return state
+        return task.minimize(state, batches.train, task.loss)[0]
 
     return Method(local_update, personalize=personalize, init_client=init_client)
