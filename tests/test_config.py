@@ -47,7 +47,7 @@ def ids(study: config.Study) -> set[str]:
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_of_the_repository_can_be_run(name, monkeypatch):
     monkeypatch.chdir(ROOT)
-    config.validate(config.load(), [name])
+    assert config.validate(config.load(), [name])[name].rows
 
 
 def test_the_default_config_builds_the_quickstart():
@@ -338,7 +338,7 @@ def test_whatever_stands_in_a_study_it_is_run_or_refused_in_one_line(load, path,
 def test_whatever_stands_in_config_yaml_it_is_accepted_or_refused_in_one_line(value):
     for key in documents.schema("config")["properties"]:
         with refusals_are_one_line():
-            config.parse({"studies": ["good"], key: value})
+            assert isinstance(config.parse({"studies": ["good"], key: value}), config.Config)
 
 
 def test_defaults_written_in_the_schemas_are_those_of_the_code():

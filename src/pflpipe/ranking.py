@@ -7,11 +7,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pflpipe.cells import Cell
 from pflpipe.config import Study
 from pflpipe.errors import DataError
+from pflpipe.settings import flatten
 
 #: What is asked of a method rather than chosen for it: sets are averaged over these.
 _ASKED = ("seed", "privacy.epsilon", "privacy.noise_multiplier")
@@ -62,18 +62,10 @@ def _means(path: Path) -> dict[str, float]:
 
 def _chosen(cells: list[Cell]) -> dict[str, str]:
     """Return cell -> the values in which its hyper-parameter set differs from the method's other sets."""
-    flat = {cell.id: dict(_flatten(cell.to_dict())) for cell in cells}
+    flat = {cell.id: dict(flatten(cell.to_dict())) for cell in cells}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     varied = [key for key in keys if key not in _ASKED and len({repr(values.get(key)) for values in flat.values()}) > 1]
     return {cell: ", ".join(f"{key}={values.get(key)}" for key in varied) for cell, values in flat.items()}
-
-
-def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _budget(cell: Cell) -> str:
