@@ -90,11 +90,6 @@ def sync(study: Study, results: Path, marker: Path, uri: str | None = None) -> s
     return text
 
 
-def pending(marker: Path) -> bool:
-    """Whether the last sync found a dead server, so that the marker should not count as made."""
-    return marker.exists() and marker.read_text(encoding="utf-8").startswith("pending")
-
-
 # ---------------------------------------------------------------- what is sent
 
 
