@@ -39,10 +39,17 @@ class Partition:
 
 @dataclass(frozen=True)
 class Model:
-    """A network of models.py; ``hidden`` is the widths of the hidden layers of ``mlp``."""
+    """A network of models.py.
+
+    Attributes:
+        name: of the network.
+        hidden: widths of the hidden layers (``mlp`` only).
+        relu_everywhere: add the two ReLUs that the official code lacks (``cnn_femnist`` only).
+    """
 
     name: str
     hidden: tuple[int, ...] | None = None
+    relu_everywhere: bool = False
 
 
 @dataclass(frozen=True)

@@ -198,5 +198,6 @@ def condition_text(value: Any, path: str = "") -> str:
 
 
 def model_name(cell: Cell) -> str:
-    """Return ``mlp-32`` for an mlp with one hidden layer of 32, and just the name of a fixed network."""
-    return "-".join([cell.model.name, *map(str, cell.model.hidden or ())])
+    """Return ``mlp-32`` for an mlp with one hidden layer of 32, and a fixed network's name, with its option where it is set."""
+    option = ["relu"] if cell.model.relu_everywhere else []
+    return "-".join([cell.model.name, *map(str, cell.model.hidden or ()), *option])
