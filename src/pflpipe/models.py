@@ -104,6 +104,11 @@ def check(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Non
         raise ConfigError(f"model {model.name} and the data set's examples", got=shape, expected=wanted, do="choose mlp")
 
 
+def parameter_names(model: cells.Model) -> tuple[str, ...]:
+    """Return the names of a network's parameters in forward order; they depend on neither the pictures nor the classes."""
+    return tuple(build(model, _IMAGE_SHAPES.get(model.name, (32, 32, 3)), classes=10).shapes)
+
+
 def _mlp(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
     """Fully connected layers with ReLU; ``hidden=[32]`` on 8x8 digits has 2,410 parameters."""
     widths = [math.prod(image_shape), *(model.hidden or ())]
