@@ -7,7 +7,7 @@ and masked so that padding changes nothing. (The one-contract-several-backends s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -43,10 +43,13 @@ def choose_backend(asked: str, device: str, parameters: int) -> Backend:
 
 @dataclass(frozen=True)
 class Rows:
-    """One client's schedule on the host: ``index`` int64 ``[S, B]``, ``count`` int64 ``[S]`` (real rows of each step)."""
+    """One client's schedule on the host: ``index`` int64 ``[S, B]``, ``count`` int64 ``[S]`` (real rows of each step) and
+    ``keys`` int64 ``[S]`` for the steps' dropout and transforms (``None`` where nothing is random).
+    """
 
     index: np.ndarray
     count: np.ndarray
+    keys: np.ndarray | None = None
 
     @classmethod
     def epochs(cls, rows: np.ndarray, epochs: int, batch_size: int, rng: np.random.Generator | None = None) -> Rows:
@@ -66,6 +69,10 @@ class Rows:
             index[epoch].reshape(-1)[: len(rows)] = order
         return cls(index.reshape(-1, width), count.reshape(-1))
 
+    def keyed(self, rng: np.random.Generator) -> Rows:
+        """Return the same schedule with a key for each step."""
+        return replace(self, keys=rng.integers(0, 2**31, len(self.count)))
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -78,7 +85,8 @@ class Examples:
         """Return a schedule with true batch sizes, for one client or for rows that all clients share."""
         index = torch.from_numpy(rows.index).to(self.x.device)
         count = torch.from_numpy(rows.count).to(self.x.device)
-        return Schedule(self.x, self.y, index, count, tuple(rows.count.tolist()))
+        keys = None if rows.keys is None else torch.from_numpy(rows.keys).to(self.x.device)
+        return Schedule(self.x, self.y, index, count, tuple(rows.count.tolist()), keys)
 
 
 def for_each_client(
@@ -138,8 +146,11 @@ def _vmapped(
     padded = {name: _pad([rows[name] for rows in work], device) for name in work[0]}
     group = torch.tensor(chosen, device=device)
 
-    def one(state: Tree, rows: dict[str, tuple[Tensor, Tensor]], n: Tensor) -> Any:
-        schedules = {name: Schedule(examples[name].x, examples[name].y, *part) for name, part in rows.items()}
+    def one(state: Tree, rows: dict[str, tuple[Tensor, ...]], n: Tensor) -> Any:
+        schedules = {
+            name: Schedule(examples[name].x, examples[name].y, index, count, None, *keys)
+            for name, (index, count, *keys) in rows.items()
+        }
         return hook(state, schedules, n)
 
     try:
@@ -150,15 +161,20 @@ def _vmapped(
         raise
 
 
-def _pad(parts: Sequence[Rows], device: torch.device) -> tuple[Tensor, Tensor]:
+def _pad(parts: Sequence[Rows], device: torch.device) -> tuple[Tensor, ...]:
+    """Return index ``[M, S, B]``, count ``[M, S]`` and, if the schedules have any, keys ``[M, S]``."""
     steps, width = (max(part.index.shape[axis] for part in parts) for axis in (0, 1))
     index = np.zeros((len(parts), steps, width), np.int64)
     count = np.zeros((len(parts), steps), np.int64)
+    keys = np.zeros((len(parts), steps), np.int64)
     for client, part in enumerate(parts):
         index[client] = part.index[0, 0] if part.index.size else 0
         index[client, : part.index.shape[0], : part.index.shape[1]] = part.index
         count[client, : len(part.count)] = part.count
-    return torch.from_numpy(index).to(device), torch.from_numpy(count).to(device)
+        if part.keys is not None:
+            keys[client, : len(part.keys)] = part.keys
+    padded = (index, count) if parts[0].keys is None else (index, count, keys)
+    return tuple(torch.from_numpy(array).to(device) for array in padded)
 
 
 def _stack(results: Iterable[Any]) -> Any:

@@ -41,7 +41,8 @@ class Progress:
     """A run after ``round`` rounds: everything a resumed run needs, and the diary so far.
 
     ``states`` holds every client's state stacked ``[M, ...]``; ``diverged_round`` is the first round in which a loss, an
-    upload, a state or the model was not finite (the run goes on: such uploads count as zero).
+    upload, a state or the model was not finite (the run goes on: such uploads count as zero). ``uploaded_bits`` counts what all
+    clients sent: 32 bits for each coordinate, and one for each place of a mask that is sent along.
     """
 
     round: int
@@ -51,7 +52,7 @@ class Progress:
     rows: list[dict[str, float]] = field(default_factory=list)
     timing: list[dict[str, float]] = field(default_factory=list)
     diverged_round: int | None = None
-    uploaded_parameters: int = 0
+    uploaded_bits: int = 0
 
 
 def start(simulation: Simulation) -> Progress:
@@ -77,7 +78,10 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
     """Run one round: replace the values of ``progress`` (never the tensors in place) and write its diary."""
     began = time.perf_counter()
     method, plan, task, round = simulation.method, simulation.plan, simulation.task, progress.round
-    drawn = privacy.sample_clients(numpy_rng(simulation.seed, "sample", round), plan)
+    if "public_sampling" in simulation.departures:
+        drawn = privacy.public_cohort(round, plan)
+    else:
+        drawn = privacy.sample_clients(numpy_rng(simulation.seed, "sample", round), plan)
     # An empty cohort releases noise like any other: client 0 then computes for the shapes alone and is not present.
     clients = [int(i) for i in drawn.nonzero()[0]] or [0]
     present = torch.from_numpy(drawn[clients])
@@ -96,9 +100,12 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
     healthy = True
     if update:
         noise = torch.Generator().manual_seed(seed_for(simulation.seed, "noise", round))
-        released = privacy.release(noise, Uploads(update, side), present, plan, departures=simulation.departures)
+        scale = method.scale(progress.params, progress.server, task)
+        uploads = Uploads(update, side)
+        released = privacy.release(noise, uploads, present, plan, scale, simulation.departures)
+        new_states = simulation.absorb(new_states, released.messages)
         progress.params, progress.server = method.aggregate(progress.params, released.sum, progress.server, task)
-        progress.uploaded_parameters = trees.size(update) // len(clients)
+        progress.uploaded_bits += privacy.uploaded_bits(uploads, present, scale)
         row |= _diary(released, present)
     if present.any():
         healthy = trees.is_finite(new_states)

@@ -16,16 +16,21 @@ import torch
 from torch import Tensor
 from torch.func import grad, grad_and_value, vmap
 
+from pflpipe import trees
 from pflpipe.trees import Tree
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples of one step: ``x [B, ...]``, ``y [B]`` and ``valid [B]`` (``None`` when every row is real)."""
+    """Examples of one step: ``x [B, ...]``, ``y [B]``, ``valid [B]`` (``None`` when every row is real) and the step's ``key``.
+
+    The key is an integer from which dropout and training transforms follow; ``None`` means evaluation, without either.
+    """
 
     x: Tensor
     y: Tensor
     valid: Tensor | None = None
+    key: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Schedule:
         index: rows of each step ``[S, B]``.
         count: real rows of each step ``[S]``; the rest of a step is padding.
         sizes: the same as Python numbers when batches may have their true size (loop), ``None`` under vmap.
+        keys: int64 ``[S]``, one key per training step; ``None`` where nothing is random.
     """
 
     x: Tensor
@@ -44,29 +50,41 @@ class Schedule:
     index: Tensor
     count: Tensor
     sizes: tuple[int, ...] | None = None
+    keys: Tensor | None = None
 
     def __len__(self) -> int:
         return self.index.shape[0]
 
     def __iter__(self) -> Iterator[Batch]:
         for step in range(len(self)):
+            key = None if self.keys is None else self.keys[step]
             if self.sizes is not None:
                 rows = self.index[step, : self.sizes[step]]
-                yield Batch(self.x[rows], self.y[rows])
+                yield Batch(self.x[rows], self.y[rows], None, key)
             else:
                 rows = self.index[step]
                 places = torch.arange(rows.shape[-1], device=rows.device)
-                yield Batch(self.x[rows], self.y[rows], places < self.count[step])
+                yield Batch(self.x[rows], self.y[rows], places < self.count[step], key)
 
 
 @dataclass(frozen=True)
 class Solver:
-    """A first-order optimizer; its state lives for one call (papers' codes make a new one in every round)."""
+    """A first-order optimizer; its state lives for one call (papers' codes make a new one in every round).
+
+    Attributes:
+        optimizer: ``sgd`` or ``adam``.
+        lr, momentum, weight_decay: as in torch.optim.
+        rho: radius of sharpness-aware minimisation (Foret et al., ICLR 2021): each step uses the gradient at
+            ``w + rho g / (|g|_2 + 1e-12)``, one norm over all trained parameters; 0 is the plain optimizer.
+        step_bound: the change of each step is shortened to at most this L1 length over all trained parameters.
+    """
 
     optimizer: str
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
+    rho: float = 0.0
+    step_bound: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -101,6 +119,13 @@ class _Flat:
             flat.leaves[name] = part.detach().requires_grad_()
             flat.leaves[name].grad = slope
         return flat
+
+    def differentiate(self, loss: Callable[[Tree, Batch], Tensor], point: Tree, batch: Batch) -> Tensor:
+        """Put the loss's gradient into ``gradient`` and return the loss."""
+        self.gradient.zero_()
+        value = loss(point, batch)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value.detach()
 
     @staticmethod
     def split(vector: Tensor, like: Tree) -> list[Tensor]:
@@ -145,19 +170,26 @@ def minimize_loop(
     ]
     optimizers = [_torch_optimizer(solver, flat.vector) for _ in objectives]
     total = flat.vector.new_zeros(())
+    keep = solver.rho > 0 or solver.step_bound < math.inf
     for batch in schedule:
         for turn, (objective, mask, optimizer) in enumerate(zip(objectives, masks, optimizers, strict=True)):
-            flat.gradient.zero_()
-            loss = objective.loss(point, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            before = flat.vector.clone() if keep else flat.vector
+            loss = flat.differentiate(objective.loss, point, batch)
+            if solver.rho:
+                flat.vector.add_(flat.gradient * (solver.rho / (torch.linalg.vector_norm(flat.gradient) + 1e-12)))
+                flat.differentiate(objective.loss, point, batch)
+                flat.vector.copy_(before)
             if solver.weight_decay:  # before the mask: a coordinate outside it must not decay either
                 flat.gradient.add_(flat.vector, alpha=solver.weight_decay)
             if mask is not None:
                 flat.gradient.mul_(mask)
             flat.vector.grad = flat.gradient
             optimizer.step()
+            if solver.step_bound < math.inf:
+                change = flat.vector - before
+                flat.vector.copy_(before + change * _shorten(change.abs().sum(), solver.step_bound))
             if turn == 0:
-                total += loss.detach()
+                total += loss
     trained = dict(zip(moving, flat.split(flat.vector, moving), strict=True))
     return {name: trained.get(name, value) for name, value in params.items()}, total / max(len(schedule), 1)
 
@@ -185,10 +217,17 @@ def minimize_functional(
                 return objective.loss({**params, **tree}, batch)
 
             slope, loss = grad_and_value(value)(moving)
+            if solver.rho:
+                reach = solver.rho / (trees.norm(slope) + 1e-12)
+                slope = grad(value)({name: w + reach * slope[name] for name, w in moving.items()})
             slope = {name: g + solver.weight_decay * moving[name] for name, g in slope.items()}
             if objective.mask is not None:
                 slope = {name: g * objective.mask[name] for name, g in slope.items()}
             ahead, (first, second) = _step(solver, moving, slope, moments[turn], steps + 1)
+            if solver.step_bound < math.inf:
+                change = trees.sub(ahead, moving)
+                factor = _shorten(torch.stack([part.abs().sum() for part in change.values()]).sum(), solver.step_bound)
+                ahead = {name: w + factor * change[name] for name, w in moving.items()}
             moving = {name: torch.where(real, ahead[name], old) for name, old in moving.items()}
             moments[turn] = (
                 {name: torch.where(real, first[name], old) for name, old in moments[turn][0].items()},
@@ -198,6 +237,11 @@ def minimize_functional(
                 total = total + torch.where(real, loss.detach(), 0.0)
         steps = steps + real
     return {name: moving.get(name, value) for name, value in params.items()}, total / steps.clamp(min=1)
+
+
+def _shorten(length: Tensor, bound: float) -> Tensor:
+    """Return the factor that brings a vector of this length to at most ``bound``."""
+    return torch.where(length > bound, bound / length, 1.0)
 
 
 def _step(
@@ -237,4 +281,19 @@ def fisher(params: Tree, schedule: Schedule, log_likelihood: Callable[[Tree, Ten
             if batch.valid is not None:
                 square = torch.where(batch.valid.view(-1, *[1] * (square.dim() - 1)), square, 0.0)
             total[name] = total[name] + square.sum(0)
+    return {name: value / schedule.count.sum().clamp(min=1) for name, value in total.items()}
+
+
+def gradient(params: Tree, schedule: Schedule, loss: Callable[[Tree, Batch], Tensor]) -> Tree:
+    """Return the gradient of the mean loss over all of the schedule's examples.
+
+    Args:
+        params: where the gradient is taken.
+        schedule: one pass over the client's examples.
+        loss: ``(params, batch) -> scalar``, a mean over the batch's real examples.
+    """
+    total = {name: torch.zeros_like(value) for name, value in params.items()}
+    for step, batch in enumerate(schedule):
+        slope = grad(loss)(params, batch)
+        total = {name: value + slope[name] * schedule.count[step] for name, value in total.items()}
     return {name: value / schedule.count.sum().clamp(min=1) for name, value in total.items()}

@@ -18,7 +18,7 @@ NaN where the scale is 0     ignored: that coordinate is not sent
 ===========================  ==============================================================================================
 
 The generators are those of a simulator: reproducible and not cryptographic; floating-point attacks on the noise are outside
-the scope. Imports torch and NumPy only. After jax_privacy's execution plan and DP-FedAvg (McMahan et al., ICLR 2018).
+the scope. After jax_privacy's execution plan and DP-FedAvg (McMahan et al., ICLR 2018).
 """
 
 from __future__ import annotations
@@ -31,33 +31,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pflpipe.clipping import clip, squares
+from pflpipe.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP, bounded, check_departures, check_side, deviation, weights
 from pflpipe.errors import PrivacyError, nearest
 
 MECHANISMS = ("gaussian", "laplace", "none")
-
-DEPARTURES: dict[str, str] = {
-    "client_clip_weights": "each client chooses how its clip bound is divided over the layers",
-    "clip_in_training": "gradients are clipped inside local training, the message itself is not",
-    "data_dependent_clip": "clip thresholds are computed from the client's own update",
-    "data_dependent_noise": "the noise scale is computed from private values",
-    "data_size_weights": "messages are averaged with weights proportional to the clients' numbers of examples",
-    "divide_by_counts": "each coordinate is divided by the number of clients that sent it",
-    "no_composition": "the budget of one round is quoted as the budget of the whole run",
-    "noise_not_divided": "noise is added to the average as if it were the sum",
-    "noise_on_support": "noise only on the coordinates that a client's private mask keeps",
-    "noise_per_participant": "each drawn client adds a share of the noise, so its size follows the drawn count",
-    "per_layer_clip_unscaled": "each layer is clipped to C but the noise is scaled for one joint bound C",
-    "per_tensor_clip": "each tensor is clipped to C but the noise is scaled for one joint bound C",
-    "private_clamp": "the released sum is clamped to bounds computed from private values",
-    "public_sampling": "which clients take part can be predicted, so sampling amplifies nothing",
-    "raw_similarity_weights": "messages are weighted by similarities of models that carry no noise",
-    "sample_level_calibration": "the noise multiplier is calibrated for single examples of DP-SGD, not for clients",
-    "update_against_global": "the update is taken against the global model instead of the start of local work",
-}
-"""Steps of published methods that the certified mechanism lacks. A cell names them; its claim is then at most ``nominal``."""
-
-EXECUTED = frozenset({"data_size_weights", "sample_level_calibration", "update_against_global"})
-"""The departures this version carries out; the second acts in accounting.py and the third in the method."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +114,7 @@ class Released:
 
     Attributes:
         sum: name -> ``[..., *shape]``. The message; the only field that the server and the world see.
+        messages: name -> ``[..., M, *shape]``, what each client sent, under departures of messages; else empty.
         noise_norm, signal_norm: ``[...]``, L2 norms of the two parts that make up ``sum``. Diary, private.
         norms: ``[..., M]``, norm of each drawn client's scaled update before clipping, 0 where not drawn. Diary, private.
         clipped: ``[..., M]`` bool, drawn and longer than C (and finite). Diary, private.
@@ -143,6 +122,7 @@ class Released:
     """
 
     sum: dict[str, Tensor]
+    messages: dict[str, Tensor]
     noise_norm: Tensor
     signal_norm: Tensor
     norms: Tensor
@@ -160,64 +140,16 @@ def sample_clients(generator: np.random.Generator, plan: Plan) -> np.ndarray:
     return generator.random(plan.clients) < plan.sample_rate
 
 
-@torch.no_grad()
-def clip(
-    tree: Mapping[str, Tensor], bound: float, scale: Mapping[str, Tensor] | None = None, norm: int = 2, lead: int = 1
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Shorten each client's update, all tensors taken together, to a scaled norm of at most ``bound``.
+def public_cohort(round: int, plan: Plan) -> np.ndarray:
+    """Return the cohort of a round (counted from 0) under the departure ``public_sampling``: bool ``[M]``.
 
-    Args:
-        tree: name -> ``[..., M, *shape]``, float32 or float64; not modified.
-        bound: C > 0; infinity never shortens.
-        scale: name -> s >= 0, broadcastable to ``[*shape]`` or, with repeats, ``[..., *shape]``; a missing name means 1. The
-            norm is that of update / s, and a coordinate with s = 0 is not sent: it becomes 0 and does not count.
-        norm: 2 or 1.
-        lead: number of leading axes, repeats and clients together (1 for ``[M, *shape]``).
-
-    Returns:
-        The clipped tree (same shapes), its scaled norm at most C (1 + 1e-6), an update within the bound unchanged to the bit;
-        and float64 norms ``[..., M]`` before clipping. A non-finite update becomes zero and has norm inf.
+    A fixed number q M of clients, rounded and at least 1, is drawn by a generator that everybody can seed with the round's
+    number, as DP-FedSAM's official code does.
     """
-    scale = scale or {}
-    flat: dict[str, Tensor] = {}
-    scales: dict[str, Tensor] = {}
-    for name, tensor in tree.items():
-        shape = tensor.shape[lead:]
-        if name in scale:
-            s = scale[name].to(tensor)
-            # With repeat axes the scale lacks the client axis, which goes just before the tensor's own axes.
-            scales[name] = s.unsqueeze(-len(shape) - 1) if s.ndim > len(shape) else s
-            tensor = torch.where(scales[name] > 0, tensor / scales[name], 0)
-        flat[name] = tensor.reshape(*tensor.shape[:lead], math.prod(shape))
-
-    # The length is taken relative to the largest entry: x / peak lies in [-1, 1], so no square overflows or vanishes.
-    first = next(iter(flat.values()))
-    peak = torch.zeros(first.shape[:lead], dtype=first.dtype, device=first.device)
-    for rows in flat.values():
-        peak = torch.maximum(peak, torch.linalg.vector_norm(rows, ord=math.inf, dim=-1))
-    divisor = torch.where((peak > 0) & torch.isfinite(peak), peak, 1).unsqueeze(-1)
-    units = {name: rows / divisor for name, rows in flat.items()}
-    power = torch.zeros(peak.shape, dtype=torch.float64, device=peak.device)
-    for rows in units.values():
-        power += _power_sum(rows, norm)
-    length = power ** (1 / norm)
-    norms = peak.double() * length
-    finite = torch.isfinite(norms)
-    norms = torch.where(finite, norms, math.inf)
-
-    shorten = finite & (norms > bound)
-    factor = bound / length
-    clipped = {}
-    for name, tensor in tree.items():
-        per_client = (*peak.shape, *[1] * (tensor.ndim - lead))
-        short = units[name].reshape(tensor.shape) * factor.to(tensor).reshape(per_client)
-        kept = tensor
-        if name in scales:
-            short = short * scales[name]
-            kept = torch.where(scales[name] > 0, tensor, 0)
-        kept = torch.where(shorten.reshape(per_client), short, kept)
-        clipped[name] = torch.where(finite.reshape(per_client), kept, 0)
-    return clipped, norms
+    cohort = np.zeros(plan.clients, dtype=bool)
+    size = max(1, int(np.rint(plan.expected_cohort)))
+    cohort[np.random.default_rng(round).choice(plan.clients, size=size, replace=False)] = True
+    return cohort
 
 
 @torch.no_grad()
@@ -242,13 +174,12 @@ def release(
         present: bool ``[..., M]``, who was drawn. M may be smaller than the plan's when rows of clients not drawn are left out.
         plan: the frozen plan.
         scale: public tensors, see ``clip``; must be functions of earlier releases only.
-        departures: names out of ``EXECUTED``. ``data_size_weights`` reads ``side["size"]`` ``[..., M]`` (numbers of examples n)
-            and releases ``sum p_i clip(update_i) + C sigma s Z |p|_2 / sqrt(M)``, p_i = n_i / (sum of n over present clients),
-            as FedDPA's official code does when each message carries N(0, C^2 sigma^2 / M). An empty cohort then releases zero.
+        departures: names of steps that the certified mechanism lacks (departures.py). Those of messages release
+            ``sum p_i (bounded(update_i) + noise_i)`` with a draw for every row of the uploads; an empty cohort then releases 0.
 
     Raises:
-        PrivacyError: shapes or dtypes do not fit, the scale is negative or not finite, a departure is unknown or not carried
-            out, or a side entry is one that no departure reads.
+        PrivacyError: shapes or dtypes do not fit, the scale is negative or not finite or stands beside a departure that has
+            none, a departure is unknown, or the side entries are not exactly those that the departures read.
     """
     departures = check_departures(departures)
     scale = scale or {}
@@ -256,52 +187,93 @@ def release(
         present = present.to(next(iter(uploads.update.values())).device)
     _check(generator, uploads, present, plan, scale, departures)
     lead = present.ndim
-    repeats = present.shape[:-1]
-    clipped, norms = clip(uploads.update, math.inf if plan.clip_norm is None else plan.clip_norm, scale, plan.norm, lead)
-    device = norms.device
-
-    if "data_size_weights" in departures:
-        weights, noise_share = _data_size_weights(uploads.side["size"].to(device), present, plan)
+    bound = math.inf if plan.clip_norm is None else plan.clip_norm
+    if departures.isdisjoint(WITHOUT_JOINT_CLIP):
+        clipped, norms = clip(uploads.update, bound, scale, plan.norm, lead)
+        shortened = norms > bound
     else:
-        weights = present.double() / plan.expected_cohort
-        noise_share = torch.full(repeats, 1 / plan.expected_cohort, dtype=torch.float64, device=device)
-
-    total: dict[str, Tensor] = {}
-    signal_power = torch.zeros(repeats, dtype=torch.float64, device=device)
-    noise_power = torch.zeros_like(signal_power)
-    for name, rows in clipped.items():
-        own_axes = [1] * (rows.ndim - lead)
-        signal = (rows * weights.to(rows.dtype).reshape((*present.shape, *own_axes))).sum(dim=lead - 1)
-        signal_power += _squares(signal, lead - 1)
-        total[name] = signal
-        if plan.clip_norm is not None and plan.noise_multiplier is not None:
-            deviation = plan.clip_norm * plan.noise_multiplier * noise_share
-            noise = _standard_noise(generator, signal, plan.mechanism) * deviation.to(rows.dtype).reshape((*repeats, *own_axes))
-            if name in scale:
-                noise = noise * scale[name].to(noise)
-            noise_power += _squares(noise, lead - 1)
-            total[name] = signal + noise
-
+        clipped, norms = clip(uploads.update, math.inf, scale, plan.norm, lead)
+        clipped, shortened = bounded(clipped, uploads.side, plan, departures, lead)
+    if departures & OF_MESSAGES:
+        signal, noise, messages = _noise_of_messages(generator, clipped, uploads.side, present, plan, departures)
+    else:
+        signal, noise = _noise_of_sum(generator, clipped, present, plan, scale)
+        messages = {}
     nonfinite = present & torch.isinf(norms)
     return Released(
-        sum=total,
-        noise_norm=noise_power.sqrt(),
-        signal_norm=signal_power.sqrt(),
+        sum={name: value + noise[name] if name in noise else value for name, value in signal.items()},
+        messages=messages,
+        noise_norm=_length(noise, present),
+        signal_norm=_length(signal, present),
         norms=torch.where(present, norms, 0),
-        clipped=present & ~nonfinite & (norms > (math.inf if plan.clip_norm is None else plan.clip_norm)),
+        clipped=present & ~nonfinite & shortened,
         nonfinite=nonfinite,
     )
 
 
-def check_departures(departures: Iterable[str]) -> frozenset[str]:
-    """Return the departures as a set; raise PrivacyError for one that is unknown or that this version does not carry out."""
-    names = frozenset(departures)
-    for name in sorted(names):
-        if name not in DEPARTURES:
-            raise PrivacyError("departure", got=name, expected="a known one", do=nearest(name, DEPARTURES))
-        if name not in EXECUTED:
-            raise PrivacyError("departure is not executed yet", got=name, expected=f"one of {', '.join(sorted(EXECUTED))}")
-    return names
+def uploaded_bits(uploads: Uploads, present: Tensor, scale: Mapping[str, Tensor]) -> int:
+    """Return how many bits the present clients send: 32 for a coordinate, and one for each place of a mask sent along."""
+    clients, bits = int(present.sum()), 0
+    for name, value in uploads.update.items():
+        places, mask = value[0].numel(), uploads.side.get(f"mask.{name}")
+        if mask is not None:
+            bits += 32 * int(mask[present.to(mask.device)].sum()) + clients * places
+        else:
+            bits += 32 * clients * (int((scale[name] > 0).expand(value[0].shape).sum()) if name in scale else places)
+    return bits
+
+
+def _noise_of_sum(
+    generator: torch.Generator, clipped: Mapping[str, Tensor], present: Tensor, plan: Plan, scale: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the clipped sum and its one noise draw, both divided by q M."""
+    signal, noise = {}, {}
+    for name, rows in clipped.items():
+        weights = (present.to(rows.dtype) / plan.expected_cohort).reshape(*present.shape, *[1] * (rows.ndim - present.ndim))
+        signal[name] = (rows * weights).sum(dim=present.ndim - 1)
+        if plan.clip_norm is not None and plan.noise_multiplier is not None:
+            spread = plan.clip_norm * plan.noise_multiplier / plan.expected_cohort
+            noise[name] = _standard_noise(generator, signal[name], plan.mechanism) * spread
+            if name in scale:
+                noise[name] = noise[name] * scale[name].to(rows)
+    return signal, noise
+
+
+def _noise_of_messages(
+    generator: torch.Generator,
+    clipped: Mapping[str, Tensor],
+    side: Mapping[str, Tensor],
+    present: Tensor,
+    plan: Plan,
+    departures: frozenset[str],
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weighted average of the clipped updates, that of the noise each message carries, and the messages."""
+    average = weights(side, present, plan, departures)
+    signal, noise, messages = {}, {}, {}
+    for name, rows in clipped.items():
+        count = average.to(rows.dtype).reshape(*present.shape, *[1] * (rows.ndim - present.ndim))
+        if "noise_on_support" in departures:
+            rows = torch.where(side[f"mask.{name}"], rows, 0)
+        drawn = torch.zeros_like(rows)
+        if plan.noise_multiplier is not None:
+            spread = deviation(name, clipped, side, plan, departures, present.ndim)
+            drawn = _standard_noise(generator, rows, plan.mechanism) * spread
+        messages[name] = rows + drawn
+        signal[name] = (rows * count).sum(dim=present.ndim - 1)
+        noise[name] = (drawn * count).sum(dim=present.ndim - 1)
+        if "divide_by_counts" in departures:
+            held = (side[f"mask.{name}"] * count).sum(dim=present.ndim - 1)
+            for part in (signal, noise):
+                part[name] = torch.where(held > 0, part[name] / held, 0)
+    return signal, noise, messages
+
+
+def _length(tree: Mapping[str, Tensor], present: Tensor) -> Tensor:
+    """Return the joint L2 norm ``[...]`` in float64; 0 for an empty tree."""
+    total = torch.zeros(present.shape[:-1], dtype=torch.float64, device=present.device)
+    for value in tree.values():
+        total += squares(value, present.ndim - 1)
+    return total.sqrt()
 
 
 def _standard_noise(generator: torch.Generator, like: Tensor, mechanism: str) -> Tensor:
@@ -312,32 +284,6 @@ def _standard_noise(generator: torch.Generator, like: Tensor, mechanism: str) ->
         noise = torch.empty(like.shape, dtype=like.dtype).exponential_(generator=generator)
         noise = noise - torch.empty_like(noise).exponential_(generator=generator)
     return noise.to(like.device)
-
-
-def _data_size_weights(size: Tensor, present: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Return the weights p ``[..., M]`` and the noise's share of C sigma, ``[...]``; both zero when nobody has examples."""
-    held = torch.where(present, size, 0).double()
-    weights = held / held.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    return weights, torch.linalg.vector_norm(weights, dim=-1) / math.sqrt(plan.clients)
-
-
-def _squares(tensor: Tensor, repeats: int) -> Tensor:
-    """Return the sum of squares over all axes but the first ``repeats``, in float64."""
-    return _power_sum(tensor.reshape(*tensor.shape[:repeats], math.prod(tensor.shape[repeats:])), 2)
-
-
-def _power_sum(rows: Tensor, norm: int) -> Tensor:
-    """Return ``sum |x|^norm`` over the last axis in float64.
-
-    Blocks of 32 are summed in the rows' own dtype: one rounding error per block of about 1e-7, where a long float32 sum would
-    lose the promised 1e-6, at an eighth of the time of float64 throughout.
-    """
-    blocks = rows.shape[-1] // 32
-    whole = rows[..., : 32 * blocks].reshape(*rows.shape[:-1], blocks, 32)
-    rest = rows[..., 32 * blocks :]
-    lengths: Tensor = torch.linalg.vector_norm(whole, ord=norm, dim=-1).double()
-    last: Tensor = torch.linalg.vector_norm(rest, ord=norm, dim=-1).double()
-    return lengths.pow(norm).sum(dim=-1) + last.pow(norm)
 
 
 def _check(
@@ -368,20 +314,10 @@ def _check(
             raise PrivacyError("release: scale", got=name, expected="names of the update", do=nearest(name, uploads.update))
         if not bool((torch.isfinite(tensor) & (tensor >= 0)).all()):
             raise PrivacyError(f"release: scale {name!r}", got="a negative or non-finite entry", expected="entries >= 0")
-    readable = {"size"} & set(uploads.side) if "data_size_weights" in departures else set()
-    for name in uploads.side:
-        if name not in readable:
-            raise PrivacyError(
-                "release: private side entry that no departure reads", got=name, expected="a departure named in the cell"
-            )
-    if "data_size_weights" in departures:
-        if plan.mechanism == "laplace":
-            raise PrivacyError("departure data_size_weights: mechanism", got="laplace", expected="gaussian or none")
-        size = uploads.side.get("size")
-        if size is None or size.shape != present.shape or not bool((torch.isfinite(size) & (size >= 0) | ~present).all()):
-            raise PrivacyError(
-                "departure data_size_weights: side entry 'size'", expected=f"counts >= 0 of shape {list(present.shape)}"
-            )
+    if scale and departures & (OF_MESSAGES | WITHOUT_JOINT_CLIP):
+        name = min(departures & (OF_MESSAGES | WITHOUT_JOINT_CLIP))
+        raise PrivacyError(f"departure {name}: scale", got="a public scale", expected="none")
+    check_side(uploads, present, plan, departures)
 
 
 def _number(name: str, value: float | None, accept: Callable[[float], bool], expected: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,11 +18,11 @@ from pflpipe.models import Network
 from pflpipe.partition import Split
 from pflpipe.privacy import Plan
 from pflpipe.seeds import numpy_rng
-from pflpipe.task import Batches, Task
+from pflpipe.task import Batches, Task, Transform
 from pflpipe.trees import Tree
 
-# Examples whose separate gradients are held at once for Fisher information.
-EXAMPLES_OF_FISHER = 32
+# Examples of the full pass whose separate gradients (Fisher information) or features are held at once.
+EXAMPLES_OF_FULL_PASS = 32
 
 SEEN_BY_METHODS = ("train", "head", "all")
 
@@ -41,21 +42,26 @@ class Simulation:
     seed: int
     backend: Backend
     dtype: torch.dtype = torch.float32
+    augment: Transform | None = None
 
     @property
     def task(self) -> Task:
         """What all clients share."""
         solver = Solver(self.training.optimizer, self.training.lr, self.training.momentum, self.training.weight_decay)
-        return Task(self.network, self.plan, solver, self.departures, minimizer(self.backend))
+        return Task(self.network, self.plan, solver, self.departures, minimizer(self.backend), self.augment)
 
     def work(self, client: int, round: int) -> dict[str, Rows]:
-        """Return one client's schedules of one round, drawn from the stream named by round and client."""
-        rows, size = self.split.train[client], self.training.batch_size
-        streams = {name: numpy_rng(self.seed, "batches", name, round, client) for name in ("train", "head")}
+        """Return one client's schedules of one round, drawn from the stream named by round and client.
+
+        The head phase counts the client's own examples, since it works on features computed in the order of ``all``.
+        """
+        rows, size, method = self.split.train[client], self.training.batch_size, self.method
+        stream = numpy_rng(self.seed, "batches", "train", round, client)
+        head = numpy_rng(self.seed, "batches", "head", round, client)
         return {
-            "train": Rows.epochs(rows, self.training.local_epochs, size, streams["train"]),
-            "head": Rows.epochs(rows, self.method.head_epochs, size, streams["head"]),
-            "all": Rows.epochs(rows, int(self.method.full_pass), EXAMPLES_OF_FISHER),
+            "train": Rows.epochs(rows, self.training.local_epochs, size, stream).keyed(stream),
+            "head": Rows.epochs(np.arange(len(rows)), method.head_epochs, size, head),
+            "all": Rows.epochs(rows, int(method.full_pass or method.head_epochs > 0), EXAMPLES_OF_FULL_PASS),
         }
 
     def run_clients(
@@ -77,3 +83,15 @@ class Simulation:
             return hook(state, Batches(n, *[schedules[name] for name in SEEN_BY_METHODS]), others)
 
         return for_each_client(one, states, work, sizes, sources, self.backend, self.network.parameters)
+
+    def absorb(self, states: Tree, messages: Tree) -> Tree:
+        """Show clients their own noised messages, both stacked ``[M, ...]``, and return their new states."""
+        hook = self.method.absorb
+        if hook is None or not messages:
+            return states
+        pairs = [
+            ({name: value[client] for name, value in states.items()}, {name: value[client] for name, value in messages.items()})
+            for client in range(len(next(iter(messages.values()))))
+        ]
+        new = [hook(state, message, self.task) for state, message in pairs]
+        return {name: torch.stack([state[name] for state in new]) for name in states}

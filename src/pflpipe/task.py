@@ -6,9 +6,11 @@ the device, a random generator or the backend. The solvers it calls are those of
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from pflpipe.privacy import Plan
 from pflpipe.trees import Tree
 
 Loss = Callable[[Tree, Batch], Tensor]
+Transform = Callable[[Tensor, Tensor], Tensor]  # (x [B, ...], key []) -> x
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,9 @@ class Batches:
     Attributes:
         n: number of training examples, a scalar tensor.
         train: E local epochs of minibatches.
-        head: the head phase's epochs, for methods that have one.
-        all: one ordered pass over the training examples, for Fisher information.
+        head: the head phase's epochs, for methods that have one; it counts the client's own examples in the order of ``all``
+            and is stepped on through ``Task.features``.
+        all: one ordered pass over the training examples.
     """
 
     n: Tensor
@@ -47,6 +51,7 @@ class Task:
         solver: the study's local optimizer.
         departures: names of the steps that the certified mechanism lacks.
         minimize_on: the backend's solver loop (``local.minimize_loop`` or ``local.minimize_functional``).
+        augment: the training transforms of the study, or ``None``.
     """
 
     network: Network
@@ -54,6 +59,7 @@ class Task:
     solver: Solver
     departures: frozenset[str]
     minimize_on: Minimize
+    augment: Transform | None = None
 
     @property
     def clip_norm(self) -> float:
@@ -65,9 +71,27 @@ class Task:
         """Names of the parameters of the last linear layer."""
         return HEAD
 
+    @property
+    def body_names(self) -> tuple[str, ...]:
+        """Names of all parameters but the head's: the feature extractor."""
+        return tuple(name for name in self.network.shapes if name not in HEAD)
+
+    @property
+    def norm_names(self) -> tuple[str, ...]:
+        """Names of the parameters of normalisation layers, whose last word starts with ``norm``."""
+        return tuple(name for name in self.network.shapes if name.split(".")[-2].startswith("norm"))
+
     def loss(self, params: Tree, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy over the real examples of a batch."""
-        logits = self.network.apply(params, batch.x)
+        """Return the mean cross-entropy over the real examples of a batch, with dropout and transforms if it has a key."""
+        x = batch.x if batch.key is None or self.augment is None else self.augment(batch.x, batch.key)
+        return self.logits_loss(self.network.apply(params, x, batch.key), batch)
+
+    def head_loss(self, head: Tree, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy of the linear head on a batch of ``features``."""
+        return self.logits_loss(F.linear(batch.x, head["head.weight"], head["head.bias"]), batch)
+
+    def logits_loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy of ``logits [B, K]`` over the real examples of a batch."""
         if batch.valid is None:
             return F.cross_entropy(logits, batch.y)
         each = F.cross_entropy(logits, batch.y, reduction="none")
@@ -93,6 +117,23 @@ class Task:
         """
         parts = [Objective(*part) if isinstance(part, tuple) else Objective(part) for part in objectives]
         return self.minimize_on(params, schedule, parts, solver or self.solver, names)
+
+    def features(self, params: Tree, batches: Batches) -> Schedule:
+        """Return the head phase's schedule over features ``[n, F]`` that the frozen body computes once, in evaluation mode."""
+        passes = [self.network.body(params, batch.x, None) for batch in batches.all]
+        if not passes:
+            return batches.head
+        labels = torch.cat([batch.y for batch in batches.all])
+        return dataclasses.replace(batches.head, x=torch.cat(passes).detach(), y=labels)
+
+    def train_head(self, params: Tree, batches: Batches, solver: Solver) -> Tree:
+        """Return ``params`` with the head trained for the head phase's epochs; everything else is frozen."""
+        head = {name: params[name] for name in HEAD}
+        return params | self.minimize(head, self.features(params, batches), self.head_loss, solver=solver)[0]
+
+    def gradient(self, params: Tree, schedule: Schedule) -> Tree:
+        """Return the gradient of the mean cross-entropy over the schedule's examples."""
+        return local.gradient(params, schedule, self.loss)
 
     def fisher(self, params: Tree, schedule: Schedule) -> Tree:
         """Return the diagonal empirical Fisher information of ``log p(y | x; params)`` over the schedule's examples."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,15 @@ def norm(tree: Tree) -> Tensor:
     """Return the joint L2 norm over all tensors, a scalar whose gradient at the zero tree is zero (not NaN)."""
     length: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in tree.values()]))
     return length
+
+
+def layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return layer -> its parameters' names, in the order of ``names``; a layer is the part before the last dot."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        layer = name.rpartition(".")[0]
+        found[layer] = (*found.get(layer, ()), name)
+    return found
 
 
 def size(tree: Tree) -> int:

@@ -56,6 +56,11 @@ def add_released(params: Tree, released: Tree, server: Tree, task: Task) -> tupl
     return trees.add(params, released), server
 
 
+def send_everything(params: Tree, server: Tree, task: Task) -> Tree:
+    """Scale of a method whose uploads are clipped and noised as they are."""
+    return {}
+
+
 def train_locally(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
     """Personal model: E local epochs from the released parameters."""
     return task.minimize(params, batches.train, task.loss)[0]
@@ -68,7 +73,10 @@ class Method:
     ``local_update(params, server, state, batches, task) -> (Upload, state)``;
     ``aggregate(params, released, server, task) -> (params, server)`` is given what was released, nothing else of a client;
     ``personalize(params, server, state, batches, task) -> params`` gives the model that is tested on the client's data;
-    ``init_server`` and ``init_client`` take ``(params, task)``. ``head_epochs`` and ``full_pass`` ask for the schedules
+    ``init_server`` and ``init_client`` take ``(params, task)``. ``scale(params, server, task)`` is a public tree s >= 0,
+    computed from earlier releases alone: the update is clipped to ``|update / s|_2 <= C``, its noise is scaled by s, and a
+    coordinate with s = 0 is not sent (privacy.py). ``absorb(state, message, task) -> state`` shows a client its own noised
+    message, where a published mechanism releases single messages. ``head_epochs`` and ``full_pass`` ask for the schedules
     ``batches.head`` and ``batches.all``.
     """
 
@@ -77,6 +85,8 @@ class Method:
     personalize: Callable[[Tree, Tree, Tree, Batches, Task], Tree] = train_locally
     init_server: Callable[[Tree, Task], Tree] = no_server
     init_client: Callable[[Tree, Task], Tree] = no_state
+    scale: Callable[[Tree, Tree, Task], Tree] = send_everything
+    absorb: Callable[[Tree, Tree, Task], Tree] | None = None
     head_epochs: int = 0
     full_pass: bool = False
 

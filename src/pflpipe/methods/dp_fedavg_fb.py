@@ -32,6 +32,6 @@ def dp_fedavg_fb(
     solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)
 
     def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
-        return task.minimize(params, batches.head, task.loss, solver=solver, names=task.head_names)[0]
+        return task.train_head(params, batches, solver)
 
     return Method(local_update, personalize=personalize, head_epochs=head_epochs)
