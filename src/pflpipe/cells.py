@@ -54,7 +54,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Training:
-    """Federation and local work: T rounds, Poisson ``sample_rate`` q, E ``local_epochs``, ``batch_size`` (0 = all data)."""
+    """Federation and local work: T rounds, Poisson ``sample_rate`` q, E ``local_epochs``, ``batch_size`` (0 = all data).
+
+    ``augment`` names the training transforms of augment.py, in the order in which they are applied.
+    """
 
     rounds: int
     local_epochs: int
@@ -64,6 +67,7 @@ class Training:
     momentum: float = 0.0
     weight_decay: float = 0.0
     sample_rate: float = 1.0
+    augment: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,12 +112,13 @@ class Cell:
         model = dict(values["model"])
         if model.get("hidden") is not None:
             model["hidden"] = tuple(model["hidden"])
+        training = Training(**{**values["training"], "augment": tuple(values["training"]["augment"])})
         return cls(
             **{
                 **values,
                 "partition": Partition(**values["partition"]),
                 "model": Model(**model),
-                "training": Training(**values["training"]),
+                "training": training,
                 "privacy": Privacy(**values["privacy"]),
                 "departures": tuple(values["departures"]),
             }

@@ -155,7 +155,7 @@ def validate(settings: Config, names: Iterable[str] = (), folder: str | os.PathL
 
 def _check_data(settings: Config, studies: Iterable[Study], folder: str | os.PathLike[str]) -> None:
     """Check the user's files, and that partitions and models fit the data sets, from the headers of arrays."""
-    from pflpipe import data, models, partition
+    from pflpipe import augment, data, models, partition
 
     headers: dict[str, data.Header] = {}
     for dataset, source in settings.datasets.items():
@@ -171,6 +171,7 @@ def _check_data(settings: Config, studies: Iterable[Study], folder: str | os.Pat
                 found = headers[cell.dataset]
                 partition.check(cell.partition, found.classes, found.train_size, found.users)
                 models.check(cell.model, found.image_shape, found.classes)
+                augment.check(cell.training.augment, found.image_shape)
 
 
 @contextlib.contextmanager
@@ -305,7 +306,7 @@ def _block(kind: type[Block], values: Mapping[str, Any]) -> Block:
     for key, value in values.items():
         accepted = typing.get_args(hints[key]) or (hints[key],)
         if isinstance(value, list):
-            value = tuple(int(item) for item in value)
+            value = tuple(item if isinstance(item, str) else int(item) for item in value)
         elif float in accepted and value is not None:
             value = float(value)
         elif int in accepted and value is not None:

@@ -192,7 +192,7 @@ def _cnn_centaur(model: cells.Model, image_shape: tuple[int, ...], classes: int)
 
 @dataclass(frozen=True)
 class _ResNet:
-    """A ResNet for small pictures (He et al., CVPR 2016, section 4.2): a 3x3 stem without stride or pooling, basic blocks, mean.
+    """A ResNet for small pictures (He et al., CVPR 2016, section 4.2): a 3x3 stem without stride or pooling, then basic blocks.
 
     Stages after the first halve the picture; where a block changes the width, its shortcut is a 1x1 convolution (option B).
 

@@ -35,6 +35,7 @@ CONDITIONS = {
     "training.lr": ("lr", "lr {}"),
     "training.momentum": ("momentum", "momentum {}"),
     "training.weight_decay": ("weight decay", "weight decay {}"),
+    "training.augment": ("augment", "training transforms {}"),
     "privacy.mechanism": ("mechanism", "{} mechanism"),
     "privacy.delta": ("δ", "δ = {}"),
     "privacy.clip_norm": ("C", "clip norm C = {}"),
@@ -194,6 +195,8 @@ def condition_text(value: Any, path: str = "") -> str:
         return "none"
     if path == "training.batch_size" and value == 0:
         return "all local data"
+    if path == "training.augment":
+        return "+".join(value) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -174,7 +174,7 @@ def _caption(study: Study, plan: Layout, frame: pd.DataFrame) -> str:
     words = [
         phrase(path, value)
         for path, value in plan.shared.items()
-        if value is not None and not (path in ("training.momentum", "training.weight_decay") and value == 0)
+        if value is not None and value != () and not (path in ("training.momentum", "training.weight_decay") and value == 0)
     ]
     sentence = f"{study.title.rstrip('.')}. Shared by all rows: {', '.join(words)}."
     if set(frame["claim"]) != {"none"}:

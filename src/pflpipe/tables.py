@@ -63,6 +63,7 @@ def _record(study: str, row: Row, clients: pd.DataFrame, results: Path) -> dict[
     seconds, images = float(timing["seconds"].sum()), float(timing["images"].sum())
     training, partition = cell.training, cell.partition
     solver = {name: getattr(training, name) for name in ("optimizer", "lr", "momentum", "weight_decay")}
+    solver |= {"augment": training.augment} if training.augment else {}
     return {
         "study": study,
         "dataset": cell.dataset,
