@@ -85,7 +85,7 @@ def test_the_documents_list_every_named_data_set_and_every_partition():
 
 
 def test_the_departures_explained_exist():
-    from pflpipe.privacy import DEPARTURES
+    from pflpipe.departures import DEPARTURES
 
     table = re.findall(r"^\| `([a-z_]+)` \|", (DOCS / "privacy.md").read_text(), re.MULTILINE)
     named = [name for name in table if "_" in name and not name.startswith("epsilon")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,10 +75,13 @@ class Simulation:
 
         ``others`` holds the schedules that a method must not see (a client's own test and validation).
         """
+        # The head phase's rows count features that do not exist yet, so it is given no data at all.
         sources = {name: self.test if name == "own" and not self.split.own_from_train else self.train for name in work[0]}
         sizes = [len(self.split.train[client]) for client in clients]
 
         def one(state: Tree, schedules: dict[str, Schedule], n: Tensor) -> Any:
+            head = schedules["head"]
+            schedules |= {"head": replace(head, x=head.x[:0], y=head.y[:0])}
             others = {name: schedule for name, schedule in schedules.items() if name not in SEEN_BY_METHODS}
             return hook(state, Batches(n, *[schedules[name] for name in SEEN_BY_METHODS]), others)
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from pflpipe import federated
+from pflpipe.clients import Examples
 from simulations import simulation
 
 
@@ -23,11 +24,13 @@ def test_personal_head_equals_torch_sgd_on_the_frozen_body(backend):
     for client in everyone:
         leaves = [done.params[name].clone().requires_grad_() for name in ("head.weight", "head.bias")]
         optimizer = torch.optim.SGD(leaves, lr=0.2, momentum=0.5, weight_decay=0.1)
-        steps = list(world.train.schedule(work[client]["head"]))
+        rows = torch.from_numpy(world.split.train[client])
+        own = Examples(world.train.x[rows], world.train.y[rows])
+        steps = list(own.schedule(work[client]["head"]))
         assert len(steps) == 3 * -(-len(world.split.train[client]) // world.training.batch_size)
         for batch in steps:
             optimizer.zero_grad()
-            F.cross_entropy(F.linear(world.network.body(done.params, batch.x), *leaves), batch.y).backward()
+            F.cross_entropy(F.linear(world.network.body(done.params, batch.x, None), *leaves), batch.y).backward()
             optimizer.step()
         for name, value in done.params.items():
             expected = dict(zip(("head.weight", "head.bias"), leaves, strict=True)).get(name, value).detach()

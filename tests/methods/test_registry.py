@@ -4,7 +4,7 @@ import pytest
 
 from pflpipe import methods
 from pflpipe.errors import ConfigError
-from pflpipe.privacy import DEPARTURES
+from pflpipe.departures import DEPARTURES
 
 
 @pytest.mark.parametrize("name", methods.NAMES)
