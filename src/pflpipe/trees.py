@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -34,6 +35,19 @@ def norm(tree: Tree) -> Tensor:
     """Return the joint L2 norm over all tensors, a scalar whose gradient at the zero tree is zero (not NaN)."""
     length: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in tree.values()]))
     return length
+
+
+def largest(scores: Tree, groups: Iterable[tuple[str, ...]], ratio: float) -> Tree:
+    """Return the boolean mask of the ``ceil(ratio d)`` largest of the d scores of each group of names, ratio in [0, 1]."""
+    masks = {}
+    for names in groups:
+        flat = torch.cat([scores[name].reshape(-1) for name in names])
+        count = math.ceil(round(ratio * flat.numel(), 6))  # 0.07 * 100 is a little more than 7
+        mask = torch.zeros_like(flat, dtype=torch.bool).scatter(0, flat.topk(count, sorted=False).indices, True)
+        parts = torch.split(mask, [scores[name].numel() for name in names])
+        for name, part in zip(names, parts, strict=True):
+            masks[name] = part.reshape(scores[name].shape)
+    return {name: masks[name] for name in scores}
 
 
 def layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
