@@ -17,12 +17,26 @@ from typing import Any
 
 from torch import Tensor
 
-from pflpipe import trees
+from pflpipe import cells, models, trees
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.task import Batches, Task
 from pflpipe.trees import Tree
 
-NAMES = ("local_only", "fedavg", "dp_fedavg", "dp_fedavg_fb", "feddpa")
+NAMES = (
+    "local_only",
+    "fedavg",
+    "dp_fedavg",
+    "dp_fedavg_fb",
+    "fedper",
+    "fedrep",
+    "fedbn",
+    "lg_fedavg",
+    "fedbabu",
+    "dp_fedsam",
+    "centaur",
+    "feddpa",
+    "dp_pfeddsu",
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +114,8 @@ class About:
         paper: authors, venue, year.
         private: whether what it releases is clipped and noised (else the claim is ``none``).
         has_global_model: whether there is a server model to test.
+        needs: parts that a network must have, out of ``body`` (layers before the head) and ``norm`` (normalisation layers),
+            because without them the method is another one.
         departures: departures of both profiles (a non-private method's weights, say).
         paper_departures: further departures of ``profile: paper``.
         official_departures: further departures of ``official_code: true``.
@@ -109,6 +125,7 @@ class About:
     paper: str
     private: bool = True
     has_global_model: bool = True
+    needs: tuple[str, ...] = ()
     departures: tuple[str, ...] = ()
     paper_departures: tuple[str, ...] = ()
     official_departures: tuple[str, ...] = ()
@@ -152,6 +169,16 @@ def departures(name: str, profile: str, official_code: bool) -> tuple[str, ...]:
         )
     found = about.departures + (about.paper_departures if profile == "paper" else ())
     return tuple(sorted(found + (about.official_departures if official_code else ())))
+
+
+def check_model(name: str, model: cells.Model) -> None:
+    """Raise ConfigError when the method needs layers that the model does not have."""
+    names = models.parameter_names(model)
+    parts = {"body": set(names) - set(models.HEAD), "norm": models.norm_names(names)}
+    words = {"body": "a network with layers before the head", "norm": "a network with normalisation layers, such as resnet20"}
+    for part in info(name).about.needs:
+        if not parts[part]:
+            raise ConfigError(f"method {name}: model", got=model.name, expected=words[part], do="leave the method out here")
 
 
 def check_hyperparameters(name: str, values: dict[str, Any]) -> dict[str, Any]:
