@@ -33,6 +33,7 @@ NAMES = (
     "lg_fedavg",
     "fedbabu",
     "dp_fedsam",
+    "dp_fedsam_topk",
     "centaur",
     "feddpa",
     "dp_pfeddsu",

@@ -1,0 +1,41 @@
+"""DP-FedSAM-top-k (Shi, Wei, Shen, Liu, Wang, Yuan, Tao, "Towards the Flatter Landscape and Better Generalization in Federated
+Learning under Client-level Differential Privacy", 2023).
+
+Local training of DP-FedSAM; of each tensor of the update only the largest entries are kept before the clip, so that these are
+shortened less.
+
+    rho: radius of the ascent of sharpness-aware minimisation (dp_fedsam.py)
+    keep_ratio: fraction of each tensor's entries that is kept, the ceil(keep_ratio d) largest by absolute value. Neither the
+        fraction nor whether the choice is made per tensor is certain: there is no official code of this step
+
+The paper adds noise only to what is kept (``profile: paper``, departure ``noise_on_support``). Which entries a client keeps
+depends on its data and shows in the zeros of its message, so that this noise hides nobody. The strict profile keeps the same
+private choice, and its noise covers every coordinate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from pflpipe import trees
+from pflpipe.methods import About, Method, Range, Upload
+from pflpipe.methods.dp_fedsam import dp_fedsam
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(title="DP-FedSAM-top-k", paper="Shi et al. 2023", paper_departures=("noise_on_support",))
+
+
+def dp_fedsam_topk(*, rho: Annotated[float, Range(0)] = 0.5, keep_ratio: Annotated[float, Range(0, 1)] = 0.4) -> Method:
+    """Return the method."""
+    dense = dp_fedsam(rho=rho)
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        upload, state = dense.local_update(params, server, state, batches, task)
+        sizes = {name: value.abs() for name, value in upload.update.items()}
+        kept = trees.largest(sizes, [(name,) for name in sizes], keep_ratio)
+        side = {f"mask.{name}": mask for name, mask in kept.items()} if "noise_on_support" in task.departures else {}
+        return replace(upload, update=trees.mul(upload.update, kept), side=side), state
+
+    return replace(dense, local_update=local_update)
