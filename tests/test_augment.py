@@ -1,0 +1,110 @@
+"""Training transforms: those of torchvision, per example, the same bits in a loop and under vmap."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
+from torch.func import vmap
+from torchvision.transforms import functional as vision
+
+import malformed
+from pflpipe import augment, config, keyed
+from pflpipe.augment import Augment
+from pflpipe.cells import Cell
+from pflpipe.errors import ConfigError
+
+KEY = torch.tensor(2024)
+BLACK = torch.tensor([-2.0, -3.0, -4.0])
+EACH = (("crop",), ("flip",), ("rotate",), ("crop", "flip", "rotate"))
+
+
+def pictures(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("size", [(32, 32), (28, 28), (9, 12)])
+def test_rotation_is_torchvisions_rotation_by_up_to_20_degrees(size):
+    x = pictures(64, *size, 3)
+    angles = 20 * (2 * keyed.uniform(KEY, keyed.ROTATE, (64,)).double() - 1)
+    assert angles.min() < -18
+    assert angles.max() > 18
+    for ours, picture, angle in zip(Augment(("rotate",), BLACK)(x, KEY), x, angles.tolist(), strict=True):
+        theirs = vision.rotate(picture.permute(2, 0, 1), angle, fill=BLACK.tolist()).permute(1, 2, 0)
+        assert torch.equal(ours, theirs)
+
+
+def test_crop_is_a_window_of_the_picture_padded_with_black_and_every_window_is_as_likely():
+    """Chi-square over the 81 windows; fails by chance once in 100,000 keys."""
+    x = pictures(2430, 6, 5, 3)
+    padded = F.pad((x - BLACK).permute(0, 3, 1, 2), (4, 4, 4, 4)).permute(0, 2, 3, 1) + BLACK
+    windows = torch.stack([padded[:, top : top + 6, left : left + 5] for top in range(9) for left in range(9)])
+    found = (Augment(("crop",), BLACK)(x, KEY) - windows).abs().amax((2, 3, 4)) < 1e-5
+    assert (found.sum(0) >= 1).all(), "each picture shows one of its windows"
+    seen = found[:, found.sum(0) == 1].sum(1)  # a window without any of the picture is black, wherever it lies
+    assert seen.sum() > 2400
+    assert stats.chisquare(seen.numpy()).pvalue > 1e-5
+
+
+def test_flip_mirrors_every_second_picture_left_to_right():
+    x = pictures(4000, 3, 4, 1)
+    y = Augment(("flip",), BLACK[:1])(x, KEY)
+    turned = (y == x.flip(2)).all(-1).all(-1).all(-1)
+    assert torch.equal(y[~turned], x[~turned])
+    assert abs(turned.float().mean() - 0.5) < 5 * 0.5 * 4000**-0.5
+
+
+def test_transforms_are_applied_in_the_order_of_the_study():
+    x = pictures(32, 8, 8, 3)
+    one = {name: Augment((name,), BLACK) for name in ("crop", "flip", "rotate")}
+    assert torch.equal(Augment(("crop", "flip"), BLACK)(x, KEY), one["flip"](one["crop"](x, KEY), KEY))
+    assert torch.equal(Augment(("rotate", "crop"), BLACK)(x, KEY), one["crop"](one["rotate"](x, KEY), KEY))
+    assert torch.equal(Augment((), BLACK)(x, KEY), x)
+
+
+@pytest.mark.parametrize("names", EACH)
+def test_vmap_over_clients_gives_the_bits_of_a_loop(names):
+    transform, keys, x = Augment(names, BLACK), torch.arange(6) + 2**40, pictures(6, 5, 28, 28, 3)
+    before = x.clone()
+    batched = vmap(transform)(x, keys)
+    assert torch.equal(batched, torch.stack([transform(one, key) for one, key in zip(x, keys, strict=True)]))
+    assert torch.equal(x, before), "the data set is shared and stays as it is"
+    assert batched.dtype == x.dtype
+
+
+@pytest.mark.parametrize("names", EACH)
+def test_padding_rows_and_other_rows_change_nothing(names):
+    transform, x = Augment(names, BLACK), pictures(9, 10, 10, 3)
+    other = torch.cat([x[:5], pictures(4, 10, 10, 3)])
+    assert torch.equal(transform(x, KEY)[:5], transform(x[:5], KEY))
+    assert torch.equal(transform(other, KEY)[:5], transform(x[:5], KEY))
+
+
+@pytest.mark.parametrize("names", EACH)
+def test_another_key_draws_other_transforms(names):
+    transform, x = Augment(names, BLACK), pictures(40, 10, 10, 3)
+    assert torch.equal(transform(x, KEY), transform(x, KEY))
+    assert not torch.equal(transform(x, KEY), transform(x, KEY + 1))
+
+
+def test_features_have_no_transforms():
+    augment.check((), (5,))
+    augment.check(("crop",), (28, 28, 1))
+    with pytest.raises(
+        ConfigError, match=r"training.augment; got 'crop, flip for examples of shape \(5,\)'; expected pictures.*; remove"
+    ):
+        augment.check(("crop", "flip"), (5,))
+
+
+def test_the_transforms_of_a_study_reach_its_runs_and_survive_json(tmp_path):
+    malformed.write_good(tmp_path)
+    malformed.put("axes", {"training.augment": [[], ["crop", "flip"], ["flip", "crop"]]})(tmp_path)
+    found = {cell.training.augment: cell for cell in config.load_study("good", tmp_path / "studies").cells}
+    assert set(found) == {(), ("crop", "flip"), ("flip", "crop")}
+    assert len({cell.id for cell in found.values()}) == 3
+    for cell in found.values():
+        assert Cell.from_dict(json.loads(json.dumps(cell.to_dict()))) == cell
+        plain = dataclasses.replace(cell, training=dataclasses.replace(cell.training, augment=()))
+        assert (plain.plan_id, plain.partition_id) == (cell.plan_id, cell.partition_id)
