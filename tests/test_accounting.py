@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import math
 import subprocess
 import sys
@@ -13,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pflpipe import accounting
-from pflpipe.accounting import calibrate, delta, epsilon, epsilon_local, epsilon_rdp, ledger, make_plan
-from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.accounting import calibrate, delta, epsilon, epsilon_local, epsilon_rdp, make_plan
+from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
-from pflpipe.files import canonical_json
 from pflpipe.privacy import Plan
 
 FEMNIST = Plan("gaussian", 2, clip_norm=1.0, noise_multiplier=1.0, sample_rate=1.0, rounds=30, delta=0.02, clients=50)
@@ -26,7 +24,6 @@ DSU = dataclasses.replace(FEMNIST, rounds=100, delta=1e-5, clients=20)
 FEDGLP = dataclasses.replace(FEMNIST, rounds=20, delta=0.1, clients=10)
 CENTAUR = dataclasses.replace(FEMNIST, rounds=200, delta=1e-5, clients=500)
 LAPLACE = dataclasses.replace(FEMNIST, mechanism="laplace", norm=1, delta=0.0, rounds=10)
-OFFICIAL = ("sample_level_calibration", "data_size_weights", "update_against_global")
 
 
 def half_unit(printed):
@@ -207,6 +204,11 @@ def test_other_readings_of_the_same_noise(plan, target, local, tight):
     assert epsilon(plan, 1e-5) == pytest.approx(float(tight), abs=half_unit(tight))
 
 
+@pytest.mark.parametrize(("target", "printed"), [(2, "14.0"), (4, "28.6"), (8, "60.1"), (16, "126.9")])
+def test_single_messages_of_the_fedglp_setting(target, printed):
+    assert epsilon_local(calibrated(FEDGLP, target), 0.1) == pytest.approx(float(printed), abs=half_unit(printed))
+
+
 def test_local_trust_has_no_amplification():
     plan = dataclasses.replace(FEDSIM, noise_multiplier=2.0)
     shared = dataclasses.replace(plan, sample_rate=1.0, noise_multiplier=2.0 / math.sqrt(10))
@@ -267,13 +269,10 @@ def test_official_feddpa_calibration_on_femnist_is_not_user_level(target, printe
     request = Privacy("gaussian", epsilon=target, delta=0.02, clip_norm=1.0)
     plan = official_plan(request, FEMNIST, sizes=np.full(50, 198), local_epochs=3)
     assert plan.noise_multiplier == pytest.approx(float(printed), abs=2 * half_unit(printed))
-    entry = ledger(plan, request, ["sample_level_calibration"])
-    assert entry["claim"] == "nominal"
-    assert entry["epsilon_nominal"] == target
     # Near these epsilons one unit in the multiplier's last printed digit is 0.2 to 0.4 %.
-    assert entry["epsilon_central"] == pytest.approx(central, rel=3e-3)
-    assert entry["epsilon_central_1e5"] == pytest.approx(tight, rel=3e-3)
-    assert entry["epsilon_local"] == pytest.approx(local, rel=5e-3)
+    assert epsilon(plan, 0.02) == pytest.approx(central, rel=3e-3)
+    assert epsilon(plan, 1e-5) == pytest.approx(tight, rel=3e-3)
+    assert epsilon_local(plan, 0.02) == pytest.approx(local, rel=5e-3)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +282,7 @@ def test_official_feddpa_calibration_on_svhn_is_not_user_level(target, printed, 
     request = Privacy("gaussian", epsilon=target, delta=0.1, clip_norm=1.0)
     plan = official_plan(request, SVHN, sizes=np.array([73257 - 9, *[1] * 9]), local_epochs=2)
     assert plan.noise_multiplier == pytest.approx(float(printed), abs=2 * half_unit(printed))
-    assert ledger(plan, request, ["sample_level_calibration"])["epsilon_central"] == pytest.approx(central, rel=5e-3)
+    assert epsilon(plan, 0.1) == pytest.approx(central, rel=5e-3)
 
 
 @pytest.mark.filterwarnings("ignore:Optimal order:UserWarning")
@@ -299,115 +298,38 @@ def test_official_feddpa_calibration_counts_the_sampling_rate_of_clients():
     assert plan.noise_multiplier == pytest.approx(theirs, rel=1e-4)
 
 
-def official_plan(request, plan, sizes, local_epochs, departures=("sample_level_calibration",)):
+@pytest.mark.parametrize(("mechanism", "probability"), [("gaussian", 1e-3), ("laplace", None), ("laplace", 1e-6)])
+@pytest.mark.parametrize("sample_rate", [1.0, 0.25])
+def test_no_composition_calibrates_one_round_alone(mechanism, probability, sample_rate):
+    request = Privacy(mechanism, epsilon=1.5, delta=probability, clip_norm=1.0)
+    shape = {"sample_rate": sample_rate, "clients": 20}
+    plan = make_plan(request, rounds=40, departures=["no_composition"], **shape)
+    assert plan.rounds == 40
+    assert dataclasses.replace(plan, rounds=1) == make_plan(request, rounds=1, **shape)
+    assert epsilon(dataclasses.replace(plan, rounds=1), plan.delta) == pytest.approx(1.5, rel=1e-3)
+    assert epsilon(plan, plan.delta) > 1.5 * math.sqrt(40) / 2
+
+
+def test_no_composition_counts_the_steps_of_one_round_at_sample_level():
+    request = Privacy("gaussian", epsilon=2.0, delta=0.02, clip_norm=1.0)
+    both = ["no_composition", "sample_level_calibration"]
+    sized = {"sizes": np.full(50, 198), "local_epochs": 3, "batch_size": 16, "sample_rate": 1.0, "clients": 50}
+    plan = make_plan(request, rounds=30, departures=both, **sized)
+    single = official_plan(request, dataclasses.replace(FEMNIST, rounds=1), np.full(50, 198), local_epochs=3)
+    assert plan == dataclasses.replace(single, rounds=30)
+
+
+def official_plan(request, plan, sizes, local_epochs):
     return make_plan(
         request,
         rounds=plan.rounds,
         sample_rate=plan.sample_rate,
         clients=plan.clients,
-        departures=departures,
+        departures=["sample_level_calibration"],
         sizes=sizes,
         local_epochs=local_epochs,
         batch_size=16,
     )
-
-
-def test_data_size_weights_reduce_the_multiplier_as_computed_by_hand():
-    # Sizes 1, 1, 2: p = (1/4, 1/4, 1/2), |p| = sqrt(6)/4, so the multiplier falls by sqrt(6)/4 / (sqrt(3)/2) = 1/sqrt(2).
-    plan = dataclasses.replace(FEMNIST, clients=3, noise_multiplier=5.0)
-    request = Privacy("gaussian", noise_multiplier=5.0, delta=0.02, clip_norm=1.0)
-    entry = ledger(plan, request, ["data_size_weights"], np.array([10, 10, 20]))
-    assert entry["noise_multiplier"] == 5.0
-    assert entry["noise_multiplier_effective"] == pytest.approx(5.0 / math.sqrt(2))
-    weaker = dataclasses.replace(plan, noise_multiplier=5.0 / math.sqrt(2))
-    assert entry["epsilon_central"] == pytest.approx(epsilon(weaker, 0.02))
-    assert entry["epsilon_rdp"] == pytest.approx(epsilon_rdp(weaker, 0.02))
-    assert entry["epsilon_nominal"] is None  # a fixed multiplier claims no epsilon
-    equal = ledger(plan, request, ["data_size_weights"], np.full(3, 7))
-    assert equal["noise_multiplier_effective"] == pytest.approx(5.0)
-
-
-def test_data_size_weights_share_the_noise_over_all_clients_whoever_was_drawn():
-    plan = dataclasses.replace(FEMNIST, clients=16, sample_rate=0.25, noise_multiplier=8.0)
-    request = Privacy("gaussian", noise_multiplier=8.0, delta=0.02, clip_norm=1.0)
-    entry = ledger(plan, request, ["data_size_weights"], np.arange(1, 17))
-    message = epsilon(dataclasses.replace(plan, sample_rate=1.0, noise_multiplier=2.0), 0.02)
-    assert entry["epsilon_local"] == pytest.approx(message)
-    assert entry["epsilon_central"] == pytest.approx(message)  # the worst cohort is the client alone
-    assert any("cohort" in warning for warning in entry["warnings"])
-
-
-@settings(derandomize=True, deadline=None, max_examples=50, database=None)
-@given(
-    sizes=st.lists(st.integers(0, 1000), min_size=4, max_size=4).filter(any),
-    drawn=st.lists(st.booleans(), min_size=4, max_size=4),
-)
-def test_effective_multiplier_is_never_above_that_of_any_cohort(sizes, drawn):
-    sizes = np.array(sizes)
-    plan = dataclasses.replace(FEMNIST, clients=4, noise_multiplier=3.0)
-    full = accounting.effective_plan(plan, ["data_size_weights"], sizes).noise_multiplier
-    sampled = accounting.effective_plan(dataclasses.replace(plan, sample_rate=0.5), ["data_size_weights"], sizes)
-    assert sampled.sample_rate == 1  # no amplification is counted
-    for cohort, multiplier in ((np.ones(4, dtype=bool), full), (np.array(drawn), sampled.noise_multiplier)):
-        held = np.where(cohort, sizes, 0)
-        if held.any():
-            weights = held / held.sum()
-            moved, spread = weights.max(), 3.0 * np.linalg.norm(weights) / math.sqrt(4)
-            assert multiplier <= spread / moved * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("departures", [(), ("update_against_global",), ("data_size_weights",), OFFICIAL])
-def test_claim_follows_from_mechanism_and_departures(departures):
-    sizes = np.arange(1, 51)
-    request = Privacy("gaussian", epsilon=8.0, delta=1e-3, clip_norm=1.0)
-    plan = official_plan(request, FEMNIST, sizes, 3, departures)
-    entry = ledger(plan, request, departures, sizes)
-    assert entry["claim"] == ("nominal" if departures else "certified")
-    assert entry["epsilon_nominal"] == (8.0 if departures else None)
-    assert entry["epsilon_target"] == 8.0
-    assert entry["departures"] == sorted(departures)
-    assert entry["adjacency"] == "zero_out"
-    weighted_or_per_sample = bool({"data_size_weights", "sample_level_calibration"} & set(departures))
-    assert (entry["epsilon_central"] > 8) == weighted_or_per_sample
-    assert entry["epsilon_central_1e5"] > entry["epsilon_central"]
-    assert entry["epsilon_rdp"] >= entry["epsilon_central"]
-    assert entry["epsilon_local"] > entry["epsilon_central"]
-
-
-def test_no_privacy_asked_claims_nothing():
-    plan = make_plan(Privacy(), rounds=5, sample_rate=0.5, clients=4)
-    assert plan == Plan("none", 2, None, None, 0.5, 5, None, 4)
-    entry = ledger(plan, Privacy(), ["data_size_weights"])
-    assert entry["claim"] == "none"
-    assert {value for name, value in entry.items() if name.startswith(("epsilon", "noise", "clip", "delta"))} == {None}
-
-
-def test_infinite_epsilons_are_written_as_words():
-    request = Privacy("gaussian", noise_multiplier=0.0, delta=1e-3, clip_norm=1.0)
-    plan = make_plan(request, rounds=5, sample_rate=1.0, clients=4)
-    entry = ledger(plan, request)
-    assert {entry[f"epsilon_{name}"] for name in ("central", "central_1e5", "local", "rdp")} == {"inf"}
-    assert json.loads(json.dumps(entry, allow_nan=False)) == entry
-
-
-def test_vacuous_delta_is_a_warning_beside_the_tight_epsilon():
-    request = Privacy("gaussian", epsilon=2.0, delta=0.02, clip_norm=1.0)
-    plan = make_plan(request, rounds=30, sample_rate=1.0, clients=50)
-    entry = ledger(plan, request)
-    assert any("1/M" in warning for warning in entry["warnings"])
-    assert entry["epsilon_central_1e5"] == pytest.approx(4.3, abs=0.05)
-    fine = ledger(dataclasses.replace(plan, delta=1e-3), request)
-    assert fine["warnings"] == []
-
-
-def test_laplace_ledger_has_no_number_where_none_is_defined():
-    request = Privacy("laplace", epsilon=3.0, clip_norm=1.0)
-    entry = ledger(make_plan(request, rounds=6, sample_rate=1.0, clients=10), request)
-    assert entry["claim"] == "certified"
-    assert entry["noise_multiplier"] == pytest.approx(2.0)
-    assert entry["epsilon_central"] == pytest.approx(3.0)
-    assert entry["epsilon_rdp"] is None
-    assert entry["epsilon_local"] is None
 
 
 @pytest.mark.parametrize(
@@ -431,7 +353,6 @@ def test_laplace_ledger_has_no_number_where_none_is_defined():
             "batch size",
         ),
         ({}, {"departures": ["sample_level_calibration"], "sizes": np.ones(9)}, "10 counts"),
-        ({}, {"departures": ["per_tensor_clip"]}, "not executed yet"),
         ({}, {"departures": ["typo"]}, "known"),
     ],
 )
@@ -446,24 +367,3 @@ def test_importing_accounting_loads_no_accountant():
     heavy = "opacus", "dp_accounting", "scipy"
     code = f"import sys, pflpipe.accounting; sys.exit(any(name in sys.modules for name in {heavy!r}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_plan_script_writes_plan_and_ledger_of_a_cell(tmp_path):
-    cell = Cell(
-        dataset="digits",
-        partition=Partition("iid", clients=4),
-        model=Model("mlp", (4,)),
-        training=Training(rounds=30, local_epochs=3, batch_size=16, optimizer="sgd", lr=0.1),
-        privacy=Privacy("gaussian", epsilon=8.0, delta=1e-3, clip_norm=1.0),
-        method="feddpa",
-        departures=OFFICIAL,
-    )
-    sizes = np.array([5, 100, 100, 200])
-    np.savez(tmp_path / "partition.npz", train_offsets=np.concatenate([[0], sizes.cumsum()]))
-    out = tmp_path / "plans" / "plan.json"
-    script = [sys.executable, "workflow/scripts/plan.py", "--cell", canonical_json(cell.to_dict()), "--out", str(out)]
-    subprocess.run([*script, "--partition", str(tmp_path / "partition.npz")], check=True)
-    written = json.loads(out.read_text())
-    plan = Plan(**written["plan"])
-    assert plan == official_plan(cell.privacy, dataclasses.replace(FEMNIST, clients=4), sizes, 3)
-    assert written["ledger"] == ledger(plan, cell.privacy, OFFICIAL, sizes)

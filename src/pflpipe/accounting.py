@@ -1,4 +1,4 @@
-"""What a plan guarantees: calibration, the exact curve, the papers' RDP number and the ledger of one cell.
+"""What a plan guarantees: calibration, the exact curve and the papers' RDP number.
 
 The exact curve of T Gaussian releases is the closed form of mu-GDP with mu = sqrt(T) / sigma at q = 1 (Dong, Roth and Su, 2022)
 and dp_accounting's privacy loss distribution (PLD) of the Poisson-sampled mechanism at q < 1. Laplace releases have the PLD or
@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from pflpipe.cells import Privacy
+from pflpipe.departures import check_departures
 from pflpipe.errors import PrivacyError
-from pflpipe.privacy import Plan, check_departures
+from pflpipe.privacy import Plan
 
 FINEST_INTERVAL = 1e-4
 """dp_accounting's own discretisation of the privacy loss; every number that is reported uses it."""
@@ -48,7 +49,8 @@ def make_plan(
     Args:
         privacy: the request.
         rounds, sample_rate, clients: T, q, M.
-        departures: names; only ``sample_level_calibration`` matters here, and it alone needs the three arguments that follow.
+        departures: names; two matter here: ``no_composition`` calibrates a single round, as if the others cost nothing, and
+            ``sample_level_calibration``, which alone needs the three arguments that follow, counts the steps of DP-SGD.
         sizes: training examples per client ``[M]``.
         local_epochs, batch_size: E, B.
 
@@ -75,9 +77,12 @@ def make_plan(
     )
     if privacy.epsilon is None:
         return plan
+    asked = dataclasses.replace(plan, rounds=1) if "no_composition" in names else plan
     if "sample_level_calibration" in names:
-        return _calibrate_per_sample(plan, privacy.epsilon, sizes, local_epochs, batch_size)
-    return calibrate(plan, privacy.epsilon, privacy.accountant)
+        asked = _calibrate_per_sample(asked, privacy.epsilon, sizes, local_epochs, batch_size)
+    else:
+        asked = calibrate(asked, privacy.epsilon, privacy.accountant)
+    return dataclasses.replace(asked, rounds=rounds)
 
 
 def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
@@ -101,7 +106,7 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
 
     def curve(multiplier: float, interval: float = FINEST_INTERVAL) -> float:
         tried = dataclasses.replace(plan, noise_multiplier=multiplier)
-        return _epsilon(tried, _delta_of(plan), interval) if accountant == "exact" else epsilon_rdp(tried, _delta_of(plan))
+        return _epsilon(tried, delta_of(plan), interval) if accountant == "exact" else epsilon_rdp(tried, delta_of(plan))
 
     if accountant == "rdp":
         multiplier = _least_multiplier(curve, epsilon, start=1.0, tolerance=1e-5)
@@ -173,87 +178,6 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     high = mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta))  # the zCDP bound, which is never below
     root = float(brentq(lambda value: gdp_delta(mu, value) - delta, 0.0, high + 1.0, xtol=1e-13, rtol=1e-13))
     return root * (1 + 1e-12) + 1e-13  # the safe side of the solver's tolerance
-
-
-def effective_plan(plan: Plan, departures: Iterable[str], sizes: np.ndarray | None = None) -> Plan:
-    """Return the certified plan that protects a client exactly as (or, at q < 1, no better than) the plan with departures does.
-
-    ``data_size_weights`` with public sizes n and p = n / sum(n): a client moves the average by at most C max(p) under noise of
-    C sigma ||p||_2 / sqrt(M), so the multiplier is sigma ||p||_2 / (sqrt(M) max p). At q < 1 the weights follow the cohort; the
-    worst cohort is the client alone, where the multiplier is sigma / sqrt(M), and that is taken for all T rounds without any
-    amplification. The other departures that privacy.py executes leave the guarantee of a given multiplier as it is.
-    """
-    names = check_departures(departures)
-    if "data_size_weights" not in names or plan.noise_multiplier is None:
-        return plan
-    if plan.mechanism != "gaussian":
-        raise PrivacyError("departure data_size_weights: mechanism", got=plan.mechanism, expected="gaussian")
-    held = _checked_sizes(plan, sizes, "data_size_weights")
-    spread = float(np.linalg.norm(held) / held.max()) if plan.sample_rate == 1 else 1.0
-    return dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier * spread / math.sqrt(plan.clients), sample_rate=1.0)
-
-
-def ledger(plan: Plan, privacy: Privacy, departures: Iterable[str] = (), sizes: np.ndarray | None = None) -> dict[str, Any]:
-    """Return what a cell may claim, computed from the executed plan and the departures, ready for JSON.
-
-    ``claim``: ``certified`` (a mechanism without departures), ``nominal`` (with departures: what the paper would claim is in
-    ``epsilon_nominal``, the truth in ``epsilon_central``) or ``none``. ``epsilon_central`` and ``epsilon_central_1e5`` are
-    exact, at the plan's delta and at 1e-5; ``epsilon_rdp`` is Opacus' number for the same executed mechanism;
-    ``epsilon_local`` holds against the server (see that function; null for laplace, whose noise cannot be shared out that way).
-    Infinity is "inf".
-
-    Args:
-        plan: from ``make_plan``.
-        privacy: the request, for its epsilon.
-        departures: names.
-        sizes: training examples per client ``[M]``; needed with ``data_size_weights``.
-    """
-    names = check_departures(departures)
-    private = plan.mechanism != "none"
-    entry: dict[str, Any] = {
-        "claim": "none" if not private else "nominal" if names else "certified",
-        "departures": sorted(names),
-        "adjacency": "zero_out",
-        "epsilon_target": privacy.epsilon,
-        "epsilon_nominal": privacy.epsilon if private and names else None,
-        "epsilon_central": None,
-        "epsilon_central_1e5": None,
-        "epsilon_local": None,
-        "epsilon_rdp": None,
-        "delta": plan.delta,
-        "noise_multiplier": plan.noise_multiplier,
-        "noise_multiplier_effective": None,
-        "clip_norm": plan.clip_norm,
-        "warnings": [],
-    }
-    if private:
-        at = _delta_of(plan)
-        effective = effective_plan(plan, names, sizes)
-        entry["epsilon_central"] = epsilon(effective, at)
-        entry["epsilon_central_1e5"] = epsilon(effective, 1e-5)
-        entry["noise_multiplier_effective"] = effective.noise_multiplier
-        entry["warnings"] = _warnings(plan, names)
-        if plan.mechanism == "gaussian":
-            # The official code shares the noise out over all M clients, whoever was drawn.
-            participants = plan.clients if "data_size_weights" in names else plan.expected_cohort
-            entry["epsilon_local"] = epsilon_local(plan, at, participants)
-            entry["epsilon_rdp"] = epsilon_rdp(effective, at)
-    return {name: "inf" if value == math.inf else value for name, value in entry.items()}
-
-
-def _warnings(plan: Plan, names: frozenset[str]) -> list[str]:
-    found = []
-    if _delta_of(plan) >= 1 / plan.clients:
-        found.append(
-            f"delta {plan.delta:g} is not below 1/M = {1 / plan.clients:g}: it allows one client to be published in clear"
-        )
-    if "data_size_weights" in names:
-        found.append(
-            "clients' numbers of examples are taken as public; if they are not, the effective multiplier is up to halved"
-        )
-        if plan.sample_rate < 1:
-            found.append("weights follow the cohort: the worst cohort, one client alone, is counted in every round")
-    return found
 
 
 def _epsilon(plan: Plan, delta: float, interval: float) -> float:
@@ -364,7 +288,7 @@ def _calibrate_per_sample(
     """
     if plan.mechanism != "gaussian":
         raise PrivacyError("departure sample_level_calibration: mechanism", got=plan.mechanism, expected="gaussian")
-    total = int(_checked_sizes(plan, sizes, "sample_level_calibration").sum())
+    total = int(checked_sizes(plan, sizes, "sample_level_calibration").sum())
     if not local_epochs or not batch_size or batch_size < 1:
         got = {"local_epochs": local_epochs, "batch_size": batch_size}
         raise PrivacyError(
@@ -372,12 +296,13 @@ def _calibrate_per_sample(
         )
     rate = min(1.0, plan.sample_rate * batch_size / total)
     steps = max(1, int(plan.sample_rate * plan.rounds * local_epochs * total / batch_size))
-    at = _delta_of(plan)
+    at = delta_of(plan)
     multiplier = _least_multiplier(lambda value: _opacus_epsilon(rate, value, steps, at), epsilon, start=1.0, tolerance=1e-5)
     return dataclasses.replace(plan, noise_multiplier=multiplier)
 
 
-def _checked_sizes(plan: Plan, sizes: np.ndarray | None, departure: str) -> np.ndarray:
+def checked_sizes(plan: Plan, sizes: np.ndarray | None, departure: str) -> np.ndarray:
+    """Return the numbers of examples ``[M]`` that a departure reads; raise PrivacyError when they do not fit the plan."""
     if sizes is None:
         raise PrivacyError(f"departure {departure}", got="no sizes", expected="the numbers of training examples of the clients")
     if sizes.shape != (plan.clients,) or sizes.min() < 0 or sizes.max() <= 0:
@@ -386,6 +311,7 @@ def _checked_sizes(plan: Plan, sizes: np.ndarray | None, departure: str) -> np.n
     return sizes
 
 
-def _delta_of(plan: Plan) -> float:
+def delta_of(plan: Plan) -> float:
+    """Return the delta of a plan with a mechanism, which always has one."""
     assert plan.delta is not None
     return plan.delta

@@ -160,6 +160,8 @@ class Cell:
                 "local_epochs": self.training.local_epochs,
                 "batch_size": self.training.batch_size,
             }
+        if self.plan_needs_model:
+            parts["model"] = dataclasses.asdict(self.model)
         rate, rounds = self.training.sample_rate, self.training.rounds
         words = [self.privacy.mechanism, f"M{self.partition.clients}", f"q{rate:g}", f"T{rounds}"]
         return _slug(words, parts)
@@ -169,6 +171,12 @@ class Cell:
         """Whether a departure makes the ledger depend on how many examples each client holds."""
         sized = {"sample_level_calibration", "data_size_weights"}
         return self.privacy.mechanism != "none" and not sized.isdisjoint(self.departures)
+
+    @property
+    def plan_needs_model(self) -> bool:
+        """Whether a departure makes the ledger depend on how many tensors or layers the model has."""
+        split = {"per_tensor_clip", "per_layer_clip_unscaled"}
+        return self.privacy.mechanism != "none" and not split.isdisjoint(self.departures)
 
 
 def _partition_words(partition: Partition) -> str:

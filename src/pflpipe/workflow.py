@@ -117,7 +117,7 @@ def plan_request(cell: Cell) -> str:
     shared = Cell(
         dataset=cell.dataset if sizes else "",
         partition=cell.partition if sizes else Partition("", cell.partition.clients),
-        model=Model(""),
+        model=cell.model if cell.plan_needs_model else Model(""),
         training=training,
         privacy=cell.privacy,
         method="",
