@@ -10,120 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pflpipe import privacy
+from pflpipe.clipping import clip
 from pflpipe.errors import PrivacyError
-from pflpipe.privacy import Plan, Uploads, clip, release, sample_clients
+from pflpipe.privacy import Uploads, public_cohort, release, sample_clients, uploaded_bits
+from releases import GAUSSIAN, LAPLACE, NOTHING, SAMPLED, everybody, generator, length, uploads
 
 torch.set_num_threads(1)
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=100, database=None)
-SHAPES = {"matrix": (3, 4), "vector": (5,), "scalar": (), "long": (70,)}
-GAUSSIAN = Plan("gaussian", 2, clip_norm=0.7, noise_multiplier=1.3, sample_rate=1.0, rounds=10, delta=1e-3, clients=6)
-SAMPLED = dataclasses.replace(GAUSSIAN, sample_rate=0.25)
-LAPLACE = dataclasses.replace(GAUSSIAN, mechanism="laplace", norm=1, delta=0.0)
-NOTHING = Plan("none", 2, None, None, sample_rate=0.5, rounds=10, delta=None, clients=6)
-SPECIAL = [0.0, -0.0, 1.0, 1e30, -1e30, 3e38, 1e-30, 1e-45, math.inf, -math.inf, math.nan]
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def uploads(seed=0, clients=6, lead=(), dtype=torch.float32, size=1.0):
-    draw = generator(seed)
-    return {name: torch.randn(*lead, clients, *shape, generator=draw, dtype=dtype) * size for name, shape in SHAPES.items()}
-
-
-def everybody(clients=6, lead=()):
-    return torch.ones(*lead, clients, dtype=torch.bool)
-
-
-def length(tree, norm=2, lead=1, scale=None):
-    """Joint norms of a tree in float64, written out plainly; 0 / 0 counts as 0."""
-    rows = []
-    for name, tensor in tree.items():
-        value = tensor.double()
-        if scale is not None and name in scale:
-            value = torch.where(scale[name] > 0, value / scale[name].double(), value)
-        rows.append(value.reshape(*value.shape[:lead], -1) if value.ndim > lead else value.unsqueeze(-1))
-    return torch.linalg.vector_norm(torch.cat(rows, dim=-1), ord=norm, dim=-1)
 
 
 def noise_of(plan, present, update, scale=None, seed=0):
     """The noise alone: the release of zero uploads with the same shapes and the same cohort."""
     zeros = {name: torch.zeros_like(value) for name, value in update.items()}
     return release(generator(seed), Uploads(zeros), present, plan, scale).sum
-
-
-@SETTINGS
-@given(
-    values=st.lists(st.sampled_from(SPECIAL) | st.floats(width=32), min_size=12, max_size=12),
-    factor=st.sampled_from([1e-30, 1e-3, 1.0, 1e3, 1e30]),
-    bound=st.sampled_from([1e-6, 0.5, 1.0, 1e4]),
-    norm=st.sampled_from([1, 2]),
-    dtype=st.sampled_from([torch.float32, torch.float64]),
-    scaled=st.booleans(),
-)
-def test_clip_has_bounded_norm(values, factor, bound, norm, dtype, scaled):
-    entries = torch.tensor(values, dtype=dtype) * factor
-    tree = {"matrix": entries[:6].reshape(2, 1, 3), "vector": entries[6:10].reshape(2, 2), "scalar": entries[10:]}
-    scale = (
-        {"matrix": torch.tensor([1e-3, 0.0, 7.0], dtype=dtype), "scalar": torch.tensor(2.0, dtype=dtype)} if scaled else None
-    )
-    clipped, norms = clip(tree, bound, scale, norm)
-    assert (length(clipped, norm, scale=scale) <= bound * (1 + 1e-6)).all()
-    assert all(torch.isfinite(value).all() for value in clipped.values())
-    assert not norms.isnan().any()
-    assert not norms[length(tree, norm, scale=scale).isfinite() & (entries.abs().max() < 1e30)].isinf().any()
-
-
-@pytest.mark.parametrize("size", [31, 32, 33, 1_000_001])
-@pytest.mark.parametrize("norm", [1, 2])
-def test_clip_keeps_its_bound_for_long_vectors(size, norm):
-    tree = {"equal": torch.full((1, size), 0.7), "random": torch.rand(1, size, generator=generator())}
-    clipped, norms = clip(tree, 1.0, norm=norm)
-    assert length(clipped, norm).item() == pytest.approx(1.0, abs=1e-6)
-    assert norms.item() == pytest.approx(length(tree, norm).item(), rel=1e-6)
-
-
-@pytest.mark.parametrize("value", [1e30, 1e-30, 1e200, 1e-200])
-def test_clip_neither_overflows_nor_loses_extreme_norms(value):
-    dtype = torch.float64 if not 1e-40 < value < 1e40 else torch.float32
-    tree = {"vector": torch.full((1, 4), value, dtype=dtype)}
-    clipped, norms = clip(tree, value)
-    assert norms.item() == pytest.approx(2 * value, rel=1e-6)
-    torch.testing.assert_close(clipped["vector"], tree["vector"] / 2, rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("norm", [1, 2])
-def test_clip_bites_exactly_above_its_bound(norm):
-    direction = torch.rand(1, 5, generator=generator(), dtype=torch.float64)
-    direction /= torch.linalg.vector_norm(direction, ord=norm)
-    for size in (1 - 1e-6, 1 + 1e-6, 1.001, 1.5):
-        clipped, _ = clip({"vector": direction * size}, 1.0, norm=norm)
-        torch.testing.assert_close(clipped["vector"], direction * min(size, 1.0), rtol=1e-12, atol=0)
-
-
-def test_clip_leaves_short_and_zero_updates_unchanged_to_the_bit():
-    tree = uploads(size=1e-3)
-    tree["vector"][2] = 0
-    for bound in (10.0, math.inf):
-        clipped, _ = clip(tree, bound, {"vector": torch.full((5,), 0.3)})
-        assert all(torch.equal(clipped[name], tree[name]) for name in tree)
-    zero, norms = clip({"vector": torch.zeros(2, 5)}, 1e-6)
-    assert not zero["vector"].any()
-    assert not norms.any()
-
-
-def test_clip_counts_a_nonfinite_update_as_zero_and_touches_no_other():
-    tree = uploads()
-    alone, _ = clip(tree, 0.7)
-    tree["vector"][1, 0] = math.nan
-    tree["scalar"][4] = -math.inf
-    clipped, norms = clip(tree, 0.7)
-    for name in tree:
-        assert not clipped[name][[1, 4]].any()
-        assert torch.equal(clipped[name][[0, 2, 3, 5]], alone[name][[0, 2, 3, 5]])
-    assert norms.isinf().tolist() == [False, True, False, False, True, False]
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
@@ -300,14 +199,14 @@ def test_without_mechanism_there_is_neither_clip_nor_noise():
 
 
 def test_release_does_not_modify_its_inputs():
-    update, side = uploads(size=5.0), {"size": torch.arange(6.0)}
+    update = uploads(size=5.0)
     update["long"][1, 1] = math.nan
     present, scale = torch.tensor([True, True, True, False, True, True]), {"vector": torch.rand(5)}
-    copies = [{name: value.clone() for name, value in tree.items()} for tree in (update, side, scale)]
+    copies = [{name: value.clone() for name, value in tree.items()} for tree in (update, scale)]
     here = present.clone()
-    release(generator(), Uploads(update, side), present, GAUSSIAN, scale, {"data_size_weights"})
-    for tree, copy in zip((update, side, scale), copies, strict=True):
-        assert all(torch.equal(tree[name], copy[name]) or tree[name].isnan().any() for name in copy)
+    release(generator(), Uploads(update), present, GAUSSIAN, scale)
+    for tree, copy in zip((update, scale), copies, strict=True):
+        assert all(torch.equal(tree[name].nan_to_num(), copy[name].nan_to_num()) for name in copy)
     assert torch.equal(present, here)
 
 
@@ -323,38 +222,6 @@ def test_rows_of_clients_not_drawn_may_be_left_out():
         assert torch.equal(nobody.sum[name], noise[name])
 
 
-def test_data_size_weights_equals_a_hand_computation():
-    # Two clients present, sizes 1 and 3: weights 1/4 and 3/4, |p| = sqrt(10)/4; the third (size 100) was not drawn.
-    plan = dataclasses.replace(GAUSSIAN, clip_norm=1.0, noise_multiplier=2.0, clients=3, sample_rate=0.5)
-    update = {"w": torch.tensor([[3.0, 4.0], [0.0, 0.5], [9.0, 9.0]], dtype=torch.float64)}
-    side = {"size": torch.tensor([1, 3, 100])}
-    present = torch.tensor([True, True, False])
-    released = release(generator(5), Uploads(update, side), present, plan, departures={"data_size_weights"})
-    draw = torch.empty(2, dtype=torch.float64).normal_(generator=generator(5))
-    weighted = torch.tensor([0.25 * 0.6, 0.25 * 0.8 + 0.75 * 0.5], dtype=torch.float64)
-    expected = weighted + draw * 2.0 * 1.0 * math.sqrt(10) / 4 / math.sqrt(3)
-    torch.testing.assert_close(released.sum["w"], expected)
-
-    unclipped = dataclasses.replace(NOTHING, clients=3)
-    averaged = release(generator(5), Uploads(update, side), present, unclipped, departures={"data_size_weights"})
-    torch.testing.assert_close(averaged.sum["w"], torch.tensor([0.75, 1.375], dtype=torch.float64))
-
-
-def test_data_size_weights_of_equal_sizes_is_the_plain_release_at_full_participation():
-    update = uploads(size=2.0)
-    side = {"size": torch.full((6,), 17)}
-    weighted = release(generator(), Uploads(update, side), everybody(), GAUSSIAN, departures=["data_size_weights"])
-    plain = release(generator(), Uploads(update), everybody(), GAUSSIAN)
-    for name in update:
-        torch.testing.assert_close(weighted.sum[name], plain.sum[name])
-
-
-def test_data_size_weights_of_nobody_release_zero():
-    side = {"size": torch.ones(6)}
-    released = release(generator(), Uploads(uploads(), side), ~everybody(), SAMPLED, departures=["data_size_weights"])
-    assert not any(value.any() for value in released.sum.values())
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -365,7 +232,9 @@ def test_data_size_weights_of_nobody_release_zero():
         ({"side": {"size": torch.ones(5)}, "departures": ["data_size_weights"]}, "'size'"),
         ({"side": {"size": torch.full((6,), -1.0)}, "departures": ["data_size_weights"]}, "'size'"),
         ({"side": {"size": torch.ones(6)}, "departures": ["data_size_weights"], "plan": LAPLACE}, "expected gaussian"),
-        ({"departures": ["noise_on_support"]}, "not executed yet"),
+        ({"departures": ["noise_on_support"]}, "'mask.matrix'"),
+        ({"scale": {"vector": torch.ones(5)}, "departures": ["noise_not_divided"]}, "noise_not_divided: scale"),
+        ({"scale": {"vector": torch.ones(5)}, "departures": ["clip_in_training"]}, "clip_in_training: scale"),
         ({"departures": ["data_size_weight"]}, "did you mean 'data_size_weights'?"),
         ({"present": torch.ones(6)}, "expected bool"),
         ({"present": torch.ones(7, dtype=torch.bool)}, "at most the plan's 6"),
@@ -444,18 +313,44 @@ def test_full_participation_draws_nothing():
     assert sample_clients(rng, SAMPLED).dtype == bool
 
 
-def test_executed_departures_are_known():
-    assert set(privacy.DEPARTURES) >= privacy.EXECUTED
-    assert all(meaning and "\n" not in meaning for meaning in privacy.DEPARTURES.values())
+def test_the_public_cohort_has_a_fixed_size_and_is_the_same_for_everybody():
+    plan = dataclasses.replace(GAUSSIAN, sample_rate=0.1, clients=48)
+    cohorts = [public_cohort(round, plan) for round in range(30)]
+    assert {int(cohort.sum()) for cohort in cohorts} == {5}  # q M = 4.8
+    assert all((public_cohort(round, plan) == cohort).all() for round, cohort in enumerate(cohorts))
+    other = dataclasses.replace(plan, noise_multiplier=9.0, rounds=99)
+    assert (public_cohort(3, other) == cohorts[3]).all()
+    assert len({cohort.tobytes() for cohort in cohorts}) > 25
+    assert public_cohort(0, dataclasses.replace(plan, sample_rate=1e-6)).sum() == 1
+    assert public_cohort(0, dataclasses.replace(plan, sample_rate=1.0)).all()
 
 
-@pytest.mark.parametrize("departures", [frozenset(), frozenset({"data_size_weights"})])
-def test_release_computes_where_the_uploads_lie_and_takes_present_from_the_host(departures, monkeypatch):
+def test_uploaded_bits_count_what_the_present_clients_send():
+    update, present = (
+        uploads(),
+        torch.tensor([True, False, True, False, False, True]),
+    )  # of 12 + 5 + 1 + 70 numbers
+    assert uploaded_bits(Uploads(update), present, {}) == 3 * 32 * 88
+    assert uploaded_bits(Uploads(update), ~everybody(), {}) == 0
+    scale = {"vector": torch.tensor([0.0, 1.0, 0.0, 2.0, 1.0]), "matrix": torch.tensor([1.0, 0.0, 0.0, 0.0])}
+    assert uploaded_bits(Uploads(update), present, scale) == 3 * 32 * (3 + 3 + 1 + 70)
+    assert uploaded_bits(Uploads(update), present, {"long": torch.tensor(0.0)}) == 3 * 32 * 18
+    masks = {f"mask.{name}": torch.zeros(value.shape, dtype=torch.bool) for name, value in update.items()}
+    masks["mask.vector"][0, :2] = masks["mask.scalar"][2] = True
+    masks["mask.long"][1] = True  # not present
+    assert uploaded_bits(Uploads(update, masks), present, {}) == 32 * (2 + 1) + 3 * 88  # FedGLP-ADP, Eq. 20
+
+
+def test_single_messages_exist_only_under_departures_of_messages():
+    assert release(generator(), Uploads(uploads()), everybody(), GAUSSIAN).messages == {}
+    assert release(generator(), Uploads(uploads()), everybody(), LAPLACE, departures={"clip_in_training"}).messages == {}
+
+
+def test_release_computes_where_the_uploads_lie_and_takes_present_from_the_host(monkeypatch):
     """Fake CUDA tensors have a device and no numbers: mixing devices fails without a GPU as it does with one."""
     draw, present = generator(), everybody()
     with FakeTensorMode(allow_non_fake_inputs=True):
         monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: True)  # the checks on values pass
-        side = {"size": torch.ones(6, device="cuda")} if departures else {}
-        sent = Uploads({"w": torch.ones(6, 4, device="cuda")}, side)
-        released = release(draw, sent, present, GAUSSIAN, departures=departures)
+        sent = Uploads({"w": torch.ones(6, 4, device="cuda")})
+        released = release(draw, sent, present, GAUSSIAN, {"w": torch.ones(4, device="cuda")})
     assert released.sum["w"].device.type == "cuda"

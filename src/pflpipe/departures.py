@@ -146,7 +146,8 @@ def bounded(
 
     Args:
         update: name -> ``[..., M, *shape]``, finite.
-        side: the side entries; a bound that is not finite counts as 0.
+        side: the side entries. A clip bound of NaN counts as 0 and an infinite one never shortens; a coordinate for which the
+            clamp has no finite bounds becomes 0.
     """
     first = next(iter(update.values()))
     changed = torch.zeros(first.shape[:lead], dtype=torch.bool, device=first.device)
@@ -154,13 +155,13 @@ def bounded(
     if "private_clamp" in departures:
         for name, value in result.items():
             centre, radius = side[f"centre.{name}"], side[f"radius.{name}"]
-            inside = torch.nan_to_num(value.clamp(centre - radius, centre + radius))
+            inside = value.clamp(centre - radius, centre + radius).nan_to_num(0, 0, 0)
             changed |= (inside != value).reshape(*changed.shape, -1).any(-1)
             result[name] = inside
     parts = groups(update, departures)
     bounds = torch.full((*changed.shape, len(parts)), plan.clip_norm or math.inf, dtype=torch.float64, device=first.device)
     if "data_dependent_clip" in departures:
-        bounds = side["bounds"].nan_to_num(0, posinf=0).clamp(min=0)
+        bounds = side["bounds"].nan_to_num(0, posinf=math.inf).clamp(min=0)
     elif "client_clip_weights" in departures:
         bounds = bounds * side["clip_weights"].nan_to_num(0).clamp(min=0).sqrt()
     elif departures.isdisjoint({"per_tensor_clip", "per_layer_clip_unscaled"}):
@@ -194,12 +195,13 @@ def deviation(
     """Return the standard deviation of the noise in each message's tensor ``name``, broadcastable to ``[..., M, *shape]``."""
     sigma = (plan.noise_multiplier or 0.0) * message_share(plan, departures)
     value = update[name]
-    own_axes = [1] * (value.ndim - lead)
     if "data_dependent_noise" in departures:
-        return math.sqrt(len(update)) * sigma * 2 * side[f"radius.{name}"].nan_to_num(0, 0, 0).clamp(min=0).to(value)
-    spread = value.new_full((*value.shape[:lead], *own_axes), sigma * (plan.clip_norm or 0.0))
+        radius = side[f"radius.{name}"].nan_to_num(0, 0, 0).clamp(min=0)
+        spread = math.sqrt(len(update)) * sigma * 2 * radius.to(value)
+    else:
+        spread = value.new_full((*value.shape[:lead], *[1] * (value.ndim - lead)), sigma * (plan.clip_norm or 0.0))
     if "client_clip_weights" in departures:
         layers = list(trees.layers(update))
         share = side["clip_weights"][..., layers.index(name.rpartition(".")[0])].nan_to_num(0).clamp(min=0)
-        spread = spread * (len(layers) * share).sqrt().to(value).reshape(spread.shape)
+        spread = spread * (len(layers) * share).sqrt().to(value).reshape(*share.shape, *[1] * (value.ndim - lead))
     return spread * side[f"mask.{name}"] if "noise_on_support" in departures else spread

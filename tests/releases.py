@@ -1,0 +1,39 @@
+"""Plans and uploads for the tests of the release: six clients, tensors of several ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from pflpipe.privacy import Plan
+
+SHAPES = {"matrix": (3, 4), "vector": (5,), "scalar": (), "long": (70,)}
+GAUSSIAN = Plan("gaussian", 2, clip_norm=0.7, noise_multiplier=1.3, sample_rate=1.0, rounds=10, delta=1e-3, clients=6)
+SAMPLED = dataclasses.replace(GAUSSIAN, sample_rate=0.25)
+LAPLACE = dataclasses.replace(GAUSSIAN, mechanism="laplace", norm=1, delta=0.0)
+NOTHING = Plan("none", 2, None, None, sample_rate=0.5, rounds=10, delta=None, clients=6)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def uploads(seed=0, clients=6, lead=(), dtype=torch.float32, size=1.0):
+    draw = generator(seed)
+    return {name: torch.randn(*lead, clients, *shape, generator=draw, dtype=dtype) * size for name, shape in SHAPES.items()}
+
+
+def everybody(clients=6, lead=()):
+    return torch.ones(*lead, clients, dtype=torch.bool)
+
+
+def length(tree, norm=2, lead=1, scale=None):
+    """Joint norms of a tree in float64, written out plainly; 0 / 0 counts as 0."""
+    rows = []
+    for name, tensor in tree.items():
+        value = tensor.double()
+        if scale is not None and name in scale:
+            value = torch.where(scale[name] > 0, value / scale[name].double(), value)
+        rows.append(value.reshape(*value.shape[:lead], -1) if value.ndim > lead else value.unsqueeze(-1))
+    return torch.linalg.vector_norm(torch.cat(rows, dim=-1), ord=norm, dim=-1)

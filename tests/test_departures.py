@@ -1,0 +1,393 @@
+"""Departures: what each does to a release, in numbers worked out by hand, by a slow second program, and in its noise."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pflpipe import departures as module
+from pflpipe.departures import DEPARTURES, OF_MESSAGES, WITHOUT_JOINT_CLIP
+from pflpipe.errors import PrivacyError
+from pflpipe.privacy import Uploads, release
+from releases import GAUSSIAN, LAPLACE, NOTHING, everybody, generator
+
+torch.set_num_threads(1)
+SHAPES = {"conv.weight": (2, 3), "conv.bias": (2,), "head.weight": (4,)}  # two layers
+PLAN = dataclasses.replace(GAUSSIAN, sample_rate=0.5)  # C = 0.7, sigma = 1.3, q M = 3
+QUIET = dataclasses.replace(PLAN, noise_multiplier=0.0)
+COMBINATIONS = {
+    "feddpa, official code": ("data_size_weights", "sample_level_calibration", "update_against_global"),
+    "dp_fedsam, official code": ("data_size_weights", "per_tensor_clip", "public_sampling"),
+    "dp_fedsam_topk": ("noise_on_support",),
+    "dp_fedsim": ("data_dependent_clip", "per_layer_clip_unscaled", "raw_similarity_weights"),
+    "fedglp_adp": ("client_clip_weights", "divide_by_counts", "noise_on_support"),
+    "fedaddp": ("data_dependent_noise", "data_size_weights", "noise_not_divided", "private_clamp"),
+    "appfl": ("clip_in_training", "no_composition"),
+}
+SETS = [*((name,) for name in sorted(OF_MESSAGES | WITHOUT_JOINT_CLIP)), *COMBINATIONS.values()]
+SETS += [("data_dependent_clip", "per_tensor_clip"), ("data_dependent_noise", "noise_on_support")]
+
+
+def uploads(names, lead=(), clients=6, seed=0, size=0.6):
+    """Random updates of two layers in float64, and every side entry that the departures read."""
+    draw = generator(seed)
+
+    def numbers(*shape):
+        return torch.rand(*lead, clients, *shape, generator=draw, dtype=torch.float64)
+
+    update = {name: (2 * numbers(*shape) - 1) * size for name, shape in SHAPES.items()}
+    layers = torch.stack([numbers() for _ in range(2)], dim=-1)
+    entries = {
+        "size": (50 * numbers()).round(),
+        "similarity": 2 * numbers() - 0.7,
+        "clip_weights": layers / layers.sum(-1, keepdim=True),
+        "bounds": numbers(3 if "per_tensor_clip" in names else 2),
+        **{f"mask.{name}": numbers(*shape) < 0.6 for name, shape in SHAPES.items()},
+        **{f"centre.{name}": numbers(*shape) - 0.5 for name, shape in SHAPES.items()},
+        **{f"radius.{name}": 0.3 * numbers(*shape) for name, shape in SHAPES.items()},
+    }
+    read = {entry for name in names for entry in module._SIDE.get(name, ())}
+    return Uploads(update, {key: value for key, value in entries.items() if {key, key.partition(".")[0] + "."} & read})
+
+
+def by_hand(sent, present, plan, names, draws):
+    """The release of messages, one client and one coordinate after the other, in NumPy.
+
+    ``draws`` are the standard normal numbers of each tensor; returns the average and the messages.
+    """
+    update = {name: value.numpy() for name, value in sent.update.items()}
+    side = {name: value.numpy() for name, value in sent.side.items()}
+    clients, layers = len(present), [("conv.weight", "conv.bias"), ("head.weight",)]
+    parts = [(name,) for name in SHAPES] if "per_tensor_clip" in names else layers
+    share = 1 / math.sqrt(plan.clients if "data_size_weights" in names else plan.sample_rate * plan.clients)
+    if "noise_not_divided" in names:
+        share = 1.0
+    messages = {name: np.zeros_like(value) for name, value in update.items()}
+    masks = {name: np.ones(value.shape, bool) for name, value in update.items()}
+    for name in SHAPES:
+        masks[name] = side.get(f"mask.{name}", masks[name])
+    for i in range(clients):
+        own = {name: value[i].copy() for name, value in update.items()}
+        deviations = {name: np.full(SHAPES[name], plan.clip_norm * plan.noise_multiplier * share) for name in SHAPES}
+        if "private_clamp" in names:
+            for name in SHAPES:
+                centre, radius = side[f"centre.{name}"][i], side[f"radius.{name}"][i]
+                own[name] = np.minimum(np.maximum(own[name], centre - radius), centre + radius)
+        if "data_dependent_noise" in names:
+            for name in SHAPES:
+                deviations[name] = math.sqrt(3) * plan.noise_multiplier * share * 2 * side[f"radius.{name}"][i]
+        if "data_dependent_clip" in names:
+            bounds = side["bounds"][i]
+        elif "client_clip_weights" in names:
+            bounds = plan.clip_norm * np.sqrt(side["clip_weights"][i])
+        elif {"per_tensor_clip", "per_layer_clip_unscaled"} & set(names):
+            bounds = [plan.clip_norm] * len(parts)
+        elif WITHOUT_JOINT_CLIP & set(names):
+            bounds = [math.inf] * len(parts)
+        else:
+            parts, bounds = [tuple(SHAPES)], [plan.clip_norm]
+        for part, bound in zip(parts, bounds, strict=True):
+            length = math.sqrt(sum((own[name] ** 2).sum() for name in part))
+            for name in part:
+                own[name] = own[name] * (bound / length if length > bound else 1.0)
+        if "client_clip_weights" in names:
+            for layer, weight in zip(layers, side["clip_weights"][i], strict=True):
+                for name in layer:
+                    deviations[name] = deviations[name] * math.sqrt(2 * weight)
+        for name in SHAPES:
+            noise = deviations[name] * draws[name][i]
+            if "noise_on_support" in names:
+                own[name], noise = own[name] * masks[name][i], noise * masks[name][i]
+            messages[name][i] = own[name] + noise
+    weights = present / (plan.sample_rate * plan.clients)
+    if "data_size_weights" in names:
+        weights = side["size"] * present / (side["size"] * present).sum()
+    elif "raw_similarity_weights" in names:
+        weights = np.maximum(side["similarity"], 0) * present
+        weights = weights / weights.sum()
+    average = {}
+    for name in SHAPES:
+        average[name] = np.tensordot(weights, messages[name], 1)
+        if "divide_by_counts" in names:
+            held = np.tensordot(present.astype(float), masks[name].astype(float), 1)
+            total = np.tensordot(present.astype(float), messages[name], 1)
+            average[name] = np.divide(total, held, out=np.zeros_like(total), where=held > 0)
+    return average, messages
+
+
+@pytest.mark.parametrize("names", SETS, ids=" ".join)
+def test_a_release_equals_the_slow_second_program(names):
+    sent = uploads(names)
+    present = np.array([True, True, False, True, True, False])
+    released = release(generator(3), sent, torch.from_numpy(present), PLAN, departures=names)
+    draw = generator(3)
+    if OF_MESSAGES & set(names):
+        draws = {n: torch.empty(6, *s, dtype=torch.float64).normal_(generator=draw).numpy() for n, s in SHAPES.items()}
+        average, messages = by_hand(sent, present, PLAN, names, draws)
+        for name in SHAPES:
+            np.testing.assert_allclose(released.messages[name].numpy(), messages[name], rtol=1e-12, atol=1e-14)
+    else:  # one draw for the sum, as in the certified mechanism
+        zero = {name: np.zeros((6, *shape)) for name, shape in SHAPES.items()}
+        average, _ = by_hand(sent, present, PLAN, names, zero)
+        for name, shape in SHAPES.items():
+            average[name] = (
+                average[name] + torch.empty(shape, dtype=torch.float64).normal_(generator=draw).numpy() * 0.7 * 1.3 / 3
+            )
+        assert released.messages == {}
+    for name in SHAPES:
+        np.testing.assert_allclose(released.sum[name].numpy(), average[name], rtol=1e-12, atol=1e-14)
+
+
+def one_layer(rows, side, names, plan=QUIET, present=None):
+    """Release one tensor and return its sum."""
+    update = {"w": torch.tensor(rows, dtype=torch.float64)}
+    side = {name: torch.tensor(value) for name, value in side.items()}
+    present = everybody(len(rows)) if present is None else torch.tensor(present)
+    return release(generator(), Uploads(update, side), present, plan, departures=names).sum["w"].tolist()
+
+
+def test_data_size_weights():
+    # C = 0.7, sizes 1 and 3; (3, 4) is clipped to (0.42, 0.56), the client of size 100 was not drawn.
+    rows, side = [[3.0, 4.0], [0.0, 0.5], [9.0, 9.0]], {"size": [1, 3, 100]}
+    found = one_layer(rows, side, ["data_size_weights"], present=[True, True, False])
+    assert found == pytest.approx([0.105, 0.14 + 0.375])
+    unclipped = one_layer(rows, side, ["data_size_weights"], NOTHING, [True, True, False])
+    assert unclipped == pytest.approx([0.75, 1.375])
+
+
+def test_raw_similarity_weights_count_negative_and_undefined_similarities_as_zero():
+    rows = [[0.1], [0.2], [0.3], [0.4]]
+    for worthless in (-2.0, math.nan, math.inf):
+        side = {"similarity": [1.0, worthless, 3.0, 5.0]}
+        found = one_layer(rows, side, ["raw_similarity_weights"], present=[True, True, True, False])
+        assert found == pytest.approx([0.025 + 0.225])
+
+
+def test_clips_of_single_layers_and_tensors():
+    # Layer a = (3, 4) of length 5 with its bias, layer b of length 0.5; C = 0.7.
+    update = {"a.weight": torch.tensor([[3.0]]), "a.bias": torch.tensor([[4.0]]), "b.weight": torch.tensor([[0.5]])}
+    plan = dataclasses.replace(QUIET, clients=1, sample_rate=1.0)
+
+    def found(*names, **side):
+        private = {name: torch.tensor([value]) for name, value in side.items()}
+        released = release(generator(), Uploads(update, private), everybody(1), plan, departures=names)
+        return [value.item() for value in released.sum.values()], released.clipped.tolist()
+
+    assert found("per_layer_clip_unscaled") == (pytest.approx([0.42, 0.56, 0.5]), [True])
+    assert found("per_tensor_clip") == (pytest.approx([0.7, 0.7, 0.5]), [True])
+    assert found("clip_in_training") == ([3.0, 4.0, 0.5], [False])
+    assert found("data_dependent_clip", bounds=[1.0, 0.25]) == (pytest.approx([0.6, 0.8, 0.25]), [True])
+    assert found("data_dependent_clip", bounds=[math.inf, math.nan]) == (pytest.approx([3.0, 4.0, 0.0]), [True])
+    assert found("data_dependent_clip", "per_tensor_clip", bounds=[5.0, 1.0, 9.0]) == (pytest.approx([3.0, 1.0, 0.5]), [True])
+    assert found("client_clip_weights", clip_weights=[0.64, 0.36]) == (pytest.approx([0.56 * 0.6, 0.56 * 0.8, 0.42]), [True])
+    assert found("client_clip_weights", clip_weights=[1.0, 0.0]) == (pytest.approx([0.42, 0.56, 0.0]), [True])
+
+
+def test_private_clamp_and_what_is_not_a_number():
+    inf, nan = math.inf, math.nan
+    side = {"centre.w": [[0.0, 1.0, -1.0, inf, nan, 2.0]], "radius.w": [[0.5, 0.5, inf, 1.0, 1.0, 0.0]]}
+    plan = dataclasses.replace(QUIET, clients=1, sample_rate=1.0)
+    assert one_layer([[0.7, 0.7, 0.7, 0.7, 0.7, 0.7]], side, ["private_clamp"], plan) == [0.5, 0.7, 0.7, 0, 0, 2]
+
+
+def test_masks_hide_the_signal_and_counts_divide_it():
+    rows = [[0.1, 0.2, 0.3], [0.3, 0.2, 0.1], [0.1, 0.1, 0.1]]
+    side = {"mask.w": [[True, True, False], [True, False, False], [True, True, True]]}
+    drawn = [True, True, False]
+    assert one_layer(rows, side, ["noise_on_support"], present=drawn) == pytest.approx([0.4 / 3, 0.2 / 3, 0])
+    both = one_layer(rows, side, ["noise_on_support", "divide_by_counts"], present=drawn)
+    assert both == pytest.approx([0.2, 0.2, 0])
+
+
+def deviations(names, sent):
+    """Standard deviation of each message's noise, ``[M, *shape]``, from the papers' formulas."""
+    zero = {name: torch.zeros_like(value) for name, value in sent.update.items()}
+    ones = {name: np.ones(value.shape) for name, value in zero.items()}
+    return by_hand(Uploads(zero, sent.side), np.ones(6), PLAN, names, ones)[1]
+
+
+@pytest.mark.parametrize("names", [names for names in SETS if OF_MESSAGES & set(names)], ids=" ".join)
+def test_every_coordinate_of_every_message_has_the_noise_of_its_departures(names):
+    repeats, present = 4_000, torch.tensor([True, True, False, True, True, True])
+    sent = uploads(names)
+    if "private_clamp" in names:  # zero lies inside, so that the second program's messages are deviations alone
+        sent = Uploads(sent.update, {k: v * (not k.startswith("centre")) for k, v in sent.side.items()})
+    copies = [{k: v.expand(repeats, *v.shape) for k, v in tree.items()} for tree in (sent.update, sent.side)]
+    released = release(generator(1), Uploads(*copies), present.expand(repeats, 6), PLAN, departures=names)
+    quiet = release(generator(1), sent, present, QUIET, departures=names)
+    expected = deviations(names, sent)
+    share = module.weights(sent.side, present, PLAN, frozenset(names)).numpy()
+    tolerance = 5 * math.sqrt(2 / repeats)  # chi-square: the mean of n squares has variance 2 / n; five deviations, seed fixed
+    for name in SHAPES:
+        noise = (released.messages[name] - quiet.messages[name]).numpy()
+        sums = (released.sum[name] - quiet.sum[name]).numpy()
+        spread = np.sqrt(np.einsum("m,m...->...", share**2, expected[name] ** 2))
+        if "divide_by_counts" in names:
+            held = np.einsum("m,m...->...", share, sent.side[f"mask.{name}"].numpy())
+            spread = np.divide(spread, held, out=np.zeros_like(spread), where=held > 0)
+        for found, deviation in ((noise, expected[name]), (sums, spread)):
+            assert (found[:, deviation == 0] == 0).all()
+            ratio = np.square(found[:, deviation > 0] / deviation[deviation > 0]).mean(0)
+            np.testing.assert_allclose(ratio, 1, atol=tolerance)
+            correlation = np.corrcoef(found[:, deviation > 0].reshape(repeats, -1).T) - np.eye((deviation > 0).sum())
+            assert np.abs(correlation).max() < 5.5 / math.sqrt(repeats)
+
+
+def test_the_share_of_the_noise_by_numbers():
+    # 1 / sqrt(q M), q M = 3; 1 / sqrt(M), M = 6, beside data-size weights; or the whole.
+    assert module.message_share(PLAN, frozenset({"noise_per_participant"})) == pytest.approx(1 / math.sqrt(3))
+    assert module.message_share(PLAN, frozenset({"data_size_weights"})) == pytest.approx(1 / math.sqrt(6))
+    assert module.message_share(PLAN, frozenset({"data_size_weights", "noise_not_divided"})) == 1
+    assert module.message_share(PLAN, frozenset({"noise_on_support"})) == pytest.approx(1 / math.sqrt(3))
+
+
+@pytest.mark.parametrize("names", SETS, ids=" ".join)
+def test_repeats_are_separate_releases(names):
+    sent = uploads(names, lead=(2, 3))
+    present = torch.rand(2, 3, 6, generator=generator(1)) < 0.6
+    whole = release(generator(), sent, present, QUIET, departures=names)
+    for place in np.ndindex(2, 3):
+        own = Uploads(*({name: value[place] for name, value in tree.items()} for tree in (sent.update, sent.side)))
+        single = release(generator(), own, present[place], QUIET, departures=names)
+        for name in SHAPES:
+            torch.testing.assert_close(whole.sum[name][place], single.sum[name], rtol=1e-12, atol=1e-15)
+            if whole.messages:
+                torch.testing.assert_close(whole.messages[name][place], single.messages[name], rtol=1e-12, atol=1e-15)
+        assert torch.equal(whole.clipped[place], single.clipped)
+    assert (whole.sum["head.weight"].reshape(6, -1).unique(dim=0).shape[0]) == 6
+
+
+@pytest.mark.parametrize("names", SETS, ids=" ".join)
+def test_an_upload_that_is_not_finite_counts_as_zero_and_touches_no_other(names):
+    sent = uploads(names)
+    broken = {name: value.clone() for name, value in sent.update.items()}
+    broken["conv.bias"][1, 0], broken["head.weight"][4] = math.nan, -math.inf
+    zero = {name: value.clone() for name, value in sent.update.items()}
+    for value in zero.values():
+        value[[1, 4]] = 0
+    found = release(generator(), Uploads(broken, sent.side), everybody(), PLAN, departures=names)
+    same = release(generator(), Uploads(zero, sent.side), everybody(), PLAN, departures=names)
+    assert found.nonfinite.tolist() == [False, True, False, False, True, False]
+    for name in SHAPES:
+        assert torch.equal(found.sum[name], same.sum[name])
+        assert torch.isfinite(found.sum[name]).all()
+
+
+@pytest.mark.parametrize("names", SETS, ids=" ".join)
+def test_nobody_releases_zero_messages_and_the_noise_of_a_sum(names):
+    empty = release(generator(), uploads(names), ~everybody(), PLAN, departures=names)
+    assert empty.signal_norm == 0
+    assert not empty.nonfinite.any()
+    assert not empty.clipped.any()
+    for value in empty.sum.values():
+        assert not value.any() if OF_MESSAGES & set(names) else value.all()
+
+
+@pytest.mark.parametrize("names", SETS, ids=" ".join)
+def test_no_departure_modifies_its_inputs(names):
+    sent, present = uploads(names, size=5.0), torch.tensor([True, False, True, True, True, True])
+    sent.update["conv.bias"][0] = math.nan
+    copies = [{name: value.clone() for name, value in tree.items()} for tree in (sent.update, sent.side)]
+    release(generator(), sent, present, PLAN, departures=names)
+    for tree, copy in zip((sent.update, sent.side), copies, strict=True):
+        assert all(torch.equal(tree[name].nan_to_num(), copy[name].nan_to_num()) for name in copy)
+    assert present.tolist() == [True, False, True, True, True, True]
+
+
+@pytest.mark.parametrize("names", SETS, ids=" ".join)
+def test_the_sum_is_the_weighted_average_of_the_messages(names):
+    sent, present = uploads(names), torch.tensor([True, False, True, True, True, True])
+    released = release(generator(), sent, present, PLAN, departures=names)
+    share = module.weights(sent.side, present, PLAN, frozenset(names))
+    assert share.shape == (6,)
+    assert share[1] == 0
+    for name, messages in released.messages.items():
+        average = torch.einsum("m,m...->...", share, messages)
+        if "divide_by_counts" in names:
+            held = torch.einsum("m,m...->...", share, sent.side[f"mask.{name}"].double())
+            average = torch.where(held > 0, average / held, 0)
+        torch.testing.assert_close(released.sum[name], average, rtol=1e-12, atol=1e-15)
+    assert bool(released.messages) == bool(OF_MESSAGES & set(names))
+
+
+def test_equal_sizes_at_full_participation_are_plain_messages_of_everybody():
+    names = ("noise_per_participant",)
+    sent = uploads(names)
+    plan = dataclasses.replace(PLAN, sample_rate=1.0)
+    weighted = Uploads(sent.update, {"size": torch.full((6,), 17)})
+    left = release(generator(), sent, everybody(), plan, departures=names)
+    right = release(generator(), weighted, everybody(), plan, departures=("data_size_weights",))
+    for name in SHAPES:
+        torch.testing.assert_close(left.sum[name], right.sum[name], rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("names", SETS, ids=" ".join)
+def test_without_a_mechanism_there_is_no_noise_and_no_bound_from_the_plan(names):
+    sent = uploads(names, size=50.0)
+    if "bounds" in sent.side:
+        sent.side["bounds"][:] = math.inf  # multiples of a bound that the plan does not have
+    released = release(generator(), sent, everybody(), NOTHING, departures=names)
+    assert released.noise_norm == 0
+    if "private_clamp" not in names:
+        assert not released.clipped.any()
+    if not set(names) & {"private_clamp", "noise_on_support", "divide_by_counts"}:
+        share = module.weights(sent.side, everybody(), NOTHING, frozenset(names))
+        for name, value in sent.update.items():
+            torch.testing.assert_close(released.sum[name], torch.einsum("m,m...->...", share, value))
+
+
+@pytest.mark.parametrize("name", sorted(OF_MESSAGES))
+def test_laplace_has_no_departure_of_messages(name):
+    with pytest.raises(PrivacyError, match=f"departure {name}: mechanism; got 'laplace'"):
+        release(generator(), uploads((name,)), everybody(), LAPLACE, departures=(name,))
+
+
+@pytest.mark.parametrize(
+    ("names", "change", "words"),
+    [
+        (("data_dependent_clip",), {"bounds": None}, r"'bounds'; got 'nothing'; expected shape \[6, 2\]"),
+        (("data_dependent_clip",), {"bounds": torch.ones(6, 3)}, r"'bounds'; got \[6, 3\]; expected shape \[6, 2\]"),
+        (("data_dependent_clip", "per_tensor_clip"), {"bounds": torch.ones(6, 2)}, r"expected shape \[6, 3\]"),
+        (
+            ("client_clip_weights",),
+            {"clip_weights": torch.ones(6, 3)},
+            r"'clip_weights'; got \[6, 3\]; expected shape \[6, 2",
+        ),
+        (("noise_on_support",), {"mask.conv.bias": None}, r"'mask.conv.bias'; got 'nothing'"),
+        (("divide_by_counts",), {"mask.conv.bias": torch.ones(6)}, r"'mask.conv.bias'; got \[6\]; expected shape \[6, 2\]"),
+        (("private_clamp",), {"radius.conv.bias": None}, r"private_clamp: side entry 'radius.conv.bias'"),
+        (("data_dependent_noise",), {"centre.conv.bias": torch.ones(6, 2)}, r"no departure reads; got 'centre.conv.bias'"),
+        (("raw_similarity_weights",), {"similarity": torch.ones(5)}, r"'similarity'; got \[5\]; expected shape \[6\]"),
+        (("data_size_weights",), {"size": torch.full((6,), math.nan)}, r"'size'; expected finite counts"),
+    ],
+)
+def test_side_entries_are_those_that_the_departures_read(names, change, words):
+    sent = uploads(names)
+    side = {name: value for name, value in {**sent.side, **change}.items() if value is not None}
+    with pytest.raises(PrivacyError, match=words) as caught:
+        release(generator(), Uploads(sent.update, side), everybody(), PLAN, departures=names)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_departure_has_a_meaning_in_one_line():
+    assert set(DEPARTURES) >= OF_MESSAGES | WITHOUT_JOINT_CLIP | set(module._SIDE)
+    assert all(meaning and "\n" not in meaning for meaning in DEPARTURES.values())
+    assert {name for names in SETS for name in names} >= OF_MESSAGES | WITHOUT_JOINT_CLIP
+
+
+@pytest.mark.parametrize("names", SETS, ids=" ".join)
+def test_departures_compute_where_the_uploads_lie(names, monkeypatch):
+    """Fake CUDA tensors have a device and no numbers: mixing devices fails without a GPU as it does with one."""
+    draw, present, here = generator(), everybody(), uploads(names)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: True)  # the checks on values pass
+        update, side = (
+            {name: torch.ones(value.shape, dtype=value.dtype, device="cuda") for name, value in tree.items()}
+            for tree in (here.update, here.side)
+        )
+        released = release(draw, Uploads(update, side), present, PLAN, departures=names)
+    for tree in (released.sum, released.messages):
+        assert all(value.device.type == "cuda" for value in tree.values())
