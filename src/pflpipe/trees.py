@@ -50,6 +50,16 @@ def largest(scores: Tree, groups: Iterable[tuple[str, ...]], ratio: float) -> Tr
     return {name: masks[name] for name in scores}
 
 
+def prefixed(prefix: str, tree: Tree) -> Tree:
+    """Return the tree with ``prefix`` before every name."""
+    return {prefix + name: value for name, value in tree.items()}
+
+
+def within(prefix: str, tree: Tree) -> Tree:
+    """Return the part of the tree whose names start with ``prefix``, under the names without it."""
+    return {name.removeprefix(prefix): value for name, value in tree.items() if name.startswith(prefix)}
+
+
 def layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return layer -> its parameters' names, in the order of ``names``; a layer is the part before the last dot."""
     found: dict[str, tuple[str, ...]] = {}

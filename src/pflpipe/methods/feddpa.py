@@ -21,6 +21,7 @@ sample-level noise calibration (privacy.py). Not imitated: training in evaluatio
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -29,7 +30,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.local import Batch
 from pflpipe.methods import About, Method, Range, Upload
-from pflpipe.task import Batches, Task
+from pflpipe.task import Batches, Loss, Task
 from pflpipe.trees import Tree
 
 ABOUT = About(
@@ -48,6 +49,44 @@ def min_max(information: Tree) -> Tree:
     return scaled
 
 
+def fisher_mask(state: Tree, batches: Batches, tau: float, task: Task) -> Tree:
+    """Return which coordinates of a local model carry at least ``tau`` of normalised Fisher information (lines 5-6)."""
+    return {name: value >= tau for name, value in min_max(task.fisher(state, batches.all)).items()}
+
+
+def sum_of_norms(tree: Tree) -> Tensor:
+    """Return the sum of the tensors' L2 norms, which the official code takes for the norm of the whole."""
+    return torch.stack([torch.linalg.vector_norm(value) for value in tree.values()]).sum()
+
+
+def split_objectives(
+    personal: Tree,
+    distance: Callable[[Tree, Tree], Tensor],
+    bound: float | Tensor,
+    lambda_1: float,
+    lambda_2: float,
+    task: Task,
+) -> tuple[tuple[Loss, Tree], tuple[Loss, Tree]]:
+    """Return the losses of the personal and of the shared coordinates, each with the mask of what it moves (Eqs. 8-11).
+
+    Args:
+        personal: bool masks of the personal coordinates.
+        distance: ``(w, mask) -> scalar``, how far the coordinates in the mask have come; the personal ones are pulled to 0.
+        bound: the length of the shared coordinates' change is pulled towards this number.
+        lambda_1, lambda_2: weights of the two pulls; without weight a pull is left out.
+        task: gives the cross-entropy.
+    """
+    shared = {name: ~mask for name, mask in personal.items()}
+
+    def personal_loss(w: Tree, batch: Batch) -> Tensor:
+        return task.loss(w, batch) + (0.5 * lambda_1 * distance(w, personal) if lambda_1 else 0.0)
+
+    def shared_loss(w: Tree, batch: Batch) -> Tensor:
+        return task.loss(w, batch) + (0.5 * lambda_2 * (distance(w, shared) - bound).abs() if lambda_2 else 0.0)
+
+    return (personal_loss, personal), (shared_loss, shared)
+
+
 def feddpa(
     *,
     tau: Annotated[float, Range(0)] = 0.4,
@@ -58,6 +97,7 @@ def feddpa(
     schedule: Literal["alternate", "two_phase"] = "alternate",
 ) -> Method:
     """Return the method."""
+    pulls = (lambda_1, lambda_2) if ac else (0.0, 0.0)
 
     def init_client(params: Tree, task: Task) -> Tree:
         return dict(params)
@@ -65,25 +105,17 @@ def feddpa(
     def train(params: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Tree, Tree, Tensor]:
         """Return where the client starts, where it ends, and its mean training loss."""
         if dfp:
-            information = min_max(task.fisher(state, batches.all))  # line 5, Eqs. 4-5
-            personal = {name: value >= tau for name, value in information.items()}  # line 6, Eq. 6
+            personal = fisher_mask(state, batches, tau, task)
         else:
             personal = {name: torch.zeros_like(value, dtype=torch.bool) for name, value in params.items()}
-        shared = {name: ~mask for name, mask in personal.items()}
         start = trees.where(personal, state, params)  # line 7, Eq. 7
 
         def change(w: Tree, mask: Tree) -> Tensor:
             if "update_against_global" in task.departures:
-                return torch.stack([torch.linalg.vector_norm(w[name] - params[name]) for name in w]).sum()
+                return sum_of_norms(trees.sub(w, params))
             return trees.norm(trees.mul(trees.sub(w, start), mask))
 
-        def personal_loss(w: Tree, batch: Batch) -> Tensor:  # Eqs. 8-9
-            return task.loss(w, batch) + (0.5 * lambda_1 * change(w, personal) if ac else 0.0)
-
-        def shared_loss(w: Tree, batch: Batch) -> Tensor:  # Eqs. 10-11
-            return task.loss(w, batch) + (0.5 * lambda_2 * (change(w, shared) - task.clip_norm).abs() if ac else 0.0)
-
-        phases = [(personal_loss, personal)] * dfp + [(shared_loss, shared)]
+        phases = split_objectives(personal, change, task.clip_norm, *pulls, task)[0 if dfp else 1 :]
         if schedule == "alternate":
             return start, *task.minimize(start, batches.train, *phases)
         end = start
