@@ -32,11 +32,14 @@ NAMES = (
     "fedbn",
     "lg_fedavg",
     "fedbabu",
+    "blur_lus",
     "dp_fedsam",
     "dp_fedsam_topk",
     "centaur",
     "feddpa",
+    "fedaddp",
     "dp_pfeddsu",
+    "fedglp_adp",
 )
 
 

@@ -1,0 +1,60 @@
+"""BLUR + LUS (Cheng, Wang, Zhang, Cheng, "Differentially Private Federated Learning with Local Regularization and
+Sparsification", CVPR 2022).
+
+BLUR, bounded local update regularisation: outside the ball of radius C around the global model a penalty pulls the client back,
+so that clipping costs less; inside there is none. LUS, local update sparsification: after training, the entries of each layer's
+update that matter least for the loss are set to zero.
+
+    weight: lambda of the penalty ``lambda / 2 max(0, |w - w_global|_2^2 - C^2)``, one norm over all parameters
+    keep_ratio: fraction of each layer's entries (weight and bias together) that LUS keeps: the ceil(keep_ratio d) of highest
+        score
+    score: ``gradient``, to first order how much the loss of the trained model over all own examples changes when an entry's
+        change is dropped, ``|dCE/dw * change|``; ``magnitude``, the size of the change
+
+There is no official code, and lambda and the kept fraction are not certain. Which entries are kept depends on the client's
+data, so the noise of the release covers every coordinate: certified. The personal model is trained with the penalty; it is not
+sparsified, since it is not sent.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from torch import Tensor
+
+from pflpipe import trees
+from pflpipe.local import Batch
+from pflpipe.methods import About, Method, Range, Upload
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(title="BLUR + LUS", paper="Cheng et al., CVPR 2022")
+
+
+def blur_lus(
+    *,
+    weight: Annotated[float, Range(0)] = 0.4,
+    keep_ratio: Annotated[float, Range(0, 1)] = 0.5,
+    score: Literal["gradient", "magnitude"] = "gradient",
+) -> Method:
+    """Return the method."""
+
+    def train(params: Tree, batches: Batches, task: Task) -> tuple[Tree, Tensor]:
+        def loss(w: Tree, batch: Batch) -> Tensor:
+            excess = trees.norm(trees.sub(w, params)).square() - task.clip_norm**2
+            return task.loss(w, batch) + 0.5 * weight * excess.clamp(min=0)
+
+        return task.minimize(params, batches.train, loss)
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        trained, loss = train(params, batches, task)
+        change = trees.sub(trained, params)
+        utility = trees.mul(change, task.gradient(trained, batches.all)) if score == "gradient" else change
+        importance = {name: value.abs() for name, value in utility.items()}
+        kept = trees.largest(importance, trees.layers(change).values(), keep_ratio)
+        return Upload(update=trees.mul(change, kept), side={}, loss=loss), state
+
+    def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
+        return train(params, batches, task)[0]
+
+    return Method(local_update, personalize=personalize, full_pass=score == "gradient")
