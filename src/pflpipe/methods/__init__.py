@@ -33,6 +33,7 @@ NAMES = (
     "lg_fedavg",
     "fedbabu",
     "blur_lus",
+    "ppsgd",
     "dp_fedsam",
     "dp_fedsam_topk",
     "centaur",

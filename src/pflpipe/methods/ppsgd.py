@@ -1,0 +1,62 @@
+"""PPSGD (Bietti, Wei, Dudik, Langford, Wu, "Personalization Improves Privacy-Accuracy Tradeoffs in Federated Learning",
+ICML 2022), in the form with two linear heads and local epochs of the official code of CENTAUR (Shen et al., ICLR 2023), which
+compares with it.
+
+A client's logits are those of the global head plus those of its own. Each round it trains its own head beside the frozen global
+model, then extractor and global head beside its own frozen head, and uploads the change of the latter two. Its own head never
+leaves it.
+
+    head_epochs, head_lr, head_momentum, head_weight_decay: plain SGD for the own head; 1 epoch at 0.1 in CENTAUR's code
+
+The personal model is the released one plus a copy of the own head that is trained once more in the same way (for 15 epochs in
+CENTAUR's code). Own heads start at zero as in Bietti et al. (at random in CENTAUR's code).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from pflpipe import trees
+from pflpipe.local import Batch, Solver
+from pflpipe.methods import About, Method, Range, Upload
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(title="PPSGD", paper="Bietti et al., ICML 2022")
+
+
+def ppsgd(
+    *,
+    head_epochs: Annotated[int, Range(1)] = 1,
+    head_lr: Annotated[float, Range(0)] = 0.1,
+    head_momentum: Annotated[float, Range(0, 1)] = 0.0,
+    head_weight_decay: Annotated[float, Range(0)] = 0.0,
+) -> Method:
+    """Return the method."""
+    solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)
+
+    def init_client(params: Tree, task: Task) -> Tree:
+        return {name: torch.zeros_like(params[name]) for name in task.head_names}
+
+    def train_own_head(params: Tree, own: Tree, batches: Batches, task: Task) -> Tree:
+        def loss(head: Tree, batch: Batch) -> Tensor:  # linear heads on the same features add up
+            return task.head_loss(trees.add(head, params), batch)
+
+        return task.minimize(own, task.features(params, batches), loss, solver=solver)[0]
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        own = train_own_head(params, state, batches, task)
+
+        def loss(w: Tree, batch: Batch) -> Tensor:
+            return task.loss(trees.add(w, own), batch)
+
+        trained, mean_loss = task.minimize(params, batches.train, loss)
+        return Upload(update=trees.sub(trained, params), side={}, loss=mean_loss), own
+
+    def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
+        return trees.add(params, train_own_head(params, state, batches, task))
+
+    return Method(local_update, personalize=personalize, init_client=init_client, head_epochs=head_epochs)

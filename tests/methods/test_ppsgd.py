@@ -1,0 +1,146 @@
+"""PPSGD: a round against an independent NumPy program, its reduction to DP-FedAvg, and that own heads stay at home."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pflpipe import federated, privacy
+from simulations import plan, simulation
+
+HEAD = {"head_epochs": 2, "head_lr": 0.3, "head_momentum": 0.5, "head_weight_decay": 0.1}
+LR, CLIP = 0.2, 0.2
+BACKENDS = ["loop", "vmap"]
+EVERYBODY = range(4)
+
+
+def numpy_client(x, y, begin, own, head_steps, steps):
+    """One client with a hidden ReLU layer, without torch: its own head after the head phase, and its change of the model.
+
+    begin: fc1.weight [H, D], fc1.bias [H], head.weight [K, H], head.bias [K]; own: the last two.
+    """
+
+    def hidden(w, rows):
+        return np.maximum(x[rows] @ w["fc1.weight"].T + w["fc1.bias"], 0)
+
+    def error(w, rows):
+        both = {k: w[k] + own[k] for k in own}
+        scores = np.exp(hidden(w, rows) @ both["head.weight"].T + both["head.bias"])
+        return (scores / scores.sum(1, keepdims=True) - np.eye(len(own["head.bias"]))[y[rows]]) / len(rows)
+
+    speed = dict.fromkeys(own, 0.0)
+    for rows in head_steps:
+        e = error(begin, rows)
+        slope = {"head.weight": e.T @ hidden(begin, rows), "head.bias": e.sum(0)}
+        speed = {k: HEAD["head_momentum"] * speed[k] + slope[k] + HEAD["head_weight_decay"] * own[k] for k in own}
+        own = {k: own[k] - HEAD["head_lr"] * speed[k] for k in own}
+    w = begin
+    for rows in steps:
+        e, z = error(w, rows), hidden(w, rows)
+        back = e @ (w["head.weight"] + own["head.weight"]) * (z > 0)
+        slope = {"fc1.weight": back.T @ x[rows], "fc1.bias": back.sum(0), "head.weight": e.T @ z, "head.bias": e.sum(0)}
+        w = {k: w[k] - LR * slope[k] for k in w}
+    return own, {k: w[k] - begin[k] for k in w}
+
+
+def with_own_heads(begun):
+    """Give the clients heads as in later rounds."""
+    rng = np.random.default_rng(3)
+    begun.states = {name: value + torch.from_numpy(rng.normal(size=value.shape)) for name, value in begun.states.items()}
+    return begun
+
+
+def own_steps(rows):
+    return [index[:count] for index, count in zip(rows.index, rows.count, strict=True)]
+
+
+def personal(world, progress):
+    def hook(state, batches, others):
+        return world.method.personalize(progress.params, progress.server, state, batches, world.task)
+
+    return world.run_clients(hook, progress.states, EVERYBODY, [world.work(client, progress.round) for client in EVERYBODY])
+
+
+def numpy_of(tree, *place):
+    return {name: value[place].numpy() for name, value in tree.items()}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_round_and_personal_model(backend):
+    world = simulation("ppsgd", HEAD, plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1), backend=backend, lr=LR)
+    begun = with_own_heads(federated.start(world))
+    begin, before = numpy_of(begun.params), [numpy_of(begun.states, client) for client in EVERYBODY]
+
+    def client_from(params, own, client, round):
+        rows, work = world.split.train[client], world.work(client, round)
+        x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+        steps = [index - rows[0] for index in own_steps(work["train"])]
+        return numpy_client(x, y, params, own, own_steps(work["head"]), steps)
+
+    expected = {name: value.copy() for name, value in begin.items()}
+    heads = []
+    for client in EVERYBODY:
+        own, update = client_from(begin, before[client], client, 0)
+        heads.append(own)
+        length = np.sqrt(sum((value**2).sum() for value in update.values()))
+        for name in expected:
+            expected[name] += update[name] * min(1, CLIP / length) / 4
+    done = federated.run(world, begun)
+    assert done.rows[0]["fraction_clipped"] > 0
+    models = personal(world, done)
+    for name in expected:
+        np.testing.assert_allclose(done.params[name].numpy(), expected[name], rtol=1e-10, atol=1e-13)
+    for client in EVERYBODY:
+        for name, value in numpy_of(done.states, client).items():
+            np.testing.assert_allclose(value, heads[client][name], rtol=1e-10, atol=1e-13)
+        again, _ = client_from(expected, heads[client], client, 1)
+        for name, value in numpy_of(models, client).items():
+            np.testing.assert_allclose(value, expected[name] + again.get(name, 0.0), rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_with_frozen_own_heads_it_is_dp_fedavg_and_the_personal_model_is_the_released_one(backend, optimizer):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+    world, plain = simulation("ppsgd", {"head_lr": 0.0}, **settings), simulation("dp_fedavg", **settings)
+    done, expected = (federated.run(each, federated.start(each)) for each in (world, plain))
+    models = personal(world, done)
+    for name, value in expected.params.items():
+        torch.testing.assert_close(done.params[name], value, rtol=1e-13, atol=1e-13)
+        assert all(torch.equal(model, done.params[name]) for model in models[name])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_own_heads_never_leave_the_client(backend, monkeypatch):
+    """With a global model that stands still (lr 0), all that clients learn is their own heads, and they upload zeros."""
+    seen, release = [], privacy.release
+
+    def spy(generator, uploads, *rest):
+        seen.append(uploads)
+        return release(generator, uploads, *rest)
+
+    monkeypatch.setattr(privacy, "release", spy)
+    world = simulation("ppsgd", backend=backend, lr=0.0)
+    begun = federated.start(world)
+    assert set(begun.states) == {"head.weight", "head.bias"}
+    assert not any(value.any() for value in begun.states.values())
+    for _ in range(3):
+        before = begun.states["head.bias"]
+        federated.one_round(world, begun)
+        assert (begun.states["head.bias"] != before).any(1).all()
+    for uploads in seen:
+        assert uploads.side == {}
+        assert set(uploads.update) == set(world.network.shapes)
+        assert not any(value.any() for value in uploads.update.values())
+
+
+def test_logits_of_the_personal_model_are_the_sum_of_both_heads():
+    world = simulation("ppsgd", {"head_lr": 0.0})
+    done = with_own_heads(federated.run(world, federated.start(world)))
+    models, x = personal(world, done), world.test.x
+    for client in EVERYBODY:
+        found = world.network.apply({name: value[client] for name, value in models.items()}, x)
+        own = F.linear(
+            world.network.body(done.params, x, None), *[done.states[name][client] for name in ("head.weight", "head.bias")]
+        )
+        torch.testing.assert_close(found, world.network.apply(done.params, x) + own, rtol=1e-12, atol=1e-13)
