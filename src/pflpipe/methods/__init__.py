@@ -34,6 +34,7 @@ NAMES = (
     "fedbabu",
     "blur_lus",
     "ppsgd",
+    "pmtl_ft",
     "dp_fedsam",
     "dp_fedsam_topk",
     "centaur",

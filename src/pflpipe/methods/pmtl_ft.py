@@ -1,0 +1,54 @@
+"""PMTL-FT: private multi-task learning (Hu, Wu, Smith, "Private Multi-Task Learning: Formulation and Applications to Federated
+Learning", 2021) with a fine-tuned head, as in the official code of CENTAUR (Shen et al., ICLR 2023), which compares with it.
+
+DP-FedAvg whose local training is pulled back to the global model; for its personal model a client trains the head of the
+released model alone, as in DP-FedAvg-fb.
+
+    weight: lambda of the penalty ``lambda |w - w_global|_2^2`` over all parameters; 0 is DP-FedAvg-fb
+    detached: the penalty counts in the loss but not in its gradient, which is what CENTAUR's code computes: the same models as
+        weight 0
+    head_epochs, head_lr, head_momentum, head_weight_decay: as in DP-FedAvg-fb
+
+Difference from Hu et al.: there each client keeps its own model from round to round, here it starts from the global one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from torch import Tensor
+
+from pflpipe import trees
+from pflpipe.local import Batch
+from pflpipe.methods import About, Method, Range, Upload
+from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(title="PMTL-FT", paper="Hu et al. 2021; baseline of Shen et al. (CENTAUR), ICLR 2023")
+
+
+def pmtl_ft(
+    *,
+    weight: Annotated[float, Range(0)] = 1.0,
+    detached: bool = False,
+    head_epochs: Annotated[int, Range(1)] = 15,
+    head_lr: Annotated[float, Range(0)] = 0.01,
+    head_momentum: Annotated[float, Range(0, 1)] = 0.9,
+    head_weight_decay: Annotated[float, Range(0)] = 1e-4,
+) -> Method:
+    """Return the method."""
+    fine_tuned = dp_fedavg_fb(
+        head_epochs=head_epochs, head_lr=head_lr, head_momentum=head_momentum, head_weight_decay=head_weight_decay
+    )
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        def loss(w: Tree, batch: Batch) -> Tensor:
+            distance = trees.norm(trees.sub(w, params)).square()
+            return task.loss(w, batch) + weight * (distance.detach() if detached else distance)
+
+        trained, mean_loss = task.minimize(params, batches.train, loss)
+        return Upload(update=trees.sub(trained, params), side={}, loss=mean_loss), state
+
+    return replace(fine_tuned, local_update=local_update)
