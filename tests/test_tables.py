@@ -21,8 +21,9 @@ from pflpipe.cells import Privacy
 from pflpipe.config import Row, Study
 from pflpipe.errors import DataError
 from pflpipe.settings import NO_PRIVACY, layout
-from pflpipe.summary import epsilon_text, latex, markdown, mean_text, round_up, summarise, tex_escape
+from pflpipe.summary import epsilon_text, mean_text, round_up, summarise
 from pflpipe.tables import COLUMNS, accuracies, join, tidy, write_study
+from pflpipe.typeset import latex, markdown, tex_escape
 
 
 @pytest.fixture(scope="module")

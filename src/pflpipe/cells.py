@@ -86,6 +86,14 @@ class Privacy:
     accountant: str = "exact"
 
 
+#: Dotted paths of what describes every run, hyper-parameters aside.
+PATHS = frozenset({"dataset", "method", "profile"}) | {
+    f"{name}.{item.name}"
+    for name, kind in {"partition": Partition, "model": Model, "training": Training, "privacy": Privacy}.items()
+    for item in dataclasses.fields(kind)
+}
+
+
 @dataclass(frozen=True)
 class Cell:
     """One training run. ``departures`` are the named steps that the certified mechanism lacks (privacy.py)."""

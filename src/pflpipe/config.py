@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pflpipe import documents, paper
+from pflpipe import documents, layouts, paper
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 
@@ -62,12 +62,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: rows in the order of the file, every cell once."""
+    """A study: rows in the order of the file, every cell once, and how a paper's table orders them."""
 
     name: str
     title: str
     description: str
     rows: tuple[Row, ...]
+    layout: layouts.PaperLayout | None = None
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -135,7 +136,10 @@ def load_study(name: str, folder: str | os.PathLike[str] = STUDIES) -> Study:
             raise ConfigError(
                 f"{path}: variants {before.variant!r} and {variant!r} are the same run", do="change one or remove it"
             )
-    return Study(name, document["title"], document["description"], tuple(rows.values()))
+    layout = layouts.read(document, str(file))
+    if layout is not None:
+        layouts.grid(layout, tuple(rows.values()))
+    return Study(name, document["title"], document["description"], tuple(rows.values()), layout)
 
 
 def validate(settings: Config, names: Iterable[str] = (), folder: str | os.PathLike[str] = STUDIES) -> dict[str, Study]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pflpipe import documents
-from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.cells import PATHS, Cell
 from pflpipe.errors import ConfigError, nearest
 
 FILE = "paper_results.yaml"
@@ -70,13 +69,10 @@ def _printed_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _check_match(match: dict[str, str], rows: list[dict[str, Any]], place: str) -> None:
-    paths = {"dataset", "method", "profile"}
-    for name, kind in {"partition": Partition, "model": Model, "training": Training, "privacy": Privacy}.items():
-        paths |= {f"{name}.{item.name}" for item in dataclasses.fields(kind)}
     fields = {key for row in rows for key in row} - _NUMBERS - _PLACES
     for path, field in match.items():
-        if path not in paths and not path.startswith("hyperparameters."):
-            raise ConfigError(f"{place}: unknown path {path!r}", do=nearest(path, paths))
+        if path not in PATHS and not path.startswith("hyperparameters."):
+            raise ConfigError(f"{place}: unknown path {path!r}", do=nearest(path, PATHS))
         if field not in fields:
             raise ConfigError(f"{place}.{path}: unknown field {field!r}", do=nearest(field, fields))
 

@@ -54,6 +54,7 @@ class Setting:
         label: the method with its variant, profile and whatever else tells it from the method's other lines.
         budget: ``ε = 2``, ``σ = 1.1`` or ``NO_PRIVACY``: what was asked for, not what was got.
         facet: the study's conditions that vary over all methods, e.g. ``{"α": "0.3"}``; ``"–"`` where one does not apply.
+        choice: what the study's search chose, e.g. ``tau=0.4, lr=0.1``, which is no part of the label; else empty.
         indices: positions of its rows in ``study.rows`` and so in the frame of ``tidy``.
     """
 
@@ -62,6 +63,7 @@ class Setting:
     budget: str
     facet: Mapping[str, str]
     indices: tuple[int, ...]
+    choice: str = ""
 
     @property
     def facet_text(self) -> str:
@@ -102,7 +104,12 @@ def layout(study: Study) -> Layout:
     for index, row in enumerate(study.rows):
         groups.setdefault((dataclasses.replace(row.cell, seed=0).id, row.variant or ""), []).append(index)
     members = [study.rows[indices[0]] for indices in groups.values()]
-    flat = [_describe(row.cell) for row in members]
+    choices = [_choice(row) for row in members]
+    chosen = {path for choice in choices for path in choice}
+    flat = [
+        {path: value for path, value in _describe(row.cell).items() if path not in choice}
+        for row, choice in zip(members, choices, strict=True)
+    ]
     families = [(row.cell.method, row.variant or "", row.cell.profile, row.cell.official_code) for row in members]
 
     facets, labelled, fixed = [], [], []
@@ -113,7 +120,7 @@ def layout(study: Study) -> Layout:
             if path in values:
                 found.setdefault(family, set()).add(values[path])
         sets = list(found.values())
-        condition = not path.startswith("hyperparameters.")
+        condition = not path.startswith("hyperparameters.") and path not in chosen  # chosen: other rows have other values
         if condition and len(set().union(*sets)) == 1:
             shared[path] = next(iter(sets[0]))
         elif condition and all(values == sets[0] for values in sets):
@@ -125,20 +132,21 @@ def layout(study: Study) -> Layout:
 
     settings = []
     per_method: dict[str, list[str]] = {}
-    for row, values, indices in zip(members, flat, groups.values(), strict=True):
+    for row, values, choice, indices in zip(members, flat, choices, groups.values(), strict=True):
         name = _family_label(row)
-        words = [f"{heading(path)}={condition_text(values[path], path)}" for path in labelled if path in values]
+        words = [_equation(path, values[path]) for path in labelled if path in values]
         for path in fixed:
-            entry = f"{heading(path)}={condition_text(values[path], path)}" if path in values else ""
+            entry = _equation(path, values[path]) if path in values else ""
             if entry and entry not in per_method.setdefault(name, []):
                 per_method[name].append(entry)
         settings.append(
             Setting(
                 method=row.cell.method,
                 label=f"{name} {' '.join(words)}".strip(),
-                budget=_budget(row.cell),
+                budget=budget_text(row.cell),
                 facet={heading(path): condition_text(values[path], path) if path in values else "–" for path in facets},
                 indices=tuple(indices),
+                choice=", ".join(_equation(path, value) for path, value in choice.items()),
             )
         )
     return Layout(tuple(settings), shared, {name: ", ".join(words) for name, words in per_method.items()})
@@ -164,13 +172,25 @@ def _describe(cell: Cell) -> dict[str, Any]:
     }
 
 
+def _choice(row: Row) -> dict[str, Any]:
+    # What a search chose, under the names of _describe.
+    named = dict(flatten(row.chosen.values)) if row.chosen else {}
+    paths = {"model" if path.startswith("model.") else path for path in named}
+    return {path: value for path, value in _describe(row.cell).items() if path in paths}
+
+
+def _equation(path: str, value: Any) -> str:
+    return f"{heading(path)}={condition_text(value, path)}"
+
+
 def _family_label(row: Row) -> str:
     profile = "official code" if row.cell.official_code else row.cell.profile
     marks = dict.fromkeys(mark for mark in (row.variant, profile) if mark not in ("", "strict", row.cell.method))
     return f"{row.cell.method} ({', '.join(marks)})" if marks else row.cell.method
 
 
-def _budget(cell: Cell) -> str:
+def budget_text(cell: Cell) -> str:
+    """Return what was asked for: ``ε = 2``, ``σ = 1.1`` or ``NO_PRIVACY``."""
     if cell.privacy.mechanism == "none":
         return NO_PRIVACY
     if cell.privacy.epsilon is not None:

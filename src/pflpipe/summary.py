@@ -1,4 +1,4 @@
-"""The summary of a study for people: mean and standard deviation over seeds, as Markdown and LaTeX.
+"""The summary of a study for people: mean and standard deviation over seeds.
 
 It keeps three promises: a nominal epsilon never stands without its mark and the honest one beside it, a diverged run is
 marked with its round, and rows compete for bold type only with rows of the same budget and the same claim.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from pflpipe.settings import NO_PRIVACY, Layout, Setting, layout, phrase
+from pflpipe.typeset import Entry, Table
 
 if TYPE_CHECKING:
     from pflpipe.config import Study
@@ -26,25 +27,10 @@ METRIC_WORDS = {
     "global_common": "global common",
 }
 METRICS = tuple(METRIC_WORDS)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One cell of a summary table."""
-
-    text: str
-    bold: bool = False
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A table for people: ``sections`` are groups of lines that may be compared with each other."""
-
-    name: str
-    caption: str
-    notes: tuple[str, ...]
-    header: tuple[str, ...]
-    sections: tuple[tuple[tuple[Entry, ...], ...], ...]
+NOMINAL_WORDS = (
+    "Nominal: the number the paper would print for a mechanism with departures that break it; "
+    "the honest ε is what that mechanism provides."
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +39,7 @@ class _Line:
     rows: pd.DataFrame
 
     def values(self, metric: str) -> list[float]:
-        return [float(value) for value in self.rows[metric] if pd.notna(value) and math.isfinite(value)]
+        return finite(self.rows[metric])
 
     def mean(self, metric: str) -> float:
         values = self.values(metric)
@@ -64,7 +50,7 @@ class _Line:
         return str(self.rows["claim"].iloc[0])
 
 
-def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -> Summary:
+def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -> Table:
     """Return the summary over seeds of the frame that ``tidy`` made of the same study.
 
     Args:
@@ -90,7 +76,8 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
         members.sort(key=lambda line: (-line.mean("personal_own"), line.setting.label))
         best = {metric: _best(members, metric) for metric in metrics}
         built.append(tuple(_entries(line, metrics, best, paper, inline_paper) for line in members))
-    return Summary(study.name, _caption(study, plan, frame), tuple(_notes(plan, lines, warnings)), tuple(header), tuple(built))
+    notes = (*_searches(study, plan), *_notes(plan, lines, warnings))
+    return Table(study.name, _caption(study, plan, frame), notes, tuple(header), tuple(built), labels=3 + len(facets))
 
 
 def _rank(line: _Line) -> tuple[Any, ...]:
@@ -125,14 +112,19 @@ def _entries(
     return tuple(entries)
 
 
-def mean_text(values: Sequence[float], seeds: int) -> str:
+def finite(values: Iterable[Any]) -> list[float]:
+    """Return the values that exist and are finite."""
+    return [float(value) for value in values if pd.notna(value) and math.isfinite(value)]
+
+
+def mean_text(values: Sequence[float], seeds: int, digits: int = 1) -> str:
     """Return ``81.2 ± 0.4``; no deviation for one value; ``(2 of 3)`` behind it when only 2 of 3 seeds have a value."""
     if not values:
         return "–"
     mean = sum(values) / len(values)
-    text = f"{mean:.1f}"
+    text = f"{mean:.{digits}f}"
     if len(values) > 1:
-        text += f" ± {math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1)):.1f}"
+        text += f" ± {math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1)):.{digits}f}"
     return text if len(values) == seeds else f"{text} ({len(values)} of {seeds})"
 
 
@@ -201,13 +193,37 @@ def _guarantees(certified: Iterable[_Line]) -> Iterator[str]:
         yield f"Certified {budget}{where}: {text}"
 
 
+def _searches(study: Study, plan: Layout) -> Iterator[str]:
+    """Yield what a search chose, and what looking for it costs; nothing for a study without one."""
+    chosen: dict[str, list[str]] = {}
+    costs: dict[str, dict[str, None]] = {}
+    for setting in plan.settings:
+        choice = study.rows[setting.indices[0]].chosen
+        if choice is None:
+            continue
+        where = ", ".join(filter(None, [setting.budget if setting.budget != NO_PRIVACY else "", setting.facet_text]))
+        chosen.setdefault(setting.label, []).append(f"{setting.choice} ({where})" if where else setting.choice)
+        cost = f"{choice.sets} settings × {choice.runs // choice.sets} seeds, on validation data of other splits of these examples"
+        if choice.epsilon_with_search is None and setting.budget != NO_PRIVACY:
+            cost += f"; its honest ε does not count these {choice.runs} runs"
+        elif choice.epsilon_with_search is not None:
+            cost += (
+                f"; counting the releases of these {choice.runs} runs with the final one's, as if of the same clients, ε is "
+                f"{round_up(choice.epsilon_with_search)} instead of {round_up(choice.epsilon)} (δ = {choice.delta:g})"
+            )
+        costs.setdefault(cost, {})[setting.label] = None
+    for label, words in chosen.items():
+        yield f"{label}: chosen by the search: {'; '.join(words)}."
+    for cost, labels in costs.items():
+        yield f"Chosen by {cost}: {', '.join(labels)}."
+    if costs:
+        yield "The choice itself reads the accuracies without noise, which no ε covers."
+
+
 def _notes(plan: Layout, lines: list[_Line], warnings: Iterable[str]) -> Iterator[str]:
     yield from _guarantees(line for line in lines if line.claim == "certified")
     if any(line.claim == "nominal" for line in lines):
-        yield (
-            "Nominal: the number the paper would print for a mechanism with departures that break it; "
-            "the honest ε is what that mechanism provides."
-        )
+        yield NOMINAL_WORDS
     yield from (f"Warning: {warning}." for warning in warnings)
     silent = {line.setting.label for line in lines if line.claim == "none" and not line.rows["upload_bytes_per_round"].any()}
     if silent:
@@ -228,87 +244,3 @@ def _notes(plan: Layout, lines: list[_Line], warnings: Iterable[str]) -> Iterato
     ]
     if diverged:
         yield f"† diverged: {'; '.join(diverged)}. Its scores are counted as they are."
-
-
-# ---------------------------------------------------------------- markdown and LaTeX
-
-
-def markdown(summary: Summary) -> str:
-    """Return the summary as a GitHub table between its caption and its notes."""
-
-    def line(texts: Iterable[str]) -> str:
-        return "| " + " | ".join(text.replace("|", "\\|").replace("_", "\\_") for text in texts) + " |"
-
-    rows = [
-        line(f"**{entry.text}**" if entry.bold else entry.text for entry in entries)
-        for section in summary.sections
-        for entries in section
-    ]
-    rule = "|" + "|".join("---" if _is_text(name) else "--:" for name in summary.header) + "|"
-    notes = [f"- {note}" for note in summary.notes]
-    escaped = [text.replace("_", "\\_") for text in (f"**{summary.name}**: {summary.caption}", "\n".join(notes))]
-    return "\n".join([escaped[0], "", line(summary.header), rule, *rows, "", escaped[1], ""])
-
-
-def latex(summary: Summary) -> str:
-    """Return the summary as a ``table`` environment; the document must load booktabs."""
-    columns = "".join("l" if _is_text(name) else "r" for name in summary.header)
-    body = "\n\\midrule\n".join(
-        "\n".join(" & ".join(_tex_entry(entry) for entry in entries) + r" \\" for entries in section)
-        for section in summary.sections
-    )
-    notes = "\\\\\n".join(map(tex_escape, summary.notes))
-    return (
-        "% needs \\usepackage{booktabs}\n"
-        "\\begin{table}[t]\n\\centering\n\\footnotesize\n\\setlength{\\tabcolsep}{3pt}\n"
-        f"\\caption{{{tex_escape(summary.caption)}}}\n\\label{{tab:{summary.name}}}\n\\smallskip\n"
-        f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}\n\\toprule\n"
-        + " & ".join(map(_tex_heading, summary.header))
-        + f" \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\n"
-        f"\\medskip\n\\parbox{{\\linewidth}}{{\\scriptsize\\raggedright\n{notes}}}\n\\end{{table}}\n"
-    )
-
-
-def _is_text(column: str) -> bool:
-    return column not in (*METRIC_WORDS.values(), "n", "paper")
-
-
-def _tex_heading(text: str) -> str:
-    # Two lines for "personal worst decile", so that the numbers and not the words set the width of a column.
-    first, _, rest = tex_escape(text).partition(" ")
-    return f"\\shortstack[{'l' if _is_text(text) else 'r'}]{{{first}\\\\{rest}}}" if rest else first
-
-
-def _tex_entry(entry: Entry) -> str:
-    text = tex_escape(entry.text)
-    return f"\\textbf{{{text}}}" if entry.bold else text
-
-
-_TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "±": r"$\pm$",
-    "∞": r"$\infty$",
-    "†": r"$^\dagger$",
-    "–": "--",
-    "ε": r"$\varepsilon$",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "γ": r"$\gamma$",
-    "δ": r"$\delta$",
-    "λ": r"$\lambda$",
-    "μ": r"$\mu$",
-    "σ": r"$\sigma$",
-    "τ": r"$\tau$",
-    "×": r"$\times$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-}
-
-
-def tex_escape(text: str) -> str:
-    """Return text that LaTeX prints as it stands (special characters, the Greek letters and signs used in studies)."""
-    return "".join(_TEX.get(character, character) for character in text)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from pflpipe import printed
 from pflpipe.errors import DataError
 from pflpipe.files import atomic, read_json, write_text
 from pflpipe.settings import model_name
-from pflpipe.summary import METRICS, latex, markdown, summarise
+from pflpipe.summary import METRICS, summarise
+from pflpipe.typeset import latex, markdown
 
 if TYPE_CHECKING:
     from pflpipe.config import Row, Study
@@ -136,12 +138,13 @@ def join(sources: Sequence[Path], target: Path) -> None:
 
 
 def write_study(study: Study, results: Path, target: Path) -> None:
-    """Write the tidy table to ``target`` (.csv) and the summary beside it as .md and .tex."""
+    """Write the tidy table to ``target`` (.csv), and the summary and the table in a paper's layout beside it (.md, .tex)."""
     frame = tidy(study, results)
     ledgers = [read_json(results / "plans" / f"{plan}.json")["ledger"] for plan in {cell.plan_id: None for cell in study.cells}]
     warnings = dict.fromkeys(warning for ledger in ledgers for warning in ledger.get("warnings", []))
     summary = summarise(study, frame, warnings)
-    write_text(target.with_suffix(".md"), markdown(summary))
-    write_text(target.with_suffix(".tex"), latex(summary))
+    shown = [summary] if study.layout is None else [summary, printed.table(study, study.layout, frame)]
+    write_text(target.with_suffix(".md"), "\n".join(map(markdown, shown)))
+    write_text(target.with_suffix(".tex"), "\n".join(map(latex, shown)))
     with atomic(target) as path:
         frame.to_csv(path, index=False, lineterminator="\n")
