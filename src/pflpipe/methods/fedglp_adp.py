@@ -1,0 +1,193 @@
+"""FedGLP-ADP (Xiao, Jiang, Li, "Federated Learning with Gradient-Based Layer-Wise Personalization and Adaptive Differential
+Privacy", Computers, Materials & Continua 87(3), 2026), section 4.
+
+GLP, gradient-based layer-wise personalization: in each layer the shared coordinates with the largest updates become personal,
+a few more in every round, until a fraction beta of the layer stays on the client. ACNDP, adaptive clipping and noising: layer l
+is clipped to C sqrt(tw_l), sum tw_l = 1; the log-odds of tw_l follow the sign of the change of the layer's update norm.
+
+    beta: initial threshold beta_0; the one used is beta_0 exp(a (sigma - sigma_0)) for the plan's sigma, at most 1 (Eq. 11)
+    a, sigma_0: of Eq. 11. sigma_0 is the public multiplier at epsilon 6 with the study's T, q and delta: 1.964 at T = 20,
+        q = 1, delta = 0.1 (the default), 2.777 at T = 40
+    dynamic: false takes beta as it is (the paper's Table 3)
+    gamma: step of the log-odds; 0 keeps tw_l at d_l / d, the layers' shares of the parameters (Table 4; the default of 0.4 is
+        ours, the paper prints none)
+    lambda_1, lambda_2: pulls of the personal and of the shared coordinates (Eqs. 9-10), FedDPA's
+    glp, acndp: the two parts, for the paper's ablation (Table 5)
+    trend: norm whose sign of change moves tw in the paper's version: ``raw``, or ``rms``, divided by the square root of the
+        layer's number of shared coordinates, which does not fall merely because that number does
+
+Reading of the paper, whose Algorithms 1 and 2 are pictures: both losses take turns on every minibatch, as in FedDPA; a layer is
+a module, weight and bias together; after t of T rounds round(t beta d_l / T) of its d_l coordinates are personal, t being the
+number of rounds that the client has trained in. tw lies in [1e-4, 1 - 1e-4] before the log-odds are taken.
+
+The paper's version chooses new personal coordinates by the client's noised message, sends the mask along, noises shared
+coordinates only, divides by the number of clients that share a coordinate, and every client has its own tw, from norms of its
+raw updates: three departures. Without ACNDP (Table 5, second row) its layers all have tw = 1 / L: one threshold C / sqrt(L) and
+DP-FedAvg's noise C sigma on every shared coordinate; the joint clip of DP-FedAvg itself is not a case of Eq. 13.
+
+The certified version keeps masks on the device, where they only zero the signal, so that they may be chosen by the update
+without noise; all coordinates carry noise and the sum is divided by q M. tw is one public vector, moved by the layer norms of
+what was released (dense, so ``trend`` makes no difference). Each client clips its layers to C sqrt(tw_l); with the public scale
+sqrt(L tw_l) the joint clip then never shortens, and the noise is Eq. 15's. Without ACNDP it is DP-FedAvg's clip and noise.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from pflpipe import trees
+from pflpipe.methods import About, Method, Range, Upload
+from pflpipe.methods.feddpa import split_objectives
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(
+    title="FedGLP-ADP",
+    paper="Xiao et al., CMC 2026",
+    paper_departures=("noise_on_support", "divide_by_counts", "client_clip_weights"),
+)
+
+
+def personal_fraction(beta: float, a: float, sigma: float, sigma_0: float) -> float:
+    """Return beta_0 exp(a (sigma - sigma_0)), at most 1 (Eq. 11)."""
+    return min(1.0, beta * math.exp(min(a * (sigma - sigma_0), 700.0)))
+
+
+def initial_weights(params: Tree) -> Tree:
+    """Return the layers' shares of the parameters as ``clip_weights [L]``, and ``norms [L]`` of -1: none seen yet."""
+    sizes = [trees.size({name: params[name] for name in names}) for names in trees.layers(params).values()]
+    weights = next(iter(params.values())).new_tensor(sizes) / sum(sizes)
+    return {"clip_weights": weights, "norms": torch.full_like(weights, -1)}
+
+
+def next_weights(clip: Tree, norms: Tensor, gamma: float) -> Tree:
+    """Return the clip weights after layers had these norms ``[L]``, and the norms (Algorithm 1).
+
+    Layers whose norm rose gain log-odds ``gamma``, those whose norm fell lose as much; the weights are then divided by their
+    sum. The first norms, and a norm that is not a number, change nothing.
+    """
+    if gamma == 0:
+        return {**clip, "norms": norms}
+    seen = clip["norms"] >= 0
+    trend = (seen & (norms > clip["norms"])).to(norms) - (seen & (norms < clip["norms"])).to(norms)
+    raised = torch.sigmoid(torch.logit(clip["clip_weights"].clamp(1e-4, 1 - 1e-4)) + gamma * trend)
+    return {"clip_weights": torch.where(seen.any(), raised / raised.sum(), clip["clip_weights"]), "norms": norms}
+
+
+def layer_norms(update: Tree) -> Tensor:
+    """Return the L2 norm of each layer, ``[L]``."""
+    return torch.stack([trees.norm({name: update[name] for name in names}) for names in trees.layers(update).values()])
+
+
+def by_tensor(values: Tensor, like: Tree) -> Tree:
+    """Return, for each tensor of ``like``, its layer's entry of ``values [L]``."""
+    layers = trees.layers(like).values()
+    return {name: values[place] for place, names in enumerate(layers) for name in names}
+
+
+def grow(mask: Tree, update: Tree, progress: Tensor, beta: float) -> Tree:
+    """Return masks with ``round(progress beta d_l)`` true coordinates in each layer of d_l, at least those true before.
+
+    Args:
+        mask: bool, what is personal so far.
+        update: the coordinates where it is largest are added first; ties go to the first in order.
+        progress: float64 in [0, 1], the fraction of its rounds that the client has trained in.
+        beta: fraction of every layer that is personal in the end.
+    """
+    grown: Tree = {}
+    for names in trees.layers(mask).values():
+        taken = torch.cat([mask[name].flatten() for name in names])
+        size = torch.cat([update[name].flatten() for name in names]).abs().nan_to_num(0)  # infinity becomes a finite number
+        rank = torch.where(taken, math.inf, size).argsort(descending=True, stable=True).argsort()
+        kept = taken | (rank < (progress * (beta * len(taken))).round())
+        parts = torch.split(kept, [mask[name].numel() for name in names])
+        grown |= {name: part.view(mask[name].shape) for name, part in zip(names, parts, strict=True)}
+    return grown
+
+
+def fedglp_adp(
+    *,
+    beta: Annotated[float, Range(0, 1)] = 0.3,
+    a: Annotated[float, Range(0)] = 0.2,
+    sigma_0: Annotated[float, Range(0)] = 1.964,
+    dynamic: bool = True,
+    gamma: Annotated[float, Range(0)] = 0.4,
+    lambda_1: Annotated[float, Range(0)] = 0.05,
+    lambda_2: Annotated[float, Range(0)] = 0.1,
+    glp: bool = True,
+    acndp: bool = True,
+    trend: Literal["raw", "rms"] = "raw",
+) -> Method:
+    """Return the method."""
+
+    def published(task: Task) -> bool:
+        return "client_clip_weights" in task.departures
+
+    def next_masks(mask: Tree, update: Tree, count: Tensor, task: Task) -> Tree:
+        fraction = personal_fraction(beta, a, task.plan.noise_multiplier or 0.0, sigma_0) if dynamic else beta
+        return trees.prefixed("mask.", grow(mask, update, count / task.plan.rounds, fraction if glp else 0.0))
+
+    def init_client(params: Tree, task: Task) -> Tree:
+        mask = {name: torch.zeros_like(value, dtype=torch.bool) for name, value in params.items()}
+        count = {"count": next(iter(params.values())).new_zeros((), dtype=torch.float64)}
+        clip = initial_weights(params) if acndp and published(task) else {}
+        return trees.prefixed("local.", params) | trees.prefixed("mask.", mask) | count | clip
+
+    def init_server(params: Tree, task: Task) -> Tree:
+        return initial_weights(params) if acndp and not published(task) else {}
+
+    def train(params: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Tree, Tree, Tree, Tensor]:
+        """Return the mask of personal coordinates, where the client starts and ends, and its mean training loss."""
+        personal = trees.within("mask.", state)
+        start = trees.where(personal, trees.within("local.", state), params)  # Eq. 7
+
+        def change(w: Tree, mask: Tree) -> Tensor:
+            return trees.norm(trees.mul(trees.sub(w, start), mask))
+
+        objectives = split_objectives(personal, change, task.clip_norm, lambda_1, lambda_2, task)  # Eqs. 9-10
+        return personal, start, *task.minimize(start, batches.train, *objectives[0 if glp else 1 :])
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        personal, start, end, loss = train(params, state, batches, task)
+        shared = {name: ~mask for name, mask in personal.items()}
+        update = {name: torch.where(shared[name], value, 0.0) for name, value in trees.sub(end, start).items()}
+        count = state["count"] + (batches.n > 0)
+        state = state | trees.prefixed("local.", end) | {"count": count}
+        if not published(task):
+            state |= next_masks(personal, update, count, task)
+            if acndp:
+                bounds = task.clip_norm * server["clip_weights"].sqrt()
+                update = trees.mul(update, by_tensor((bounds / layer_norms(update)).clamp(max=1), update))  # Eqs. 13-14
+            return Upload(update, {}, loss), state
+        side = trees.prefixed("mask.", shared)
+        if not acndp:
+            layers = len(trees.layers(update))
+            side["clip_weights"] = next(iter(update.values())).new_full((layers,), 1 / layers)
+            return Upload(update, side, loss), state
+        side["clip_weights"] = state["clip_weights"]
+        norms = layer_norms(update)
+        if trend == "rms":
+            norms = norms / layer_norms({name: mask.to(norms) for name, mask in shared.items()}).clamp(min=1)
+        old = {name: state[name] for name in ("clip_weights", "norms")}
+        new = next_weights(old, norms, gamma)
+        return Upload(update, side, loss), state | {name: torch.where(batches.n > 0, new[name], old[name]) for name in old}
+
+    def scale(params: Tree, server: Tree, task: Task) -> Tree:
+        """Eq. 15: the noise of layer l is that of the bound sqrt(L) C_l."""
+        return by_tensor((len(server["clip_weights"]) * server["clip_weights"]).sqrt(), params) if server else {}
+
+    def absorb(state: Tree, message: Tree, task: Task) -> Tree:
+        return state | next_masks(trees.within("mask.", state), message, state["count"], task)
+
+    def aggregate(params: Tree, released: Tree, server: Tree, task: Task) -> tuple[Tree, Tree]:
+        server = next_weights(server, layer_norms(released), gamma) if server else server
+        return trees.add(params, released), server
+
+    def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
+        return train(params, state, batches, task)[2]
+
+    return Method(local_update, aggregate, personalize, init_server, init_client, scale, absorb)

@@ -1,0 +1,444 @@
+"""FedGLP-ADP: whole runs against an independent NumPy program, its masks, its clip weights, and what leaves the client."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from pflpipe import cells, federated, methods, privacy, trees
+from pflpipe.methods import Method, Upload
+from pflpipe.methods import fedglp_adp as module
+from simulations import plan, simulation
+
+BETA, GAMMA, LAMBDA_1, LAMBDA_2, LR, CLIP = 0.5, 0.7, 0.3, 0.4, 0.3, 0.15
+BACKENDS = ["loop", "vmap"]
+PAPER = methods.departures("fedglp_adp", "paper", official_code=False)
+PROFILES = pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
+LINEAR = cells.Model("mlp", ())
+PLAIN = {"beta": 0.0, "gamma": 0.0, "lambda_1": 0.0, "lambda_2": 0.0}
+
+
+def spied(world, monkeypatch):
+    """Run all rounds; return the final progress, each round's uploads, scale and release, and the states after each round."""
+    seen, states, release = [], [], privacy.release
+
+    def spy(generator, uploads, present, plan, scale, departures):
+        seen.append((uploads, scale, release(generator, uploads, present, plan, scale, departures)))
+        return seen[-1][-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(privacy, "release", spy)
+        done = federated.run(world, federated.start(world), lambda progress: states.append(progress.states))
+    return done, seen, states
+
+
+def numpy_run(w_global, clients, rounds, published, trend):
+    """All rounds of FedGLP-ADP without noise on a network with one hidden layer of ReLUs, written from the paper without torch.
+
+    Args:
+        w_global: {"fc1.weight": [H, D], "fc1.bias": [H], "head.weight": [K, H], "head.bias": [K]}.
+        clients: for each client x [n, D], y [n], and for each round the rows of its steps.
+
+    Returns the global weights and for each client its local weights, mask and clip weights (in the published version).
+    """
+    layers = (("fc1.weight", "fc1.bias"), ("head.weight", "head.bias"))
+    sizes = [sum(w_global[k].size for k in names) for names in layers]
+    shares = np.array(sizes) / sum(sizes)
+    states = [
+        {"w": w_global, "m": {k: np.zeros(v.shape, bool) for k, v in w_global.items()}, "tw": shares, "rho": None, "t": 0}
+        for _ in clients
+    ]
+    server = {"tw": shares, "rho": None}
+
+    def slope(w, x, y):
+        before = x @ w["fc1.weight"].T + w["fc1.bias"]
+        hidden = np.maximum(before, 0)
+        scores = np.exp(hidden @ w["head.weight"].T + w["head.bias"])
+        error = (scores / scores.sum(1, keepdims=True) - np.eye(scores.shape[1])[y]) / len(y)
+        back = (error @ w["head.weight"]) * (before > 0)
+        return {"fc1.weight": back.T @ x, "fc1.bias": back.sum(0), "head.weight": error.T @ hidden, "head.bias": error.sum(0)}
+
+    def length(tree, names):
+        return np.sqrt(sum((tree[k] ** 2).sum() for k in names))
+
+    def moved(tw, old, new):
+        b = np.zeros(2) if old is None else np.sign(new - old)
+        h = np.log(tw / (1 - tw)) + GAMMA * b
+        raised = 1 / (1 + np.exp(-h))
+        return raised / raised.sum()
+
+    for round in range(rounds):
+        total = {k: np.zeros_like(v) for k, v in w_global.items()}
+        count = {k: np.zeros_like(v) for k, v in w_global.items()}
+        for (x, y, steps), state in zip(clients, states, strict=True):
+            m = state["m"]
+            start = {k: np.where(m[k], state["w"][k], w_global[k]) for k in m}
+            w = {k: v.copy() for k, v in start.items()}
+            rest = {k: ~v for k, v in m.items()}
+            for rows in steps[round]:
+                for side, weight in ((m, LAMBDA_1), (rest, LAMBDA_2)):
+                    g = slope(w, x[rows], y[rows])
+                    gap = {k: (w[k] - start[k]) * side[k] for k in w}
+                    far = length(gap, gap)
+                    sign = 1.0 if side is m else np.sign(far - CLIP)
+                    pull = {k: weight / 2 * sign * gap[k] / far if far else 0.0 for k in w}
+                    w = {k: w[k] - LR * side[k] * (g[k] + pull[k]) for k in w}
+            update = {k: (w[k] - start[k]) * rest[k] for k in w}
+            norms = np.array([length(update, names) for names in layers])
+            bounds = CLIP * np.sqrt(state["tw"] if published else server["tw"])
+            sent = {
+                k: update[k] * min(1, bound / norm)
+                for names, bound, norm in zip(layers, bounds, norms, strict=True)
+                for k in names
+            }
+            for k in sent:
+                total[k] += sent[k]
+                count[k] += rest[k]
+            state["t"] += 1
+            grown = {}
+            for names, size in zip(layers, sizes, strict=True):
+                flat = np.concatenate([np.abs(sent[k]).ravel() for k in names])
+                mask = np.concatenate([m[k].ravel() for k in names])
+                more = round_half_even(state["t"] * BETA * size / rounds) - mask.sum()
+                flat[mask] = -1
+                mask[np.argsort(-flat)[:more]] = True
+                first = m[names[0]].size
+                grown |= {names[0]: mask[:first].reshape(m[names[0]].shape), names[1]: mask[first:]}
+            if published:
+                if trend == "rms":
+                    norms = norms / np.sqrt([sum(rest[k].sum() for k in names) for names in layers])
+                state |= {"tw": moved(state["tw"], state["rho"], norms), "rho": norms}
+            state |= {"w": w, "m": grown}
+        divisors = {k: np.maximum(count[k], 1) if published else len(clients) for k in count}
+        change = {k: total[k] / divisors[k] for k in total}
+        w_global = {k: w_global[k] + change[k] for k in total}
+        norms = np.array([length(change, names) for names in layers])
+        server = {"tw": moved(server["tw"], server["rho"], norms), "rho": norms}
+    return w_global, states, server["tw"]
+
+
+def round_half_even(value):
+    return int(np.rint(value))
+
+
+@pytest.mark.parametrize(("departures", "trend"), [((), "raw"), (PAPER, "raw"), (PAPER, "rms")], ids=["strict", "raw", "rms"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_run(backend, departures, trend):
+    world = simulation(
+        "fedglp_adp",
+        {"beta": BETA, "dynamic": False, "gamma": GAMMA, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2, "trend": trend},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=4),
+        backend=backend,
+        departures=departures,
+        lr=LR,
+    )
+    begun = federated.start(world)
+    clients = []
+    for client, rows in enumerate(world.split.train):
+        cuts = [world.work(client, round)["train"] for round in range(4)]
+        steps = [[index[:n] - rows[0] for index, n in zip(cut.index, cut.count, strict=True)] for cut in cuts]
+        clients.append((world.train.x[rows].numpy(), world.train.y[rows].numpy(), steps))
+    w_global = {name: value.numpy() for name, value in begun.params.items()}
+    expected, states, public = numpy_run(w_global, clients, 4, bool(departures), trend)
+    done = federated.run(world, begun)
+    for name, value in expected.items():
+        np.testing.assert_allclose(done.params[name].numpy(), value, rtol=1e-9, atol=1e-12)
+        np.testing.assert_array_equal(done.states[f"mask.{name}"].numpy(), np.stack([state["m"][name] for state in states]))
+        local = np.stack([state["w"][name] for state in states])
+        np.testing.assert_allclose(done.states[f"local.{name}"].numpy(), local, rtol=1e-9, atol=1e-12)
+    if departures:
+        found, weights = done.states["clip_weights"], np.stack([state["tw"] for state in states])
+        assert not done.server
+    else:
+        found, weights = done.server["clip_weights"], public
+        assert "clip_weights" not in done.states
+    np.testing.assert_allclose(found.numpy(), weights, rtol=1e-9)
+    assert np.ptp(weights - np.array([24, 15]) / 39) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("sigma", "sigma_0", "expected"),
+    [
+        (3.969, 1.964, 0.448),
+        (2.547, 1.964, 0.337),
+        (1.964, 1.964, 0.300),
+        (1.635, 1.964, 0.281),
+        (1.062, 1.964, 0.250),
+        (0.3, 2.777, 0.183),
+    ],
+)
+def test_the_threshold_follows_the_noise_as_the_paper_says(sigma, sigma_0, expected):
+    """Epsilon 2, 4, 6, 8, 16 at T = 20, delta = 0.1; and CIFAR-10's fixed multiplier at T = 40."""
+    assert module.personal_fraction(0.3, 0.2, sigma, sigma_0) == pytest.approx(expected, abs=6e-4)
+
+
+def test_the_threshold_is_at_most_one_whatever_the_noise():
+    assert module.personal_fraction(0.3, 0.2, 1e9, 1.964) == 1
+    assert module.personal_fraction(0.0, 0.2, 1e9, 1.964) == 0
+
+
+@PROFILES
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("fraction", "rounds"), [(0.3, 7), (0.5, 3), (1.0, 2)])
+def test_after_all_rounds_exactly_beta_of_each_layer_is_personal(departures, backend, fraction, rounds, monkeypatch):
+    """Masks only grow, by counts that follow from the round alone: round(t beta d_l / T) after t rounds."""
+    world = simulation(
+        "fedglp_adp",
+        {"beta": fraction, "dynamic": False},
+        plan=plan(rounds=rounds),
+        backend=backend,
+        departures=departures,
+        dtype=torch.float32,
+    )
+    _, _, states = spied(world, monkeypatch)
+    before = {name: torch.zeros_like(value) for name, value in states[0].items() if name.startswith("mask.")}
+    for round, state in enumerate(states):
+        for layer, size in (("fc1", 24), ("head", 15)):
+            masks = [state[f"mask.{layer}.{part}"] for part in ("weight", "bias")]
+            held = sum(mask.reshape(4, -1).sum(1) for mask in masks)
+            exact = fraction * size if round + 1 == rounds else (round + 1) * fraction * size / rounds
+            assert held.tolist() == [round_half_even(exact)] * 4
+        assert all((state[name] | ~before[name]).all() for name in before)
+        before = {name: state[name] for name in before}
+
+
+def test_a_client_that_is_drawn_less_often_keeps_fewer_personal_coordinates():
+    world = simulation("fedglp_adp", {"dynamic": False, "beta": 1.0}, plan=plan(sample_rate=0.5, rounds=6))
+    done = federated.run(world, federated.start(world))
+    drawn = sum(privacy.sample_clients(federated.numpy_rng(0, "sample", round), world.plan).astype(int) for round in range(6))
+    assert len(set(drawn)) > 1
+    held = sum(done.states[f"mask.head.{part}"].reshape(4, -1).sum(1) for part in ("weight", "bias"))
+    assert held.tolist() == [round_half_even(count * 15 / 6) for count in drawn]
+
+
+def test_in_the_paper_new_personal_coordinates_are_those_of_the_largest_noised_entries(monkeypatch):
+    world = simulation("fedglp_adp", {"dynamic": False, "beta": 0.8}, plan=plan(noise_multiplier=20.0), departures=PAPER)
+    _, seen, states = spied(world, monkeypatch)
+    before = {name: torch.zeros_like(value) for name, value in states[0].items() if name.startswith("mask.")}
+    for (uploads, _, released), state in zip(seen, states, strict=True):
+        for names in trees.layers(released.messages).values():
+            for client in range(4):
+
+                def rows(tree, prefix="", names=names, client=client):
+                    return torch.cat([tree[prefix + name][client].reshape(-1) for name in names])
+
+                sent, old, new = rows(released.messages).abs(), rows(before, "mask."), rows(state, "mask.")
+                assert torch.equal(rows(uploads.side, "mask."), ~old), "the mask sent is this round's, not the next one's"
+                assert sent[new & ~old].min() > sent[~new].max()
+                assert not sent[old].any()
+        before = {name: state[name] for name in before}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_certified_masks_follow_the_clients_own_update_and_no_noise(backend):
+    def masks(noise):
+        world = simulation("fedglp_adp", {"dynamic": False}, plan=plan(noise_multiplier=noise, rounds=1), backend=backend)
+        done = federated.run(world, federated.start(world))
+        return {name: value for name, value in done.states.items() if name.startswith("mask.")}
+
+    quiet, noisy = masks(0.0), masks(1e3)
+    assert all(torch.equal(quiet[name], noisy[name]) for name in quiet)
+
+
+def test_equal_entries_and_numbers_that_are_none_still_give_exactly_the_promised_count():
+    mask = {"a.weight": torch.tensor([[False, True], [False, False]]), "a.bias": torch.tensor([False, False])}
+    update = {"a.weight": torch.tensor([[1.0, 0.0], [torch.inf, 1.0]]), "a.bias": torch.tensor([torch.nan, 1.0])}
+    sizes = []
+    for progress in (0.0, 0.2, 0.5, 0.7, 0.9, 1.0):
+        grown = module.grow(mask, update, torch.tensor(progress, dtype=torch.float64), 1.0)
+        assert grown["a.weight"][0, 1]
+        sizes.append(sum(int(value.sum()) for value in grown.values()))
+        if sizes[-1] == 3:  # the personal one, the infinite one, and the first of those that tie
+            assert grown["a.weight"].tolist() == [[True, True], [True, False]]
+        if sizes[-1] == 5:
+            assert grown["a.bias"].tolist() == [False, True]
+    assert sizes == [1, 1, 3, 4, 5, 6]
+
+
+def numpy_weights(weights, old, new, gamma):
+    """Algorithm 1 in log-odds, without torch."""
+    inside = np.clip(weights, 1e-4, 1 - 1e-4)
+    odds = np.log(inside / (1 - inside)) + gamma * (np.sign(new - old) * (old >= 0))
+    raised = 1 / (1 + np.exp(-odds))
+    return raised / raised.sum()
+
+
+@pytest.mark.parametrize(
+    "weights", [[0.2, 0.5, 0.3], [1e-6, 0.999, 1e-3 - 1e-6], [1.0, 0.0, 0.0]], ids=["inside", "small", "degenerate"]
+)
+def test_clip_weights_follow_the_sign_of_the_norms_change_in_log_odds(weights):
+    old, new = np.array([1.0, 2.0, 3.0]), np.array([1.5, 2.0, 0.1])
+    clip = {"clip_weights": torch.tensor(weights, dtype=torch.float64), "norms": torch.from_numpy(old)}
+    found = module.next_weights(clip, torch.from_numpy(new), 0.4)
+    np.testing.assert_allclose(found["clip_weights"].numpy(), numpy_weights(np.array(weights), old, new, 0.4), rtol=1e-12)
+    assert found["norms"].tolist() == new.tolist()
+    assert found["clip_weights"].sum().item() == pytest.approx(1, rel=1e-14)
+    same = module.next_weights(clip, torch.from_numpy(new), 0.0)
+    assert same["clip_weights"].tolist() == weights, "gamma = 0 keeps them to the bit"
+
+
+@pytest.mark.parametrize("old", [[-1.0, -1.0], [float("nan"), float("nan")]])
+def test_the_first_norms_change_no_clip_weight(old):
+    clip = {"clip_weights": torch.tensor([1e-6, 1 - 1e-6]), "norms": torch.tensor(old)}
+    assert torch.equal(module.next_weights(clip, torch.tensor([5.0, 0.1]), 0.4)["clip_weights"], clip["clip_weights"])
+    later = {"clip_weights": torch.tensor([0.3, 0.7]), "norms": torch.tensor([1.0, 1.0])}
+    broken = module.next_weights(later, torch.tensor([float("nan"), float("nan")]), 0.4)["clip_weights"]
+    torch.testing.assert_close(broken, later["clip_weights"])
+
+
+@PROFILES
+def test_the_layers_bounds_always_add_up_to_the_joint_bound(departures, monkeypatch):
+    world = simulation("fedglp_adp", {"gamma": 1.6}, plan=plan(rounds=6, clip_norm=CLIP), departures=departures)
+    done, seen, _ = spied(world, monkeypatch)
+    shares = []
+    for uploads, scale, released in seen:
+        if departures:
+            assert not scale
+            shares.append(uploads.side["clip_weights"])
+        else:
+            assert scale.keys() == uploads.update.keys()
+            assert scale["fc1.weight"] == scale["fc1.bias"]
+            shares.append(torch.stack([scale[f"{layer}.weight"] ** 2 / 2 for layer in ("fc1", "head")]))
+            assert released.norms.max() <= CLIP * (1 + 1e-12), "the joint clip has nothing left to shorten"
+    for share in shares:
+        torch.testing.assert_close(share.sum(-1), torch.ones_like(share.sum(-1)), rtol=1e-12, atol=0)
+    assert shares[0].reshape(-1, 2)[0].tolist() == pytest.approx([24 / 39, 15 / 39])
+    assert not torch.equal(shares[0], shares[-1])
+    assert done.diverged_round is None
+
+
+@PROFILES
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_personal_is_uploaded(departures, backend, monkeypatch):
+    world = simulation("fedglp_adp", {"dynamic": False, "beta": 0.6}, backend=backend, departures=departures)
+    _, seen, states = spied(world, monkeypatch)
+    names = set(world.network.shapes)
+    for round, (uploads, _, _) in enumerate(seen):
+        assert set(uploads.update) == names
+        assert set(uploads.side) == ({f"mask.{name}" for name in names} | {"clip_weights"} if departures else set())
+        for name in names if round else ():
+            personal = states[round - 1][f"mask.{name}"]
+            assert personal.any()
+            assert not uploads.update[name][personal].any()
+    assert any((uploads.update["fc1.weight"] != 0).any() for uploads, _, _ in seen)
+
+
+def by_layers(params, task):
+    """The layers' shares d_l / d of the parameters, for every tensor and as a vector."""
+    layers = trees.layers(params)
+    shares = {layer: sum(params[name].numel() for name in names) / trees.size(params) for layer, names in layers.items()}
+    return {name: shares[layer] for layer, names in layers.items() for name in names}, torch.tensor(
+        list(shares.values()), dtype=torch.float64
+    )
+
+
+def clipped_by_layer(published):
+    """DP-FedAvg whose layers are clipped to C sqrt(d_l / d) each."""
+
+    def local_update(params, server, state, batches, task):
+        trained, loss = task.minimize(params, batches.train, task.loss)
+        update, (share, vector) = trees.sub(trained, params), by_layers(params, task)
+        if published:
+            return Upload(update, {"clip_weights": vector}, loss), state
+        norms = {layer: trees.norm({k: update[k] for k in names}) for layer, names in trees.layers(update).items()}
+        factor = {k: task.clip_norm * share[k] ** 0.5 / norms[k.rpartition(".")[0]] for k in update}
+        return Upload({k: update[k] * factor[k].clamp(max=1) for k in update}, {}, loss), state
+
+    def scale(params, server, task):
+        share = by_layers(params, task)[0]
+        return {} if published else {k: value.new_tensor((2 * share[k]) ** 0.5) for k, value in params.items()}
+
+    return Method(local_update, scale=scale)
+
+
+def params_after(world):
+    return federated.run(world, federated.start(world)).params
+
+
+def assert_equal(left, right):
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@PROFILES
+def test_without_personal_part_pulls_and_step_it_is_dp_fedavg_clipped_by_layer(backend, optimizer, departures):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "plan": plan(clip_norm=CLIP)}
+    departed = ("client_clip_weights",) if departures else ()
+    reference = simulation("dp_fedavg", departures=departed, **settings)
+    reference = dataclasses.replace(reference, method=clipped_by_layer(bool(departures)))
+    found = params_after(simulation("fedglp_adp", PLAIN, departures=departures, **settings))
+    assert_equal(found, params_after(reference))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("hyperparameters", "model"),
+    [
+        (PLAIN, LINEAR),  # one layer: its clip is the joint one, whatever gamma is
+        (PLAIN | {"gamma": 0.4}, LINEAR),
+        (PLAIN | {"beta": 0.3, "glp": False, "acndp": False}, None),
+        (PLAIN | {"acndp": False}, None),
+    ],
+    ids=str,
+)
+def test_reductions_to_dp_fedavg(backend, optimizer, hyperparameters, model):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "model": model, "plan": plan(clip_norm=CLIP)}
+    expected = params_after(simulation("dp_fedavg", **settings))
+    assert_equal(params_after(simulation("fedglp_adp", hyperparameters, **settings)), expected)
+
+
+def test_without_adaptive_clipping_the_papers_version_has_one_threshold_and_joint_noise(monkeypatch):
+    """Every layer is clipped to C / sqrt(L), and the noise of DP-FedAvg lies on every coordinate in the first round."""
+    world = simulation("fedglp_adp", {"acndp": False}, plan=plan(rounds=1, noise_multiplier=1e3), departures=PAPER)
+    done, seen, _ = spied(world, monkeypatch)
+    uploads, _, released = seen[0]
+    assert uploads.side["clip_weights"].tolist() == [[0.5, 0.5]] * 4
+    noise = torch.cat([value.reshape(-1) for value in released.messages.values()])
+    claimed = world.plan.clip_norm * 1e3 / 2  # sqrt(q M) = 2 clients share the noise of the sum
+    assert abs(noise.std().item() / claimed - 1) < 4 / np.sqrt(2 * noise.numel())
+    assert "clip_weights" not in done.states
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters(backend):
+    world = simulation("fedglp_adp", {"dynamic": False}, backend=backend)
+    done = federated.run(world, federated.start(world))
+    method, everyone = world.method, range(world.plan.clients)
+
+    def both(state, batches, others):
+        personal = method.personalize(done.params, done.server, state, batches, world.task)
+        return personal, method.local_update(done.params, done.server, state, batches, world.task)[1]
+
+    personal, ends = world.run_clients(both, done.states, everyone, [world.work(client, done.round) for client in everyone])
+    for name, value in personal.items():
+        assert torch.equal(value, ends[f"local.{name}"])
+        assert not torch.equal(value, done.states[f"local.{name}"])
+
+
+def test_both_pulls_have_a_gradient():
+    """The shared coordinates' change is pulled towards the clip bound, the personal ones back to their start."""
+
+    def change(lambda_1, lambda_2, clip_norm):
+        hyperparameters = {"beta": 0.5, "dynamic": False, "lambda_1": lambda_1, "lambda_2": lambda_2, "acndp": False}
+        settled = plan(noise_multiplier=0.0, clip_norm=clip_norm, rounds=2)
+        world = simulation("fedglp_adp", hyperparameters, plan=settled)
+        begun = federated.start(world)
+        federated.one_round(world, begun)
+        before = begun.states
+        federated.one_round(world, begun)
+        return [
+            sum(
+                ((begun.states[f"local.{name}"] - before[f"local.{name}"])[before[f"mask.{name}"]] ** 2).sum().item()
+                for name in begun.params
+            ),
+            begun.rows[0]["update_norm_mean"],
+        ]
+
+    free = change(0.0, 0.0, 0.01)
+    assert change(0.0, 2.0, 0.01)[1] < 0.7 * free[1]
+    assert change(0.0, 2.0, 100.0)[1] > 1.3 * free[1]
+    assert change(2.0, 0.0, 0.01)[0] < 0.7 * free[0]
