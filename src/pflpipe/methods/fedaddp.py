@@ -1,0 +1,93 @@
+"""FedADDP (Guo, Zhang, Mu, Li, Dong, Li, "FedADDP: Privacy-Preserving Personalized Federated Learning with Adaptive Dimensional
+Differential Privacy", ICA3PP 2024), as its official code has it; the paper's text was not at hand.
+
+FedDPA's split into personal and shared coordinates by Fisher information, and for every coordinate a clip bound and a noise
+scale of its own, proportional to the size of the trained weight.
+
+    tau: threshold on the Fisher information, min-max normalised per tensor; above 1 nothing is personal
+    lambda_1, lambda_2: weights of the regularisers of the personal and of the shared coordinates; both take the sum of the
+        tensors' distances to the global model, and the second pulls it towards the client's previous clip bound, 0 at first
+    beta: the bound of a coordinate is beta / 2 times the size of its weight
+    r_min: floor of the public bounds of the certified version, so that weights near 0 can move; the default is ours
+
+The paper's version clamps the trained model to theta^0 +- r with r = beta/2 |theta^1| and sends all of it, personal coordinates
+too, with noise of sqrt(K) sigma 2 r in every message (K tensors), weighted by the clients' numbers of examples: four
+departures. In place of theta^1 the official code has one plain gradient step of the last minibatch from the model before it,
+which is as large. Not imitated: training in evaluation mode.
+
+The certified version sends the change of the shared coordinates, clipped jointly to |change / s|_2 <= C with noise C sigma s,
+for the public scale s = beta/2 |w_g| + r_min; the clip bound of the regulariser is then that of s.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from pflpipe import trees
+from pflpipe.methods import About, Method, Range, Upload
+from pflpipe.methods.feddpa import fisher_mask, split_objectives, sum_of_norms
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(
+    title="FedADDP",
+    paper="Guo et al., ICA3PP 2024",
+    paper_departures=("private_clamp", "data_dependent_noise", "data_size_weights", "noise_not_divided"),
+)
+
+
+def fedaddp(
+    *,
+    tau: Annotated[float, Range(0)] = 0.4,
+    lambda_1: Annotated[float, Range(0)] = 0.1,
+    lambda_2: Annotated[float, Range(0)] = 0.05,
+    beta: Annotated[float, Range(0)] = 0.1,
+    r_min: Annotated[float, Range(0)] = 1e-3,
+) -> Method:
+    """Return the method."""
+
+    def published(task: Task) -> bool:
+        return "private_clamp" in task.departures
+
+    def radius(w: Tree) -> Tree:
+        return {name: 0.5 * beta * value.abs() for name, value in w.items()}
+
+    def init_client(params: Tree, task: Task) -> Tree:
+        return trees.prefixed("local.", params) | {"clip_total": next(iter(params.values())).new_zeros(())}
+
+    def scale(params: Tree, server: Tree, task: Task) -> Tree:
+        """The public bounds; a global model beyond the range of numbers still gives finite ones."""
+        if published(task):
+            return {}
+        return {name: value.nan_to_num(0) + r_min for name, value in radius(params).items()}
+
+    def train(params: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Tree, Tree, Tree, Tensor]:
+        """Return the mask of personal coordinates, where the client starts and ends, and its mean training loss."""
+        local = trees.within("local.", state)
+        personal = fisher_mask(local, batches, tau, task)
+        start = trees.where(personal, local, params)
+
+        def distance(w: Tree, mask: Tree) -> Tensor:
+            return sum_of_norms(trees.sub(w, params))
+
+        objectives = split_objectives(personal, distance, state["clip_total"], lambda_1, lambda_2, task)
+        return personal, start, *task.minimize(start, batches.train, *objectives)
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        personal, start, end, loss = train(params, state, batches, task)
+        bounds = radius(end) if published(task) else scale(params, server, task)
+        total = torch.where(batches.n > 0, 2 * sum_of_norms(bounds), state["clip_total"])
+        state = trees.prefixed("local.", end) | {"clip_total": total}
+        if not published(task):
+            update = {name: torch.where(personal[name], 0.0, value) for name, value in trees.sub(end, start).items()}
+            return Upload(update, {}, loss), state
+        side = trees.prefixed("centre.", trees.sub(start, params)) | trees.prefixed("radius.", bounds) | {"size": batches.n}
+        return Upload(trees.sub(end, params), side, loss), state
+
+    def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
+        return train(params, state, batches, task)[2]
+
+    return Method(local_update, personalize=personalize, init_client=init_client, scale=scale)
