@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -107,6 +107,11 @@ def check(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Non
 def parameter_names(model: cells.Model) -> tuple[str, ...]:
     """Return the names of a network's parameters in forward order; they depend on neither the pictures nor the classes."""
     return tuple(build(model, _IMAGE_SHAPES.get(model.name, (32, 32, 3)), classes=10).shapes)
+
+
+def norm_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of a network's parameter names that belong to normalisation layers, whose last word starts with ``norm``."""
+    return tuple(name for name in names if name.split(".")[-2].startswith("norm"))
 
 
 def _mlp(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pflpipe import local
 from pflpipe.local import Batch, Minimize, Objective, Schedule, Solver
-from pflpipe.models import HEAD, Network
+from pflpipe.models import HEAD, Network, norm_names
 from pflpipe.privacy import Plan
 from pflpipe.trees import Tree
 
@@ -78,8 +78,8 @@ class Task:
 
     @property
     def norm_names(self) -> tuple[str, ...]:
-        """Names of the parameters of normalisation layers, whose last word starts with ``norm``."""
-        return tuple(name for name in self.network.shapes if name.split(".")[-2].startswith("norm"))
+        """Names of the parameters of normalisation layers."""
+        return norm_names(self.network.shapes)
 
     def loss(self, params: Tree, batch: Batch) -> Tensor:
         """Return the mean cross-entropy over the real examples of a batch, with dropout and transforms if it has a key."""
