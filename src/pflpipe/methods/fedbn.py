@@ -1,0 +1,21 @@
+"""FedBN (Li, Jiang, Zhang, Kamp, Dou, "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR 2021)
+under differential privacy.
+
+Everything is trained at once and shared, except the parameters of the normalisation layers, which never leave the client. The
+personal model is what one more local pass gives.
+
+Differences: the networks here normalise with GroupNorm, which has no running statistics, so that what stays local is its scale
+and shift; the upload is clipped and noised as in DP-FedAvg, with uniform weights.
+"""
+
+from __future__ import annotations
+
+from pflpipe.methods import About, Method
+from pflpipe.methods.fedper import keep
+
+ABOUT = About(title="FedBN", paper="Li et al., ICLR 2021", has_global_model=False, needs=("norm",))
+
+
+def fedbn() -> Method:
+    """Return the method; it has no hyper-parameters beyond the study's local optimizer."""
+    return keep(lambda task: task.norm_names)

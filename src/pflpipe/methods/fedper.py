@@ -1,0 +1,41 @@
+"""FedPer (Arivazhagan, Aggarwal, Singh, Choudhary, "Federated Learning with Personalization Layers", 2019) under differential
+privacy.
+
+Every client has its own head. It trains the shared feature extractor and its head at once, E epochs, and uploads the change of
+the extractor alone; the head never leaves it. The personal model is what one more such local pass gives.
+
+Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights; only the last linear layer is personal (the
+paper also tries more layers). ``keep`` is the same algorithm for any other choice of what stays: fedbn.py, lg_fedavg.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pflpipe.methods import About, Method, Upload
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(title="FedPer", paper="Arivazhagan et al. 2019", has_global_model=False, needs=("body",))
+
+
+def keep(private: Callable[[Task], tuple[str, ...]]) -> Method:
+    """Return the method that trains everything at once and keeps the parameters ``private(task)`` on each client."""
+
+    def init_client(params: Tree, task: Task) -> Tree:
+        return {name: params[name] for name in private(task)}
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        trained, loss = task.minimize(params | state, batches.train, task.loss)
+        update = {name: value - params[name] for name, value in trained.items() if name not in state}
+        return Upload(update=update, side={}, loss=loss), {name: trained[name] for name in state}
+
+    def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
+        return task.minimize(params | state, batches.train, task.loss)[0]
+
+    return Method(local_update, personalize=personalize, init_client=init_client)
+
+
+def fedper() -> Method:
+    """Return the method; it has no hyper-parameters beyond the study's local optimizer."""
+    return keep(lambda task: task.head_names)

@@ -1,0 +1,21 @@
+"""LG-FedAvg (Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, "Think Locally, Act Globally: Federated
+Learning with Local and Global Representations", 2020) under differential privacy.
+
+The mirror image of FedPer: every client has its own feature extractor, and the head is shared. Both are trained at once, E
+epochs, and the change of the head alone is uploaded. The personal model is what one more local pass gives.
+
+Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights; there is no auxiliary loss on the local
+representations, and the paper's initial rounds of FedAvg are left out.
+"""
+
+from __future__ import annotations
+
+from pflpipe.methods import About, Method
+from pflpipe.methods.fedper import keep
+
+ABOUT = About(title="LG-FedAvg", paper="Liang et al. 2020", has_global_model=False, needs=("body",))
+
+
+def lg_fedavg() -> Method:
+    """Return the method; it has no hyper-parameters beyond the study's local optimizer."""
+    return keep(lambda task: task.body_names)

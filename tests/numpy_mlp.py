@@ -1,0 +1,53 @@
+"""Rounds of federated learning on a multilayer perceptron with ReLU, by hand in NumPy: the slow twin of golden tests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+HEAD = ("head.weight", "head.bias")
+
+
+def gradient(w, x, y):
+    """Gradient of the mean cross-entropy with respect to every parameter ``{"fc1.weight": [H, D], "fc1.bias": [H], ...}``."""
+    layers = [name.removesuffix(".weight") for name in w if name.endswith(".weight")]
+    inputs = [x]
+    for layer in layers[:-1]:
+        inputs.append(np.maximum(inputs[-1] @ w[f"{layer}.weight"].T + w[f"{layer}.bias"], 0))
+    scores = inputs[-1] @ w["head.weight"].T + w["head.bias"]
+    scores = np.exp(scores - scores.max(1, keepdims=True))
+    error = (scores / scores.sum(1, keepdims=True) - np.eye(scores.shape[1])[y]) / len(y)
+    slopes = {}
+    for layer, z in zip(reversed(layers), reversed(inputs), strict=True):
+        slopes |= {f"{layer}.weight": error.T @ z, f"{layer}.bias": error.sum(0)}
+        error = (error @ w[f"{layer}.weight"]) * (z > 0)
+    return {name: slopes[name] for name in w}
+
+
+def descend(w, steps, slope, *, lr, momentum=0.0, decay=0.0, names=None):
+    """SGD on the parameters ``names`` (default: all) over ``steps`` of (x, y); ``slope(w, x, y)`` is the gradient."""
+    w = dict(w)
+    names = tuple(w) if names is None else names
+    velocity = {name: np.zeros_like(w[name]) for name in names}
+    for x, y in steps:
+        slopes = slope(w, x, y)
+        for name in names:
+            velocity[name] = momentum * velocity[name] + slopes[name] + decay * w[name]
+        w |= {name: w[name] - lr * velocity[name] for name in names}
+    return w
+
+
+def clipped(update, bound):
+    """The update, shortened to the bound over all tensors together."""
+    length = np.sqrt(sum((value**2).sum() for value in update.values()))
+    return {name: value * min(1.0, bound / length) if length else value for name, value in update.items()}
+
+
+def steps(world, client, round, schedule):
+    """One client's minibatches of a round in a simulation: ``train`` or ``head``, as a list of (x, y)."""
+    cut, rows = world.work(client, round)[schedule], world.split.train[client]
+    own = [
+        index[:count] if schedule == "head" else index[:count] - rows[0]
+        for index, count in zip(cut.index, cut.count, strict=True)
+    ]
+    x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+    return [(x[places], y[places]) for places in own]
