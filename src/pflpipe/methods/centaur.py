@@ -1,0 +1,50 @@
+"""CENTAUR (Shen, Ye, Kang, Hassani, Shokri, "Share Your Representation Only: Guaranteed Improvement of the Privacy-Utility
+Tradeoff in Federated Learning", ICLR 2023), DP-FedRep in its official code.
+
+Every client has its own head. With the received feature extractor frozen it trains its head, then with this head frozen the
+extractor, and uploads the change of the extractor; the head never leaves it. The personal model is the released extractor with
+the head trained once more.
+
+    head_epochs, head_lr, head_momentum, head_weight_decay: the head phase, 15 epochs of SGD at 0.01, momentum 0.9, weight decay
+        1e-4 in the official code
+
+The head phase works on features computed once, without dropout and transforms, as in the official code. Differences: a head is
+kept from round to round (the official code does so in its parallel branch only, and else starts again from the initial head);
+clients are drawn by Poisson sampling (the code visits disjoint groups).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pflpipe.local import Solver
+from pflpipe.methods import About, Method, Range, Upload
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(title="CENTAUR", paper="Shen et al., ICLR 2023", has_global_model=False, needs=("body",))
+
+
+def centaur(
+    *,
+    head_epochs: Annotated[int, Range(1)] = 15,
+    head_lr: Annotated[float, Range(0)] = 0.01,
+    head_momentum: Annotated[float, Range(0, 1)] = 0.9,
+    head_weight_decay: Annotated[float, Range(0)] = 1e-4,
+) -> Method:
+    """Return the method."""
+    solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)
+
+    def init_client(params: Tree, task: Task) -> Tree:
+        return {name: params[name] for name in task.head_names}
+
+    def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
+        return task.train_head(params | state, batches, solver)
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        start = personalize(params, server, state, batches, task)
+        trained, loss = task.minimize(start, batches.train, task.loss, names=task.body_names)
+        update = {name: trained[name] - params[name] for name in task.body_names}
+        return Upload(update=update, side={}, loss=loss), {name: start[name] for name in task.head_names}
+
+    return Method(local_update, personalize=personalize, init_client=init_client, head_epochs=head_epochs)

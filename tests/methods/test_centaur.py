@@ -1,0 +1,58 @@
+"""CENTAUR, and FedRep which is its algorithm: two rounds and the personal models against a NumPy program."""
+
+import numpy as np
+import pytest
+
+import numpy_mlp
+from pflpipe import federated
+from simulations import plan, simulation
+
+LR, CLIP = 0.2, 0.3
+HEAD_PHASE = {"head_epochs": 3, "head_lr": 0.1, "head_momentum": 0.6, "head_weight_decay": 0.05}
+BODY = ("fc1.weight", "fc1.bias")
+
+
+@pytest.mark.parametrize("name", ["centaur", "fedrep"])
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_golden_rounds(name, backend):
+    world = simulation(
+        name,
+        HEAD_PHASE,
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
+        backend=backend,
+        lr=LR,
+        momentum=0.9,
+        weight_decay=0.1,
+    )
+    begun = federated.start(world)
+    body = {key: begun.params[key].numpy() for key in BODY}
+    clients = range(world.plan.clients)
+    heads = [{key: begun.params[key].numpy() for key in numpy_mlp.HEAD} for _ in clients]
+
+    def with_head(client, round):
+        steps = numpy_mlp.steps(world, client, round, "head")
+        words = {"lr": 0.1, "momentum": 0.6, "decay": 0.05, "names": numpy_mlp.HEAD}
+        return numpy_mlp.descend(body | heads[client], steps, numpy_mlp.gradient, **words)
+
+    for round in range(2):
+        changes = []
+        for client in clients:
+            start = with_head(client, round)
+            heads[client] = {key: start[key] for key in numpy_mlp.HEAD}
+            steps = numpy_mlp.steps(world, client, round, "train")
+            end = numpy_mlp.descend(start, steps, numpy_mlp.gradient, lr=LR, momentum=0.9, decay=0.1, names=BODY)
+            changes.append(numpy_mlp.clipped({key: end[key] - body[key] for key in BODY}, CLIP))
+        body = {key: body[key] + sum(change[key] for change in changes) / len(clients) for key in BODY}
+    done = federated.run(world, begun)
+    for key in BODY:
+        np.testing.assert_allclose(done.params[key].numpy(), body[key], rtol=1e-10, atol=1e-13)
+    for key, value in done.states.items():
+        np.testing.assert_allclose(value.numpy(), np.stack([head[key] for head in heads]), rtol=1e-10, atol=1e-13)
+
+    def hook(state, batches, others):
+        return world.method.personalize(done.params, done.server, state, batches, world.task)
+
+    personal = world.run_clients(hook, done.states, clients, [world.work(client, 2) for client in clients])
+    for key, value in personal.items():
+        expected = np.stack([with_head(client, 2)[key] for client in clients])
+        np.testing.assert_allclose(value.numpy(), expected, rtol=1e-10, atol=1e-13)
