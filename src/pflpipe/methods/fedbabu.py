@@ -1,0 +1,42 @@
+"""FedBABU (Oh, Kim, Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022) under
+differential privacy.
+
+The head keeps its random initial values while the feature extractor is trained and its change uploaded; since everybody knows
+these values, there is a global model. For its personal model a client trains the head on top of the released extractor.
+
+    head_epochs, head_lr, head_momentum, head_weight_decay: the head phase, as in DP-FedAvg-fb, so that both compare
+
+Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights; the paper also fine-tunes whole models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from pflpipe.methods import About, Method, Range, Upload
+from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(title="FedBABU", paper="Oh et al., ICLR 2022", needs=("body",))
+
+
+def fedbabu(
+    *,
+    head_epochs: Annotated[int, Range(1)] = 15,
+    head_lr: Annotated[float, Range(0)] = 0.01,
+    head_momentum: Annotated[float, Range(0, 1)] = 0.9,
+    head_weight_decay: Annotated[float, Range(0)] = 1e-4,
+) -> Method:
+    """Return the method."""
+    fine_tuned = dp_fedavg_fb(
+        head_epochs=head_epochs, head_lr=head_lr, head_momentum=head_momentum, head_weight_decay=head_weight_decay
+    )
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        trained, loss = task.minimize(params, batches.train, task.loss, names=task.body_names)
+        update = {name: trained[name] - params[name] for name in task.body_names}
+        return Upload(update=update, side={}, loss=loss), state
+
+    return replace(fine_tuned, local_update=local_update)
