@@ -1,0 +1,159 @@
+"""Methods that share a part of the model: what stays never leaves, and with nothing kept they are DP-FedAvg."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pflpipe import cells, federated, methods
+from pflpipe.errors import ConfigError
+from pflpipe.models import Network
+from pflpipe.task import Task
+from simulations import CLASSES, plan, simulation
+
+BACKENDS = ["loop", "vmap"]
+HEAD, BODY = ("head.weight", "head.bias"), ("fc1.weight", "fc1.bias", "norm1.weight", "norm1.bias")
+NORM = ("norm1.weight", "norm1.bias")
+PRIVATE = {"fedper": HEAD, "fedrep": HEAD, "centaur": HEAD, "dp_pfeddsu": HEAD, "fedbn": NORM, "lg_fedavg": BODY, "fedbabu": ()}
+SHARED = {"fedper": BODY, "fedrep": BODY, "centaur": BODY, "dp_pfeddsu": BODY, "fedbabu": BODY, "lg_fedavg": HEAD}
+SHARED["fedbn"] = ("fc1.weight", "fc1.bias", *HEAD)
+METHODS = sorted(PRIVATE)
+
+
+def normalised(world):
+    """The simulation with a network of one normalised layer and a head."""
+    shapes = {"fc1.weight": (6, 5), "fc1.bias": (6,), "norm1.weight": (6,), "norm1.bias": (6,)}
+
+    def body(params, x, key):
+        z = F.linear(x, params["fc1.weight"], params["fc1.bias"])
+        return F.relu(F.group_norm(z, 2, params["norm1.weight"], params["norm1.bias"]))
+
+    shapes |= {"head.weight": (CLASSES, 6), "head.bias": (CLASSES,)}
+    return dataclasses.replace(world, network=Network(shapes, body))
+
+
+def uploads_of(world, begun):
+    """The uploads of all clients in the first round: update and side, stacked, and the new states."""
+
+    def hook(state, batches, others):
+        upload, new = world.method.local_update(begun.params, begun.server, state, batches, world.task)
+        return upload.update, upload.side, new
+
+    clients = range(world.plan.clients)
+    return world.run_clients(hook, begun.states, clients, [world.work(client, 0) for client in clients])
+
+
+def params_after(world):
+    return federated.run(world, federated.start(world)).params
+
+
+def assert_equal(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_only_the_shared_parameters_are_uploaded_and_only_the_private_ones_kept(name, backend):
+    world = normalised(simulation(name, backend=backend))
+    update, side, states = uploads_of(world, federated.start(world))
+    assert set(update) == set(SHARED[name])
+    assert side == {}
+    assert set(states) == set(PRIVATE[name])
+    assert all(not torch.equal(value[0], value[1]) for value in states.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_upload_is_a_change_and_holds_no_private_value(name):
+    """Without learning every upload is zero, however far the private values are from the server's."""
+    world = normalised(simulation(name, lr=0.0))
+    begun = federated.start(world)
+    begun.states = {key: value + 100.0 for key, value in begun.states.items()}
+    update, _, _ = uploads_of(world, begun)
+    assert all(value.abs().max() == 0 for value in update.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_server_never_sees_a_private_parameter_move(name):
+    world = normalised(simulation(name, plan=plan(noise_multiplier=5.0)))
+    before, after = federated.start(world).params, params_after(world)
+    for key in before:
+        assert torch.equal(before[key], after[key]) == (key not in SHARED[name])
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_personal_model_is_the_released_part_with_the_clients_own(name, backend):
+    """Without further learning the personal model is the shared part as released, joined to the client's own part."""
+    hyperparameters = {"head_lr": 0.0} if methods.info(name).factory().head_epochs else {}
+    hyperparameters |= {"rt": False} if name == "dp_pfeddsu" else {}
+    world = normalised(simulation(name, hyperparameters, backend=backend))
+    done = federated.run(world, federated.start(world))
+    still = dataclasses.replace(world, training=dataclasses.replace(world.training, lr=0.0))
+
+    def hook(state, batches, others):
+        return still.method.personalize(done.params, done.server, state, batches, still.task)
+
+    clients = range(world.plan.clients)
+    personal = still.run_clients(hook, done.states, clients, [still.work(client, 3) for client in clients])
+    for key, value in personal.items():
+        for client in clients:
+            assert torch.equal(value[client], done.states[key][client] if key in PRIVATE[name] else done.params[key])
+
+
+# Reductions to DP-FedAvg
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "centaur", "fedbabu"])
+def test_with_an_empty_head_it_is_dp_fedavg(name, optimizer, backend, monkeypatch):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "momentum": 0.5 if optimizer == "sgd" else 0.0}
+    expected = params_after(simulation("dp_fedavg", **settings))
+    monkeypatch.setattr("pflpipe.task.HEAD", ())
+    monkeypatch.setattr(Task, "train_head", lambda self, params, batches, solver: params)  # nothing to train
+    assert_equal(params_after(simulation(name, **settings)), expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_lg_fedavg_without_a_body_is_dp_fedavg(optimizer, backend):
+    settings = {"model": cells.Model("mlp", ()), "backend": backend, "optimizer": optimizer, "lr": 0.05}
+    assert_equal(params_after(simulation("lg_fedavg", **settings)), params_after(simulation("dp_fedavg", **settings)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_fedbn_without_normalisation_layers_is_dp_fedavg(optimizer, backend):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+    assert_equal(params_after(simulation("fedbn", **settings)), params_after(simulation("dp_fedavg", **settings)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_fedper_without_a_body_is_local_training(backend):
+    model = cells.Model("mlp", ())
+    kept = simulation("fedper", model=model, backend=backend)
+    alone = simulation("local_only", model=model, backend=backend)
+    assert_equal(*(federated.run(world, federated.start(world)).states for world in (kept, alone)))
+
+
+# What a study may ask for
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "message"),
+    [
+        ("fedbn", cells.Model("mlp", (8,)), "fedbn: model; got 'mlp'; expected a network with normalisation layers"),
+        ("centaur", cells.Model("mlp", ()), "centaur: model; got 'mlp'; expected a network with layers before the head"),
+    ],
+)
+def test_a_network_without_the_layers_that_a_method_is_about_is_refused(method, model, message):
+    with pytest.raises(ConfigError, match=message):
+        methods.check_model(method, model)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_network_with_these_layers_is_accepted(name):
+    methods.check_model(name, cells.Model("resnet20"))
