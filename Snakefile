@@ -14,6 +14,7 @@ include: "workflow/rules/partition.smk"
 include: "workflow/rules/plan.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/choose.smk"
 include: "workflow/rules/table.smk"
 include: "workflow/rules/figure.smk"
 include: "workflow/rules/track.smk"
@@ -24,6 +25,7 @@ include: "workflow/rules/report.smk"
 localrules:
     all,
     all_csv,
+    choose,
     data,
     figure,
     partition,

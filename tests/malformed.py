@@ -120,6 +120,14 @@ def raw(file: str, content: bytes) -> Damage:
     return damage
 
 
+SEARCH = {"seeds": [100, 101], "validation_fraction": 0.2}
+
+
+def searched(search: Any = SEARCH, grid: Any = None) -> Damage:
+    """Let the study search, feddpa with this grid."""
+    return both(put("search", search), put("methods.2.search", grid or {"hyperparameters.tau": [0.1, 0.4]}))
+
+
 PAPER = {
     "paper": "FedDPA",
     "table": "Table 2",
@@ -194,6 +202,39 @@ CASES: dict[str, Case] = {
     "method twice": Case(put("methods", [{"name": "fedavg"}] * 2), ("methods[1]", "'fedavg' is listed twice", "`variant`")),
     "two labels of one run": Case(
         put("methods", [{"name": "fedavg"}, {"name": "fedavg", "variant": "again"}]), ("'again'", "the same run")
+    ),
+    # search
+    "search on the study's own seeds": Case(
+        searched(SEARCH | {"seeds": [100, 1]}), (IN_STUDY, "search.seeds", "got [1]", "seeds of their own")
+    ),
+    "search without validation data": Case(
+        searched(SEARCH | {"validation_fraction": 0}), (IN_STUDY, "search.validation_fraction", "got 0", "> 0 and <= 0.5")
+    ),
+    "search without a validation fraction": Case(searched({"seeds": [100]}), ("search", "'validation_fraction' is missing")),
+    "search that no method has": Case(put("search", SEARCH), (IN_STUDY, "search: no method has a grid")),
+    "method that searches alone": Case(
+        put("methods.2.search", {"hyperparameters.tau": [0.1]}), ("methods[2].search", "the study has no `search`")
+    ),
+    "empty grid": Case(both(searched(), put("methods.2.search", {})), ("methods[2].search", "at least one")),
+    "grid without values": Case(searched(grid={"training.lr": []}), ("methods[2].search.training.lr", "at least one")),
+    "grid over something unknown": Case(
+        searched(grid={"hyperparameters.tua": [0.1]}), ("methods[2].search", "did you mean 'hyperparameters.tau'?")
+    ),
+    "grid over what is asked for": Case(
+        searched(grid={"privacy.epsilon": [2, 8]}), ("methods[2].search", "unknown axis 'privacy.epsilon'")
+    ),
+    "grid with an impossible value": Case(
+        searched(grid={"hyperparameters.tau": [0.4, 2]}), (IN_STUDY, "method feddpa", "feddpa.tau", "got 2")
+    ),
+    "searched variant that may be another one": Case(
+        both(
+            put("search", SEARCH),
+            put(
+                "methods",
+                [{"name": "feddpa"}, {"name": "feddpa", "variant": "v", "search": {"hyperparameters.tau": [0.1, 0.4]}}],
+            ),
+        ),
+        (IN_STUDY, "'v'", "the same run"),
     ),
     # methods and privacy
     "unknown method": Case(put("methods.1.name", "dp_fedavgg"), ("methods[1].name", "did you mean 'dp_fedavg'?")),

@@ -32,7 +32,8 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def load(**words):
         malformed.write(tmp_path / "studies/good.yaml", malformed.STUDY | words)
-        return config.load_study("good")
+        outline = config.load_outline("good")
+        return outline.everything if outline.search else config.load_study("good")
 
     return load
 
@@ -47,7 +48,7 @@ def ids(study: config.Study) -> set[str]:
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_of_the_repository_can_be_run(name, monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert config.validate(config.load(), [name])[name].rows
+    assert config.validate(config.load(), [name])[name].everything.rows
 
 
 def test_the_default_config_builds_the_quickstart():
@@ -162,6 +163,27 @@ def test_an_axis_over_a_block_merges_mappings_into_it(load):
         Partition("iid", 5),
         Partition("pathological", 5, classes_per_client=2),
     ]
+
+
+def test_an_axis_of_cases_merges_mappings_over_several_blocks(load):
+    cases = [
+        {"partition": {"clients": 5}, "training": {"rounds": 3}},
+        {"dataset": "mnist", "partition": {"kind": "pathological", "alpha": None, "classes_per_client": 2}},
+    ]
+    study = load(axes={"cases": cases, "training.lr": [0.1, 0.2]}, methods=[{"name": "fedavg"}], seeds=[0])
+    found = [(c.dataset, c.partition.kind, c.partition.clients, c.training.rounds, c.training.lr) for c in study.cells]
+    assert found == [
+        ("digits", "dirichlet", 5, 3, 0.1),
+        ("digits", "dirichlet", 5, 3, 0.2),
+        ("mnist", "pathological", 10, 2, 0.1),
+        ("mnist", "pathological", 10, 2, 0.2),
+    ]
+
+
+@pytest.mark.parametrize(("case", "words"), [(3, "mappings"), ({"seeds": [1]}, "seeds"), ({"training": {"round": 1}}, "round")])
+def test_a_case_that_is_no_mapping_of_blocks_is_refused(load, case, words):
+    with pytest.raises(ConfigError, match=words):
+        load(axes={"cases": [case]})
 
 
 def test_variants_tell_entries_of_one_method_apart(load):
@@ -279,7 +301,9 @@ FULL = malformed.STUDY | {
     "methods": [
         *malformed.STUDY["methods"],
         {"name": "feddpa", "variant": "v", "official_code": True, "training": {"batch_size": 16}, "axes": {}},
+        {"name": "dp_fedavg", "variant": "s", "search": {"training.lr": [0.1], "model": [{"hidden": [4]}]}},
     ],
+    "search": {"seeds": [100], "validation_fraction": 0.2},
     "paper": malformed.PAPER,
 }
 ANYTHING = st.recursive(

@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -132,6 +133,28 @@ def epsilon(plan: Plan, delta: float) -> float:
     return _epsilon(plan, delta, FINEST_INTERVAL)
 
 
+def composed_epsilon(plans: Iterable[Plan], delta: float) -> float:
+    """Return the exact central epsilon at delta of several runs on the same clients, each with its plan, of one mechanism."""
+    rounds: Counter[Plan] = Counter()
+    for plan in plans:  # rounds of equal noise add up, whichever run they belong to
+        rounds[dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1, rounds=1)] += plan.rounds
+    together = [dataclasses.replace(plan, rounds=count) for plan, count in rounds.items()]
+    if len(together) == 1:
+        return epsilon(together[0], delta)
+    multipliers = [plan.noise_multiplier or 0.0 for plan in together]
+    if not all(multipliers):
+        return math.inf
+    if all(plan.mechanism == "gaussian" and plan.sample_rate == 1 for plan in together):
+        terms = (plan.rounds / multiplier**2 for plan, multiplier in zip(together, multipliers, strict=True))
+        return gdp_epsilon(math.sqrt(sum(terms)), delta)
+    pure = sum(_pure_epsilon(plan) if plan.mechanism == "laplace" else math.inf for plan in together)
+    if delta == 0:
+        return pure
+    wide = max(_loss_width(plan, 1) for plan in together) / WIDEST_SINGLE_LOSS
+    coarser = max(1.0, wide, sum(_loss_width(plan, plan.rounds) for plan in together) / WIDEST_LOSS)
+    return min(pure, float(_counted(tuple(together), FINEST_INTERVAL * coarser).get_epsilon(delta)))
+
+
 def delta(plan: Plan, epsilon: float) -> float:
     """Return the plan's exact central delta at epsilon (1 without noise)."""
     if not plan.noise_multiplier:
@@ -213,7 +236,7 @@ def _accountant(plan: Plan, interval: float) -> Any:
     """Return a PLD accountant that has counted the plan's event; the last few are kept, as a curve is asked more than once."""
     coarser = max(1.0, _loss_width(plan, 1) / WIDEST_SINGLE_LOSS, _loss_width(plan, plan.rounds) / WIDEST_LOSS)
     same_loss = dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1)  # what the loss does not depend on
-    return _counted(same_loss, interval * coarser)
+    return _counted((same_loss,), interval * coarser)
 
 
 def _loss_width(plan: Plan, rounds: int) -> float:
@@ -226,11 +249,12 @@ def _loss_width(plan: Plan, rounds: int) -> float:
 
 
 @functools.lru_cache(maxsize=4)
-def _counted(plan: Plan, interval: float) -> Any:
+def _counted(plans: tuple[Plan, ...], interval: float) -> Any:
     from dp_accounting.pld import PLDAccountant
 
     accountant = PLDAccountant(value_discretization_interval=interval)
-    accountant.compose(event(plan))
+    for plan in plans:
+        accountant.compose(event(plan))
     return accountant
 
 

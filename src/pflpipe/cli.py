@@ -59,8 +59,8 @@ def _validate(arguments: argparse.Namespace) -> None:
     from pflpipe import config
 
     settings = config.load(arguments.config)
-    for name, study in config.validate(settings, arguments.study).items():
-        print(f"{name}: {len(study.rows)} cells, {', '.join(study.methods)} on {', '.join(study.datasets)}: ok")
+    for name, outline in config.validate(settings, arguments.study).items():
+        print(f"{name}: {outline}: ok")
 
 
 def _methods(arguments: argparse.Namespace) -> None:
@@ -89,14 +89,15 @@ def _studies(arguments: argparse.Namespace) -> None:
     from pflpipe import config
 
     for name in config.study_names():
-        study = config.load_study(name)
-        print(f"{name}: {study.title}\n    {len(study.rows)} cells, {', '.join(study.methods)} on {', '.join(study.datasets)}")
+        outline = config.load_outline(name)
+        print(f"{name}: {outline.document['title']}\n    {outline}")
 
 
 def _rank(arguments: argparse.Namespace) -> None:
     from pflpipe import config, ranking
 
-    study = config.load_study(arguments.study)
+    outline = config.load_outline(arguments.study)
+    study = outline.search or outline.study()
     folder = config.load(arguments.config).results_dir / "scores" / study.name
     for line in ranking.lines(study, folder, 0 if arguments.all else 5):
         print(line)

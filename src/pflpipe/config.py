@@ -1,29 +1,31 @@
 """From YAML to cells: config.yaml -> Config, studies/<name>.yaml -> Study (rows of cells), and every check before a job starts.
 
-A study is a product: blocks (deep-merged with a method's own) x study axes x method axes x seeds. Later words win:
-blocks, study axes, the method's blocks, the method's axes.
+A study is a product (expansion.py) x seeds. A study with a search is an Outline first: its runs are known once the search has
+chosen (search.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import itertools
+import dataclasses
+import hashlib
 import os
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pflpipe import documents, layouts, paper
+from pflpipe import documents, expansion, layouts, paper
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
+from pflpipe.files import canonical_json, read_json
 
 STUDIES = Path("studies")
+RESULTS = Path("results")
 Block = TypeVar("Block")
-BLOCKS = ("partition", "model", "training", "privacy")
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,27 @@ class Config:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """What a search chose for a row, and the cost of it.
+
+    Attributes:
+        index: which candidate of the row's line.
+        values: its values, dotted path -> value.
+        sets, runs: how many candidates there were, and how many runs tried them out.
+        epsilon, epsilon_with_search: exact central epsilon at ``delta`` of the row's own run, and of that and all ``runs``
+            together if their clients were the same; ``None`` where no certified epsilon exists.
+    """
+
+    index: int
+    values: dict[str, Any]
+    sets: int
+    runs: int
+    epsilon: float | None = None
+    epsilon_with_search: float | None = None
+    delta: float | None = None
+
+
+@dataclass(frozen=True)
 class Row:
     """One cell of a study, its label, and the printed number of a paper (percent) with the metric it compares to."""
 
@@ -58,6 +81,7 @@ class Row:
     variant: str = ""
     paper_value: float | None = None
     paper_metric: str | None = None
+    chosen: Chosen | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +110,97 @@ class Study:
         return tuple(dict.fromkeys(row.cell.dataset for row in self.rows))
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """One set of values for a line of a study: its rows at the study's seeds, and the runs that try it if there is a search."""
+
+    values: dict[str, Any]
+    rows: tuple[Row, ...]
+    trials: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method entry at one point of the axes, with the candidates of its search, or the one there is without."""
+
+    words: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.candidates[0].rows[0].cell.method
+
+    @property
+    def searched(self) -> bool:
+        """Whether a search chooses among the candidates."""
+        return bool(self.candidates[0].trials)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a study's file says: the study, except for what its search is to choose.
+
+    Attributes:
+        name, document: the study's name and the schema-checked values of its file.
+        lines: in the order of the file.
+        layout: the table that the study fills, where it has one.
+    """
+
+    name: str
+    document: dict[str, Any]
+    lines: tuple[Line, ...]
+    layout: layouts.PaperLayout | None
+
+    @property
+    def searched(self) -> tuple[Line, ...]:
+        """The lines whose values a search chooses."""
+        return tuple(line for line in self.lines if line.searched)
+
+    @cached_property
+    def search(self) -> Study | None:
+        """The search as a study of its own, named ``<study>/search``; None without one."""
+        rows = [row for line in self.searched for candidate in line.candidates for row in candidate.trials]
+        return self._study(f"{self.name}/search", rows) if rows else None
+
+    @cached_property
+    def everything(self) -> Study:
+        """Every run that the study may come to: those that are tried, and those that would follow from any choice."""
+        candidates = [candidate for line in self.lines for candidate in line.candidates]
+        return self._study(self.name, [row for c in candidates for row in (*c.trials, *c.rows)])
+
+    @cached_property
+    def grid(self) -> str:
+        """Digest of what the search tries, in order."""
+        tried = [[c.values, [row.cell.id for row in c.trials]] for line in self.searched for c in line.candidates]
+        return hashlib.sha256(canonical_json(tried).encode()).hexdigest()[:10]
+
+    def choices(self, results: Path) -> Path:
+        """Return the file with what the search chose."""
+        return results / "searches" / f"{self.name}.json"
+
+    def study(self, chosen: Sequence[Chosen] = ()) -> Study:
+        """Return the study that follows from a choice, one for every searched line in order."""
+        waiting = iter(chosen)
+        rows: list[Row] = []
+        for line in self.lines:
+            choice = next(waiting) if line.searched else None
+            rows += (dataclasses.replace(row, chosen=choice) for row in line.candidates[choice.index if choice else 0].rows)
+        return self._study(self.name, rows)
+
+    def _study(self, name: str, rows: Iterable[Row]) -> Study:
+        first: dict[str, Row] = {}
+        for row in rows:
+            first.setdefault(row.cell.id, row)
+        return Study(name, self.document["title"], self.document["description"], tuple(first.values()), self.layout)
+
+    def __str__(self) -> str:
+        number = len({row.cell.id for line in self.lines for row in line.candidates[0].rows})
+        after = f" after a search of {len(self.search.rows)}" if self.search else ""
+        methods, datasets = ", ".join(self.everything.methods), ", ".join(self.everything.datasets)
+        return f"{number} cells{after}, {methods} on {datasets}"
+
+
 def load(path: str | os.PathLike[str] = "config.yaml") -> Config:
     """Read config.yaml.
 
@@ -111,11 +226,32 @@ def study_names(folder: str | os.PathLike[str] = STUDIES) -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in Path(folder).glob("*.yaml") if file.name != paper.FILE))
 
 
-def load_study(name: str, folder: str | os.PathLike[str] = STUDIES) -> Study:
+def load_study(name: str, folder: str | os.PathLike[str] = STUDIES, results: Path = RESULTS) -> Study:
+    """Read ``<folder>/<name>.yaml`` and return its rows; ``finish`` and ``load_outline`` in one."""
+    return finish(load_outline(name, folder), results)
+
+
+def finish(outline: Outline, results: Path = RESULTS) -> Study:
+    """Return the study with what its search chose; ``results`` is not looked at for a study without one.
+
+    Raises:
+        DataError: the search is not done, or the file is of a search over another grid.
+    """
+    if outline.search is None:
+        return outline.study()
+    file = outline.choices(results)
+    found = read_json(file) if file.exists() else {}
+    if found.get("grid") != outline.grid:
+        state = "is of another search" if found else "does not exist"
+        raise DataError(f"{file} {state}", do=f"let snakemake make it: snakemake --cores 2 results/tables/{outline.name}.csv")
+    return outline.study([Chosen(**line["chosen"]) for line in found["lines"]])
+
+
+def load_outline(name: str, folder: str | os.PathLike[str] = STUDIES) -> Outline:
     """Read ``<folder>/<name>.yaml`` and expand it; all checks that need no data set.
 
     Raises:
-        ConfigError: no such study, syntax, schema, axes, methods, hyper-parameters, privacy block, printed numbers.
+        ConfigError: no such study, syntax, schema, axes, methods, hyper-parameters, privacy block, search, printed numbers.
     """
     known = study_names(folder)
     if name not in known:
@@ -125,24 +261,38 @@ def load_study(name: str, folder: str | os.PathLike[str] = STUDIES) -> Study:
         raise ConfigError(f"{file}: a study's file name", got=name, expected="letters, digits and _, and another name than all")
     document = documents.read_yaml(file)
     documents.check_schema(document, "study", str(file))
-    _check_entries(document, str(file))
+    expansion.check(document, str(file))
     printed = paper.lookup(document, file)
-    rows: dict[str, Row] = {}
-    for entry, path, values in _expand(document, str(file)):
-        cell = _cell(values, entry, path)
-        variant = entry.get("variant", "")
-        before = rows.setdefault(cell.id, Row(cell, variant, *printed(cell, variant)))
-        if before.variant != variant:
-            raise ConfigError(
-                f"{path}: variants {before.variant!r} and {variant!r} are the same run", do="change one or remove it"
-            )
+    variants: dict[str, str] = {}
+    lines = []
+    for point in expansion.points(document, str(file)):
+        variant = point.entry.get("variant", "")
+        candidates = []
+        for values, complete in point.grid:
+            cells = [_cell({**complete, "seed": seed}, point.entry, point.place) for seed in document["seeds"]]
+            for before in (variants.setdefault(cell.id, variant) for cell in cells):
+                if before != variant:
+                    raise ConfigError(
+                        f"{point.place}: variants {before!r} and {variant!r} are the same run", do="change one or remove it"
+                    )
+            rows = tuple(Row(cell, variant, *printed(cell, variant)) for cell in cells)
+            tried = _trials(cells[0], document["search"]) if "search" in point.entry else ()
+            candidates.append(Candidate(values, rows, tuple(Row(cell, variant) for cell in tried)))
+        lines.append(Line(point.place.removeprefix(f"{file}: method "), tuple(candidates)))
     layout = layouts.read(document, str(file))
     if layout is not None:
-        layouts.grid(layout, tuple(rows.values()))
-    return Study(name, document["title"], document["description"], tuple(rows.values()), layout)
+        layouts.grid(layout, [row for line in lines for row in line.candidates[0].rows])
+    return Outline(name, document, tuple(lines), layout)
 
 
-def validate(settings: Config, names: Iterable[str] = (), folder: str | os.PathLike[str] = STUDIES) -> dict[str, Study]:
+def _trials(cell: Cell, search: Mapping[str, Any]) -> Iterator[Cell]:
+    """Yield the runs that try a cell's values: other seeds, hence other splits and other noise, and more validation data."""
+    partition = dataclasses.replace(cell.partition, validation_fraction=float(search["validation_fraction"]))
+    for seed in search["seeds"]:
+        yield dataclasses.replace(cell, partition=partition, seed=seed)
+
+
+def validate(settings: Config, names: Iterable[str] = (), folder: str | os.PathLike[str] = STUDIES) -> dict[str, Outline]:
     """Load and check the named studies (default: those of config.yaml) and the data they need, reading array headers only.
 
     Raises:
@@ -152,9 +302,9 @@ def validate(settings: Config, names: Iterable[str] = (), folder: str | os.PathL
     for name in settings.studies:
         if name not in known:
             raise ConfigError(f"config.yaml: studies: {name!r} does not exist in {folder}/", do=nearest(name, known))
-    studies = {name: load_study(name, folder) for name in tuple(names) or settings.studies}
-    _check_data(settings, studies.values(), folder)
-    return studies
+    outlines = {name: load_outline(name, folder) for name in tuple(names) or settings.studies}
+    _check_data(settings, [outline.everything for outline in outlines.values()], folder)
+    return outlines
 
 
 def _check_data(settings: Config, studies: Iterable[Study], folder: str | os.PathLike[str]) -> None:
@@ -171,11 +321,12 @@ def _check_data(settings: Config, studies: Iterable[Study], folder: str | os.Pat
         place = f"{folder}/{study.name}.yaml"
         with _placed(place):
             headers |= {name: data.describe(name) for name in study.datasets if name not in headers}
-            for cell in study.cells:
-                found = headers[cell.dataset]
-                partition.check(cell.partition, found.classes, found.train_size, found.users)
-                models.check(cell.model, found.image_shape, found.classes)
-                augment.check(cell.training.augment, found.image_shape)
+            needs = ((cell.dataset, cell.partition, cell.model, cell.training.augment) for cell in study.cells)
+            for dataset, wanted, model, transforms in dict.fromkeys(needs):
+                found = headers[dataset]
+                partition.check(wanted, found.classes, found.train_size, found.users)
+                models.check(model, found.image_shape, found.classes)
+                augment.check(transforms, found.image_shape)
 
 
 @contextlib.contextmanager
@@ -187,81 +338,10 @@ def _placed(place: str) -> Iterator[None]:
         raise type(error)(f"{place}: {error}") from None
 
 
-def _check_entries(document: dict[str, Any], file: str) -> None:
-    """Check what the schema cannot: known methods, distinct labels, axes that exist."""
-    from pflpipe import methods
-
-    labels: set[tuple[str, str]] = set()
-    _check_axes(document.get("axes", {}), f"{file}: axes", ())
-    for index, entry in enumerate(document["methods"]):
-        name, place = entry["name"], f"{file}: methods[{index}]"
-        if name not in methods.NAMES:
-            raise ConfigError(f"{place}.name: unknown method {name!r}", do=nearest(name, methods.NAMES))
-        label = (name, entry.get("variant", ""))
-        if label in labels:
-            raise ConfigError(f"{place}: {name!r} is listed twice", do="give each entry its own `variant` label")
-        labels.add(label)
-        _check_axes(entry.get("axes", {}), f"{place}.axes", tuple(methods.info(name).hyperparameters))
-
-
-def _check_axes(axes: Mapping[str, list[Any]], place: str, hyperparameters: tuple[str, ...]) -> None:
-    definitions = documents.schema("study")["$defs"]
-    known = ["dataset", "profile", "official_code", *(f"hyperparameters.{name}" for name in hyperparameters)]
-    for block in BLOCKS:
-        known += [block, *(f"{block}.{key}" for key in definitions[block]["properties"])]
-    for path, values in axes.items():
-        if path not in known:
-            hint = "list the seeds under `seeds`" if path in ("seed", "seeds") else nearest(path, known)
-            raise ConfigError(f"{place}: unknown axis {path!r}", do=hint)
-        if path in BLOCKS and not all(isinstance(value, dict) for value in values):
-            raise ConfigError(f"{place}.{path}", got=values, expected="mappings, each merged into the block")
-
-
-def _expand(document: dict[str, Any], file: str) -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
-    """Yield (method entry, place, complete values with ``seed``) for every run, before duplicates are dropped."""
-    base = {key: document[key] for key in ("dataset", "profile", *BLOCKS) if key in document}
-    for entry in document["methods"]:
-        label = f"{entry['name']} ({entry['variant']})" if "variant" in entry else entry["name"]
-        own = {key: entry[key] for key in ("profile", "official_code", "hyperparameters", *BLOCKS) if key in entry}
-        for study_point in _product(document.get("axes", {})):
-            for method_point in _product(entry.get("axes", {})):
-                values = copy.deepcopy(base)
-                for path, value in study_point.items():
-                    _merge(values, _nested(path, value))
-                _merge(values, own)
-                for path, value in method_point.items():
-                    _merge(values, _nested(path, value))
-                point = ", ".join(f"{path}={value}" for path, value in {**study_point, **method_point}.items())
-                place = f"{file}: method {label}" + (f" at {point}" if point else "")
-                documents.check_schema(values, "study", place, part="cell")
-                for seed in document["seeds"]:
-                    yield entry, place, {**values, "seed": seed}
-
-
-def _product(axes: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    for values in itertools.product(*axes.values()):
-        yield dict(zip(axes, values, strict=True))
-
-
-def _nested(path: str, value: Any) -> dict[str, Any]:
-    for key in reversed(path.split(".")):
-        value = {key: value}
-    return typing.cast(dict[str, Any], value)
-
-
-def _merge(target: dict[str, Any], words: Mapping[str, Any]) -> None:
-    """Deep-merge ``words`` into ``target``; lists are replaced."""
-    for key, value in words.items():
-        if isinstance(value, dict) and isinstance(target.get(key), dict):
-            _merge(target[key], value)
-        else:
-            target[key] = copy.deepcopy(value)
-
-
 def _cell(values: dict[str, Any], entry: dict[str, Any], place: str) -> Cell:
     """Build one cell from schema-checked values."""
     from pflpipe import methods
-    from pflpipe.privacy import check_departures
+    from pflpipe.departures import check_departures
 
     name = entry["name"]
     private = methods.info(name).about.private

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pflpipe.cells import Cell
@@ -30,13 +30,11 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
     """
     for method, variant in dict.fromkeys((row.cell.method, row.variant) for row in study.rows):
         cells = [row.cell for row in study.rows if (row.cell.method, row.variant) == (method, variant)]
-        found = _means(scores / f"{method}.csv")
+        found = means(scores / f"{method}.csv", study.name)
         words = _chosen(cells)
         sets: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for cell in cells:
-            if cell.id not in found:
-                raise DataError(f"{scores}/{method}.csv: no validation accuracy of {cell.id}", do=_advice(study.name))
-            sets[words[cell.id]].append((_budget(cell), found[cell.id]))
+            sets[words[cell.id]].append((_budget(cell), score(found, cell)))
         ranked = sorted(sets.items(), key=lambda item: -statistics.fmean(value for _, value in item[1]))
         yield f"{method} ({variant})" if variant else method
         for label, runs in ranked[: most or None]:
@@ -44,20 +42,34 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
     yield "Mean personal_validation in percent over runs. Choosing by it looks at private data, which no epsilon accounts for."
 
 
-def _advice(study: str) -> str:
-    return f"run snakemake --cores all results/tables/{study}.csv with partition.validation_fraction > 0"
+def means(path: Path, study: str) -> Mapping[str, float]:
+    """Return cell -> mean over clients of personal_validation; clients without validation examples do not count.
 
-
-def _means(path: Path) -> dict[str, float]:
-    """Return cell -> mean over clients of personal_validation; clients without validation examples do not count."""
+    Raises:
+        DataError: there is no such file; ``study`` tells how to make it.
+    """
     if not path.exists():
-        raise DataError(f"{path}: no such file", do=_advice(path.parent.name))
+        target = f"results/tables/{study.removesuffix('/search')}.csv"
+        raise DataError(f"{path}: no such file", do=f"run snakemake --cores all {target}")
     values: dict[str, list[float]] = defaultdict(list)
     with path.open(newline="", encoding="utf-8") as file:
         for record in csv.DictReader(file):
             if record["personal_validation"]:
                 values[record["cell"]].append(float(record["personal_validation"]))
     return {cell: statistics.fmean(found) for cell, found in values.items()}
+
+
+def score(found: Mapping[str, float], cell: Cell) -> float:
+    """Return a cell's mean validation accuracy in percent.
+
+    Raises:
+        DataError: the scores do not have it.
+    """
+    if cell.id not in found:
+        raise DataError(
+            f"no validation accuracy of {cell.id}", do="run snakemake again, with partition.validation_fraction above 0"
+        )
+    return found[cell.id]
 
 
 def _chosen(cells: list[Cell]) -> dict[str, str]:

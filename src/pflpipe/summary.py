@@ -203,7 +203,9 @@ def _searches(study: Study, plan: Layout) -> Iterator[str]:
             continue
         where = ", ".join(filter(None, [setting.budget if setting.budget != NO_PRIVACY else "", setting.facet_text]))
         chosen.setdefault(setting.label, []).append(f"{setting.choice} ({where})" if where else setting.choice)
-        cost = f"{choice.sets} settings × {choice.runs // choice.sets} seeds, on validation data of other splits of these examples"
+        cost = (
+            f"{choice.sets} settings × {choice.runs // choice.sets} seeds, on validation data of other splits of these examples"
+        )
         if choice.epsilon_with_search is None and setting.budget != NO_PRIVACY:
             cost += f"; its honest ε does not count these {choice.runs} runs"
         elif choice.epsilon_with_search is not None:

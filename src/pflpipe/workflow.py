@@ -17,7 +17,7 @@ from typing import TextIO
 
 from pflpipe import sources
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
-from pflpipe.config import Config, Study, load_study, study_names, validate
+from pflpipe.config import Config, Outline, Study, finish, load_outline, study_names, validate
 from pflpipe.errors import ConfigError, PflpipeError, nearest
 from pflpipe.files import canonical_json, write_text
 
@@ -35,27 +35,52 @@ class Project:
         self.settings = settings
         self.root = root
         self.thorough = thorough
-        self._studies: dict[str, Study] = {}
+        self._outlines: dict[str, Outline] = {}
+        self._studies: dict[tuple[str, int], Study] = {}
         self._cells: dict[str, Cell] = {}
         self._partitions: dict[str, Cell] = {}
         self._plans: dict[str, Cell] = {}
 
     def check(self) -> None:
         """Check the settings and the studies that they name, as ``pflpipe validate`` does; raises the same errors."""
-        for study in validate(self.settings).values():
-            self._add(study)
+        for outline in validate(self.settings).values():
+            self._add(outline)
+
+    def outline(self, name: str) -> Outline:
+        """Return what a study's file says; raises ConfigError when there is none or it says something impossible."""
+        if name not in self._outlines:
+            self._add(validate(self.settings, [name])[name] if self.thorough else load_outline(name))
+        return self._outlines[name]
 
     def study(self, name: str) -> Study:
-        """Return a study; raises ConfigError when there is none of that name or it says something impossible."""
-        if name not in self._studies:
-            self._add(validate(self.settings, [name])[name] if self.thorough else load_study(name))
-        return self._studies[name]
+        """Return a study, or its search when the name is ``<study>/search``.
+
+        Raises:
+            ConfigError: as ``outline``, or the study has no search. DataError: its search has not chosen yet.
+        """
+        name, _, part = name.partition("/")
+        outline = self.outline(name)
+        if part:
+            if outline.search is None:
+                raise ConfigError(f"study {name!r} has no search", do=f"ask for results/tables/{name}.csv instead")
+            return outline.search
+        file = outline.choices(self.settings.results_dir)
+        made = file.stat().st_mtime_ns if outline.search and file.exists() else 0
+        if (name, made) not in self._studies:  # the search may choose again while the workflow runs
+            self._studies[name, made] = finish(outline, self.settings.results_dir)
+        return self._studies[name, made]
+
+    def waits(self, study: str, method: str = "") -> bool:
+        """Return whether the runs of a study, or of one of its methods, follow from a choice on validation data."""
+        return "/" not in study and any(method in ("", line.method) for line in self.outline(study).searched)
 
     def cells(self, study: str, method: str) -> list[Cell]:
         """Return the cells of one method of a study."""
-        found = [cell for cell in self.study(study).cells if cell.method == method]
+        # The cells of a method that does not search are known before the study's other ones.
+        known = self.study(study) if "/" in study or self.waits(study, method) else self.outline(study).everything
+        found = [cell for cell in known.cells if cell.method == method]
         if not found:
-            raise ConfigError(f"study {study!r} has no method {method!r}", do=nearest(method, self.study(study).methods))
+            raise ConfigError(f"study {study!r} has no method {method!r}", do=nearest(method, known.methods))
         return found
 
     def cell(self, name: str) -> Cell:
@@ -70,9 +95,9 @@ class Project:
         """Return a cell that uses the plan with this id."""
         return self._find(self._plans, name)
 
-    def _add(self, study: Study) -> None:
-        self._studies[study.name] = study
-        for cell in study.cells:
+    def _add(self, outline: Outline) -> None:
+        self._outlines[outline.name] = outline
+        for cell in outline.everything.cells:  # whatever a search chooses, its cells are known by their ids
             self._cells[cell.id] = cell
             self._partitions.setdefault(cell.partition_id, cell)
             self._plans.setdefault(cell.plan_id, cell)
@@ -83,7 +108,7 @@ class Project:
             if name in index:
                 break
             with contextlib.suppress(PflpipeError):
-                self.study(study)
+                self.outline(study)
         if name not in index:
             raise ConfigError(f"no study contains {name!r}", do="ask for results/tables/<study>.csv instead")
         return index[name]

@@ -93,6 +93,11 @@ def cells_of(wildcards):
     for kind in ("cell", "partition", "plan"):
         if kind in wildcards.keys():
             return [answer(getattr(PROJECT, kind), wildcards.get(kind))]
+    # A job on a cluster is started when the choice is made, and need not ask for it.
+    if workflow.is_main_process and answer(
+        PROJECT.waits, wildcards.study, wildcards.get("method", "")
+    ):
+        checkpoints.choose.get(study=wildcards.study)
     if "method" in wildcards.keys():
         return answer(PROJECT.cells, wildcards.study, wildcards.method)
     return answer(PROJECT.study, wildcards.study).cells
@@ -118,19 +123,22 @@ def methods_of(wildcards):
 
 
 def files_of_study(study):
-    """Returns the YAML files that say what a study is: its own, and the printed numbers if it compares with them."""
-    printed = any(row.paper_metric for row in answer(PROJECT.study, study).rows)
-    return [f"{configuration.STUDIES}/{study}.yaml"] + [
-        f"{configuration.STUDIES}/{paper.FILE}"
-    ] * printed
+    """Returns the files that say what a study is: its own, the printed numbers if it compares with them, its search's choice."""
+    outline = answer(PROJECT.outline, study)
+    printed = any(row.paper_metric for row in outline.everything.rows)
+    return (
+        [f"{configuration.STUDIES}/{study}.yaml"]
+        + [f"{configuration.STUDIES}/{paper.FILE}"] * printed
+        + [f"{RESULTS}/searches/{study}.json"] * bool(outline.search)
+    )
 
 
-def scores_of(wildcards):
-    """Returns the score files of a study."""
-    return [
-        f"{RESULTS}/scores/{wildcards.study}/{method}.csv"
-        for method in answer(PROJECT.study, wildcards.study).methods
-    ]
+def scores_of(study):
+    """Returns the score files of a study, or of its search."""
+    base, _, part = study.partition("/")
+    outline = answer(PROJECT.outline, base)
+    known = answer(PROJECT.study, study) if part else outline.everything
+    return [f"{RESULTS}/scores/{study}/{method}.csv" for method in known.methods]
 
 
 def figures_of(study):

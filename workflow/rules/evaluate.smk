@@ -1,4 +1,5 @@
-# results/scores/<study>/<method>.csv: what every client gets out of the trained models, one row per cell and client.
+# results/scores/<study>/<method>.csv: what every client gets out of the trained models, one row per cell and client. The runs of
+# a study's search are in <study>/search.
 rule evaluate:
     input:
         script=SCRIPTS / "evaluate.py",
@@ -14,6 +15,8 @@ rule evaluate:
         "logs/evaluate/{study}/{method}.log",
     benchmark:
         f"{RESULTS}/benchmarks/evaluate/{{study}}/{{method}}.tsv"
+    wildcard_constraints:
+        study=r"\w+(/search)?",
     conda:
         "../../envs/pflpipe.yaml"
     threads: 1

@@ -4,7 +4,7 @@ rule figure:
         script=SCRIPTS / "figure.py",
         code=PROJECT.code("figure"),
         study=lambda wc: files_of_study(wc.study),
-        scores=lambda wc: scores_of(wc),
+        scores=lambda wc: scores_of(wc.study),
         rounds=lambda wc: each(f"{RUN}/rounds.csv", cells_of(wc)),
         timing=lambda wc: each(f"{RUN}/timing.csv", cells_of(wc)),
         runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),

@@ -5,7 +5,7 @@ rule table:
         script=SCRIPTS / "table.py",
         code=PROJECT.code("table"),
         study=lambda wc: files_of_study(wc.study),
-        scores=lambda wc: scores_of(wc),
+        scores=lambda wc: scores_of(wc.study),
         runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),
         timing=lambda wc: each(f"{RUN}/timing.csv", cells_of(wc)),
         plans=lambda wc: each(PLAN, cells_of(wc)),

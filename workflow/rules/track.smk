@@ -7,7 +7,7 @@ rule track:
         study=lambda wc: files_of_study(wc.study),
         table=f"{RESULTS}/tables/{{study}}.csv",
         summary=f"{RESULTS}/tables/{{study}}.md",
-        scores=lambda wc: scores_of(wc),
+        scores=lambda wc: scores_of(wc.study),
         rounds=lambda wc: each(f"{RUN}/rounds.csv", cells_of(wc)),
         timing=lambda wc: each(f"{RUN}/timing.csv", cells_of(wc)),
         runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),

@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder with <dataset>.npz")
     parser.add_argument("--out", type=Path, required=True, help="the .png file")
     args = parser.parse_args()
-    figures.write(config.load_study(args.study), args.kind, args.results, args.data, args.out)
+    figures.write(config.load_study(args.study, results=args.results), args.kind, args.results, args.data, args.out)
 
 
 run_script(main)

@@ -15,7 +15,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder with scores/, runs/ and plans/")
     parser.add_argument("--out", type=Path, required=True, help="the .csv file")
     args = parser.parse_args()
-    tables.write_study(config.load_study(args.study), args.results, args.out)
+    tables.write_study(config.load_study(args.study, results=args.results), args.results, args.out)
 
 
 run_script(main)

@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("--uri", help="where to, unless MLFLOW_TRACKING_URI says it (default: mlflow.db in --results)")
     parser.add_argument("--out", type=Path, required=True, help="marker file, 'done: ...' or 'pending: ...'")
     args = parser.parse_args()
-    tracking.sync(config.load_study(args.study), args.results, args.out, args.uri)
+    tracking.sync(config.load_study(args.study, results=args.results), args.results, args.out, args.uri)
 
 
 run_script(main)
