@@ -1,11 +1,112 @@
 """Networks: sizes printed in the papers' codes, the same numbers as torch modules, and a clear no to what does not fit."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 
 from pflpipe import cells, models
 from pflpipe.errors import ConfigError
+
+GREY, COLOUR = (28, 28, 1), (32, 32, 3)
+SHAPES = {"cnn_femnist": GREY, "cnn_svhn": COLOUR, "cnn_cifar": COLOUR, "cnn_centaur": COLOUR}
+KEY = torch.tensor(7)
+
+
+def build(name, shape=None, classes=10, **options):
+    return models.build(cells.Model(name, **options), shape or SHAPES[name], classes)
+
+
+def drawn(network, dtype=torch.float64):
+    return network.init(torch.Generator().manual_seed(0), dtype)
+
+
+def normal(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+class Block(nn.Module):
+    """A basic block of a ResNet with GroupNorm, written with modules; a shortcut is a convolution where the width changes."""
+
+    def __init__(self, wide, narrow, stride, groups):
+        super().__init__()
+        self.conv1 = nn.Conv2d(wide, narrow, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.GroupNorm(groups, narrow)
+        self.conv2 = nn.Conv2d(narrow, narrow, 3, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(groups, narrow)
+        self.shortcut = nn.Identity()
+        if wide != narrow:
+            self.shortcut = nn.Sequential(nn.Conv2d(wide, narrow, 1, stride, bias=False), nn.GroupNorm(groups, narrow))
+
+    def forward(self, x):
+        inner = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
+        return (inner + self.shortcut(x)).relu()
+
+
+def resnet(channels, widths, blocks, groups, classes):
+    parts = [nn.Conv2d(channels, widths[0], 3, padding=1, bias=False), nn.GroupNorm(groups, widths[0]), nn.ReLU()]
+    wide = widths[0]
+    for width in widths:
+        for number in range(blocks):
+            stride = 2 if number == 0 and width != widths[0] else 1
+            parts.append(Block(wide, width, stride, groups))
+            wide = width
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, classes))
+
+
+def dropout_cnn(channels, flat, classes, relu_1, relu_2):
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3),
+        nn.ReLU() if relu_1 else nn.Identity(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(flat, 128),
+        nn.ReLU() if relu_2 else nn.Identity(),
+        nn.Dropout(0.5),
+        nn.Linear(128, classes),
+    )
+
+
+def plain_cnn(convolutions, linear):
+    parts = [nn.Sequential(nn.Conv2d(*sizes), nn.ReLU(), nn.MaxPool2d(2)) for sizes in convolutions]
+    for wide, narrow in linear[:-1]:
+        parts += [nn.Linear(wide, narrow), nn.ReLU()]
+    return nn.Sequential(*parts[: len(convolutions)], nn.Flatten(), *parts[len(convolutions) :], nn.Linear(*linear[-1]))
+
+
+def cifar_modules():
+    return plain_cnn([(3, 16, 3, 1, 1), (16, 32, 3, 1, 1), (32, 32, 3, 1, 1)], [(512, 512), (512, 128), (128, 10)])
+
+
+def centaur_modules(width, classes):
+    return plain_cnn([(3, 64, 5), (64, 64, 5)], [(1600, width), (width, 32), (32, classes)])
+
+
+# network, the same as modules, shape of the pictures; small pictures where the network takes any
+TWINS = {
+    "cnn_femnist": (build("cnn_femnist", classes=62), lambda: dropout_cnn(1, 9216, 62, False, False), GREY),
+    "relu_everywhere": (
+        build("cnn_femnist", classes=62, relu_everywhere=True),
+        lambda: dropout_cnn(1, 9216, 62, True, True),
+        GREY,
+    ),
+    "cnn_svhn": (build("cnn_svhn"), lambda: dropout_cnn(3, 12544, 10, True, True), COLOUR),
+    "cnn_cifar": (build("cnn_cifar"), cifar_modules, COLOUR),
+    "cnn_centaur": (build("cnn_centaur"), lambda: centaur_modules(384, 10), COLOUR),
+    "cnn_centaur of 100": (build("cnn_centaur", classes=100), lambda: centaur_modules(128, 100), COLOUR),
+    "resnet20": (build("resnet20", (11, 8, 1), 7), lambda: resnet(1, (16, 32, 64), 3, 8, 7), (11, 8, 1)),
+    "resnet18": (build("resnet18", (9, 8, 3), 10), lambda: resnet(3, (64, 128, 256, 512), 2, 32, 10), (9, 8, 3)),
+    "mlp": (
+        build("mlp", (4, 3, 2), 5, hidden=(6,)),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(24, 6), nn.ReLU(), nn.Linear(6, 5)),
+        (4, 3, 2),
+    ),
+}
 
 
 @pytest.mark.parametrize(
@@ -13,7 +114,17 @@ from pflpipe.errors import ConfigError
     [
         (cells.Model("mlp", (32,)), (8, 8, 1), 10, 2_410),
         (cells.Model("mlp", ()), (7,), 3, 24),
-        (cells.Model("cnn_cifar"), (32, 32, 3), 10, 343_946),
+        (cells.Model("cnn_femnist"), GREY, 62, 1_206_590),
+        (cells.Model("cnn_femnist", relu_everywhere=True), GREY, 62, 1_206_590),
+        (cells.Model("cnn_femnist"), GREY, 10, 1_199_882),
+        (cells.Model("cnn_svhn"), COLOUR, 10, 1_626_442),
+        (cells.Model("cnn_cifar"), COLOUR, 10, 343_946),
+        (cells.Model("cnn_centaur"), COLOUR, 10, 734_762),
+        (cells.Model("cnn_centaur"), COLOUR, 100, 319_684),
+        (cells.Model("resnet20"), COLOUR, 10, 272_474),
+        (cells.Model("resnet20"), COLOUR, 100, 272_474 + 5_850),
+        (cells.Model("resnet20"), GREY, 10, 272_474 - 288),
+        (cells.Model("resnet18"), COLOUR, 10, 11_173_962),
     ],
 )
 def test_parameter_counts(model, shape, classes, parameters):
@@ -23,41 +134,154 @@ def test_parameter_counts(model, shape, classes, parameters):
     assert network.apply(params, torch.zeros(2, *shape)).shape == (2, classes)
 
 
-def test_cnn_cifar_computes_what_the_module_with_relu_before_pooling_computes():
-    module = nn.Sequential()
-    for wide, narrow in ((3, 16), (16, 32), (32, 32)):
-        module += nn.Sequential(nn.Conv2d(wide, narrow, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
-    module += nn.Sequential(nn.Flatten(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, 10))
-    module = module.double()
-    network = models.build(cells.Model("cnn_cifar"), (32, 32, 3), 10)
-    params = network.init(torch.Generator().manual_seed(0), torch.float64)
-    module.load_state_dict(dict(zip(module.state_dict(), params.values(), strict=True)))
-    leaves = {name: value.requires_grad_() for name, value in params.items()}
-    pictures = torch.randn(4, 32, 32, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    ours, theirs = network.apply(leaves, pictures), module(pictures.permute(0, 3, 1, 2))
-    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-    ours.square().sum().backward()
-    theirs.square().sum().backward()
-    for leaf, parameter in zip(leaves.values(), module.parameters(), strict=True):
-        torch.testing.assert_close(leaf.grad, parameter.grad, rtol=1e-9, atol=1e-11)
+def test_every_network_has_a_twin():
+    assert {name for name in models.NAMES if name not in TWINS} == set()
 
 
-def test_initialisation_has_the_bounds_of_torch_modules():
-    params = models.build(cells.Model("cnn_cifar"), (32, 32, 3), 10).init(torch.Generator().manual_seed(0))
-    for name, fan_in in (("conv1", 27), ("conv2", 144), ("fc1", 512), ("head", 128)):
+@pytest.mark.parametrize("name", TWINS)
+def test_values_and_gradients_are_those_of_torch_modules(name):
+    """The twins pool after ReLU and keep PyTorch's own layers; their parameters come in the same, forward, order."""
+    network, twin, shape = TWINS[name]
+    with torch.device("meta"):
+        module = twin().eval()
+    params = {key: value + 0.1 * normal(*value.shape) for key, value in drawn(network).items()}
+    assert sum(value.numel() for value in module.parameters()) == network.parameters
+    assert [tuple(value.shape) for value in module.state_dict().values()] == list(network.shapes.values())
+    leaves = {key: value.requires_grad_() for key, value in params.items()}
+    twins = {
+        key: value.detach().clone().requires_grad_() for key, value in zip(module.state_dict(), params.values(), strict=True)
+    }
+    pictures = normal(2, *shape)
+    inputs = pictures if name == "mlp" else pictures.movedim(-1, 1)  # mlp flattens with the channels last
+    ours, theirs = network.apply(leaves, pictures), functional_call(module, twins, inputs)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
+    ours.square().mean().backward()
+    theirs.square().mean().backward()
+    for leaf, value in zip(leaves.values(), twins.values(), strict=True):
+        torch.testing.assert_close(leaf.grad, value.grad, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_vmap_over_clients_with_dropout_gives_what_each_client_gets(name):
+    network, _, shape = TWINS[name]
+    params = {key: torch.stack([value, 0.9 * value]) for key, value in drawn(network).items()}
+    pictures, keys = normal(2, 2, *shape), torch.tensor([3, 2**40])
+
+    def loss(tree, x, key):
+        logits = network.apply(tree, x, key)
+        return logits.square().mean(), logits
+
+    batched, logits = vmap(grad(loss, has_aux=True))(params, pictures, keys)
+    for client in range(2):
+        own = {key: value[client] for key, value in params.items()}
+        slope, alone = grad(loss, has_aux=True)(own, pictures[client], keys[client])
+        torch.testing.assert_close(logits[client], alone, rtol=1e-10, atol=1e-12)
+        for key, value in slope.items():
+            torch.testing.assert_close(batched[key][client], value, rtol=1e-8, atol=1e-11)
+
+
+def test_the_layers_of_resnet20_come_in_forward_order():
+    shapes = build("resnet20", COLOUR).shapes
+    body = [key for key, shape in shapes.items() if len(shape) >= 2 and not key.startswith("head")]
+    deep = [
+        "stage3.block2.conv1.weight",
+        "stage3.block2.conv2.weight",
+        "stage3.block3.conv1.weight",
+        "stage3.block3.conv2.weight",
+    ]
+    assert body[-4:] == deep
+    assert all(shapes[key] == (64, 64, 3, 3) for key in deep)
+    assert list(shapes)[-2:] == list(models.HEAD)
+    norms = sum(math.prod(shape) for key, shape in shapes.items() if key.split(".")[-2].startswith("norm"))
+    assert norms == 2 * (7 * 16 + 6 * 32 + 6 * 64 + 32 + 64), "weight and bias of every block's and shortcut's GroupNorm"
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("name", ["cnn_femnist", "relu_everywhere", "cnn_svhn"])
+def test_dropout_keeps_three_quarters_then_half_and_scales_what_it_keeps(name):
+    """The first linear layer passes 128 of its inputs on, so that both dropouts are seen; 5 deviations of the fraction kept."""
+    network, _, shape = TWINS[name]
+    params = drawn(network)
+    params["fc1.weight"] = torch.eye(*params["fc1.weight"].shape, dtype=torch.float64)
+    params["fc1.bias"] = torch.zeros_like(params["fc1.bias"])
+    params["conv2.bias"] = params["conv2.bias"] + 10  # no feature is 0 of itself
+    pictures = normal(1, *shape)
+    plain = network.body(params, pictures, None).expand(100, 1, 128)
+    dropped = vmap(lambda key: network.body(params, pictures, key))(torch.arange(100))
+    assert (plain > 0).all()
+    torch.testing.assert_close(dropped[dropped > 0], (plain / (0.75 * 0.5))[dropped > 0], rtol=1e-12, atol=0)
+    assert abs((dropped > 0).double().mean() - 0.375) < 5 * (0.375 * 0.625 / plain.numel()) ** 0.5
+
+
+def test_dropout_keeps_the_expectation():
+    """The official femnist net is linear after the first dropout, so its mean over keys is its value without dropout."""
+    network, _, shape = TWINS["cnn_femnist"]
+    params, pictures = drawn(network), normal(3, *shape)
+    many = vmap(lambda key: network.body(params, pictures, key), chunk_size=100)(torch.arange(1000))
+    deviation = many.std(0) / 1000**0.5
+    assert ((many.mean(0) - network.body(params, pictures, None)).abs() < 5 * deviation).all()
+
+
+@pytest.mark.parametrize("name", ["cnn_femnist", "cnn_svhn"])
+def test_dropout_follows_from_the_key_and_the_row_alone(name):
+    network, _, shape = TWINS[name]
+    params, pictures = drawn(network), normal(4, *shape)
+    dropped = network.apply(params, pictures, KEY)
+    torch.testing.assert_close(network.apply(params, pictures[:2], KEY), dropped[:2], rtol=1e-12, atol=1e-14)
+    assert not torch.allclose(network.apply(params, pictures, KEY + 1), dropped)
+    same = network.apply(params, pictures[:1].expand(2, *shape), KEY)
+    assert not torch.allclose(same[0], same[1]), "each row has a mask of its own"
+    assert torch.equal(network.apply(params, pictures), network.apply(params, pictures, None)), "evaluation has no dropout"
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn_cifar", "cnn_centaur", "resnet20"])
+def test_networks_without_dropout_ignore_the_key(name):
+    network, _, shape = TWINS[name]
+    params, pictures = drawn(network), normal(2, *shape)
+    assert torch.equal(network.apply(params, pictures, KEY), network.apply(params, pictures))
+
+
+# Initialisation and refusals
+
+
+@pytest.mark.parametrize(
+    ("network", "fan_in"),
+    [
+        (build("cnn_cifar"), {"conv1": 27, "conv2": 144, "fc1": 512, "head": 128}),
+        (build("cnn_centaur"), {"conv1": 75, "conv2": 1600, "fc2": 384}),
+        (build("resnet20", COLOUR), {"conv1": 27, "stage3.block1.shortcut": 32, "stage3.block3.conv2": 576, "head": 64}),
+    ],
+)
+def test_initialisation_has_the_bounds_of_torch_modules(network, fan_in):
+    params = network.init(torch.Generator().manual_seed(0))
+    for name, number in fan_in.items():
         for part in ("weight", "bias"):
-            peak = params[f"{name}.{part}"].abs().max().item()
-            assert 0.5 * fan_in**-0.5 < peak <= fan_in**-0.5
+            if f"{name}.{part}" in params:
+                peak = params[f"{name}.{part}"].abs().max().item()
+                assert 0.5 * number**-0.5 < peak <= number**-0.5
+    assert "stage3.block3.conv2.bias" not in params
+    for name, value in params.items():
+        if name.split(".")[-2].startswith("norm"):
+            assert torch.equal(value, torch.full_like(value, 1.0 if name.endswith("weight") else 0.0))
 
 
 @pytest.mark.parametrize(
     ("model", "shape", "classes", "message"),
     [
-        (cells.Model("cnn_cifarr"), (32, 32, 3), 10, "did you mean 'cnn_cifar'"),
+        (cells.Model("cnn_cifarr"), COLOUR, 10, "did you mean 'cnn_cifar'"),
         (cells.Model("cnn_cifar"), (8, 8, 1), 10, r"got \(8, 8, 1\); expected shape \(32, 32, 3\)"),
-        (cells.Model("cnn_cifar", (32,)), (32, 32, 3), 10, "model.hidden"),
+        (cells.Model("cnn_svhn"), GREY, 10, r"got \(28, 28, 1\); expected shape \(32, 32, 3\)"),
+        (cells.Model("cnn_femnist"), COLOUR, 10, r"got \(32, 32, 3\); expected shape \(28, 28, 1\)"),
+        (cells.Model("cnn_centaur"), COLOUR, 62, "got '62 classes'; expected 10 or 100"),
+        (cells.Model("resnet20"), (64,), 10, r"got \(64,\); expected pictures of at least 8 x 8 with 1 or 3 channels"),
+        (cells.Model("resnet18"), (32, 32, 4), 10, r"got \(32, 32, 4\); expected pictures"),
+        (cells.Model("resnet18"), (32, 7, 3), 10, r"got \(32, 7, 3\); expected pictures"),
+        (cells.Model("cnn_cifar", (32,)), COLOUR, 10, "model.hidden"),
         (cells.Model("mlp"), (8, 8, 1), 10, "model.hidden"),
         (cells.Model("mlp", (4,)), (8, 8, 1), 1, "at least 2 classes"),
+        (cells.Model("cnn_svhn", relu_everywhere=True), COLOUR, 10, "model.relu_everywhere is for cnn_femnist; got 'cnn_svhn'"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(model, shape, classes, message):
