@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from pflpipe import __version__, data, methods, models
+from pflpipe.augment import Augment
 from pflpipe.cells import Cell
 from pflpipe.clients import Examples, choose_backend
 from pflpipe.errors import DataError
@@ -75,6 +76,10 @@ def simulate(cell: Cell, inputs: Inputs, *, device: str, backend: str, dtype: to
     if found != wanted:
         raise DataError(f"{inputs.plan}: clients, rounds, sample rate", got=found, expected=str(wanted))
     torch.backends.cudnn.allow_tf32 = False  # both backends, and both kinds of device, agree to float32 rounding
+    transform = None
+    if cell.training.augment:
+        black = data.normalise(np.zeros_like(arrays.train_images[:1]), cell.dataset)[0, 0, 0]
+        transform = Augment(cell.training.augment, torch.from_numpy(black).to(place, dtype))
     network = models.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
     return Simulation(
         method=entry.factory(**cell.hyperparameters),
@@ -88,6 +93,7 @@ def simulate(cell: Cell, inputs: Inputs, *, device: str, backend: str, dtype: to
         seed=cell.seed,
         backend=choose_backend(backend, place.type, network.parameters),
         dtype=dtype,
+        augment=transform,
     )
 
 
