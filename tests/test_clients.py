@@ -1,13 +1,16 @@
 """for_each_client: loop and vmap give the same numbers for every method, whatever the padding, the grouping and the order."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pflpipe import clients, evaluate, federated, methods
+from pflpipe import clients, evaluate, federated, keyed, methods
 from pflpipe.clients import Rows, for_each_client
+from pflpipe.local import Solver
 from simulations import SIZES, open_plan, plan, simulation
 
 SETTINGS = [(name, {}) for name in methods.NAMES] + [
@@ -21,6 +24,17 @@ def finish(method, hyperparameters, backend, **changes):
     world = simulation(method, hyperparameters, backend=backend, **changes)
     progress = federated.run(world, federated.start(world))
     return progress, evaluate.accuracies(world, progress, methods.info(method).about.has_global_model)
+
+
+def with_dropout(world):
+    """The same simulation with a network that has dropout before its head."""
+    body = world.network.body
+
+    def dropped(params, x, key):
+        z = body(params, x, None)
+        return z if key is None else z * 2 * (keyed.uniform(key, keyed.DROPOUT, tuple(z.shape)) >= 0.5)
+
+    return dataclasses.replace(world, network=dataclasses.replace(world.network, body=dropped))
 
 
 def assert_same(one, other):
@@ -98,6 +112,99 @@ def test_a_client_without_examples_keeps_its_model_and_uploads_zero(method, back
     done = federated.run(world, begun)
     assert done.diverged_round is None
     assert np.isfinite(done.rows[0]["loss"])
+
+
+@pytest.mark.parametrize("method", ["dp_fedavg", "feddpa", "dp_fedavg_fb"])
+def test_dropout_is_the_same_in_loop_and_vmap_and_only_in_training(method):
+    ends = {}
+    for backend in ("loop", "vmap"):
+        world = with_dropout(simulation(method, backend=backend))
+        progress = federated.run(world, federated.start(world))
+        ends[backend] = progress, evaluate.accuracies(world, progress, has_global_model=True)
+    assert_same(ends["loop"][0], ends["vmap"][0])
+    np.testing.assert_equal(ends["loop"][1], ends["vmap"][1])
+    plain, _ = finish(method, {}, "loop")
+    assert not torch.equal(plain.params["head.weight"], ends["loop"][0].params["head.weight"])
+
+
+def test_steps_have_keys_of_their_own_and_passes_without_randomness_have_none():
+    world = simulation("dp_fedavg_fb", sizes=(9, 4, 0, 6))
+    keys = []
+    for client in range(4):
+        for round in range(3):
+            work = world.work(client, round)
+            assert work["train"].keys.shape == work["train"].count.shape
+            assert work["head"].keys is None
+            assert work["all"].keys is None
+            assert (world.work(client, round)["train"].keys == work["train"].keys).all()
+            keys.extend(work["train"].keys.tolist())
+    assert len(set(keys)) == len(keys) == 3 * (6 + 2 + 0 + 4)
+    other = simulation("dp_fedavg_fb", seed=1).work(0, 0)["train"].keys
+    assert (other != world.work(0, 0)["train"].keys).all()
+
+
+def test_keys_do_not_change_which_examples_a_step_has():
+    rows = np.arange(9)
+    plain = Rows.epochs(rows, 2, 4, np.random.default_rng(0))
+    stream = np.random.default_rng(0)
+    keyed_rows = Rows.epochs(rows, 2, 4, stream).keyed(stream)
+    assert (plain.index == keyed_rows.index).all()
+    assert plain.keys is None
+
+
+def test_padding_keeps_the_keys_of_the_real_steps():
+    stream = np.random.default_rng(0)
+    parts = [Rows.epochs(np.arange(size), 1, 4, stream).keyed(stream) for size in (9, 0, 4)]
+    _, count, keys = clients._pad(parts, torch.device("cpu"))
+    for part, real, padded in zip(parts, count, keys, strict=True):
+        assert padded[real > 0].tolist() == part.keys.tolist()
+
+
+HEAD_SIZES = (40, 9, 1, 33, 0, 32, 70)
+"""More and fewer than the 32 examples of one step of the full pass."""
+
+
+@pytest.mark.parametrize(("backend", "group_floats"), [("loop", 2**26), ("vmap", 1), ("vmap", 2**26)])
+def test_the_head_phase_on_features_trains_the_head_of_the_whole_network_without_dropout(backend, group_floats, monkeypatch):
+    monkeypatch.setattr(clients, "GROUP_FLOATS", group_floats)
+    hyperparameters = {"head_epochs": 3}
+    make = {"sizes": HEAD_SIZES, "batch_size": 6}
+    world = with_dropout(simulation("dp_fedavg_fb", hyperparameters, backend=backend, **make))
+    plain = simulation("dp_fedavg_fb", hyperparameters, **make).task
+    solver = Solver("adam", 0.05, weight_decay=0.01)
+    everyone = range(len(HEAD_SIZES))
+    params = federated.start(world).params
+    work = [world.work(client, 0) for client in everyone]
+    assert {client: len(rows["all"].count) for client, rows in enumerate(work)} == {0: 2, 1: 1, 2: 1, 3: 2, 4: 0, 5: 1, 6: 3}
+    found = world.run_clients(lambda _, batches, __: world.task.train_head(params, batches, solver), {}, everyone, work)
+    for client in everyone:
+        own, head = world.split.train[client], work[client]["head"]
+        rows = dataclasses.replace(head, index=own[head.index]) if len(own) else head
+        expected, _ = plain.minimize(params, world.train.schedule(rows), plain.loss, solver=solver, names=plain.head_names)
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name][client], value, rtol=1e-9, atol=1e-12)
+        moved = not torch.equal(found["head.weight"][client], params["head.weight"])
+        assert moved == (len(own) > 0)
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_features_are_those_of_each_clients_own_examples_in_order(backend):
+    world = simulation("dp_fedavg_fb", {"head_epochs": 1}, backend=backend, sizes=HEAD_SIZES)
+    params = federated.start(world).params
+    everyone = range(len(HEAD_SIZES))
+
+    def own(_, batches, __):
+        if not len(batches.all):  # nobody here has examples: the shapes of the others
+            return torch.zeros(96, 4, dtype=torch.float64), torch.zeros(96, dtype=torch.int64)
+        schedule = world.task.features(params, batches)
+        rest = torch.zeros(96 - schedule.x.shape[0], dtype=torch.int64)
+        return torch.cat([schedule.x, schedule.x[rest]]), torch.cat([schedule.y, schedule.y[rest]])
+
+    x, y = world.run_clients(own, {}, everyone, [world.work(client, 0) for client in everyone])
+    for client, rows in enumerate(world.split.train):
+        expected = world.network.body(params, world.train.x[rows], None)
+        torch.testing.assert_close(x[client, : len(rows)], expected, rtol=1e-12, atol=1e-15)
+        assert torch.equal(y[client, : len(rows)], world.train.y[rows])
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])

@@ -1,6 +1,7 @@
-"""Local solvers: equal to torch.optim on a module, equal to each other, neutral to padding, honest about masks."""
+"""Local solvers: equal to torch.optim, to numbers by hand and to each other, neutral to padding, honest about masks."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -15,6 +16,12 @@ SOLVERS = [
     Solver("sgd", 0.1, momentum=0.9, weight_decay=0.05),
     Solver("adam", 0.01),
     Solver("adam", 0.01, weight_decay=0.05),
+]
+SPECIAL = [
+    Solver("sgd", 0.1, momentum=0.9, weight_decay=0.05, rho=0.3),
+    Solver("adam", 0.01, rho=0.3),
+    Solver("sgd", 0.1, momentum=0.9, step_bound=0.2),
+    Solver("adam", 0.01, weight_decay=0.05, rho=0.1, step_bound=0.2),
 ]
 BOTH = [local.minimize_loop, local.minimize_functional]
 
@@ -58,7 +65,7 @@ def test_solver_equals_torch_optim_on_a_module(problem, solver, minimize):
     torch.testing.assert_close(mean, torch.stack(losses).mean(), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+@pytest.mark.parametrize("solver", SOLVERS + SPECIAL, ids=str)
 def test_padding_changes_nothing(problem, solver):
     params, schedule, task = problem
     plain, loss = local.minimize_functional(params, schedule, [Objective(task.loss)], solver)
@@ -68,7 +75,7 @@ def test_padding_changes_nothing(problem, solver):
     torch.testing.assert_close(loss, same_loss, rtol=1e-13, atol=1e-15)
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+@pytest.mark.parametrize("solver", SOLVERS + SPECIAL, ids=str)
 @pytest.mark.parametrize("minimize", BOTH)
 def test_only_masked_coordinates_move_even_with_weight_decay(problem, solver, minimize):
     params, schedule, task = problem
@@ -88,7 +95,7 @@ def test_only_named_parameters_train(problem, minimize):
     assert list(trained) == list(params)
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+@pytest.mark.parametrize("solver", SOLVERS + SPECIAL, ids=str)
 def test_alternating_objectives_agree_in_loop_and_functional(problem, solver):
     params, schedule, task = problem
     mask = {name: torch.arange(value.numel()).view(value.shape) % 3 == 0 for name, value in params.items()}
@@ -105,11 +112,12 @@ def test_alternating_objectives_agree_in_loop_and_functional(problem, solver):
     torch.testing.assert_close(loop_loss, functional_loss, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("solver", [SOLVERS[0], *SPECIAL], ids=str)
 @pytest.mark.parametrize("minimize", BOTH)
-def test_solvers_leave_their_inputs_bit_identical(problem, minimize):
+def test_solvers_leave_their_inputs_bit_identical(problem, minimize, solver):
     params, schedule, task = problem
     before = {name: value.clone() for name, value in params.items()}
-    minimize(params, schedule, [Objective(task.loss)], SOLVERS[0])
+    minimize(params, schedule, [Objective(task.loss)], solver)
     assert all(torch.equal(params[name], before[name]) and params[name].grad is None for name in params)
 
 
@@ -120,6 +128,116 @@ def test_a_client_without_steps_keeps_its_parameters(problem, minimize):
     trained, loss = minimize(params, empty, [Objective(task.loss)], SOLVERS[0])
     assert all(torch.equal(trained[name], params[name]) for name in params)
     assert loss == 0
+
+
+def bowl(tree, batch):
+    """(x^2 + 4 y^2) / 2: at (3, 1) the gradient is (3, 4), of length 5."""
+    return 0.5 * (tree["a.weight"].square() + 4 * tree["b.weight"].square()).sum()
+
+
+def one_step(minimize, solver, mask=None, names=None, steps=1):
+    """Where the solver goes from (3, 1) in the bowl, and the mean loss."""
+    params = {name: torch.tensor([value], dtype=torch.float64) for name, value in (("a.weight", 3.0), ("b.weight", 1.0))}
+    index = torch.zeros(steps, 1, dtype=torch.int64)
+    schedule = Schedule(torch.zeros(1, 1), torch.zeros(1), index, torch.ones(steps, dtype=torch.int64), (1,) * steps)
+    trained, loss = minimize(params, schedule, [Objective(bowl, mask)], solver, names)
+    return [*(value.item() for value in trained.values()), loss.item()]
+
+
+@pytest.mark.parametrize("minimize", BOTH)
+def test_a_sam_step_takes_the_gradient_at_the_height_of_its_ascent(minimize):
+    # The ascent of length 0.5 leads to (3.3, 1.4), where the gradient is (3.3, 5.6); the loss is that before the ascent.
+    assert one_step(minimize, Solver("sgd", 0.1, rho=0.5)) == pytest.approx([2.67, 0.44, 6.5])
+    # Weight decay adds 0.1 (3, 1) to the step and nothing to the ascent.
+    assert one_step(minimize, Solver("sgd", 0.1, weight_decay=0.1, rho=0.5)) == pytest.approx([2.64, 0.43, 6.5])
+    # A mask holds coordinates back in the step; the ascent is that of all trained coordinates.
+    mask = {"a.weight": torch.tensor([True]), "b.weight": torch.tensor([False])}
+    assert one_step(minimize, Solver("sgd", 0.1, rho=0.5), mask) == pytest.approx([2.67, 1.0, 6.5])
+    # Trained alone, the first coordinate climbs by the whole 0.5.
+    assert one_step(minimize, Solver("sgd", 0.1, rho=0.5), names=("a.weight",)) == pytest.approx([2.65, 1.0, 6.5])
+    # Adam's first step is lr times the sign of the gradient, with or without the ascent.
+    assert one_step(minimize, Solver("adam", 0.1, rho=0.5)) == pytest.approx([2.9, 0.9, 6.5])
+
+
+@pytest.mark.parametrize("solver", [solver for solver in SPECIAL if solver.rho and solver.step_bound == math.inf], ids=str)
+@pytest.mark.parametrize("minimize", BOTH)
+def test_sam_equals_torch_optim_fed_with_the_gradient_at_the_ascended_point(problem, solver, minimize):
+    params, schedule, task = problem
+    leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[solver.optimizer]
+    extra = {"momentum": solver.momentum} if solver.optimizer == "sgd" else {}
+    optimizer = kind(leaves.values(), lr=solver.lr, weight_decay=solver.weight_decay, **extra)
+    for batch in schedule:
+        slope = torch.autograd.grad(task.loss(leaves, batch), list(leaves.values()))
+        length = torch.cat([part.reshape(-1) for part in slope]).norm()
+        ascended = {
+            name: (value.detach() + solver.rho * part / length).requires_grad_()
+            for (name, value), part in zip(leaves.items(), slope, strict=True)
+        }
+        above = torch.autograd.grad(task.loss(ascended, batch), list(ascended.values()))
+        for value, part in zip(leaves.values(), above, strict=True):
+            value.grad = part
+        optimizer.step()
+    trained, _ = minimize(params, schedule, [Objective(task.loss)], solver)
+    for name, value in leaves.items():
+        torch.testing.assert_close(trained[name], value.detach(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("minimize", BOTH)
+def test_a_bounded_step_is_shortened_to_its_l1_length(minimize):
+    # The step is -(0.3, 0.4), 0.7 long in L1.
+    assert one_step(minimize, Solver("sgd", 0.1, step_bound=0.35)) == pytest.approx([2.85, 0.8, 6.5])
+    assert one_step(minimize, Solver("sgd", 0.1, step_bound=0.7000001)) == pytest.approx([2.7, 0.6, 6.5])
+    # Only what moves counts: alone, the first coordinate's 0.3 is within the bound.
+    assert one_step(minimize, Solver("sgd", 0.1, step_bound=0.35), names=("a.weight",)) == pytest.approx([2.7, 1.0, 6.5])
+    # Momentum gathers gradients, not shortened steps: (3, 4) gives -(0.15, 0.2), then (2.85, 3.2) + 0.5 (3, 4) gives 0.955.
+    twice = one_step(minimize, Solver("sgd", 0.1, momentum=0.5, step_bound=0.35), steps=2)[:2]
+    assert twice == pytest.approx([2.85 - 0.435 * 0.35 / 0.955, 0.8 - 0.52 * 0.35 / 0.955])
+
+
+@pytest.mark.parametrize("solver", [solver for solver in SPECIAL if solver.step_bound < math.inf], ids=str)
+@pytest.mark.parametrize("minimize", BOTH)
+def test_no_step_is_longer_than_its_bound(problem, solver, minimize):
+    params, schedule, task = problem
+    steps, bites = [params], 0
+    for count in (1, 2, 3):
+        part = dataclasses.replace(
+            schedule, index=schedule.index[:count], count=schedule.count[:count], sizes=schedule.sizes[:count]
+        )
+        steps.append(minimize(params, part, [Objective(task.loss)], solver)[0])
+        length = sum(value.abs().sum().item() for value in trees.sub(steps[-1], steps[-2]).values())
+        assert length <= solver.step_bound * (1 + 1e-12)
+        bites += length > solver.step_bound * (1 - 1e-12)
+    assert bites == 3
+
+
+def test_gradient_is_that_of_the_mean_loss_over_all_examples(problem):
+    params, schedule, task = problem
+    leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+    rows = [int(row) for step, size in zip(schedule.index, schedule.sizes, strict=True) for row in step[:size]]
+    F.cross_entropy(task.network.apply(leaves, schedule.x[rows]), schedule.y[rows]).backward()
+    for found in (task.gradient(params, schedule), task.gradient(params, padded(schedule))):
+        for name, value in leaves.items():
+            torch.testing.assert_close(found[name], value.grad, rtol=1e-12, atol=1e-15)
+    empty = dataclasses.replace(schedule, index=schedule.index[:0], count=schedule.count[:0], sizes=())
+    assert not any(value.any() for value in task.gradient(params, empty).values())
+
+
+@pytest.mark.parametrize("minimize", BOTH)
+def test_every_step_sees_its_own_key(problem, minimize):
+    params, schedule, _ = problem
+    seen = []
+
+    def loss(tree, batch):
+        seen.append(batch.key)
+        return sum(value.sum() for value in tree.values()) * batch.key
+
+    keyed = dataclasses.replace(schedule, keys=torch.tensor([7, 0, 2**31 - 1]))
+    trained, _ = minimize(params, keyed, [Objective(loss)], Solver("sgd", 1e-9))
+    assert [key.dtype for key in seen] == [torch.int64] * 3
+    for name, value in params.items():
+        torch.testing.assert_close(trained[name], value - 1e-9 * (2**31 + 6), rtol=1e-12, atol=0)
+    assert [batch.key for batch in schedule] == [None] * 3
 
 
 def test_convolutions_in_flat_memory_train_like_a_module():
