@@ -90,4 +90,4 @@ def fedaddp(
     def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
         return train(params, state, batches, task)[2]
 
-    return Method(local_update, personalize=personalize, init_client=init_client, scale=scale)
+    return Method(local_update, personalize=personalize, init_client=init_client, scale=scale, full_pass=True)

@@ -1,0 +1,228 @@
+"""FedADDP: one round against an independent NumPy program, its bounds and noise scales, and what leaves the client."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pflpipe import cells, federated, methods, privacy, trees
+from simulations import plan, simulation
+
+TAU, LAMBDA_1, LAMBDA_2, BETA, R_MIN, LR, CLIP = 0.3, 0.2, 0.4, 0.3, 0.02, 0.1, 2.0
+HYPERPARAMETERS = {"tau": TAU, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2, "beta": BETA, "r_min": R_MIN}
+BACKENDS = ["loop", "vmap"]
+PAPER = methods.departures("fedaddp", "paper", official_code=False)
+PROFILES = pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
+LINEAR = cells.Model("mlp", ())
+
+
+def numpy_round(x, y, w_global, w_local, total, steps):
+    """One client of FedADDP on a linear softmax model, written from the official code's steps without torch.
+
+    Weights are dictionaries {"head.weight": [K, D], "head.bias": [K]}; ``total`` is the client's previous clip bound. Returns
+    the mask of personal coordinates, start and end.
+    """
+
+    def residual(w, rows):
+        scores = np.exp(x[rows] @ w["head.weight"].T + w["head.bias"])
+        return scores / scores.sum(1, keepdims=True) - np.eye(w["head.bias"].size)[y[rows]]
+
+    everything = np.arange(len(y))
+    error = residual(w_local, everything)
+    fisher = {"head.weight": (error**2).T @ x**2 / len(y), "head.bias": (error**2).mean(0)}
+    masks = {k: (f - f.min()) / (f.max() - f.min()) >= TAU for k, f in fisher.items()}
+    start = {k: np.where(masks[k], w_local[k], w_global[k]) for k in fisher}
+    w = {k: v.copy() for k, v in start.items()}
+    for rows in steps:
+        for turn, weight in (("personal", LAMBDA_1), ("shared", LAMBDA_2)):
+            error = residual(w, rows)
+            slope = {"head.weight": error.T @ x[rows] / len(rows), "head.bias": error.mean(0)}
+            gaps = {k: w[k] - w_global[k] for k in w}
+            lengths = {k: np.sqrt((g**2).sum()) for k, g in gaps.items()}
+            sign = 1.0 if turn == "personal" else np.sign(sum(lengths.values()) - total)
+            for k in w:
+                pull = weight / 2 * sign * gaps[k] / lengths[k] if lengths[k] else 0.0
+                w[k] = w[k] - LR * (masks[k] if turn == "personal" else ~masks[k]) * (slope[k] + pull)
+    return masks, start, w
+
+
+@PROFILES
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_round(backend, departures):
+    world = simulation(
+        "fedaddp",
+        HYPERPARAMETERS,
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
+        backend=backend,
+        model=LINEAR,
+        departures=departures,
+        lr=LR,
+    )
+    rng = np.random.default_rng(5)
+    begun = federated.start(world)
+    for name, value in begun.states.items():  # local models that differ from the global one, as in later rounds
+        begun.states[name] = value + torch.from_numpy(rng.normal(size=value.shape) * 0.3).abs()
+    w_global = {name: value.numpy() for name, value in begun.params.items()}
+    sizes = np.array([len(rows) for rows in world.split.train])
+    expected = {name: value.copy() for name, value in w_global.items()}
+    ends, totals, signs = [], [], set()
+    for client, rows in enumerate(world.split.train):
+        cut = world.work(client, 0)["train"]
+        steps = [index[:count] - rows[0] for index, count in zip(cut.index, cut.count, strict=True)]
+        x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+        w_local = {name: begun.states[f"local.{name}"][client].numpy() for name in w_global}
+        total = begun.states["clip_total"][client].item()
+        masks, start, end = numpy_round(x, y, w_global, w_local, total, steps)
+        signs.add(sum(np.sqrt(((start[k] - w_global[k]) ** 2).sum()) for k in start) > total)
+        if departures:
+            radius = {k: BETA / 2 * np.abs(end[k]) for k in end}
+            for k in expected:
+                clamped = np.clip(end[k], start[k] - radius[k], start[k] + radius[k])
+                expected[k] += sizes[client] / sizes.sum() * (clamped - w_global[k])
+        else:
+            radius = {k: BETA / 2 * np.abs(w_global[k]) + R_MIN for k in end}
+            update = {k: (end[k] - start[k]) * ~masks[k] for k in end}
+            length = np.sqrt(sum(((update[k] / radius[k]) ** 2).sum() for k in end))
+            for k in expected:
+                expected[k] += update[k] * min(1, CLIP / length) / 4
+        ends.append(end)
+        totals.append(sum(np.sqrt(((2 * r) ** 2).sum()) for r in radius.values()))
+    assert signs == {True, False}, "the pull works in both directions"
+    done = federated.run(world, begun)
+    assert done.rows[0]["fraction_clipped"] > 0
+    for name in expected:
+        np.testing.assert_allclose(done.params[name].numpy(), expected[name], rtol=1e-10, atol=1e-13)
+        local = np.stack([end[name] for end in ends])
+        np.testing.assert_allclose(done.states[f"local.{name}"].numpy(), local, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(done.states["clip_total"].numpy(), totals, rtol=1e-10)
+
+
+def spied(world, monkeypatch):
+    """Run all rounds; return the final progress and, for each round, what lay before it, its uploads and its release."""
+    seen, release = [], privacy.release
+    begun = federated.start(world)
+    before = [(begun.params, begun.states)]
+
+    def spy(generator, uploads, present, plan, scale, departures):
+        seen.append((*before[-1], uploads, scale, release(generator, uploads, present, plan, scale, departures)))
+        return seen[-1][-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(privacy, "release", spy)
+        done = federated.run(world, begun, lambda progress: before.append((progress.params, progress.states)))
+    return done, seen, before
+
+
+def test_a_certified_upload_holds_shared_coordinates_alone_and_a_public_scale(monkeypatch):
+    world = simulation("fedaddp", HYPERPARAMETERS, plan=plan(clip_norm=1e9))
+    _, seen, after = spied(world, monkeypatch)
+    zeros = 0
+    for (params, _, uploads, scale, _), (_, states) in zip(seen, after[1:], strict=True):
+        assert not uploads.side
+        for name, update in uploads.update.items():
+            torch.testing.assert_close(scale[name], BETA / 2 * params[name].abs() + R_MIN)
+            shared = update != 0
+            zeros += int((~shared).sum())
+            # A shared coordinate starts at the global model; a personal one ends elsewhere than its upload says.
+            ends = states[f"local.{name}"]
+            torch.testing.assert_close((params[name] + update)[shared], ends[shared], rtol=1e-12, atol=1e-14)
+    assert zeros > 0
+
+
+def test_the_papers_side_entries_are_centre_radius_and_size_of_the_trained_model(monkeypatch):
+    world = simulation("fedaddp", HYPERPARAMETERS, departures=PAPER)
+    _, seen, after = spied(world, monkeypatch)
+    personal = False
+    for (params, states, uploads, scale, _), (_, new) in zip(seen, after[1:], strict=True):
+        names = list(params)
+        assert not scale
+        assert set(uploads.side) == {"size", *(f"{kind}.{name}" for kind in ("centre", "radius") for name in names)}
+        assert uploads.side["size"].tolist() == [9, 4, 1, 6]
+        for name in names:
+            local, end, centre = states[f"local.{name}"], new[f"local.{name}"], uploads.side[f"centre.{name}"]
+            torch.testing.assert_close(uploads.update[name], end - params[name])
+            torch.testing.assert_close(uploads.side[f"radius.{name}"], BETA / 2 * end.abs())
+            assert ((centre == 0) | (centre == local - params[name])).all()
+            personal |= bool(centre.any())
+    assert personal
+
+
+def test_in_the_paper_every_message_carries_the_whole_noise_of_its_own_bounds(monkeypatch):
+    world = simulation("fedaddp", HYPERPARAMETERS, plan=plan(noise_multiplier=5.0, rounds=6), departures=PAPER)
+    _, seen, _ = spied(world, monkeypatch)
+    units = []
+    for _, _, uploads, _, released in seen:
+        for name, update in uploads.update.items():
+            centre, radius = uploads.side[f"centre.{name}"], uploads.side[f"radius.{name}"]
+            noise = released.messages[name] - update.clamp(centre - radius, centre + radius)
+            units.append((noise / (math.sqrt(4) * 5.0 * 2 * radius)).reshape(-1))  # four tensors
+    units = torch.cat(units)
+    assert abs(units.std().item() - 1) < 4 / math.sqrt(2 * units.numel())
+
+
+def params_after(world):
+    return federated.run(world, federated.start(world)).params
+
+
+def assert_equal(left, right):
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_without_personal_part_pulls_and_own_scales_it_is_dp_fedavg(backend, optimizer):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+    plain = {"tau": 1.5, "lambda_1": 0.0, "lambda_2": 0.0}
+    expected = simulation("dp_fedavg", **settings)
+    found = simulation("fedaddp", plain | {"beta": 0.0, "r_min": 1.0}, **settings)
+    assert_equal(params_after(found), params_after(expected))
+
+    def scale(params, server, task):
+        return {name: 0.2 * value.abs() + 0.03 for name, value in params.items()}
+
+    scaled = dataclasses.replace(expected, method=dataclasses.replace(expected.method, scale=scale))
+    found = simulation("fedaddp", plain | {"beta": 0.4, "r_min": 0.03}, **settings)
+    assert_equal(params_after(found), params_after(scaled))
+
+
+def test_both_pulls_have_a_gradient_and_the_second_aims_at_the_previous_bound():
+    def distance(hyperparameters, total):
+        plain = {"beta": 0.0, "lambda_1": 0.0, "lambda_2": 0.0}
+        world = simulation("fedaddp", plain | hyperparameters, plan=plan(noise_multiplier=0.0, rounds=1))
+        begun = federated.start(world)
+        begun.states["clip_total"] += total
+        before = begun.params
+        done = federated.run(world, begun)
+        return sum(trees.norm({k: done.states[f"local.{k}"][i] - v for k, v in before.items()}).item() for i in range(4))
+
+    shared = distance({"tau": 1.5}, 0.0)
+    assert distance({"tau": 1.5, "lambda_2": 1.0}, 0.0) < 0.7 * shared
+    assert distance({"tau": 1.5, "lambda_2": 1.0}, 100.0) > 1.3 * shared
+    assert distance({"tau": 0.0, "lambda_1": 1.0}, 0.0) < 0.7 * distance({"tau": 0.0}, 0.0)
+
+
+def test_the_public_scale_is_finite_whatever_the_global_model_holds():
+    world = simulation("fedaddp", HYPERPARAMETERS)
+    params = {"head.bias": torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -2.0])}
+    scale = world.method.scale(params, {}, world.task)["head.bias"]
+    assert scale.isfinite().all()
+    assert scale[2:].tolist() == pytest.approx([R_MIN, R_MIN, BETA + R_MIN])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters(backend):
+    world = simulation("fedaddp", HYPERPARAMETERS, backend=backend)
+    done = federated.run(world, federated.start(world))
+    method, everyone = world.method, range(world.plan.clients)
+
+    def both(state, batches, others):
+        personal = method.personalize(done.params, done.server, state, batches, world.task)
+        return personal, method.local_update(done.params, done.server, state, batches, world.task)[1]
+
+    personal, ends = world.run_clients(both, done.states, everyone, [world.work(client, done.round) for client in everyone])
+    for name, value in personal.items():
+        assert torch.equal(value, ends[f"local.{name}"])
+        assert not torch.equal(value, done.states[f"local.{name}"])
