@@ -224,7 +224,7 @@ CASES: dict[str, Case] = {
         searched(grid={"privacy.epsilon": [2, 8]}), ("methods[2].search", "unknown axis 'privacy.epsilon'")
     ),
     "grid with an impossible value": Case(
-        searched(grid={"hyperparameters.tau": [0.4, 2]}), (IN_STUDY, "method feddpa", "feddpa.tau", "got 2")
+        searched(grid={"hyperparameters.lambda_1": [0.1, -1]}), (IN_STUDY, "method feddpa", "feddpa.lambda_1", "got -1")
     ),
     "searched variant that may be another one": Case(
         both(
@@ -274,6 +274,15 @@ CASES: dict[str, Case] = {
     "unknown model": Case(put("model", {"name": "cnn_cifar1"}), (IN_STUDY, "model", "did you mean 'cnn_cifar'?")),
     "model that does not fit": Case(put("model", {"name": "cnn_cifar"}), (IN_STUDY, "cnn_cifar", "(8, 8, 1)", "(32, 32, 3)")),
     "mlp without widths": Case(put("model", {"name": "mlp"}), (IN_STUDY, "model.hidden")),
+    "option of another model": Case(
+        put("model.relu_everywhere", True), (IN_STUDY, "model.relu_everywhere", "cnn_femnist", "'mlp'")
+    ),
+    "unknown transform": Case(put("training.augment", ["crp"]), (IN_STUDY, "training.augment[0]", "did you mean 'crop'?")),
+    "transform twice": Case(put("training.augment", ["crop", "crop"]), (IN_STUDY, "training.augment", "given twice")),
+    "transforms of features": Case(
+        both(own_data(train_images=np.zeros((60, 5), np.float32)), put("training.augment", ["crop", "flip"])),
+        (IN_STUDY, "training.augment", "got 'crop, flip for examples of shape (5,)'", "expected pictures", "remove it"),
+    ),
     "missing data file": Case(
         lambda folder: (folder / "mine.npz").unlink(), (IN_CONFIG, "datasets.mine", "mine.npz does not exist")
     ),

@@ -11,7 +11,7 @@ from torch.func import vmap
 from torchvision.transforms import functional as vision
 
 import malformed
-from pflpipe import augment, config, keyed
+from pflpipe import augment, config, keyed, settings
 from pflpipe.augment import Augment
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
@@ -108,3 +108,8 @@ def test_the_transforms_of_a_study_reach_its_runs_and_survive_json(tmp_path):
         assert Cell.from_dict(json.loads(json.dumps(cell.to_dict()))) == cell
         plain = dataclasses.replace(cell, training=dataclasses.replace(cell.training, augment=()))
         assert (plain.plan_id, plain.partition_id) == (cell.plan_id, cell.partition_id)
+
+
+def test_transforms_have_words_in_captions_and_labels():
+    assert settings.phrase("training.augment", ("crop", "flip")) == "training transforms crop+flip"
+    assert settings.condition_text((), "training.augment") == "none"

@@ -1,6 +1,7 @@
 """Networks: sizes printed in the papers' codes, the same numbers as torch modules, and a clear no to what does not fit."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -134,8 +135,9 @@ def test_parameter_counts(model, shape, classes, parameters):
     assert network.apply(params, torch.zeros(2, *shape)).shape == (2, classes)
 
 
-def test_every_network_has_a_twin():
-    assert {name for name in models.NAMES if name not in TWINS} == set()
+def test_every_network_has_a_twin_and_is_named_in_the_documents():
+    words = (Path(__file__).resolve().parents[1] / "studies" / "README.md").read_text()
+    assert [name for name in models.NAMES if name not in TWINS or f"`{name}`" not in words] == []
 
 
 @pytest.mark.parametrize("name", TWINS)
