@@ -109,9 +109,17 @@ def test_hyperparameters_let_a_row_be_reproduced(frame: pd.DataFrame) -> None:
     assert set(frame["model"]) == {"mlp-32"}
 
 
+def test_training_transforms_are_part_of_a_row_and_of_the_caption(tmp_path: Path) -> None:
+    training = dataclasses.replace(fake_results.BASE.training, augment=("crop", "flip"))
+    study = fake_results.study(seeds=(0,), base=dataclasses.replace(fake_results.BASE, training=training))
+    frame = tidy(study, fake_results.write(study, tmp_path))
+    assert all(json.loads(text)["augment"] == ["crop", "flip"] for text in frame["hyperparameters"])
+    assert "training transforms crop+flip" in summarise(study, frame).caption
+
+
 @pytest.mark.parametrize("name", methods.NAMES)
 def test_no_method_calls_a_hyperparameter_like_a_setting_of_the_optimizer(name: str) -> None:
-    assert not {"optimizer", "lr", "momentum", "weight_decay"} & set(methods.check_hyperparameters(name, {}))
+    assert not {"optimizer", "lr", "momentum", "weight_decay", "augment"} & set(methods.check_hyperparameters(name, {}))
 
 
 def test_seconds_are_summed_and_speed_is_total_images_over_total_seconds(study: Study, results: Path, tmp_path: Path) -> None:
@@ -346,6 +354,7 @@ def test_what_does_not_vary_is_said_once_in_the_caption(study: Study, frame: pd.
     ):
         assert words in caption
     assert "momentum" not in caption
+    assert "transforms" not in caption
 
 
 def test_the_papers_number_stands_beside_ours(study: Study, frame: pd.DataFrame) -> None:
