@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,6 +136,11 @@ def test_no_departure_is_certified(departure):
     found = entry(FEMNIST, [departure], np.full(50, 7))
     assert found["claim"] == "nominal"
     assert found["departures"] == [departure]
+
+
+def test_every_departure_is_explained_to_readers():
+    text = Path("docs/privacy.md").read_text()
+    assert [name for name in DEPARTURES if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("departure", sorted(DEPARTURES.keys() - {"update_against_global", "noise_per_participant"}))
