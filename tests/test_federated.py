@@ -27,6 +27,7 @@ def test_a_resumed_run_ends_with_the_same_bits(method, rate):
     for snapshot in snapshots[:-1]:
         resumed = federated.run(world, snapshot)
         assert resumed.rows == whole.rows or repr(resumed.rows) == repr(whole.rows)  # NaN is not equal to itself
+        assert resumed.uploaded_bits == whole.uploaded_bits
         for left, right in ((whole.params, resumed.params), (whole.states, resumed.states)):
             assert all(torch.equal(left[name], right[name]) for name in left)
 
@@ -242,3 +243,128 @@ def test_the_training_block_of_a_cell_reaches_the_local_solver():
     world = simulation("dp_fedavg", local_epochs=3, **settings)
     assert world.task.solver == Solver(**settings)
     assert [world.work(client, 0)["train"].count.sum() for client in range(4)] == [3 * size for size in SIZES]
+
+
+def test_under_public_sampling_the_cohort_is_that_of_the_round_whatever_the_seed():
+    seen = []
+    for seed in (0, 1):
+        world = simulation("feddpa", plan=plan(sample_rate=0.5, rounds=6), departures=("public_sampling",), seed=seed)
+        progress, cohorts = federated.start(world), []
+        while progress.round < 6:
+            before = progress.states
+            federated.one_round(world, progress)
+            changed = [
+                bool((new != old).any()) for new, old in zip(progress.states["fc1.weight"], before["fc1.weight"], strict=True)
+            ]
+            cohorts.append(changed)
+        assert cohorts == [privacy.public_cohort(round, world.plan).tolist() for round in range(6)]
+        assert [row["participants"] for row in progress.rows] == [2] * 6
+        seen.append(cohorts)
+    assert seen[0] == seen[1]
+    assert len({tuple(cohort) for cohort in seen[0]}) > 1
+
+
+def scaled(world, scale):
+    return dataclasses.replace(world, method=dataclasses.replace(world.method, scale=scale))
+
+
+def test_a_methods_scale_is_the_mechanisms_and_is_asked_for_once_a_round_with_released_values_only(monkeypatch):
+    asked, given = [], []
+    original = privacy.release
+
+    def scale(params, server, task):
+        asked.append(params)
+        return {"fc1.weight": 1 + params["fc1.weight"].abs(), "head.bias": torch.tensor([0.0, 1.0, 2.0])}
+
+    def release(*args):
+        given.append(args[4])
+        return original(*args)
+
+    monkeypatch.setattr(privacy, "release", release)
+    world = scaled(simulation("dp_fedavg"), scale)
+    begun = federated.start(world)
+    models = [begun.params]
+    federated.run(world, begun, lambda progress: models.append(progress.params))
+    assert len(asked) == len(given) == 3
+    for params, model, tree in zip(asked, models, given, strict=False):
+        assert all(torch.equal(params[name], model[name]) for name in model)
+        assert torch.equal(tree["fc1.weight"], 1 + model["fc1.weight"].abs())
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.4])
+def test_a_coordinate_of_scale_zero_is_neither_sent_nor_noised_and_does_not_move(rate):
+    keep = {"fc1.weight": torch.arange(20).view(4, 5) % 3 == 0, "head.bias": torch.tensor([True, False, True])}
+
+    def scale(params, server, task):
+        return {name: mask.to(params[name]) for name, mask in keep.items()} | {"fc1.bias": params["fc1.bias"].new_zeros(())}
+
+    world = scaled(simulation("dp_fedavg", plan=plan(noise_multiplier=5.0, sample_rate=rate, rounds=5)), scale)
+    begun = federated.start(world)
+    before = begun.params
+    done = federated.run(world, begun)
+    moved = {name: value != before[name] for name, value in done.params.items()}
+    assert all(torch.equal(moved[name], mask) for name, mask in keep.items())
+    assert not moved["fc1.bias"].any()
+    assert moved["head.weight"].all()
+    sent = sum(int(mask.sum()) for mask in keep.values()) + done.params["head.weight"].numel()
+    assert done.uploaded_bits == 32 * sent * sum(row["participants"] for row in done.rows)
+
+
+def test_the_noise_of_a_round_follows_the_scale():
+    world = simulation("dp_fedavg", plan=plan(noise_multiplier=50.0, clip_norm=0.2, rounds=200), lr=0.0)
+    world = scaled(world, lambda params, server, task: {"fc1.weight": params["fc1.weight"].new_full((5,), 3.0)})
+    steps = []
+    federated.run(world, federated.start(world), lambda progress: steps.append(progress.params))
+    claimed = 0.2 * 50.0 / 4
+    for name, factor in (("fc1.weight", 3.0), ("head.weight", 1.0)):
+        noise = torch.stack([step[name] for step in steps]).diff(dim=0)  # lr 0: every upload is zero, what moves is noise
+        assert abs(noise.std().item() / (factor * claimed) - 1) < 5 / np.sqrt(2 * noise.numel())
+
+
+def listening(departures, **changes):
+    """A simulation of DP-FedAvg whose clients keep the sum of all messages they have sent."""
+    world = simulation("dp_fedavg", departures=departures, **changes)
+
+    def init_client(params, task):
+        return {f"sent.{name}": torch.zeros_like(value) for name, value in params.items()}
+
+    def absorb(state, message, task):
+        return {f"sent.{name}": state[f"sent.{name}"] + value for name, value in message.items()}
+
+    return dataclasses.replace(world, method=dataclasses.replace(world.method, init_client=init_client, absorb=absorb))
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_clients_absorb_their_own_noised_messages(backend, monkeypatch):
+    told, original = [], privacy.release
+    monkeypatch.setattr(privacy, "release", lambda *args: told.append(original(*args)) or told[-1])
+    world = listening(("noise_per_participant",), plan=plan(sample_rate=0.25, rounds=6), backend=backend)
+    done = federated.run(world, federated.start(world))
+    expected = {name: torch.zeros(4, *shape, dtype=torch.float64) for name, shape in world.network.shapes.items()}
+    for round, released in enumerate(told):
+        drawn = privacy.sample_clients(federated.numpy_rng(0, "sample", round), world.plan).nonzero()[0]
+        for name, sent in expected.items():
+            if len(drawn):
+                sent[drawn] += released.messages[name]
+    assert {int(row["participants"]) for row in done.rows} > {0}  # a round without anybody changes no state
+    for name, sent in expected.items():
+        torch.testing.assert_close(done.states[f"sent.{name}"], sent, rtol=1e-12, atol=1e-15)
+        assert sent.any()
+
+
+@pytest.mark.parametrize("departures", [(), ("clip_in_training",)])
+def test_without_single_messages_there_is_nothing_to_absorb(departures):
+    world = listening(departures)
+    done = federated.run(world, federated.start(world))
+    assert not any(value.any() for value in done.states.values())
+
+
+def test_a_run_with_messages_resumes_with_the_same_bits():
+    world = listening(("noise_per_participant", "public_sampling"), plan=plan(sample_rate=0.5, rounds=4))
+    snapshots = []
+    whole = federated.run(world, federated.start(world), lambda progress: snapshots.append(copy.deepcopy(progress)))
+    for snapshot in snapshots[:-1]:
+        resumed = federated.run(world, snapshot)
+        assert resumed.uploaded_bits == whole.uploaded_bits == 4 * 2 * 32 * world.network.parameters
+        for left, right in ((whole.params, resumed.params), (whole.states, resumed.states)):
+            assert all(torch.equal(left[name], right[name]) for name in left)
