@@ -108,8 +108,8 @@ def test_a_method_without_privacy_stands_in_every_column(study: Study, made: pd.
 def test_columns_of_two_conditions_are_grouped_by_the_first(tmp_path: Path) -> None:
     base = fake_results.study(seeds=[0], epsilons=[2.0], methods=["dp_fedavg"])
     rows = []
-    for alpha in (10.0, 1.0, None):
-        for epsilon in (8.0, 2.0):
+    for epsilon in (8.0, 2.0):
+        for alpha in (10.0, 1.0, None):
             cell = base.rows[0].cell
             kind = "iid" if alpha is None else "dirichlet"
             partition = dataclasses.replace(cell.partition, kind=kind, alpha=alpha)
@@ -121,6 +121,19 @@ def test_columns_of_two_conditions_are_grouped_by_the_first(tmp_path: Path) -> N
     table = printed.table(study, layout, tidy(study, fake_results.write(study, tmp_path)))
     assert table.groups == ("", "α = 10", "α = 10", "α = 1", "α = 1", "iid", "iid")
     assert table.header[1:] == ("target ε = 8", "target ε = 2") * 3
+    rows = [row for row in rows if (row.cell.partition.alpha, row.cell.privacy.epsilon) != (1.0, 8.0)]
+    other = layouts.grid(
+        layout,
+        [
+            *rows,
+            dataclasses.replace(
+                rows[0], cell=dataclasses.replace(rows[0].cell, privacy=Privacy("gaussian", 1.0, None, 0.001, 0.5))
+            ),
+        ],
+    )
+    assert [words for words in other.header if "α = 10" in words] == [
+        ("α = 10", f"target ε = {epsilon}") for epsilon in (8, 2, 1)
+    ]
     assert "| method | α = 10, target ε = 8 | α = 10, target ε = 2 |" in markdown(table)
     text = latex(table)
     assert r" & \multicolumn{2}{c}{$\alpha$ = 10} & \multicolumn{2}{c}{$\alpha$ = 1} & \multicolumn{2}{c}{iid} \\" in text
@@ -171,6 +184,15 @@ def test_rows_of_another_claim_or_budget_win_nothing_from_each_other(study: Stud
         for row in rows
     ]
     assert shown(dataclasses.replace(study, rows=tuple(rows)), some, layout)["FedDPA & co_1 (50%)"] == ("63.0 ± 1.0",)
+
+
+def test_a_nominal_row_without_a_claimed_number_has_the_honest_one_alone(study: Study, made: pd.DataFrame) -> None:
+    changed = made.copy()
+    changed.loc[changed["claim"] == "nominal", "epsilon_nominal"] = None
+    found = shown(study, changed)
+    name = "FedDPA & co_1 (50%) (official code) [nominal]"
+    assert found[f"{name} – honest ε"] == ("∞", "∞")
+    assert not any("nominal ε" in key for key in found)
 
 
 def test_equal_means_are_equally_bold_and_gain_nothing(study: Study, made: pd.DataFrame) -> None:

@@ -13,7 +13,8 @@ from pflpipe.settings import condition_text, flatten, heading
 if TYPE_CHECKING:
     from pflpipe.config import Row
 
-_WORDS = {"dataset": "{}", "partition.kind": "{}", "privacy.epsilon": "target ε = {}", "privacy.noise_multiplier": "σ = {}"}
+_WORDS = dict.fromkeys(("dataset", "partition.kind", "model.name"), "{}")
+_WORDS |= {"privacy.epsilon": "target ε = {}", "privacy.noise_multiplier": "σ = {}"}
 _ANY = object()  # where a condition does not apply to a run: the run stands in every column
 
 
@@ -98,11 +99,10 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
     """
     flat = [_describe(row.cell) for row in rows]
     keys = [tuple(values.get(path, _ANY) for path in layout.columns) for values in flat]
-    levels = [list(dict.fromkeys(values)) for values in zip(*keys, strict=True)]
-    columns = sorted(
-        dict.fromkeys(key for key in keys if _ANY not in key),
-        key=lambda key: [level.index(value) for level, value in zip(levels, key, strict=True)],
-    )
+    complete = list(dict.fromkeys(key for key in keys if _ANY not in key))
+    # In the order of the file, but for columns that share their outer conditions: they stand side by side.
+    starts = {key[:depth]: place for place, key in reversed(list(enumerate(complete))) for depth in range(len(key) + 1)}
+    columns = sorted(complete, key=lambda key: [starts[key[:depth]] for depth in range(len(key) + 1)])
     if not columns:
         raise ConfigError(f"{layout.place}.columns", got=list(layout.columns), expected="conditions that apply to a run")
 

@@ -121,8 +121,9 @@ def _lines(
     printed = [_paper(layout, place) for place in places]
     if any(printed):
         yield tuple(map(Entry, ("– paper", *printed)))
-    if nominal:
-        yield tuple(map(Entry, ("– nominal ε", *map(_nominal, places))))
+    claimed = [_nominal(place) for place in places]
+    if any(claimed):
+        yield tuple(map(Entry, ("– nominal ε", *claimed)))
     yield tuple(map(Entry, ("– honest ε" if nominal else "– ε", *map(_honest, places))))
 
 
