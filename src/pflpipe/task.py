@@ -94,7 +94,7 @@ class Task:
         """Return the mean cross-entropy of ``logits [B, K]`` over the real examples of a batch."""
         if batch.valid is None:
             return F.cross_entropy(logits, batch.y)
-        each = F.cross_entropy(logits, batch.y, reduction="none")
+        each = _cross_entropies(logits, batch.y)
         return each.where(batch.valid, each.new_zeros(())).sum() / batch.valid.sum().clamp(min=1)
 
     def minimize(
@@ -139,7 +139,7 @@ class Task:
         """Return the diagonal empirical Fisher information of ``log p(y | x; params)`` over the schedule's examples."""
 
         def log_likelihood(tree: Tree, x: Tensor, y: Tensor) -> Tensor:
-            return -F.cross_entropy(self.network.apply(tree, x[None]), y[None])
+            return -_cross_entropies(self.network.apply(tree, x[None]), y[None])[0]
 
         return local.fisher(params, schedule, log_likelihood)
 
@@ -151,3 +151,11 @@ class Task:
             hit = (logits.argmax(-1) == batch.y) & logits.isfinite().all(-1)
             right = right + (hit if batch.valid is None else hit & batch.valid).sum()
         return right
+
+
+def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each example ``[B]``.
+
+    Under torch.func, F.cross_entropy goes through a decomposition whose first call imports SymPy, for a second or more.
+    """
+    return -logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
