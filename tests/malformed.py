@@ -273,6 +273,13 @@ CASES: dict[str, Case] = {
     "unknown data set": Case(put("dataset", "digit"), (IN_STUDY, "'digit'", "did you mean 'digits'?")),
     "unknown model": Case(put("model", {"name": "cnn_cifar1"}), (IN_STUDY, "model", "did you mean 'cnn_cifar'?")),
     "model that does not fit": Case(put("model", {"name": "cnn_cifar"}), (IN_STUDY, "cnn_cifar", "(8, 8, 1)", "(32, 32, 3)")),
+    "a network without normalisation layers for fedbn": Case(
+        put("methods.1", {"name": "fedbn"}), (IN_STUDY, "method fedbn", "'mlp'", "a network with normalisation layers")
+    ),
+    "a network that is all head for centaur": Case(
+        both(put("methods.1", {"name": "centaur"}), put("model.hidden", [])),
+        (IN_STUDY, "method centaur", "'mlp'", "a network with layers before the head"),
+    ),
     "mlp without widths": Case(put("model", {"name": "mlp"}), (IN_STUDY, "model.hidden")),
     "option of another model": Case(
         put("model.relu_everywhere", True), (IN_STUDY, "model.relu_everywhere", "cnn_femnist", "'mlp'")

@@ -309,7 +309,7 @@ def validate(settings: Config, names: Iterable[str] = (), folder: str | os.PathL
 
 def _check_data(settings: Config, studies: Iterable[Study], folder: str | os.PathLike[str]) -> None:
     """Check the user's files, and that partitions and models fit the data sets, from the headers of arrays."""
-    from pflpipe import augment, data, models, partition
+    from pflpipe import augment, data, methods, models, partition
 
     headers: dict[str, data.Header] = {}
     for dataset, source in settings.datasets.items():
@@ -327,6 +327,8 @@ def _check_data(settings: Config, studies: Iterable[Study], folder: str | os.Pat
                 partition.check(wanted, found.classes, found.train_size, found.users)
                 models.check(model, found.image_shape, found.classes)
                 augment.check(transforms, found.image_shape)
+            for method, model in dict.fromkeys((cell.method, cell.model) for cell in study.cells):
+                methods.check_model(method, model)
 
 
 @contextlib.contextmanager
