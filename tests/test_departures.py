@@ -62,7 +62,7 @@ def by_hand(sent, present, plan, names, draws):
     side = {name: value.numpy() for name, value in sent.side.items()}
     clients, layers = len(present), [("conv.weight", "conv.bias"), ("head.weight",)]
     parts = [(name,) for name in SHAPES] if "per_tensor_clip" in names else layers
-    share = 1 / math.sqrt(plan.clients if "data_size_weights" in names else plan.sample_rate * plan.clients)
+    share = 1 / math.sqrt(plan.sample_rate * plan.clients)
     if "noise_not_divided" in names:
         share = 1.0
     messages = {name: np.zeros_like(value) for name, value in update.items()}
@@ -237,9 +237,9 @@ def test_every_coordinate_of_every_message_has_the_noise_of_its_departures(names
 
 
 def test_the_share_of_the_noise_by_numbers():
-    # 1 / sqrt(q M), q M = 3; 1 / sqrt(M), M = 6, beside data-size weights; or the whole.
+    # 1 / sqrt(q M), q M = 3, or the whole.
     assert module.message_share(PLAN, frozenset({"noise_per_participant"})) == pytest.approx(1 / math.sqrt(3))
-    assert module.message_share(PLAN, frozenset({"data_size_weights"})) == pytest.approx(1 / math.sqrt(6))
+    assert module.message_share(PLAN, frozenset({"data_size_weights"})) == pytest.approx(1 / math.sqrt(3))
     assert module.message_share(PLAN, frozenset({"data_size_weights", "noise_not_divided"})) == 1
     assert module.message_share(PLAN, frozenset({"noise_on_support"})) == pytest.approx(1 / math.sqrt(3))
 

@@ -249,7 +249,7 @@ def test_known_cohorts_are_composed_client_by_client(departures):
             if client in drawn and names & OF_MESSAGES:
                 counts = [sizes[other] if weighted else 1 for other in drawn]
                 own = sizes[client] if weighted else 1
-                share = 1 / math.sqrt(7 if weighted else 0.4 * 7)
+                share = 1 / math.sqrt(0.4 * 7)
                 mu_squared += (own / (3.0 * share * math.sqrt(sum(count**2 for count in counts)))) ** 2
             elif client in drawn:
                 mu_squared += 1 / 3.0**2
@@ -261,7 +261,7 @@ def test_known_cohorts_are_composed_client_by_client(departures):
     most = max(int(sum(privacy.public_cohort(round, plan)[client] for round in range(25))) for client in range(7))
     assert found.rounds == most
     local = entry(plan, names, sizes)["epsilon_local"]
-    share = 1 / math.sqrt(7 if weighted else 0.4 * 7)
+    share = 1 / math.sqrt(0.4 * 7)
     single = dataclasses.replace(plan, sample_rate=1.0, rounds=most, noise_multiplier=3.0 * share / math.sqrt(parts))
     assert local == pytest.approx(epsilon(single, 0.02))
 

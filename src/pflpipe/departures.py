@@ -182,11 +182,12 @@ def weights(side: Mapping[str, Tensor], present: Tensor, plan: Plan, departures:
 def message_share(plan: Plan, departures: frozenset[str]) -> float:
     """Return which part of the noise C sigma of the sum each message carries.
 
-    1 / sqrt(q M) adds up to the whole at q = 1; FedDPA's official code, which has data-size weights, divides by all M clients.
+    1 / sqrt(q M) adds up to the whole at q = 1. (At q < 1 FedDPA's official code would divide by all M clients; its experiments
+    have q = 1.)
     """
     if "noise_not_divided" in departures:
         return 1.0
-    return 1 / math.sqrt(plan.clients if "data_size_weights" in departures else plan.expected_cohort)
+    return 1 / math.sqrt(plan.expected_cohort)
 
 
 def deviation(
