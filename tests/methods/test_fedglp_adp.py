@@ -308,6 +308,28 @@ def test_the_layers_bounds_always_add_up_to_the_joint_bound(departures, monkeypa
     assert done.diverged_round is None
 
 
+def test_in_the_paper_a_client_without_examples_keeps_its_mask_and_clip_weights():
+    world = simulation("fedglp_adp", {"dynamic": False}, plan=plan(3), sizes=(5, 0, 3), departures=PAPER)
+    begun = federated.start(world)
+    before = begun.states
+    done = federated.run(world, begun)
+    assert done.diverged_round is None
+    for name in ("mask.head.weight", "clip_weights", "norms", "count"):
+        assert torch.equal(done.states[name][1], before[name][1])
+        assert not torch.equal(done.states[name][0], before[name][0])
+
+
+def test_a_layer_without_shared_coordinates_is_no_division_by_zero():
+    world = simulation("fedglp_adp", {"trend": "rms"}, plan=plan(rounds=1), departures=PAPER)
+    begun = federated.start(world)
+    for name, value in begun.states.items():
+        if name.startswith("mask.head"):
+            begun.states[name] = torch.ones_like(value)
+    done = federated.run(world, begun)
+    assert done.diverged_round is None
+    assert done.states["norms"][:, 1].tolist() == [0] * 4
+
+
 @PROFILES
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_nothing_personal_is_uploaded(departures, backend, monkeypatch):
