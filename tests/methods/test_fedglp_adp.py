@@ -68,7 +68,7 @@ def numpy_run(w_global, clients, rounds, published, trend):
         raised = 1 / (1 + np.exp(-h))
         return raised / raised.sum()
 
-    for round in range(rounds):
+    for turn in range(rounds):
         total = {k: np.zeros_like(v) for k, v in w_global.items()}
         count = {k: np.zeros_like(v) for k, v in w_global.items()}
         for (x, y, steps), state in zip(clients, states, strict=True):
@@ -76,7 +76,7 @@ def numpy_run(w_global, clients, rounds, published, trend):
             start = {k: np.where(m[k], state["w"][k], w_global[k]) for k in m}
             w = {k: v.copy() for k, v in start.items()}
             rest = {k: ~v for k, v in m.items()}
-            for rows in steps[round]:
+            for rows in steps[turn]:
                 for side, weight in ((m, LAMBDA_1), (rest, LAMBDA_2)):
                     g = slope(w, x[rows], y[rows])
                     gap = {k: (w[k] - start[k]) * side[k] for k in w}
@@ -100,7 +100,7 @@ def numpy_run(w_global, clients, rounds, published, trend):
             for names, size in zip(layers, sizes, strict=True):
                 flat = np.concatenate([np.abs(sent[k]).ravel() for k in names])
                 mask = np.concatenate([m[k].ravel() for k in names])
-                more = round_half_even(state["t"] * BETA * size / rounds) - mask.sum()
+                more = round(state["t"] * BETA * size / rounds) - mask.sum()
                 flat[mask] = -1
                 mask[np.argsort(-flat)[:more]] = True
                 first = m[names[0]].size
@@ -116,10 +116,6 @@ def numpy_run(w_global, clients, rounds, published, trend):
         norms = np.array([length(change, names) for names in layers])
         server = {"tw": moved(server["tw"], server["rho"], norms), "rho": norms}
     return w_global, states, server["tw"]
-
-
-def round_half_even(value):
-    return int(np.rint(value))
 
 
 @pytest.mark.parametrize(("departures", "trend"), [((), "raw"), (PAPER, "raw"), (PAPER, "rms")], ids=["strict", "raw", "rms"])
@@ -193,12 +189,12 @@ def test_after_all_rounds_exactly_beta_of_each_layer_is_personal(departures, bac
     )
     _, _, states = spied(world, monkeypatch)
     before = {name: torch.zeros_like(value) for name, value in states[0].items() if name.startswith("mask.")}
-    for round, state in enumerate(states):
+    for done, state in enumerate(states, start=1):
         for layer, size in (("fc1", 24), ("head", 15)):
             masks = [state[f"mask.{layer}.{part}"] for part in ("weight", "bias")]
             held = sum(mask.reshape(4, -1).sum(1) for mask in masks)
-            exact = fraction * size if round + 1 == rounds else (round + 1) * fraction * size / rounds
-            assert held.tolist() == [round_half_even(exact)] * 4
+            exact = fraction * size if done == rounds else done * fraction * size / rounds
+            assert held.tolist() == [round(exact)] * 4
         assert all((state[name] | ~before[name]).all() for name in before)
         before = {name: state[name] for name in before}
 
@@ -206,10 +202,10 @@ def test_after_all_rounds_exactly_beta_of_each_layer_is_personal(departures, bac
 def test_a_client_that_is_drawn_less_often_keeps_fewer_personal_coordinates():
     world = simulation("fedglp_adp", {"dynamic": False, "beta": 1.0}, plan=plan(sample_rate=0.5, rounds=6))
     done = federated.run(world, federated.start(world))
-    drawn = sum(privacy.sample_clients(federated.numpy_rng(0, "sample", round), world.plan).astype(int) for round in range(6))
+    drawn = sum(privacy.sample_clients(federated.numpy_rng(0, "sample", t), world.plan).astype(int) for t in range(6))
     assert len(set(drawn)) > 1
     held = sum(done.states[f"mask.head.{part}"].reshape(4, -1).sum(1) for part in ("weight", "bias"))
-    assert held.tolist() == [round_half_even(count * 15 / 6) for count in drawn]
+    assert held.tolist() == [round(count * 15 / 6) for count in drawn]
 
 
 def test_in_the_paper_new_personal_coordinates_are_those_of_the_largest_noised_entries(monkeypatch):
@@ -445,20 +441,14 @@ def test_both_pulls_have_a_gradient():
     """The shared coordinates' change is pulled towards the clip bound, the personal ones back to their start."""
 
     def change(lambda_1, lambda_2, clip_norm):
-        hyperparameters = {"beta": 0.5, "dynamic": False, "lambda_1": lambda_1, "lambda_2": lambda_2, "acndp": False}
-        settled = plan(noise_multiplier=0.0, clip_norm=clip_norm, rounds=2)
-        world = simulation("fedglp_adp", hyperparameters, plan=settled)
+        settings = {"beta": 0.5, "dynamic": False, "lambda_1": lambda_1, "lambda_2": lambda_2, "acndp": False}
+        world = simulation("fedglp_adp", settings, plan=plan(noise_multiplier=0.0, clip_norm=clip_norm, rounds=2))
         begun = federated.start(world)
         federated.one_round(world, begun)
-        before = begun.states
+        old = begun.states
         federated.one_round(world, begun)
-        return [
-            sum(
-                ((begun.states[f"local.{name}"] - before[f"local.{name}"])[before[f"mask.{name}"]] ** 2).sum().item()
-                for name in begun.params
-            ),
-            begun.rows[0]["update_norm_mean"],
-        ]
+        gaps = {k: (begun.states[f"local.{k}"] - old[f"local.{k}"]) * old[f"mask.{k}"] for k in begun.params}
+        return trees.norm(gaps).item(), begun.rows[0]["update_norm_mean"]
 
     free = change(0.0, 0.0, 0.01)
     assert change(0.0, 2.0, 0.01)[1] < 0.7 * free[1]

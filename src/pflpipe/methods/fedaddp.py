@@ -16,8 +16,8 @@ departures. In place of theta^1 the official code has one plain gradient step of
 which is as large. Not imitated: training in evaluation mode.
 
 The certified version sends the change of the shared coordinates, clipped jointly to |change / s|_2 <= C with noise C sigma s,
-for the public scale s = beta/2 |w_g| + r_min; the clip bound of the regulariser is then that of s. C counts in units of s there:
-d coordinates that move by their bounds have length sqrt(d), so a C chosen for whole updates clips far more.
+for the public scale s = beta/2 |w_g| + r_min; the clip bound of the regulariser is then that of s. C is in units of s
+there: d coordinates that move by their bounds have length sqrt(d), so a C chosen for whole updates clips far more.
 """
 
 from __future__ import annotations

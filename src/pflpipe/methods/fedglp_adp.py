@@ -28,8 +28,8 @@ DP-FedAvg's noise C sigma on every shared coordinate; the joint clip of DP-FedAv
 The certified version keeps masks on the device, where they only zero the signal, so that they may be chosen by the update
 without noise; all coordinates carry noise and the sum is divided by q M. tw is one public vector, moved by the layer norms of
 what was released (dense, so ``trend`` makes no difference). Each client clips its layers to C sqrt(tw_l); with the public scale
-sqrt(L tw_l) the joint clip then shortens nothing beyond rounding, and the noise is Eq. 15's. Without ACNDP it is DP-FedAvg's clip
-and noise.
+sqrt(L tw_l) the joint clip then shortens nothing beyond rounding, and the noise is Eq. 15's. Without ACNDP clip and noise are
+DP-FedAvg's.
 """
 
 from __future__ import annotations
