@@ -327,8 +327,8 @@ def _check_data(settings: Config, studies: Iterable[Study], folder: str | os.Pat
                 partition.check(wanted, found.classes, found.train_size, found.users)
                 models.check(model, found.image_shape, found.classes)
                 augment.check(transforms, found.image_shape)
-            for method, model in dict.fromkeys((cell.method, cell.model) for cell in study.cells):
-                methods.check_model(method, model)
+            for cell in study.cells:
+                methods.check_model(cell.method, cell.model, cell.hyperparameters)
 
 
 @contextlib.contextmanager

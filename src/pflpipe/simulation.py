@@ -47,8 +47,10 @@ class Simulation:
     @property
     def task(self) -> Task:
         """What all clients share."""
-        solver = Solver(self.training.optimizer, self.training.lr, self.training.momentum, self.training.weight_decay)
-        return Task(self.network, self.plan, solver, self.departures, minimizer(self.backend), self.augment)
+        training = self.training
+        solver = Solver(training.optimizer, training.lr, training.momentum, training.weight_decay)
+        minimize = minimizer(self.backend)
+        return Task(self.network, self.plan, solver, training.local_epochs, self.departures, minimize, self.augment)
 
     def work(self, client: int, round: int) -> dict[str, Rows]:
         """Return one client's schedules of one round, drawn from the stream named by round and client.

@@ -49,6 +49,7 @@ class Task:
     Attributes:
         plan: sampling, clip, noise and rounds: public values.
         solver: the study's local optimizer.
+        local_epochs: E, passes over a client's own examples in one round.
         departures: names of the steps that the certified mechanism lacks.
         minimize_on: the backend's solver loop (``local.minimize_loop`` or ``local.minimize_functional``).
         augment: the training transforms of the study, or ``None``.
@@ -57,6 +58,7 @@ class Task:
     network: Network
     plan: Plan
     solver: Solver
+    local_epochs: int
     departures: frozenset[str]
     minimize_on: Minimize
     augment: Transform | None = None

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import math
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,9 @@ NAMES = (
     "feddpa",
     "fedaddp",
     "dp_pfeddsu",
+    "dp_fedsim",
     "fedglp_adp",
+    "appfl",
 )
 
 
@@ -81,6 +83,10 @@ def send_everything(params: Tree, server: Tree, task: Task) -> Tree:
     return {}
 
 
+def fits_every_model(names: Sequence[str]) -> None:
+    """Check of a method whose hyper-parameters name no part of the model."""
+
+
 def train_locally(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
     """Personal model: E local epochs from the released parameters."""
     return task.minimize(params, batches.train, task.loss)[0]
@@ -96,7 +102,8 @@ class Method:
     ``init_server`` and ``init_client`` take ``(params, task)``. ``scale(params, server, task)`` is a public tree s >= 0,
     computed from earlier releases alone: the update is clipped to ``|update / s|_2 <= C``, its noise is scaled by s, and a
     coordinate with s = 0 is not sent (privacy.py). ``absorb(state, message, task) -> state`` shows a client its own noised
-    message, where a published mechanism releases single messages. ``head_epochs`` and ``full_pass`` ask for the schedules
+    message, where a published mechanism releases single messages. ``check(names)`` raises ConfigError when the hyper-parameters
+    do not fit a model whose parameters have these names. ``head_epochs`` and ``full_pass`` ask for the schedules
     ``batches.head`` and ``batches.all``.
     """
 
@@ -107,6 +114,7 @@ class Method:
     init_client: Callable[[Tree, Task], Tree] = no_state
     scale: Callable[[Tree, Tree, Task], Tree] = send_everything
     absorb: Callable[[Tree, Tree, Task], Tree] | None = None
+    check: Callable[[Sequence[str]], object] = fits_every_model
     head_epochs: int = 0
     full_pass: bool = False
 
@@ -177,14 +185,15 @@ def departures(name: str, profile: str, official_code: bool) -> tuple[str, ...]:
     return tuple(sorted(found + (about.official_departures if official_code else ())))
 
 
-def check_model(name: str, model: cells.Model) -> None:
-    """Raise ConfigError when the method needs layers that the model does not have."""
+def check_model(name: str, model: cells.Model, hyperparameters: dict[str, Any] | None = None) -> None:
+    """Raise ConfigError when the method or its hyper-parameters need layers that the model does not have."""
     names = models.parameter_names(model)
     parts = {"body": set(names) - set(models.HEAD), "norm": models.norm_names(names)}
     words = {"body": "a network with layers before the head", "norm": "a network with normalisation layers, such as resnet20"}
     for part in info(name).about.needs:
         if not parts[part]:
             raise ConfigError(f"method {name}: model", got=model.name, expected=words[part], do="leave the method out here")
+    info(name).factory(**(hyperparameters or {})).check(names)
 
 
 def check_hyperparameters(name: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -214,6 +223,10 @@ def _checked(place: str, value: Any, annotation: Any) -> Any:
     if annotation is bool:
         if not isinstance(value, bool):
             raise ConfigError(f"hyper-parameter {place}", got=value, expected="true or false")
+        return value
+    if annotation is str:
+        if not isinstance(value, str):
+            raise ConfigError(f"hyper-parameter {place}", got=value, expected="text")
         return value
     if isinstance(value, bool) or not isinstance(value, int if annotation is int else (int, float)) or not math.isfinite(value):
         raise ConfigError(

@@ -1,0 +1,134 @@
+"""DP-FedSim (Mao, Shan, Li, Lu, Wu, "Efficient Personalized Federated Learning Method with Adaptive Differential Privacy and
+Similarity Model Aggregation").
+
+FedDPA's split by Fisher information, then plain training, then a clip threshold for each layer that grows with the spread of
+the layer's update (AGC), and clients weighted by how similar their model is to the global one (MSA).
+
+    threshold: lambda, on the normalised Fisher information (Eq. 7); above 1 nothing is personal
+    agc: adaptive thresholds ``T_s = b (1 + std_s / |mean_s|)`` (Eq. 9), b the study's ``clip_norm``; off, every layer has b
+    msa: similarity weights (Eqs. 15-16); off, uniform weights
+    fisher_norm: ``minmax`` per tensor, as FedDPA; ``sum`` divides by the layer's sum (Eq. 6 literally), after which at most two
+        coordinates of a layer can reach the default threshold
+    similarity: mean over layers of the cosine between the models (``params``, Eq. 15) or between the client's update and the
+        last released one (``updates``, as the motivation says); all clients are alike where there is nothing to compare with
+
+Reading of the paper, whose Algorithm 1 cannot be run as printed: the split is made once, before the E epochs; the gradient of a
+layer (weight and bias) is the update of the round; Eq. 12's sum puts the layers together again; each message carries noise of
+b sigma / sqrt(q M). The paper's version has three departures: the thresholds follow the client's own update, layers are clipped
+one by one under noise for one bound b, and the weights come from models without noise.
+
+The certified version keeps AGC on the client, where it only shapes the update, clips the whole of it to b and has uniform
+weights: ``msa`` then does nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from pflpipe import trees
+from pflpipe.methods import About, Method, Range, Upload
+from pflpipe.methods.feddpa import min_max
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+ABOUT = About(
+    title="DP-FedSim",
+    paper="Mao et al.",
+    paper_departures=("data_dependent_clip", "per_layer_clip_unscaled", "raw_similarity_weights"),
+)
+
+
+def by_layer(tree: Tree) -> dict[str, Tensor]:
+    """Return each layer as one vector."""
+    return {layer: torch.cat([tree[name].reshape(-1) for name in names]) for layer, names in trees.layers(tree).items()}
+
+
+def layer_shares(information: Tree) -> Tree:
+    """Divide by the sum over the layer (Eq. 6); a layer without information stays zero."""
+    totals = {layer: vector.sum() for layer, vector in by_layer(information).items()}
+    shares = {}
+    for name, value in information.items():
+        total = totals[name.rpartition(".")[0]]
+        shares[name] = torch.where(total > 0, value / total, torch.zeros_like(value))
+    return shares
+
+
+def thresholds(update: Tree, bound: float) -> Tensor:
+    """Return the clip threshold of each layer, ``[L]`` (Eq. 9)."""
+    rows = by_layer(update).values()
+    return torch.stack([bound * (1 + row.std(correction=0) / (row.mean().abs() + 1e-8)) for row in rows])
+
+
+def shortened(update: Tree, bounds: Tensor) -> Tree:
+    """Shorten each layer to its bound (Eqs. 10-11)."""
+    result: Tree = {}
+    for (layer, row), bound in zip(by_layer(update).items(), bounds, strict=True):
+        factor = (bound / (torch.linalg.vector_norm(row) + 1e-8)).clamp(max=1)
+        result |= {name: update[name] * factor for name in trees.layers(update)[layer]}
+    return result
+
+
+def mean_cosine(tree: Tree, reference: Tree) -> Tensor:
+    """Return the mean over layers of the cosine; it is 1 where the reference is zero and 0 where only the tree is."""
+    cosines = []
+    for row, other in zip(by_layer(tree).values(), by_layer(reference).values(), strict=True):
+        lengths = torch.linalg.vector_norm(row) * torch.linalg.vector_norm(other)
+        cosine = (row * other).sum() / lengths.clamp(min=torch.finfo(row.dtype).tiny)
+        cosines.append(torch.where((other != 0).any(), cosine, torch.ones_like(cosine)))
+    return torch.stack(cosines).mean()
+
+
+def dp_fedsim(
+    *,
+    threshold: Annotated[float, Range(0)] = 0.4,
+    agc: bool = True,
+    msa: bool = True,
+    fisher_norm: Literal["minmax", "sum"] = "minmax",
+    similarity: Literal["params", "updates"] = "params",
+) -> Method:
+    """Return the method."""
+    normalised = min_max if fisher_norm == "minmax" else layer_shares
+
+    def init_client(params: Tree, task: Task) -> Tree:
+        return dict(params)
+
+    def init_server(params: Tree, task: Task) -> Tree:
+        """The last released update, for its direction."""
+        return {name: torch.zeros_like(value) for name, value in params.items()} if similarity == "updates" else {}
+
+    def train(params: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Tree, Tree, Tensor]:
+        """Return where the client starts, where it ends, and its mean training loss."""
+        information = normalised(task.fisher(state, batches.all))  # Eqs. 5-6
+        start = trees.where({name: value >= threshold for name, value in information.items()}, state, params)  # Eqs. 7-8
+        return start, *task.minimize(start, batches.train, task.loss)
+
+    def likeness(params: Tree, server: Tree, update: Tree) -> Tensor:
+        if not msa:
+            return next(iter(update.values())).new_ones(())
+        if similarity == "updates":
+            return mean_cosine(update, server)
+        return mean_cosine(trees.add(params, update), params)
+
+    def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
+        start, end, loss = train(params, state, batches, task)
+        update = trees.sub(end, start)
+        side = {}
+        if "raw_similarity_weights" in task.departures:
+            side["similarity"] = likeness(params, server, update)
+        if "data_dependent_clip" in task.departures:
+            fixed = loss.new_full((len(trees.layers(update)),), task.clip_norm)
+            side["bounds"] = thresholds(update, task.clip_norm) if agc else fixed
+        elif agc:
+            update = shortened(update, thresholds(update, task.clip_norm))
+        return Upload(update, side, loss), end
+
+    def aggregate(params: Tree, released: Tree, server: Tree, task: Task) -> tuple[Tree, Tree]:
+        return trees.add(params, released), released if similarity == "updates" else server
+
+    def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
+        return train(params, state, batches, task)[1]
+
+    return Method(local_update, aggregate, personalize, init_server, init_client, full_pass=True)
