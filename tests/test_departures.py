@@ -237,11 +237,9 @@ def test_every_coordinate_of_every_message_has_the_noise_of_its_departures(names
 
 
 def test_the_share_of_the_noise_by_numbers():
-    # 1 / sqrt(q M), q M = 3, or the whole.
-    assert module.message_share(PLAN, frozenset({"noise_per_participant"})) == pytest.approx(1 / math.sqrt(3))
-    assert module.message_share(PLAN, frozenset({"data_size_weights"})) == pytest.approx(1 / math.sqrt(3))
+    for name in sorted(OF_MESSAGES - {"noise_not_divided"}):
+        assert module.message_share(PLAN, frozenset({name})) == pytest.approx(1 / math.sqrt(3))  # 1 / sqrt(q M)
     assert module.message_share(PLAN, frozenset({"data_size_weights", "noise_not_divided"})) == 1
-    assert module.message_share(PLAN, frozenset({"noise_on_support"})) == pytest.approx(1 / math.sqrt(3))
 
 
 @pytest.mark.parametrize("names", SETS, ids=" ".join)
