@@ -1,0 +1,40 @@
+"""The studies of the repository: all printed numbers are compared with something, and the list of studies is complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from pflpipe import config
+
+FOLDER = Path(__file__).resolve().parents[1] / "studies"
+NAMES = config.study_names(FOLDER)
+
+
+def test_every_printed_accuracy_stands_beside_a_run() -> None:
+    printed: dict[tuple[str, str], set[float]] = {}
+    for row in yaml.safe_load((FOLDER / "paper_results.yaml").read_text())["results"]:
+        printed.setdefault((row["paper"], row["table"]), set()).add(row["accuracy"])
+    for name in NAMES:
+        paper = yaml.safe_load((FOLDER / f"{name}.yaml").read_text()).get("paper")
+        if paper:
+            rows = config.load_outline(name, FOLDER).everything.rows
+            printed[paper["paper"], paper["table"]] -= {row.paper_value for row in rows if row.paper_value is not None}
+    missing = {table: values for table, values in printed.items() if values}
+    assert missing == {("DP-FedSim", "text V.B"): {78.93}}, "there the text contradicts the table"
+
+
+def test_the_readme_lists_every_study() -> None:
+    listed = re.findall(r"^\| (`[^|]*) \|", (FOLDER / "README.md").read_text(), re.MULTILINE)
+    named = [name for cell in listed for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(named) == sorted(NAMES)
+
+
+def test_a_study_with_a_nominal_row_has_the_certified_version_beside_it() -> None:
+    for name in NAMES:
+        rows = config.load_outline(name, FOLDER).everything.rows
+        nominal = {row.cell.method for row in rows if row.cell.departures and row.cell.privacy.mechanism != "none"}
+        certified = {row.cell.method for row in rows if not row.cell.departures}
+        assert nominal <= certified, name
