@@ -8,14 +8,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := src tests workflow/scripts $(wildcard benchmarks)
 SNAKEFILES := Snakefile workflow/rules
+STUDIES := $(filter-out studies/paper_results.yaml,$(wildcard studies/*.yaml))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart test lint format docs bench report lock clean
+.PHONY: help install quickstart test lint studies-check format docs bench report lock clean
 
 help: ## list these targets
 	@echo "usage: make TARGET   (variables: PYTHON=python3, CORES=all, WORKERS=2 test processes)"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 install: $(STAMP) ## make .venv from requirements.lock (once; again only when the lock or pyproject.toml change)
 
@@ -43,6 +44,9 @@ lint: install ## ruff, mypy, snakefmt, snakemake --lint; changes nothing
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check $(SNAKEFILES)
 	$(BIN)/snakemake --lint
+
+studies-check: install ## plan the jobs of every study in studies/ in one go; starts none
+	$(BIN)/snakemake --dry-run --quiet all -- $(STUDIES:studies/%.yaml=results/tables/%.csv)
 
 format: install ## let ruff and snakefmt rewrite the sources
 	$(BIN)/ruff check --fix $(SOURCES)

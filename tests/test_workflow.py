@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import fcntl
 import json
 import os
@@ -46,9 +47,9 @@ def snakemake(folder: Path, *words: str, **more: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment(**more), check=False)
 
 
-def to_do(folder: Path, **more: str) -> set[tuple[str, str]]:
+def to_do(folder: Path, *targets: str) -> set[tuple[str, str]]:
     """Return (rule, file) for all files that the next run would make."""
-    result = snakemake(folder, "--summary", **more)
+    result = snakemake(folder, "--summary", *targets)
     assert result.returncode == 0, result.stderr
     lines = [line.split("\t") for line in result.stdout.splitlines()]
     return {(line[2], line[0]) for line in lines[1:] if line[-1] != "no update"}
@@ -197,6 +198,73 @@ def test_a_study_that_mlflow_did_not_take_is_tried_again_once(project):
     assert result.returncode == 0, result.stderr
     assert (project / "results/tracking/tiny.done").read_text().startswith("done: 2 runs (0 new, 2 kept")
     assert to_do(project) == set()
+
+
+# ---------------------------------------------------------------- searches
+
+SEARCH = {
+    "search": {"seeds": [100], "validation_fraction": 0.2},
+    "methods": [{"name": "local_only"}, {"name": "dp_fedavg", "search": {"training.lr": [0.001, 0.5]}}],
+}
+
+
+def chosen(folder: Path) -> dict:
+    return json.loads((folder / "results/searches/tiny.json").read_text())["lines"][0]["chosen"]["values"]
+
+
+@pytest.mark.pipeline
+def test_a_search_is_run_first_and_the_study_with_what_it_chose(project):
+    def trained() -> set[str]:
+        return {file.parent.name for file in (project / "results/runs").glob("*dp_fedavg*/run.json")}
+
+    malformed.write(project / "studies/tiny.yaml", STUDY | SEARCH)
+    target = "results/tables/tiny.csv"
+    # Before the choice only what leads to it is known, and what does not depend on it.
+    first = snakemake(project, "--dry-run", target)
+    assert first.returncode == 0, first.stderr
+    planned = first.stdout + first.stderr
+    assert planned.count("Training digits") == planned.count("Training digits-dirichlet0.5x5-dp_fedavg-eps8-seed100") == 2
+    assert "Choosing the hyper-parameters of tiny" in planned
+
+    made = snakemake(project, target)
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert chosen(project) == {"training.lr": 0.5}
+    assert sorted(name.rpartition("-")[0].rpartition("-")[2] for name in trained()) == ["seed0", "seed100", "seed100"]
+    with (project / target).open() as file:
+        rows = {row["method"]: json.loads(row["hyperparameters"]) for row in csv.DictReader(file)}
+    assert rows["dp_fedavg"]["lr"] == 0.5
+    assert "counting the releases of those 2 runs" in (project / "results/tables/tiny.md").read_text()
+    assert "Nothing to be done" in snakemake(project, target).stderr
+
+    # A job on a cluster is told a file, and not how it came to be wanted.
+    scores = project / "results/scores/tiny/dp_fedavg.csv"
+    before = scores.read_bytes(), scores.stat().st_mtime_ns
+    words = ("--mode", "subprocess", "--force", "--allowed-rules", "evaluate")
+    job = snakemake(project, "--target-jobs", "evaluate:study=tiny,method=dp_fedavg", *words)
+    assert job.returncode == 0, job.stderr
+    assert scores.read_bytes() == before[0]
+    assert scores.stat().st_mtime_ns > before[1]
+
+    # Other words choose nothing again; another grid tries what is new, and whatever follows from the choice waits for it.
+    malformed.put("description", "Other words.", "studies/tiny.yaml")(project)
+    assert rules(to_do(project, target)) == {"table"}
+    malformed.edit("studies/tiny.yaml", lambda study: study["methods"][1]["search"]["training.lr"].append(0.7))(project)
+    jobs = to_do(project, target)
+    assert rules(jobs) == {"train", "evaluate", "choose", "table"}
+    assert len({Path(file).parent for rule, file in jobs if rule == "train" and "seed100" in file}) == 1
+    assert not any("seed0" in file or "local_only" in file for _, file in jobs)
+
+    # A choice that was deleted is made again, though everything that follows from it is there.
+    malformed.edit("studies/tiny.yaml", lambda study: study["methods"][1]["search"]["training.lr"].pop())(project)
+    (project / "results/searches/tiny.json").unlink()
+    assert "choose" in rules(to_do(project, target))
+
+
+@pytest.mark.pipeline
+def test_a_study_without_a_search_has_no_checkpoint(finished):
+    result = snakemake(finished, "--dry-run", "--forceall", "results/tables/tiny.csv")
+    assert "Choosing" not in result.stdout + result.stderr
+    assert "checkpoint" not in result.stdout + result.stderr
 
 
 # ---------------------------------------------------------------- endings

@@ -196,30 +196,38 @@ def _guarantees(certified: Iterable[_Line]) -> Iterator[str]:
 def _searches(study: Study, plan: Layout) -> Iterator[str]:
     """Yield what a search chose, and what looking for it costs; nothing for a study without one."""
     chosen: dict[str, list[str]] = {}
-    costs: dict[str, dict[str, None]] = {}
+    efforts: dict[str, dict[str, None]] = {}
     for setting in plan.settings:
         choice = study.rows[setting.indices[0]].chosen
         if choice is None:
             continue
         where = ", ".join(filter(None, [setting.budget if setting.budget != NO_PRIVACY else "", setting.facet_text]))
         chosen.setdefault(setting.label, []).append(f"{setting.choice} ({where})" if where else setting.choice)
-        cost = (
-            f"{choice.sets} settings × {choice.runs // choice.sets} seeds, on validation data of other splits of these examples"
-        )
-        if choice.epsilon_with_search is None and setting.budget != NO_PRIVACY:
-            cost += f"; its honest ε does not count these {choice.runs} runs"
-        elif choice.epsilon_with_search is not None:
-            cost += (
-                f"; counting the releases of these {choice.runs} runs with the final one's, as if of the same clients, ε is "
-                f"{round_up(choice.epsilon_with_search)} instead of {round_up(choice.epsilon)} (δ = {choice.delta:g})"
-            )
-        costs.setdefault(cost, {})[setting.label] = None
+        efforts.setdefault(f"{choice.sets} settings × {choice.runs // choice.sets} seeds", {})[setting.label] = None
     for label, words in chosen.items():
         yield f"{label}: chosen by the search: {'; '.join(words)}."
-    for cost, labels in costs.items():
-        yield f"Chosen by {cost}: {', '.join(labels)}."
-    if costs:
-        yield "The choice itself reads the accuracies without noise, which no ε covers."
+    for effort, labels in efforts.items():
+        cost = _cost(study, plan, labels)
+        yield f"{', '.join(labels)}: chosen by {effort} on validation data of other splits of these examples{cost}."
+    if chosen:
+        yield "The choice itself reads accuracies without noise, which no ε covers."
+
+
+def _cost(study: Study, plan: Layout, labels: Iterable[str]) -> str:
+    """Return what the privacy of lines that were searched with as many runs each comes to when these runs are counted."""
+    settings = [setting for setting in plan.settings if setting.label in labels]
+    choices = [choice for setting in settings if (choice := study.rows[setting.indices[0]].chosen)]
+    pairs = {
+        f"{round_up(choice.epsilon_with_search)} instead of {round_up(choice.epsilon)} (δ = {choice.delta:g})": None
+        for choice in choices
+        if choice.epsilon_with_search is not None
+    }
+    if not pairs:
+        return ""
+    return (
+        f"; counting the releases of those {choices[0].runs} runs with the final one's, as if of the same clients, "
+        f"ε is {', '.join(pairs)}"
+    )
 
 
 def _notes(plan: Layout, lines: list[_Line], warnings: Iterable[str]) -> Iterator[str]:

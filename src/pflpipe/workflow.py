@@ -18,7 +18,7 @@ from typing import TextIO
 from pflpipe import sources
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.config import Config, Outline, Study, finish, load_outline, study_names, validate
-from pflpipe.errors import ConfigError, PflpipeError, nearest
+from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json, write_text
 
 
@@ -73,6 +73,14 @@ class Project:
     def waits(self, study: str, method: str = "") -> bool:
         """Return whether the runs of a study, or of one of its methods, follow from a choice on validation data."""
         return "/" not in study and any(method in ("", line.method) for line in self.outline(study).searched)
+
+    def has_chosen(self, study: str) -> bool:
+        """Return whether the search of a study has chosen among the candidates that its file has now."""
+        try:
+            self.study(study)
+        except DataError:
+            return False
+        return True
 
     def cells(self, study: str, method: str) -> list[Cell]:
         """Return the cells of one method of a study."""

@@ -94,13 +94,19 @@ def cells_of(wildcards):
         if kind in wildcards.keys():
             return [answer(getattr(PROJECT, kind), wildcards.get(kind))]
     # A job on a cluster is started when the choice is made, and need not ask for it.
-    if workflow.is_main_process and answer(
-        PROJECT.waits, wildcards.study, wildcards.get("method", "")
-    ):
+    if workflow.is_main_process and waits(wildcards):
+        if not answer(PROJECT.has_chosen, wildcards.study):
+            # Not `get` alone: Snakemake takes what waits for a file that is missing to be up to date if its outputs exist.
+            return []
         checkpoints.choose.get(study=wildcards.study)
     if "method" in wildcards.keys():
         return answer(PROJECT.cells, wildcards.study, wildcards.method)
     return answer(PROJECT.study, wildcards.study).cells
+
+
+def waits(wildcards):
+    """Returns whether the cells that the wildcards name follow from what a search chooses."""
+    return answer(PROJECT.waits, wildcards.study, wildcards.get("method", ""))
 
 
 def each(pattern, cells):

@@ -4,6 +4,7 @@ rule evaluate:
     input:
         script=SCRIPTS / "evaluate.py",
         code=lambda wc: PROJECT.code("evaluate", methods_of(wc)),
+        search=lambda wc: [f"{RESULTS}/searches/{wc.study}.json"] * waits(wc),
         runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),
         states=lambda wc: each(f"{RUN}/state.pt", cells_of(wc)),
         plans=lambda wc: each(PLAN, cells_of(wc)),
