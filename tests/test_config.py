@@ -430,7 +430,9 @@ def test_every_printed_accuracy_is_a_percentage():
 
 def test_the_study_explained_in_the_readme_can_be_run(load):
     blocks = (ROOT / "studies/README.md").read_text().split("```yaml\n")[1:]
-    study, paper = (yaml.safe_load(block.split("```")[0]) for block in blocks)
+    study, paper, search = (yaml.safe_load(block.split("```")[0]) for block in blocks)
     assert load(**study).methods == ("dp_fedavg", "feddpa")
     matching = {"dataset": "cifar10", "model": {"name": "cnn_cifar"}, "partition": {"kind": "iid", "clients": 10}, "axes": {}}
     assert {row.paper_value for row in load(**{**study, **matching, **paper}).rows} == {60.97, 61.55}
+    load(**{**study, **search})
+    assert str(config.load_outline("good")).startswith("24 cells after a search of 48, ")
