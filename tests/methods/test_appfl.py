@@ -1,0 +1,212 @@
+"""APPFL: two rounds against an independent NumPy program, bounds inside training, personal layers, and what it reduces to."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import numpy_mlp
+from pflpipe import cells, federated, methods, models, privacy
+from pflpipe.errors import ConfigError
+from pflpipe.methods import appfl as module
+from simulations import plan, simulation
+
+PAPER = module.ABOUT.paper_departures
+BACKENDS = ["loop", "vmap"]
+BODY = ("fc1.weight", "fc1.bias")
+LR, EPOCHS = 0.3, 2
+STEP_BOUND, CLIP = 0.8, 0.4
+
+
+def laplace(**changes):
+    return plan(mechanism="laplace", norm=1, **changes)
+
+
+def bounded_descent(w, steps):
+    """SGD whose every step is shortened to the L1 length STEP_BOUND, all parameters together; and which steps were."""
+    shortened = []
+    for x, y in steps:
+        change = {name: -LR * slope for name, slope in numpy_mlp.gradient(w, x, y).items()}
+        length = sum(abs(value).sum() for value in change.values())
+        w = {name: w[name] + value * min(1.0, STEP_BOUND / length) for name, value in change.items()}
+        shortened.append(length > STEP_BOUND)
+    return w, shortened
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("profile", ["paper", "strict, laplace", "strict, gaussian"])
+def test_two_golden_rounds(profile, backend):
+    make = plan if profile.endswith("gaussian") else laplace
+    world = simulation(
+        "appfl",
+        plan=make(noise_multiplier=0.0, clip_norm=STEP_BOUND * EPOCHS if profile == "paper" else CLIP, rounds=2),
+        backend=backend,
+        departures=PAPER if profile == "paper" else (),
+        lr=LR,
+        local_epochs=EPOCHS,
+    )
+    begun = federated.start(world)
+    w_global = {name: value.numpy() for name, value in begun.params.items()}
+    heads = [{name: w_global[name] for name in numpy_mlp.HEAD} for _ in range(4)]
+    shortened = []
+    for round in range(2):
+        messages = []
+        for client in range(4):
+            begin, steps = w_global | heads[client], numpy_mlp.steps(world, client, round, "train")
+            if profile == "paper":
+                end, bites = bounded_descent(begin, steps)
+                message = {name: end[name] - w_global[name] for name in BODY}
+            else:
+                end = numpy_mlp.descend(begin, steps, numpy_mlp.gradient, lr=LR)
+                message = {name: end[name] - w_global[name] for name in BODY}
+                order = 1 if profile.endswith("laplace") else 2
+                length = np.linalg.norm(np.concatenate([value.ravel() for value in message.values()]), order)
+                message = {name: value * min(1.0, CLIP / length) for name, value in message.items()}
+                bites = [length > CLIP]
+            shortened += bites
+            messages.append(message)
+            heads[client] = {name: end[name] for name in numpy_mlp.HEAD}
+        w_global = w_global | {name: w_global[name] + sum(message[name] for message in messages) / 4 for name in BODY}
+    assert 0 < sum(shortened) < len(shortened)
+    done = federated.run(world, begun)
+    for name, value in w_global.items():
+        np.testing.assert_allclose(done.params[name].numpy(), value, rtol=1e-10, atol=1e-13)
+    for name in numpy_mlp.HEAD:
+        expected = np.stack([head[name] for head in heads])
+        np.testing.assert_allclose(done.states[name].numpy(), expected, rtol=1e-10, atol=1e-13)
+
+
+def uploads_of(world):
+    """The uploads of the first round, as the mechanism gets them."""
+    sent = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = privacy.release
+        patch.setattr(privacy, "release", lambda *args: sent.append(args[1]) or original(*args))
+        federated.one_round(world, federated.start(world))
+    return sent[0]
+
+
+@pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
+@pytest.mark.parametrize(
+    ("layers", "shared"),
+    [("head", BODY), ("fc1", numpy_mlp.HEAD), ("", (*BODY, *numpy_mlp.HEAD)), (" fc , ", numpy_mlp.HEAD)],
+)
+def test_personal_layers_are_never_sent_and_always_kept(layers, shared, departures):
+    world = simulation("appfl", {"personal_layers": layers}, departures=departures, lr=0.0)
+    begun = federated.start(world)
+    assert set(begun.states) == set(begun.params) - set(shared)
+    begun.states = {name: value + 100.0 for name, value in begun.states.items()}
+    sent = uploads_of(world)
+    assert set(sent.update) == set(shared)
+    assert sent.side == {}
+    assert not any(value.any() for value in sent.update.values())  # without learning nothing of a private value shows
+
+
+def test_published_clip_value_over_epochs_bounds_every_step_and_not_the_round():
+    """Two epochs of one example each: two steps, so clip_value in all; nine examples make six steps, three times as much."""
+    world = simulation("appfl", {"personal_layers": ""}, plan=laplace(clip_norm=0.06), departures=PAPER, lr=5.0)
+    lengths = sum(value.abs().reshape(4, -1).sum(1) for value in uploads_of(world).update.values())
+    limits = 0.06 / 2 * torch.tensor([6.0, 2.0, 2.0, 4.0], dtype=torch.float64)
+    assert (lengths <= limits * (1 + 1e-9)).all()
+    assert lengths[0] > 0.06 * 1.5  # more than the clip value: no bound on what a client sends
+
+
+def test_the_certified_laplace_release_is_bounded_in_l1():
+    world = simulation("appfl", plan=laplace(noise_multiplier=0.0, clip_norm=0.01, rounds=1))
+    begun = federated.start(world)
+    before = begun.params
+    done = federated.run(world, begun)
+    moved = sum((done.params[name] - before[name]).abs().sum().item() for name in before)
+    assert 0 < moved <= 0.01 * (1 + 1e-6)
+    assert done.rows[0]["fraction_clipped"] == 1
+
+
+@pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
+def test_the_noise_is_that_of_the_plans_mechanism(departures):
+    world = simulation("appfl", plan=laplace(noise_multiplier=50.0, clip_norm=0.2, rounds=200), lr=0.0, departures=departures)
+    steps = []
+    federated.run(world, federated.start(world), lambda progress: steps.append(progress.params["fc1.weight"]))
+    noise = torch.stack(steps).diff(dim=0) / (0.2 * 50.0 / 4)
+    assert noise.abs().mean().item() == pytest.approx(1, rel=5 / math.sqrt(noise.numel()))  # Laplace: E|x| = b
+    assert noise.square().mean().item() == pytest.approx(2, rel=5 * math.sqrt(5 / noise.numel()))
+
+
+# Reductions
+
+
+def finished(world):
+    return federated.run(world, federated.start(world))
+
+
+def assert_same_run(one, other):
+    left, right = finished(one), finished(other)
+    for mine, theirs in ((left.params, right.params), (left.states, right.states)):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            torch.testing.assert_close(mine[name], theirs[name], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(("layers", "other"), [("", "dp_fedavg"), ("head", "fedper"), ("fc1", "lg_fedavg")])
+def test_it_is_what_its_personal_layers_make_of_it(layers, other, optimizer, backend):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+    assert_same_run(simulation("appfl", {"personal_layers": layers}, **settings), simulation(other, **settings))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_published_with_a_clip_value_that_nothing_reaches_it_is_dp_fedavg_without_clip(optimizer, backend):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "plan": plan(clip_norm=1e9, noise_multiplier=0.0)}
+    published = simulation("appfl", {"personal_layers": ""}, departures=PAPER, **settings)
+    assert_same_run(published, simulation("dp_fedavg", **settings))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_personal_model_is_the_end_of_one_more_local_pass(backend):
+    world = simulation("appfl", departures=PAPER, backend=backend)
+    done, everyone = finished(world), range(4)
+
+    def both(state, batches, others):
+        personal = world.method.personalize(done.params, done.server, state, batches, world.task)
+        upload, kept = world.method.local_update(done.params, done.server, state, batches, world.task)
+        return personal, {name: done.params[name] + value for name, value in upload.update.items()} | kept
+
+    personal, ends = world.run_clients(both, done.states, everyone, [world.work(client, done.round) for client in everyone])
+    for name, value in personal.items():
+        torch.testing.assert_close(value, ends[name], rtol=1e-12, atol=1e-15)
+
+
+# What a study may ask for
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ("hed", r"personal_layers; got 'hed'; expected the beginning of one of conv1, .*, head; did you mean 'head'\?"),
+        ("head, conv4", r"personal_layers; got 'conv4'"),
+        ("conv,fc,head", r"got 'conv,fc,head'; expected at least one layer left to share"),
+    ],
+)
+def test_layers_that_the_model_does_not_have_are_named(layers, message):
+    with pytest.raises(ConfigError, match=message):
+        methods.check_model("appfl", cells.Model("cnn_cifar"), {"personal_layers": layers})
+    world = simulation("appfl", {"personal_layers": layers}, model=cells.Model("cnn_cifar"), shape=(32, 32, 3))
+    with pytest.raises(ConfigError, match=message):
+        federated.start(world)
+
+
+@pytest.mark.parametrize("layers", ["", "head", "conv1,head", "fc", "conv, head"])
+def test_beginnings_of_layer_names_are_accepted(layers):
+    methods.check_model("appfl", cells.Model("cnn_cifar"), {"personal_layers": layers})
+    shapes = models.build(cells.Model("cnn_cifar"), (32, 32, 3), 10).shapes
+    kept = module.appfl(personal_layers=layers).check(shapes)
+    words = [word.strip() for word in layers.split(",") if word]
+    assert kept == tuple(name for name in shapes if any(name.startswith(word) for word in words))
+
+
+@pytest.mark.parametrize("value", [1, True, ["head"], None])
+def test_a_hyper_parameter_that_is_text_takes_nothing_else(value):
+    with pytest.raises(ConfigError, match=r"appfl.personal_layers; got .*; expected text"):
+        methods.check_hyperparameters("appfl", {"personal_layers": value})

@@ -1,0 +1,250 @@
+"""DP-FedSim: one round against an independent NumPy program, its thresholds, its weights, and what it is without them."""
+
+import numpy as np
+import pytest
+import torch
+
+import numpy_mlp
+from pflpipe import federated, privacy
+from pflpipe.methods import dp_fedsim as module
+from simulations import open_plan, plan, simulation
+
+PAPER = module.ABOUT.paper_departures
+BACKENDS = ["loop", "vmap"]
+LAYERS = {"fc1": ("fc1.weight", "fc1.bias"), "head": ("head.weight", "head.bias")}
+THRESHOLD, LR, CLIP = 0.3, 0.3, 0.02
+
+
+def numpy_client(x, y, w_global, w_local, steps, fisher_norm):
+    """Start and end of one client's round, from the paper without torch."""
+    fisher = {name: np.zeros_like(value) for name, value in w_local.items()}
+    for row in range(len(y)):
+        for name, slope in numpy_mlp.gradient(w_local, x[row : row + 1], y[row : row + 1]).items():
+            fisher[name] += slope**2 / len(y)
+    for names in LAYERS.values():
+        total = sum(fisher[name].sum() for name in names)
+        for name in names:
+            low, high = (fisher[name].min(), fisher[name].max()) if fisher_norm == "minmax" else (0.0, total)
+            fisher[name] = (fisher[name] - low) / (high - low)
+    start = {name: np.where(fisher[name] >= THRESHOLD, w_local[name], w_global[name]) for name in fisher}
+    return start, numpy_mlp.descend(start, steps, numpy_mlp.gradient, lr=LR)
+
+
+def flat(tree, layer):
+    return np.concatenate([tree[name].ravel() for name in LAYERS[layer]])
+
+
+def numpy_bounds(update):
+    rows = [flat(update, layer) for layer in LAYERS]
+    return [CLIP * (1 + row.std() / (abs(row.mean()) + 1e-8)) for row in rows]
+
+
+def numpy_shortened(update, bounds, epsilon):
+    """Eqs. 10-11; the release has no epsilon in its clips."""
+    result = {}
+    for (layer, names), bound in zip(LAYERS.items(), bounds, strict=True):
+        length = np.linalg.norm(flat(update, layer))
+        result |= {name: update[name] * min(1.0, bound / (length + epsilon)) for name in names}
+    return result
+
+
+def cosine(a, b):
+    return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("published", "similarity", "fisher_norm"),
+    [(True, "params", "minmax"), (True, "updates", "minmax"), (True, "params", "sum"), (False, "params", "minmax")],
+)
+def test_golden_round(backend, published, similarity, fisher_norm):
+    world = simulation(
+        "dp_fedsim",
+        {"threshold": THRESHOLD, "similarity": similarity, "fisher_norm": fisher_norm},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
+        backend=backend,
+        departures=PAPER if published else (),
+        lr=LR,
+    )
+    rng = np.random.default_rng(5)
+    begun = federated.start(world)
+    for name, value in begun.states.items():  # local models that differ from the global one, as in later rounds
+        begun.states[name] = value + torch.from_numpy(rng.normal(size=value.shape) * 0.3)
+    for name, value in begun.server.items():  # and a last released update
+        begun.server[name] = value + torch.from_numpy(rng.normal(size=value.shape))
+    w_global = {name: value.numpy() for name, value in begun.params.items()}
+    last = {name: value.numpy() for name, value in begun.server.items()}
+    ends, messages, alike, bites = [], [], [], []
+    for client, rows in enumerate(world.split.train):
+        x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+        w_local = {name: value[client].numpy() for name, value in begun.states.items()}
+        start, end = numpy_client(x, y, w_global, w_local, numpy_mlp.steps(world, client, 0, "train"), fisher_norm)
+        update = {name: end[name] - start[name] for name in end}
+        bounds = numpy_bounds(update)
+        bites += [np.linalg.norm(flat(update, layer)) > bound for layer, bound in zip(LAYERS, bounds, strict=True)]
+        message = numpy_shortened(update, bounds, 0.0 if published else 1e-8)
+        messages.append(message if published else numpy_mlp.clipped(message, CLIP))
+        if similarity == "updates":
+            alike.append(np.mean([cosine(flat(update, layer), flat(last, layer)) for layer in LAYERS]))
+        else:
+            moved = {name: w_global[name] + update[name] for name in update}
+            alike.append(np.mean([cosine(flat(moved, layer), flat(w_global, layer)) for layer in LAYERS]))
+        ends.append(end)
+    assert 0 < sum(bites) < len(bites)
+    alike = np.maximum(alike, 0) if published else np.ones(4)
+    assert (similarity == "updates") == (0 in alike)
+    done = federated.run(world, begun)
+    for name, value in w_global.items():
+        expected = value + sum(share * message[name] for share, message in zip(alike / alike.sum(), messages, strict=True))
+        np.testing.assert_allclose(done.params[name].numpy(), expected, rtol=1e-10, atol=1e-13)
+        np.testing.assert_allclose(done.states[name].numpy(), np.stack([end[name] for end in ends]), rtol=1e-10, atol=1e-13)
+
+
+def spied(world, monkeypatch):
+    """Run all rounds; return what was uploaded in each, and the progress."""
+    sent, original = [], privacy.release
+
+    def release(generator, uploads, *rest):
+        sent.append(uploads)
+        return original(generator, uploads, *rest)
+
+    monkeypatch.setattr(privacy, "release", release)
+    return sent, federated.run(world, federated.start(world))
+
+
+def test_thresholds_follow_the_spread_of_each_layer():
+    one = torch.ones(1, dtype=torch.float64)
+    update = {"a.weight": one, "a.bias": 3 * one, "b.weight": 2 * one, "b.bias": 2 * one}  # means 2 and 2, deviations 1 and 0
+    assert module.thresholds(update, 0.5).tolist() == pytest.approx([0.75, 0.5])
+    opposed = {"a.weight": one, "a.bias": -one, "b.weight": 0 * one}  # mean 0: next to no bound, the reason for its departure
+    assert module.thresholds(opposed, 0.5).tolist() == pytest.approx([5e7, 0.5])
+
+
+def test_mean_cosine_is_by_layer_and_alike_where_there_is_nothing_to_compare_with():
+    def tree(*rows):
+        return {f"{layer}.weight": torch.tensor(row) for layer, row in zip("abc", rows, strict=True)}
+
+    found = module.mean_cosine(tree([3.0, 4.0], [1.0, 0.0], [0.0, 0.0]), tree([4.0, 3.0], [0.0, 0.0], [1.0, 1.0]))
+    assert found.item() == pytest.approx((0.96 + 1 + 0) / 3)
+    found = module.mean_cosine(tree([1.0, 0.0], [1.0, 1.0], [0.0, 0.0]), tree([-2.0, 0.0], [5.0, 5.0], [0.0, 0.0]))
+    assert found.item() == pytest.approx((-1 + 1 + 1) / 3)
+
+
+def test_shares_of_a_layer_sum_to_one_so_that_two_coordinates_at_most_reach_the_default_threshold():
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"a.weight": (3, 2), "a.bias": (3,), "b.weight": (4,)}
+    for power in (1, 4, 16):
+        information = {name: torch.rand(*shape, generator=draw).pow(power) for name, shape in shapes.items()}
+        shares = module.layer_shares(information)
+        for row in module.by_layer(shares).values():
+            assert row.sum().item() == pytest.approx(1)
+            assert (row >= 0.4).sum() <= 2
+    assert not any(value.any() for value in module.layer_shares({"a.weight": torch.zeros(3)}).values())
+
+
+@pytest.mark.parametrize("agc", [True, False])
+@pytest.mark.parametrize("msa", [True, False])
+def test_the_published_version_sends_bounds_and_similarities_as_its_switches_say(agc, msa, monkeypatch):
+    world = simulation("dp_fedsim", {"agc": agc, "msa": msa}, departures=PAPER)
+    sent, _ = spied(world, monkeypatch)
+    for uploads in sent:
+        assert set(uploads.update) == set(world.network.shapes)
+        assert set(uploads.side) == {"bounds", "similarity"}
+        bounds, similarity = uploads.side["bounds"], uploads.side["similarity"]
+        assert bounds.shape == (4, 2)
+        assert bool((bounds > 0.5).all()) if agc else bool((bounds == 0.5).all())
+        assert bool((similarity < 1).all()) if msa else bool((similarity == 1).all())
+
+
+def test_the_certified_version_has_no_private_extras_and_knows_no_similarity(monkeypatch):
+    sent, done = spied(simulation("dp_fedsim", {"msa": True}), monkeypatch)
+    assert all(uploads.side == {} for uploads in sent)
+    without = simulation("dp_fedsim", {"msa": False})
+    same = federated.run(without, federated.start(without))
+    assert all(torch.equal(value, same.params[name]) for name, value in done.params.items())
+
+
+def test_agc_on_the_client_shortens_each_layer_to_its_threshold(monkeypatch):
+    adaptive, plain = (
+        spied(simulation("dp_fedsim", {"agc": agc}, plan=plan(clip_norm=CLIP, rounds=1)), monkeypatch)[0][0].update
+        for agc in (True, False)
+    )
+    shortened = 0
+    for client in range(4):
+        raw = {name: value[client].numpy() for name, value in plain.items()}
+        expected = numpy_shortened(raw, numpy_bounds(raw), 1e-8)
+        for name, value in expected.items():
+            np.testing.assert_allclose(adaptive[name][client].numpy(), value, rtol=1e-10, atol=1e-13)
+            shortened += not np.allclose(value, raw[name])
+    assert 0 < shortened < 16
+
+
+def test_update_directions_are_compared_with_the_last_release_and_nobody_is_preferred_before_there_is_one(monkeypatch):
+    world = simulation("dp_fedsim", {"similarity": "updates"}, departures=PAPER)
+    models = [federated.start(world).params]
+    original, sent = privacy.release, []
+    monkeypatch.setattr(privacy, "release", lambda *args: sent.append(args[1].side["similarity"]) or original(*args))
+    done = federated.run(world, federated.start(world), lambda progress: models.append(progress.params))
+    assert sent[0].tolist() == [1, 1, 1, 1]
+    assert all(len(set(similarity.tolist())) == 4 for similarity in sent[1:])
+    for name, value in done.server.items():
+        torch.testing.assert_close(value, models[-1][name] - models[-2][name])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_personal_model_is_the_end_of_one_more_local_pass(backend):
+    world = simulation("dp_fedsim", {"threshold": THRESHOLD}, backend=backend)
+    done = federated.run(world, federated.start(world))
+    method, everyone = world.method, range(world.plan.clients)
+
+    def both(state, batches, others):
+        personal = method.personalize(done.params, done.server, state, batches, world.task)
+        return personal, method.local_update(done.params, done.server, state, batches, world.task)[1]
+
+    personal, ends = world.run_clients(both, done.states, everyone, [world.work(client, done.round) for client in everyone])
+    for name, value in personal.items():
+        assert torch.equal(value, ends[name])
+        assert not torch.equal(value, done.states[name])
+
+
+def test_threshold_zero_keeps_the_whole_model_local():
+    noisy, quiet = (
+        federated.run(world, federated.start(world))
+        for world in (simulation("dp_fedsim", {"threshold": 0.0}, plan=plan(noise_multiplier=n)) for n in (100.0, 0.0))
+    )
+    assert all(torch.equal(noisy.states[name], quiet.states[name]) for name in quiet.states)
+
+
+# Reductions
+
+
+def assert_same_run(one, other):
+    left, right = (federated.run(world, federated.start(world)).params for world in (one, other))
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("fisher_norm", ["minmax", "sum"])
+def test_with_nothing_personal_and_no_adaptive_clip_it_is_dp_fedavg(backend, optimizer, fisher_norm):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+    plain = {"threshold": 1.5, "agc": False, "fisher_norm": fisher_norm}
+    assert_same_run(simulation("dp_fedsim", plain, **settings), simulation("dp_fedavg", **settings))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_published_without_its_parts_it_is_dp_fedavg_clipped_by_layers(backend, optimizer):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "plan": plan(clip_norm=0.05)}
+    plain = simulation("dp_fedsim", {"threshold": 1.5, "agc": False, "msa": False}, departures=PAPER, **settings)
+    by_layer = simulation("dp_fedavg", departures=("per_layer_clip_unscaled", "noise_per_participant"), **settings)
+    assert_same_run(plain, by_layer)
+
+
+@pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
+@pytest.mark.parametrize("agc", [True, False])
+def test_without_a_mechanism_nothing_is_shortened(departures, agc):
+    hyperparameters = {"threshold": 1.5, "agc": agc, "msa": False}
+    free = simulation("dp_fedsim", hyperparameters, plan=open_plan(), departures=departures)
+    assert_same_run(free, simulation("dp_fedavg", plan=open_plan()))
