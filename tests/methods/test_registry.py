@@ -3,8 +3,8 @@
 import pytest
 
 from pflpipe import methods
-from pflpipe.errors import ConfigError
 from pflpipe.departures import DEPARTURES
+from pflpipe.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", methods.NAMES)
