@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,25 @@ def test_a_broken_study_that_nobody_asks_for_is_not_looked_at(project, monkeypat
     (project / "studies/broken.yaml").write_text("title: [")
     assert run(monkeypatch, "validate") == 0
     assert run(monkeypatch, "validate", "--study", "broken") == 2
+
+
+def test_methods_tells_the_claim_and_the_departures_of_each_profile(monkeypatch, capsys):
+    from pflpipe import methods
+
+    assert run(monkeypatch, "methods") == 0
+    blocks = dict(re.findall(r"^(\w+): (.*?)(?=^\w|\Z)", capsys.readouterr().out, flags=re.M | re.S))
+    assert tuple(blocks) == methods.NAMES
+    for name, block in blocks.items():
+        found = dict(re.findall(r"^    profile ([\w, ]+): (.*)$", block, flags=re.M))
+        about = methods.info(name).about
+        official = [("paper, official code", ("paper", True))] if about.official_departures else []
+        profiles = dict([("strict", ("strict", False)), ("paper", ("paper", False)), *official])
+        assert found.keys() == profiles.keys()
+        for profile, line in found.items():
+            departures = methods.departures(name, *profiles[profile])
+            claim = "none" if not about.private else "nominal" if departures else "certified"
+            assert re.match(r"claim (\w+)", line)[1] == claim
+            assert set(line.partition("; departures ")[2].split(", ")) - {""} == set(departures)
 
 
 def test_methods_lists_every_method_with_its_defaults(monkeypatch, capsys):

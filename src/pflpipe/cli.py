@@ -70,17 +70,13 @@ def _methods(arguments: argparse.Namespace) -> None:
         entry = methods.info(name)
         about = entry.about
         print(f"{name}: {about.title} ({about.paper})")
-        for words, found in {
-            "departures": about.departures,
-            "profile paper": about.paper_departures,
-            "official code": about.official_departures,
-        }.items():
-            if found:
-                print(f"    {words}: {', '.join(found)}")
-        if not about.private:
-            print("    claim: none (no privacy asked)")
-        elif not about.departures + about.paper_departures:
-            print("    claim: certified in both profiles")
+        paper = about.departures + about.paper_departures
+        profiles = {"strict": about.departures, "paper": paper, "paper, official code": paper + about.official_departures}
+        if not about.official_departures:
+            del profiles["paper, official code"]
+        for profile, found in profiles.items():
+            claim = "none (no privacy asked)" if not about.private else "nominal" if found else "certified"
+            print(f"    profile {profile}: claim {claim}" + (f"; departures {', '.join(found)}" if found else ""))
         for key, parameter in entry.hyperparameters.items():
             print(f"    {key} = {parameter.default!r}")
 
