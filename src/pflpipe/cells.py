@@ -96,7 +96,7 @@ PATHS = frozenset({"dataset", "method", "profile"}) | {
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run. ``departures`` are the named steps that the certified mechanism lacks (privacy.py)."""
+    """One training run. ``departures`` are the named steps that the certified mechanism lacks (departures.py)."""
 
     dataset: str
     partition: Partition

@@ -73,16 +73,10 @@ OF_MESSAGES = frozenset(
 )
 """Departures under which every client's message carries noise of its own."""
 
-WITHOUT_JOINT_CLIP = frozenset(
-    {
-        "client_clip_weights",
-        "clip_in_training",
-        "data_dependent_clip",
-        "per_layer_clip_unscaled",
-        "per_tensor_clip",
-        "private_clamp",
-    }
-)
+SPLIT_CLIP = frozenset({"per_tensor_clip", "per_layer_clip_unscaled"})
+"""Departures that clip the parts of an update to C by themselves."""
+
+WITHOUT_JOINT_CLIP = SPLIT_CLIP | {"client_clip_weights", "clip_in_training", "data_dependent_clip", "private_clamp"}
 """Departures that put something else, or nothing, in the place of the joint clip."""
 
 _SIDE = {
@@ -164,7 +158,7 @@ def bounded(
         bounds = side["bounds"].nan_to_num(0, posinf=math.inf).clamp(min=0)
     elif "client_clip_weights" in departures:
         bounds = bounds * side["clip_weights"].nan_to_num(0).clamp(min=0).sqrt()
-    elif departures.isdisjoint({"per_tensor_clip", "per_layer_clip_unscaled"}):
+    elif departures.isdisjoint(SPLIT_CLIP):
         return result, changed
     result, shortened = clip_groups(result, parts, bounds, lead)
     return result, changed | shortened

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pflpipe import documents
+from pflpipe.cells import PATHS
 from pflpipe.errors import ConfigError, nearest
 
 BLOCKS = ("partition", "model", "training", "privacy")
@@ -80,11 +81,7 @@ def _check_search(document: dict[str, Any], file: str) -> None:
 
 
 def _known(hyperparameters: tuple[str, ...]) -> list[str]:
-    definitions = documents.schema("study")["$defs"]
-    known = [CASES, "dataset", "profile", "official_code", *(f"hyperparameters.{name}" for name in hyperparameters)]
-    for block in BLOCKS:
-        known += [block, *(f"{block}.{key}" for key in definitions[block]["properties"])]
-    return known
+    return [CASES, "official_code", *BLOCKS, *(PATHS - {"method"}), *(f"hyperparameters.{name}" for name in hyperparameters)]
 
 
 def _check_axes(axes: Mapping[str, list[Any]], place: str, known: list[str]) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pflpipe.cells import PATHS, Cell
+from pflpipe.cells import PATHS
 from pflpipe.errors import ConfigError, nearest
-from pflpipe.settings import condition_text, flatten, heading
+from pflpipe.settings import condition_text, describe, heading
 
 if TYPE_CHECKING:
     from pflpipe.config import Row
@@ -97,7 +97,7 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
     Raises:
         ConfigError: no run has all conditions, or different runs meet in one place.
     """
-    flat = [_describe(row.cell) for row in rows]
+    flat = [describe(row.cell) for row in rows]
     keys = [tuple(values.get(path, _ANY) for path in layout.columns) for values in flat]
     complete = list(dict.fromkeys(key for key in keys if _ANY not in key))
     # In the order of the file, but for columns that share their outer conditions: they stand side by side.
@@ -135,12 +135,6 @@ def _check_equal(one: dict[str, Any], other: dict[str, Any], row: Row, place: st
             f"{place}: different runs of {method} fall into one place",
             do=f"add to columns, or to variants of their own: {', '.join(differing)}",
         )
-
-
-def _describe(cell: Cell) -> dict[str, Any]:
-    values = {path: tuple(value) if isinstance(value, list) else value for path, value in flatten(cell.to_dict())}
-    public = cell.privacy.mechanism == "none"
-    return {path: value for path, value in values.items() if not (public and path.startswith("privacy."))}
 
 
 def _header(paths: Sequence[str], column: tuple[Any, ...], row: Row) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 from pflpipe import trees
 from pflpipe.accounting import checked_sizes, delta_of, epsilon, epsilon_local, epsilon_rdp
 from pflpipe.cells import Privacy
-from pflpipe.departures import OF_MESSAGES, check_departures, message_share
+from pflpipe.departures import OF_MESSAGES, SPLIT_CLIP, check_departures, message_share
 from pflpipe.errors import PrivacyError
 from pflpipe.privacy import Plan, public_cohort
 
@@ -33,9 +33,6 @@ WITHOUT_BOUND = {
     "raw_similarity_weights": "a client's raw model sets its weight and thereby that of all others",
 }
 """Departures under which no finite epsilon holds at any delta below 1, with the reason."""
-
-SPLIT_CLIP = frozenset({"per_tensor_clip", "per_layer_clip_unscaled"})
-"""Departures that clip the parts of an update by themselves."""
 
 
 def effective_plan(

@@ -10,6 +10,7 @@ from typing import Any
 from pflpipe import documents
 from pflpipe.cells import PATHS, Cell
 from pflpipe.errors import ConfigError, nearest
+from pflpipe.settings import flatten
 
 FILE = "paper_results.yaml"
 _PLACES = {"paper", "table"}
@@ -48,7 +49,8 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
         method = block["methods"].get(variant or cell.method, block["methods"].get(cell.method))
         if method is None:
             return None, None
-        ours = {field: _value(cell, path) for path, field in match.items()}
+        values = dict(flatten(cell.to_dict()))
+        ours = {field: values.get(path) for path, field in match.items()}
         found = [r for r in rows if r["method"] == method and all(_same(r.get(key), value) for key, value in ours.items())]
         if len(found) != 1:
             words = ", ".join(f"{key}={value}" for key, value in {"method": method, **ours}.items())
@@ -85,13 +87,6 @@ def _check_methods(named: dict[str, str], entries: list[dict[str, Any]], rows: l
             raise ConfigError(f"{place}: {name!r} is no method or variant of this study", do=nearest(name, ours))
         if method not in printed:
             raise ConfigError(f"{place}.{name}: the table has no method {method!r}", do=nearest(method, printed))
-
-
-def _value(cell: Cell, path: str) -> Any:
-    value: Any = cell.to_dict()
-    for key in path.split("."):
-        value = value.get(key)
-    return value
 
 
 def _same(printed: Any, ours: Any) -> bool:

@@ -102,7 +102,7 @@ def layout(study: Study) -> Layout:
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for index, row in enumerate(study.rows):
-        groups.setdefault((dataclasses.replace(row.cell, seed=0).id, row.variant or ""), []).append(index)
+        groups.setdefault((dataclasses.replace(row.cell, seed=0).id, row.variant), []).append(index)
     members = [study.rows[indices[0]] for indices in groups.values()]
     choices = [_choice(row) for row in members]
     chosen = {path for choice in choices for path in choice}
@@ -110,7 +110,7 @@ def layout(study: Study) -> Layout:
         {path: value for path, value in _describe(row.cell).items() if path not in choice}
         for row, choice in zip(members, choices, strict=True)
     ]
-    families = [(row.cell.method, row.variant or "", row.cell.profile, row.cell.official_code) for row in members]
+    families = [(row.cell.method, row.variant, row.cell.profile, row.cell.official_code) for row in members]
 
     facets, labelled, fixed = [], [], []
     shared: dict[str, Any] = {}
@@ -161,15 +161,22 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value
 
 
-def _describe(cell: Cell) -> dict[str, Any]:
-    # What may tell two settings apart, except the method's name, profile and budget. Conditions of a mechanism that a method
-    # does not have are left out; a hyper-parameter's list becomes a tuple, because values are compared in sets.
-    values = dict(flatten(cell.to_dict() | {"model": model_name(cell)}))
+def describe(cell: Cell) -> dict[str, Any]:
+    """Return dotted path -> value of what a run depends on, without conditions of a mechanism that its method does not have.
+
+    Lists become tuples, because values are compared in sets.
+    """
     return {
         path: tuple(value) if isinstance(value, list) else value
-        for path, value in values.items()
-        if path not in _ELSEWHERE and not (cell.privacy.mechanism == "none" and path.startswith("privacy."))
+        for path, value in flatten(cell.to_dict())
+        if not (cell.privacy.mechanism == "none" and path.startswith("privacy."))
     }
+
+
+def _describe(cell: Cell) -> dict[str, Any]:
+    # What may tell two settings apart, except the method's name, profile and budget; the model is one word.
+    values = {"model" if path.startswith("model.") else path: value for path, value in describe(cell).items()}
+    return {path: value for path, value in (values | {"model": model_name(cell)}).items() if path not in _ELSEWHERE}
 
 
 def _choice(row: Row) -> dict[str, Any]:

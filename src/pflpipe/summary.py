@@ -7,7 +7,7 @@ marked with its round, and rows compete for bold type only with rows of the same
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +213,7 @@ def _searches(study: Study, plan: Layout) -> Iterator[str]:
         yield "The choice itself reads accuracies without noise, which no ε covers."
 
 
-def _cost(study: Study, plan: Layout, labels: Iterable[str]) -> str:
+def _cost(study: Study, plan: Layout, labels: Collection[str]) -> str:
     """Return what the privacy of lines that were searched with as many runs each comes to when these runs are counted."""
     settings = [setting for setting in plan.settings if setting.label in labels]
     choices = [choice for setting in settings if (choice := study.rows[setting.indices[0]].chosen)]

@@ -1,5 +1,5 @@
-# results/searches/<study>.json: the hyper-parameters that a study's search chose on validation data. Only then are the study's own
-# runs known, hence a checkpoint. Studies without a search never ask for it.
+# results/searches/<study>.json: the hyper-parameters that a study's search chose on validation data. Only then are the study's
+# own runs known, hence a checkpoint. Studies without a search never ask for it.
 checkpoint choose:
     input:
         script=SCRIPTS / "choose.py",

@@ -129,7 +129,7 @@ def methods_of(wildcards):
 
 
 def files_of_study(study):
-    """Returns the files that say what a study is: its own, the printed numbers if it compares with them, its search's choice."""
+    """Returns the files that say what a study is: its own, the printed numbers if it has any beside it, its search's choice."""
     outline = answer(PROJECT.outline, study)
     printed = any(row.paper_metric for row in outline.everything.rows)
     return (

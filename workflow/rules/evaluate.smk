@@ -1,5 +1,5 @@
-# results/scores/<study>/<method>.csv: what every client gets out of the trained models, one row per cell and client. The runs of
-# a study's search are in <study>/search.
+# results/scores/<study>/<method>.csv: what every client gets out of the trained models, one row per cell and client. The runs
+# of a study's search are in <study>/search.
 rule evaluate:
     input:
         script=SCRIPTS / "evaluate.py",
