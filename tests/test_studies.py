@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from pflpipe import config
+from pflpipe.accounting import make_plan
 
 FOLDER = Path(__file__).resolve().parents[1] / "studies"
 NAMES = config.study_names(FOLDER)
@@ -38,3 +41,18 @@ def test_a_study_with_a_nominal_row_has_the_certified_version_beside_it() -> Non
         nominal = {row.cell.method for row in rows if row.cell.departures and row.cell.privacy.mechanism != "none"}
         certified = {row.cell.method for row in rows if not row.cell.departures}
         assert nominal <= certified, name
+
+
+def test_fedglp_adp_compares_its_noise_with_that_at_epsilon_6_of_the_same_accountant() -> None:
+    """Equation 11 is about one noise at two budgets; a fixed multiplier is the paper's, whose accountant is Renyi's."""
+    asked = set()
+    for name in NAMES:
+        if name.startswith("fedglp_adp") and name != "fedglp_adp_table6":  # that one measures seconds, in three rounds
+            cells = [row.cell for row in config.load_outline(name, FOLDER).everything.rows if row.cell.method == "fedglp_adp"]
+            asked |= {(cell.privacy, cell.training.rounds, cell.hyperparameters["sigma_0"]) for cell in cells}
+    assert {rounds for _, rounds, _ in asked} == {20, 40}
+    for privacy, rounds, sigma_0 in asked:
+        accountant = "rdp" if privacy.epsilon is None else privacy.accountant
+        six = dataclasses.replace(privacy, epsilon=6, noise_multiplier=None, accountant=accountant)
+        plan = make_plan(six, rounds=rounds, sample_rate=1.0, clients=10)
+        assert sigma_0 == pytest.approx(plan.noise_multiplier, abs=5e-4)
