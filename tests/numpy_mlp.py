@@ -1,4 +1,7 @@
-"""Rounds of federated learning on a multilayer perceptron with ReLU, by hand in NumPy: the slow twin of golden tests."""
+"""Rounds of federated learning on a multilayer perceptron with ReLU, by hand in NumPy: the slow twin of golden tests.
+
+Without hidden layers it is softmax regression.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,17 @@ def gradient(w, x, y):
         slopes |= {f"{layer}.weight": error.T @ z, f"{layer}.bias": error.sum(0)}
         error = (error @ w[f"{layer}.weight"]) * (z > 0)
     return {name: slopes[name] for name in w}
+
+
+def sharp(rho):
+    """Slope of sharpness-aware minimisation: the gradient at w + rho g / (|g|_2 + 1e-12), where g is the gradient at w."""
+
+    def slope(w, x, y):
+        g = gradient(w, x, y)
+        length = np.sqrt(sum((value**2).sum() for value in g.values()))
+        return gradient({name: w[name] + rho * g[name] / (length + 1e-12) for name in w}, x, y)
+
+    return slope
 
 
 def descend(w, steps, slope, *, lr, momentum=0.0, decay=0.0, names=None):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
-from pflpipe import cells, methods, models
+from pflpipe import cells, federated, methods, models, privacy
 from pflpipe.clients import Backend, Examples
+from pflpipe.federated import Progress
 from pflpipe.partition import Split
-from pflpipe.privacy import Plan
+from pflpipe.privacy import Plan, Released, Uploads
 from pflpipe.simulation import Simulation
+from pflpipe.trees import Tree
 
 CLASSES = 3
 SIZES = (9, 4, 1, 6)
@@ -85,3 +88,46 @@ def simulation(
         backend=backend,
         dtype=dtype,
     )
+
+
+def params_after(world: Simulation) -> Tree:
+    """Run all rounds and return the global model."""
+    return federated.run(world, federated.start(world)).params
+
+
+def assert_equal(left: Tree, right: Tree, tolerance: float = 1e-13) -> None:
+    """Compare two trees name by name, up to rounding; tolerance 0 asks for the same bits."""
+    assert left.keys() == right.keys()
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], rtol=tolerance, atol=tolerance)
+
+
+def personal_models(world: Simulation, progress: Progress) -> Tree:
+    """Return all clients' personal models, stacked ``[M, ...]``, as evaluation makes them after ``progress``."""
+
+    def hook(state: Tree, batches: Any, others: Any) -> Tree:
+        return world.method.personalize(progress.params, progress.server, state, batches, world.task)
+
+    everyone = range(world.plan.clients)
+    return world.run_clients(hook, progress.states, everyone, [world.work(client, progress.round) for client in everyone])
+
+
+def spied(world: Simulation) -> tuple[Progress, list[tuple[Uploads, Tree, Released]], list[tuple[Tree, Tree]]]:
+    """Run all rounds and listen at the mechanism.
+
+    Returns:
+        the end; for each round its uploads, scale and release; the model and the clients' states before the first round and
+        after every one.
+    """
+    seen: list[tuple[Uploads, Tree, Released]] = []
+    begun, release = federated.start(world), privacy.release
+    states = [(begun.params, begun.states)]
+
+    def spy(generator: Any, uploads: Uploads, present: Any, plan: Plan, scale: Tree, departures: Any) -> Released:
+        seen.append((uploads, scale, release(generator, uploads, present, plan, scale, departures)))
+        return seen[-1][2]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(privacy, "release", spy)
+        done = federated.run(world, begun, lambda progress: states.append((progress.params, progress.states)))
+    return done, seen, states

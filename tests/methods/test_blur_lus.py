@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from pflpipe import cells, federated, privacy, trees
-from simulations import plan, simulation
+import numpy_mlp
+from pflpipe import cells, federated, trees
+from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
 
 WEIGHT, KEEP, LR, CLIP = 0.8, 0.5, 0.3, 0.15
 LINEAR = cells.Model("mlp", ())
@@ -15,22 +16,17 @@ BACKENDS = ["loop", "vmap"]
 EVERYBODY = range(4)
 
 
-def numpy_gradient(x, y, w):
-    """Gradient of the mean cross-entropy of a linear softmax model {"head.weight": [K, D], "head.bias": [K]}."""
-    scores = np.exp(x @ w["head.weight"].T + w["head.bias"])
-    error = (scores / scores.sum(1, keepdims=True) - np.eye(len(w["head.bias"]))[y]) / len(y)
-    return {"head.weight": error.T @ x, "head.bias": error.sum(0)}
-
-
 def numpy_update(x, y, begin, steps, score):
-    """One client's sparse change of the model, whose only layer is the head."""
-    w = begin
-    for rows in steps:
-        slope = numpy_gradient(x[rows], y[rows], w)
+    """One client's sparse change of the model, whose only layer is the head; x and y are all its examples."""
+
+    def pulled(w, x, y):
+        slope = numpy_mlp.gradient(w, x, y)
         outside = sum(((w[k] - begin[k]) ** 2).sum() for k in w) > CLIP**2
-        w = {k: w[k] - LR * (slope[k] + WEIGHT * outside * (w[k] - begin[k])) for k in w}
+        return {k: slope[k] + WEIGHT * outside * (w[k] - begin[k]) for k in w}
+
+    w = numpy_mlp.descend(begin, steps, pulled, lr=LR)
     update = {k: w[k] - begin[k] for k in w}
-    slope = numpy_gradient(x, y, w)
+    slope = numpy_mlp.gradient(w, x, y)
     utility = {k: np.abs(update[k] * (slope[k] if score == "gradient" else 1.0)) for k in w}
     ranked = np.sort(np.concatenate([value.reshape(-1) for value in utility.values()]))[::-1]
     worst = ranked[math.ceil(KEEP * len(ranked)) - 1]
@@ -50,14 +46,12 @@ def test_golden_round(backend, score):
     )
     begun = federated.start(world)
     begin = {name: value.numpy() for name, value in begun.params.items()}
-    expected = {name: value.copy() for name, value in begin.items()}
+    sent = []
     for client, rows in enumerate(world.split.train):
-        cut = world.work(client, 0)["train"]
-        steps = [index[:count] - rows[0] for index, count in zip(cut.index, cut.count, strict=True)]
+        steps = numpy_mlp.steps(world, client, 0, "train")
         update = numpy_update(world.train.x[rows].numpy(), world.train.y[rows].numpy(), begin, steps, score)
-        length = np.sqrt(sum((value**2).sum() for value in update.values()))
-        for name, value in update.items():
-            expected[name] += value * min(1, CLIP / length) / 4
+        sent.append(numpy_mlp.clipped(update, CLIP))
+    expected = {name: value + sum(update[name] for update in sent) / 4 for name, value in begin.items()}
     done = federated.run(world, begun)
     assert done.rows[0]["fraction_clipped"] > 0
     for name in expected:
@@ -73,9 +67,7 @@ def test_without_penalty_and_sparsification_it_is_dp_fedavg(backend, optimizer, 
         simulation("blur_lus", {"weight": 0.0, "keep_ratio": 1.0, "score": score}, **settings),
         simulation("dp_fedavg", **settings),
     )
-    found, expected = (federated.run(world, federated.start(world)).params for world in worlds)
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-13, atol=1e-13)
+    assert_equal(*map(params_after, worlds))
 
 
 def first_update_norms(weight, clip_norm):
@@ -107,32 +99,19 @@ def test_long_local_training_ends_where_the_penalty_balances_the_loss(backend):
         local_epochs=300,
     )
     begun = federated.start(world)
-
-    def hook(state, batches, others):
-        return world.method.personalize(begun.params, begun.server, state, batches, world.task)
-
-    end = world.run_clients(hook, begun.states, [0], [world.work(0, 0)])
-    end = {name: value[0].numpy() for name, value in end.items()}
+    end = {name: value[0].numpy() for name, value in personal_models(world, begun).items()}
     change = {name: end[name] - value.numpy() for name, value in begun.params.items()}
     assert np.sqrt(sum((value**2).sum() for value in change.values())) > 2 * CLIP
     rows = world.split.train[0]
-    for name, slope in numpy_gradient(world.train.x[rows].numpy(), world.train.y[rows].numpy(), end).items():
+    for name, slope in numpy_mlp.gradient(end, world.train.x[rows].numpy(), world.train.y[rows].numpy()).items():
         np.testing.assert_allclose(slope, -WEIGHT * change[name], atol=1e-10)
 
 
 @pytest.mark.parametrize("score", ["gradient", "magnitude"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_each_layer_keeps_its_share_and_the_noise_is_dense(backend, score, monkeypatch):
-    seen, release = [], privacy.release
-
-    def spy(generator, uploads, *rest):
-        seen.append((uploads, release(generator, uploads, *rest)))
-        return seen[-1][1]
-
-    monkeypatch.setattr(privacy, "release", spy)
-    world = simulation("blur_lus", {"keep_ratio": 0.4, "score": score}, backend=backend)
-    federated.run(world, federated.start(world))
-    for uploads, released in seen:
+def test_each_layer_keeps_its_share_and_the_noise_is_dense(backend, score):
+    _, seen, _ = spied(simulation("blur_lus", {"keep_ratio": 0.4, "score": score}, backend=backend))
+    for uploads, _, released in seen:
         assert uploads.side == {}
         assert all((value != 0).all() for value in released.sum.values())
         for names in trees.layers(uploads.update).values():
@@ -147,10 +126,9 @@ def test_the_personal_model_has_the_penalty_and_keeps_every_entry(backend):
     whole = simulation("blur_lus", {"weight": WEIGHT, "keep_ratio": 1.0}, backend=backend)
     begun = federated.start(world)
 
-    def both(state, batches, others):
-        update = whole.method.local_update(begun.params, begun.server, state, batches, world.task)[0].update
-        return world.method.personalize(begun.params, begun.server, state, batches, world.task), update
+    def local_update(state, batches, others):
+        return whole.method.local_update(begun.params, begun.server, state, batches, world.task)[0].update
 
-    personal, update = world.run_clients(both, begun.states, EVERYBODY, [world.work(client, 0) for client in EVERYBODY])
-    for name, value in personal.items():
+    update = world.run_clients(local_update, begun.states, EVERYBODY, [world.work(client, 0) for client in EVERYBODY])
+    for name, value in personal_models(world, begun).items():
         torch.testing.assert_close(value, begun.params[name] + update[name], rtol=1e-12, atol=1e-14)

@@ -4,32 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from pflpipe import cells, federated, methods, privacy, trees
-from simulations import plan, simulation
+import numpy_mlp
+from pflpipe import cells, federated, methods, trees
+from simulations import params_after, personal_models, plan, simulation, spied
 
 RHO, LR, MOMENTUM, DECAY, CLIP = 0.5, 0.2, 0.5, 0.1, 0.3
 LINEAR = cells.Model("mlp", ())
 BACKENDS = ["loop", "vmap"]
 OFFICIAL = methods.departures("dp_fedsam", "paper", official_code=True)
-
-
-def numpy_update(x, y, begin, steps):
-    """One client's change of a linear softmax model {"head.weight": [K, D], "head.bias": [K]}: SAM with SGD, without torch."""
-
-    def gradient(w, rows):
-        scores = np.exp(x[rows] @ w["head.weight"].T + w["head.bias"])
-        error = scores / scores.sum(1, keepdims=True) - np.eye(len(w["head.bias"]))[y[rows]]
-        return {"head.weight": error.T @ x[rows] / len(rows), "head.bias": error.mean(0)}
-
-    w = {k: v.copy() for k, v in begin.items()}
-    speed = {k: np.zeros_like(v) for k, v in begin.items()}
-    for rows in steps:
-        slope = gradient(w, rows)
-        length = np.sqrt(sum((g**2).sum() for g in slope.values()))
-        slope = gradient({k: w[k] + RHO * slope[k] / (length + 1e-12) for k in w}, rows)
-        speed = {k: MOMENTUM * speed[k] + slope[k] + DECAY * w[k] for k in w}
-        w = {k: w[k] - LR * speed[k] for k in w}
-    return {k: w[k] - begin[k] for k in w}
 
 
 @pytest.mark.parametrize("departures", [(), OFFICIAL], ids=["strict", "official"])
@@ -50,15 +32,15 @@ def test_golden_round(backend, departures):
     begin = {name: value.numpy() for name, value in begun.params.items()}
     sizes = np.array([len(rows) for rows in world.split.train])
     weights = sizes / sizes.sum() if departures else np.full(len(sizes), 1 / len(sizes))
-    expected = {name: value.copy() for name, value in begin.items()}
-    for client, rows in enumerate(world.split.train):
-        cut = world.work(client, 0)["train"]
-        steps = [index[:count] - rows[0] for index, count in zip(cut.index, cut.count, strict=True)]
-        update = numpy_update(world.train.x[rows].numpy(), world.train.y[rows].numpy(), begin, steps)
-        joint = np.sqrt(sum((value**2).sum() for value in update.values()))
+    expected = dict(begin)
+    for client, weight in enumerate(weights):
+        steps = numpy_mlp.steps(world, client, 0, "train")
+        end = numpy_mlp.descend(begin, steps, numpy_mlp.sharp(RHO), lr=LR, momentum=MOMENTUM, decay=DECAY)
+        update = {name: end[name] - begin[name] for name in begin}
+        sent = numpy_mlp.clipped(update, CLIP)
         for name, value in update.items():
-            length = np.sqrt((value**2).sum()) if departures else joint
-            expected[name] += weights[client] * value * min(1, CLIP / length)
+            own = numpy_mlp.clipped({name: value}, CLIP)[name]
+            expected[name] = expected[name] + weight * (own if departures else sent[name])
     done = federated.run(world, begun)
     assert done.rows[0]["fraction_clipped"] > 0
     for name in expected:
@@ -70,23 +52,15 @@ def test_golden_round(backend, departures):
 def test_rho_zero_is_dp_fedavg(backend, optimizer):
     settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     worlds = simulation("dp_fedsam", {"rho": 0.0}, **settings), simulation("dp_fedavg", **settings)
-    found, expected = (federated.run(world, federated.start(world)).params for world in worlds)
+    found, expected = map(params_after, worlds)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("departures", [(), OFFICIAL], ids=["strict", "official"])
-def test_only_the_official_code_shows_sizes_to_the_server(departures, monkeypatch):
-    seen, release = [], privacy.release
-
-    def spy(generator, uploads, *rest):
-        seen.append(uploads)
-        return release(generator, uploads, *rest)
-
-    monkeypatch.setattr(privacy, "release", spy)
-    world = simulation("dp_fedsam", departures=departures)
-    done = federated.run(world, federated.start(world))
+def test_only_the_official_code_shows_sizes_to_the_server(departures):
+    done, seen, _ = spied(simulation("dp_fedsam", departures=departures))
     assert trees.is_finite(done.params)
-    for uploads in seen:
+    for uploads, _, _ in seen:
         assert {name: value.tolist() for name, value in uploads.side.items()} == ({"size": [9, 4, 1, 6]} if departures else {})
 
 
@@ -110,11 +84,10 @@ def test_the_personal_model_is_trained_with_the_same_steps(backend):
     done = federated.run(world, federated.start(world))
     everyone = range(world.plan.clients)
 
-    def both(state, batches, others):
-        update = world.method.local_update(done.params, done.server, state, batches, world.task)[0].update
-        return world.method.personalize(done.params, done.server, state, batches, world.task), update
+    def local_update(state, batches, others):
+        return world.method.local_update(done.params, done.server, state, batches, world.task)[0].update
 
-    personal, update = world.run_clients(both, done.states, everyone, [world.work(client, done.round) for client in everyone])
-    for name, value in personal.items():
+    update = world.run_clients(local_update, done.states, everyone, [world.work(client, done.round) for client in everyone])
+    for name, value in personal_models(world, done).items():
         torch.testing.assert_close(value, done.params[name] + update[name], rtol=1e-12, atol=1e-14)
         assert not torch.equal(value[0], done.params[name])

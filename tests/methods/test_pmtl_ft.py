@@ -2,34 +2,14 @@
 
 import numpy as np
 import pytest
-import torch
 
+import numpy_mlp
 from pflpipe import cells, federated
-from simulations import plan, simulation
+from simulations import assert_equal, personal_models, plan, simulation
 
 WEIGHT, LR, CLIP = 0.3, 0.2, 0.2
 LINEAR = cells.Model("mlp", ())
 BACKENDS = ["loop", "vmap"]
-EVERYBODY = range(4)
-
-
-def numpy_gradient(x, y, w):
-    """Gradient of the mean cross-entropy of a linear softmax model {"head.weight": [K, D], "head.bias": [K]}."""
-    scores = np.exp(x @ w["head.weight"].T + w["head.bias"])
-    error = (scores / scores.sum(1, keepdims=True) - np.eye(len(w["head.bias"]))[y]) / len(y)
-    return {"head.weight": error.T @ x, "head.bias": error.sum(0)}
-
-
-def own_examples(world, client):
-    rows = world.split.train[client]
-    return world.train.x[rows].numpy(), world.train.y[rows].numpy()
-
-
-def personal(world, done):
-    def hook(state, batches, others):
-        return world.method.personalize(done.params, done.server, state, batches, world.task)
-
-    return world.run_clients(hook, done.states, EVERYBODY, [world.work(client, done.round) for client in EVERYBODY])
 
 
 @pytest.mark.parametrize("detached", [False, True])
@@ -45,16 +25,14 @@ def test_golden_round(backend, detached):
     )
     begun = federated.start(world)
     begin = {name: value.numpy() for name, value in begun.params.items()}
-    expected = {name: value.copy() for name, value in begin.items()}
-    for client in EVERYBODY:
-        (x, y), cut, w = own_examples(world, client), world.work(client, 0)["train"], begin
-        for index, count in zip(cut.index, cut.count, strict=True):
-            rows = index[:count] - world.split.train[client][0]
-            slope, pull = numpy_gradient(x[rows], y[rows], w), 0.0 if detached else 2 * WEIGHT
-            w = {name: w[name] - LR * (slope[name] + pull * (w[name] - begin[name])) for name in w}
-        length = np.sqrt(sum(((w[name] - begin[name]) ** 2).sum() for name in w))
-        for name in expected:
-            expected[name] += (w[name] - begin[name]) * min(1, CLIP / length) / 4
+
+    def pulled(w, x, y):
+        slope, pull = numpy_mlp.gradient(w, x, y), 0.0 if detached else 2 * WEIGHT
+        return {name: slope[name] + pull * (w[name] - begin[name]) for name in w}
+
+    ends = [numpy_mlp.descend(begin, numpy_mlp.steps(world, client, 0, "train"), pulled, lr=LR) for client in range(4)]
+    sent = [numpy_mlp.clipped({name: end[name] - begin[name] for name in begin}, CLIP) for end in ends]
+    expected = {name: value + sum(update[name] for update in sent) / 4 for name, value in begin.items()}
     done = federated.run(world, begun)
     assert 0 < done.rows[0]["fraction_clipped"] <= 1
     for name in expected:
@@ -71,10 +49,8 @@ def test_without_the_penalty_or_without_its_gradient_it_is_dp_fedavg_fb(backend,
     for penalty in ({"weight": 0.0}, {"weight": 3.0, "detached": True}):
         world = simulation("pmtl_ft", head | penalty, **settings)
         done = federated.run(world, federated.start(world))
-        models, others = personal(world, done), personal(plain, expected)
-        for name, value in expected.params.items():
-            torch.testing.assert_close(done.params[name], value, rtol=1e-13, atol=1e-13)
-            torch.testing.assert_close(models[name], others[name], rtol=1e-13, atol=1e-13)
+        assert_equal(done.params, expected.params)
+        assert_equal(personal_models(world, done), personal_models(plain, expected))
 
 
 def test_the_detached_penalty_still_counts_in_the_loss():
@@ -102,6 +78,6 @@ def test_long_local_training_ends_where_the_penalty_balances_the_loss(backend):
     begun = federated.start(world)
     begin = {name: value.numpy() for name, value in begun.params.items()}
     end = {name: value.numpy() for name, value in federated.run(world, begun).params.items()}
-    for name, slope in numpy_gradient(*own_examples(world, 0), end).items():
+    for name, slope in numpy_mlp.gradient(end, world.train.x[:9].numpy(), world.train.y[:9].numpy()).items():
         assert np.abs(end[name] - begin[name]).max() > 0.01
         np.testing.assert_allclose(slope, -2 * WEIGHT * (end[name] - begin[name]), atol=1e-10)
