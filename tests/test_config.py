@@ -204,6 +204,11 @@ def test_departures_come_from_the_method_and_its_profile(load):
     assert [cell.plan_needs_partition for cell in study.cells] == [False, True]
 
 
+def test_noise_that_is_given_departs_in_no_calibration():
+    cells = [cell for cell in config.load_study("feddpa_table2", ROOT / "studies").cells if cell.official_code]
+    assert {cell.departures for cell in cells} == {("data_size_weights", "update_against_global")}
+
+
 def test_default_hyper_parameters_are_part_of_the_cell(load):
     implicit, explicit = load(methods=[{"name": "feddpa"}]), load(methods=[{"name": "feddpa", "hyperparameters": {"tau": 0.4}}])
     assert ids(implicit) == ids(explicit)

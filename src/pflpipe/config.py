@@ -343,7 +343,7 @@ def _placed(place: str) -> Iterator[None]:
 def _cell(values: dict[str, Any], entry: dict[str, Any], place: str) -> Cell:
     """Build one cell from schema-checked values."""
     from pflpipe import methods
-    from pflpipe.departures import check_departures
+    from pflpipe.departures import OF_CALIBRATION, check_departures
 
     name = entry["name"]
     private = methods.info(name).about.private
@@ -359,11 +359,9 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], place: str) -> Cell:
         hyperparameters = methods.check_hyperparameters(name, values.get("hyperparameters", {}))
         departures = methods.departures(name, profile, official)
         check_departures(departures)
-    if (
-        "sample_level_calibration" in departures
-        and training.batch_size == 0
-        and values.get("privacy", {}).get("epsilon") is not None
-    ):
+    if values.get("privacy", {}).get("epsilon") is None:
+        departures = tuple(departure for departure in departures if departure not in OF_CALIBRATION)
+    if "sample_level_calibration" in departures and training.batch_size == 0:
         raise ConfigError(
             f"{place}: training.batch_size",
             got=0,

@@ -73,6 +73,9 @@ OF_MESSAGES = frozenset(
 )
 """Departures under which every client's message carries noise of its own."""
 
+OF_CALIBRATION = frozenset({"no_composition", "sample_level_calibration"})
+"""Departures of the way from an epsilon to the noise; a run whose multiplier is given has none of them."""
+
 SPLIT_CLIP = frozenset({"per_tensor_clip", "per_layer_clip_unscaled"})
 """Departures that clip the parts of an update to C by themselves."""
 
