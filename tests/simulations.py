@@ -112,15 +112,30 @@ def personal_models(world: Simulation, progress: Progress) -> Tree:
     return world.run_clients(hook, progress.states, everyone, [world.work(client, progress.round) for client in everyone])
 
 
-def spied(world: Simulation) -> tuple[Progress, list[tuple[Uploads, Tree, Released]], list[tuple[Tree, Tree]]]:
-    """Run all rounds and listen at the mechanism.
+def next_states(world: Simulation, progress: Progress) -> Tree:
+    """Return all clients' states, stacked ``[M, ...]``, as one more round of local work would leave them."""
+
+    def hook(state: Tree, batches: Any, others: Any) -> Tree:
+        return world.method.local_update(progress.params, progress.server, state, batches, world.task)[1]
+
+    everyone = range(world.plan.clients)
+    return world.run_clients(hook, progress.states, everyone, [world.work(client, progress.round) for client in everyone])
+
+
+def spied(
+    world: Simulation, begun: Progress | None = None
+) -> tuple[Progress, list[tuple[Uploads, Tree, Released]], list[tuple[Tree, Tree]]]:
+    """Run the rounds that are left and listen at the mechanism.
+
+    Args:
+        begun: where to begin, instead of the first round.
 
     Returns:
         the end; for each round its uploads, scale and release; the model and the clients' states before the first round and
         after every one.
     """
     seen: list[tuple[Uploads, Tree, Released]] = []
-    begun, release = federated.start(world), privacy.release
+    begun, release = begun or federated.start(world), privacy.release
     states = [(begun.params, begun.states)]
 
     def spy(generator: Any, uploads: Uploads, present: Any, plan: Plan, scale: Tree, departures: Any) -> Released:

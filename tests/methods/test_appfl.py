@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import numpy_mlp
-from pflpipe import cells, federated, methods, models, privacy
+from pflpipe import cells, federated, methods, models
 from pflpipe.errors import ConfigError
 from pflpipe.methods import appfl as module
-from simulations import plan, simulation
+from simulations import assert_equal, personal_models, plan, simulation, spied
 
 PAPER = module.ABOUT.paper_departures
 BACKENDS = ["loop", "vmap"]
@@ -77,16 +77,6 @@ def test_two_golden_rounds(profile, backend):
         np.testing.assert_allclose(done.states[name].numpy(), expected, rtol=1e-10, atol=1e-13)
 
 
-def uploads_of(world):
-    """The uploads of the first round, as the mechanism gets them."""
-    sent = []
-    with pytest.MonkeyPatch.context() as patch:
-        original = privacy.release
-        patch.setattr(privacy, "release", lambda *args: sent.append(args[1]) or original(*args))
-        federated.one_round(world, federated.start(world))
-    return sent[0]
-
-
 @pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
 @pytest.mark.parametrize(
     ("layers", "shared"),
@@ -97,7 +87,7 @@ def test_personal_layers_are_never_sent_and_always_kept(layers, shared, departur
     begun = federated.start(world)
     assert set(begun.states) == set(begun.params) - set(shared)
     begun.states = {name: value + 100.0 for name, value in begun.states.items()}
-    sent = uploads_of(world)
+    sent = spied(world, begun)[1][0][0]
     assert set(sent.update) == set(shared)
     assert sent.side == {}
     assert not any(value.any() for value in sent.update.values())  # without learning nothing of a private value shows
@@ -106,7 +96,7 @@ def test_personal_layers_are_never_sent_and_always_kept(layers, shared, departur
 def test_published_clip_value_over_epochs_bounds_every_step_and_not_the_round():
     """Two epochs of one example each: two steps, so clip_value in all; nine examples make six steps, three times as much."""
     world = simulation("appfl", {"personal_layers": ""}, plan=laplace(clip_norm=0.06), departures=PAPER, lr=5.0)
-    lengths = sum(value.abs().reshape(4, -1).sum(1) for value in uploads_of(world).update.values())
+    lengths = sum(value.abs().reshape(4, -1).sum(1) for value in spied(world)[1][0][0].update.values())
     limits = 0.06 / 2 * torch.tensor([6.0, 2.0, 2.0, 4.0], dtype=torch.float64)
     assert (lengths <= limits * (1 + 1e-9)).all()
     assert lengths[0] > 0.06 * 1.5  # more than the clip value: no bound on what a client sends
@@ -135,16 +125,10 @@ def test_the_noise_is_that_of_the_plans_mechanism(departures):
 # Reductions
 
 
-def finished(world):
-    return federated.run(world, federated.start(world))
-
-
 def assert_same_run(one, other):
-    left, right = finished(one), finished(other)
-    for mine, theirs in ((left.params, right.params), (left.states, right.states)):
-        assert mine.keys() == theirs.keys()
-        for name in mine:
-            torch.testing.assert_close(mine[name], theirs[name], rtol=1e-13, atol=1e-13)
+    left, right = (federated.run(world, federated.start(world)) for world in (one, other))
+    assert_equal(left.params, right.params)
+    assert_equal(left.states, right.states)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -166,15 +150,14 @@ def test_published_with_a_clip_value_that_nothing_reaches_it_is_dp_fedavg_withou
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_personal_model_is_the_end_of_one_more_local_pass(backend):
     world = simulation("appfl", departures=PAPER, backend=backend)
-    done, everyone = finished(world), range(4)
+    done, everyone = federated.run(world, federated.start(world)), range(4)
 
-    def both(state, batches, others):
-        personal = world.method.personalize(done.params, done.server, state, batches, world.task)
+    def local_pass(state, batches, others):
         upload, kept = world.method.local_update(done.params, done.server, state, batches, world.task)
-        return personal, {name: done.params[name] + value for name, value in upload.update.items()} | kept
+        return {name: done.params[name] + value for name, value in upload.update.items()} | kept
 
-    personal, ends = world.run_clients(both, done.states, everyone, [world.work(client, done.round) for client in everyone])
-    for name, value in personal.items():
+    ends = world.run_clients(local_pass, done.states, everyone, [world.work(client, done.round) for client in everyone])
+    for name, value in personal_models(world, done).items():
         torch.testing.assert_close(value, ends[name], rtol=1e-12, atol=1e-15)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import numpy_mlp
 from pflpipe import federated
-from simulations import plan, simulation
+from simulations import personal_models, plan, simulation
 
 LR, CLIP = 0.2, 0.3
 HEAD_PHASE = {"head_epochs": 3, "head_lr": 0.1, "head_momentum": 0.6, "head_weight_decay": 0.05}
@@ -48,11 +48,6 @@ def test_golden_rounds(name, backend):
         np.testing.assert_allclose(done.params[key].numpy(), body[key], rtol=1e-10, atol=1e-13)
     for key, value in done.states.items():
         np.testing.assert_allclose(value.numpy(), np.stack([head[key] for head in heads]), rtol=1e-10, atol=1e-13)
-
-    def hook(state, batches, others):
-        return world.method.personalize(done.params, done.server, state, batches, world.task)
-
-    personal = world.run_clients(hook, done.states, clients, [world.work(client, 2) for client in clients])
-    for key, value in personal.items():
+    for key, value in personal_models(world, done).items():
         expected = np.stack([with_head(client, 2)[key] for client in clients])
         np.testing.assert_allclose(value.numpy(), expected, rtol=1e-10, atol=1e-13)

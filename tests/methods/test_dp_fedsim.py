@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import numpy_mlp
-from pflpipe import federated, privacy
+from pflpipe import federated
 from pflpipe.methods import dp_fedsim as module
-from simulations import open_plan, plan, simulation
+from simulations import assert_equal, next_states, open_plan, params_after, personal_models, plan, simulation, spied
 
 PAPER = module.ABOUT.paper_departures
 BACKENDS = ["loop", "vmap"]
@@ -100,18 +100,6 @@ def test_golden_round(backend, published, similarity, fisher_norm):
         np.testing.assert_allclose(done.states[name].numpy(), np.stack([end[name] for end in ends]), rtol=1e-10, atol=1e-13)
 
 
-def spied(world, monkeypatch):
-    """Run all rounds; return what was uploaded in each, and the progress."""
-    sent, original = [], privacy.release
-
-    def release(generator, uploads, *rest):
-        sent.append(uploads)
-        return original(generator, uploads, *rest)
-
-    monkeypatch.setattr(privacy, "release", release)
-    return sent, federated.run(world, federated.start(world))
-
-
 def test_thresholds_follow_the_spread_of_each_layer():
     one = torch.ones(1, dtype=torch.float64)
     update = {"a.weight": one, "a.bias": 3 * one, "b.weight": 2 * one, "b.bias": 2 * one}  # means 2 and 2, deviations 1 and 0
@@ -144,10 +132,9 @@ def test_shares_of_a_layer_sum_to_one_so_that_two_coordinates_at_most_reach_the_
 
 @pytest.mark.parametrize("agc", [True, False])
 @pytest.mark.parametrize("msa", [True, False])
-def test_the_published_version_sends_bounds_and_similarities_as_its_switches_say(agc, msa, monkeypatch):
+def test_the_published_version_sends_bounds_and_similarities_as_its_switches_say(agc, msa):
     world = simulation("dp_fedsim", {"agc": agc, "msa": msa}, departures=PAPER)
-    sent, _ = spied(world, monkeypatch)
-    for uploads in sent:
+    for uploads, _, _ in spied(world)[1]:
         assert set(uploads.update) == set(world.network.shapes)
         assert set(uploads.side) == {"bounds", "similarity"}
         bounds, similarity = uploads.side["bounds"], uploads.side["similarity"]
@@ -156,17 +143,15 @@ def test_the_published_version_sends_bounds_and_similarities_as_its_switches_say
         assert bool((similarity < 1).all()) if msa else bool((similarity == 1).all())
 
 
-def test_the_certified_version_has_no_private_extras_and_knows_no_similarity(monkeypatch):
-    sent, done = spied(simulation("dp_fedsim", {"msa": True}), monkeypatch)
-    assert all(uploads.side == {} for uploads in sent)
-    without = simulation("dp_fedsim", {"msa": False})
-    same = federated.run(without, federated.start(without))
-    assert all(torch.equal(value, same.params[name]) for name, value in done.params.items())
+def test_the_certified_version_has_no_private_extras_and_knows_no_similarity():
+    done, seen, _ = spied(simulation("dp_fedsim", {"msa": True}))
+    assert all(uploads.side == {} for uploads, _, _ in seen)
+    assert_equal(done.params, params_after(simulation("dp_fedsim", {"msa": False})), 0)
 
 
-def test_agc_on_the_client_shortens_each_layer_to_its_threshold(monkeypatch):
+def test_agc_on_the_client_shortens_each_layer_to_its_threshold():
     adaptive, plain = (
-        spied(simulation("dp_fedsim", {"agc": agc}, plan=plan(clip_norm=CLIP, rounds=1)), monkeypatch)[0][0].update
+        spied(simulation("dp_fedsim", {"agc": agc}, plan=plan(clip_norm=CLIP, rounds=1)))[1][0][0].update
         for agc in (True, False)
     )
     shortened = 0
@@ -179,30 +164,22 @@ def test_agc_on_the_client_shortens_each_layer_to_its_threshold(monkeypatch):
     assert 0 < shortened < 16
 
 
-def test_update_directions_are_compared_with_the_last_release_and_nobody_is_preferred_before_there_is_one(monkeypatch):
+def test_update_directions_are_compared_with_the_last_release_and_nobody_is_preferred_before_there_is_one():
     world = simulation("dp_fedsim", {"similarity": "updates"}, departures=PAPER)
-    models = [federated.start(world).params]
-    original, sent = privacy.release, []
-    monkeypatch.setattr(privacy, "release", lambda *args: sent.append(args[1].side["similarity"]) or original(*args))
-    done = federated.run(world, federated.start(world), lambda progress: models.append(progress.params))
+    done, seen, models = spied(world)
+    sent = [uploads.side["similarity"] for uploads, _, _ in seen]
     assert sent[0].tolist() == [1, 1, 1, 1]
     assert all(len(set(similarity.tolist())) == 4 for similarity in sent[1:])
     for name, value in done.server.items():
-        torch.testing.assert_close(value, models[-1][name] - models[-2][name])
+        torch.testing.assert_close(value, models[-1][0][name] - models[-2][0][name])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_personal_model_is_the_end_of_one_more_local_pass(backend):
     world = simulation("dp_fedsim", {"threshold": THRESHOLD}, backend=backend)
     done = federated.run(world, federated.start(world))
-    method, everyone = world.method, range(world.plan.clients)
-
-    def both(state, batches, others):
-        personal = method.personalize(done.params, done.server, state, batches, world.task)
-        return personal, method.local_update(done.params, done.server, state, batches, world.task)[1]
-
-    personal, ends = world.run_clients(both, done.states, everyone, [world.work(client, done.round) for client in everyone])
-    for name, value in personal.items():
+    ends = next_states(world, done)
+    for name, value in personal_models(world, done).items():
         assert torch.equal(value, ends[name])
         assert not torch.equal(value, done.states[name])
 
@@ -218,19 +195,13 @@ def test_threshold_zero_keeps_the_whole_model_local():
 # Reductions
 
 
-def assert_same_run(one, other):
-    left, right = (federated.run(world, federated.start(world)).params for world in (one, other))
-    for name in left:
-        torch.testing.assert_close(left[name], right[name], rtol=1e-13, atol=1e-13)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("fisher_norm", ["minmax", "sum"])
 def test_with_nothing_personal_and_no_adaptive_clip_it_is_dp_fedavg(backend, optimizer, fisher_norm):
     settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
     plain = {"threshold": 1.5, "agc": False, "fisher_norm": fisher_norm}
-    assert_same_run(simulation("dp_fedsim", plain, **settings), simulation("dp_fedavg", **settings))
+    assert_equal(params_after(simulation("dp_fedsim", plain, **settings)), params_after(simulation("dp_fedavg", **settings)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -239,7 +210,7 @@ def test_published_without_its_parts_it_is_dp_fedavg_clipped_by_layers(backend, 
     settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "plan": plan(clip_norm=0.05)}
     plain = simulation("dp_fedsim", {"threshold": 1.5, "agc": False, "msa": False}, departures=PAPER, **settings)
     by_layer = simulation("dp_fedavg", departures=("per_layer_clip_unscaled", "noise_per_participant"), **settings)
-    assert_same_run(plain, by_layer)
+    assert_equal(params_after(plain), params_after(by_layer))
 
 
 @pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
@@ -247,4 +218,4 @@ def test_published_without_its_parts_it_is_dp_fedavg_clipped_by_layers(backend, 
 def test_without_a_mechanism_nothing_is_shortened(departures, agc):
     hyperparameters = {"threshold": 1.5, "agc": agc, "msa": False}
     free = simulation("dp_fedsim", hyperparameters, plan=open_plan(), departures=departures)
-    assert_same_run(free, simulation("dp_fedavg", plan=open_plan()))
+    assert_equal(params_after(free), params_after(simulation("dp_fedavg", plan=open_plan())))

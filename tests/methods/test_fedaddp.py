@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from pflpipe import cells, federated, methods, privacy, trees
-from simulations import plan, simulation
+from pflpipe import cells, federated, methods, trees
+from simulations import assert_equal, next_states, params_after, personal_models, plan, simulation, spied
 
 TAU, LAMBDA_1, LAMBDA_2, BETA, R_MIN, LR, CLIP = 0.3, 0.2, 0.4, 0.3, 0.02, 0.1, 2.0
 HYPERPARAMETERS = {"tau": TAU, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2, "beta": BETA, "r_min": R_MIN}
@@ -99,27 +99,11 @@ def test_golden_round(backend, departures):
     np.testing.assert_allclose(done.states["clip_total"].numpy(), totals, rtol=1e-10)
 
 
-def spied(world, monkeypatch):
-    """Run all rounds; return the final progress and, for each round, what lay before it, its uploads and its release."""
-    seen, release = [], privacy.release
-    begun = federated.start(world)
-    before = [(begun.params, begun.states)]
-
-    def spy(generator, uploads, present, plan, scale, departures):
-        seen.append((*before[-1], uploads, scale, release(generator, uploads, present, plan, scale, departures)))
-        return seen[-1][-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(privacy, "release", spy)
-        done = federated.run(world, begun, lambda progress: before.append((progress.params, progress.states)))
-    return done, seen, before
-
-
-def test_a_certified_upload_holds_shared_coordinates_alone_and_a_public_scale(monkeypatch):
+def test_a_certified_upload_holds_shared_coordinates_alone_and_a_public_scale():
     world = simulation("fedaddp", HYPERPARAMETERS, plan=plan(clip_norm=1e9))
-    _, seen, after = spied(world, monkeypatch)
+    _, seen, models = spied(world)
     zeros = 0
-    for (params, _, uploads, scale, _), (_, states) in zip(seen, after[1:], strict=True):
+    for (uploads, scale, _), (params, _), (_, states) in zip(seen, models[:-1], models[1:], strict=True):
         assert not uploads.side
         for name, update in uploads.update.items():
             torch.testing.assert_close(scale[name], BETA / 2 * params[name].abs() + R_MIN)
@@ -131,11 +115,11 @@ def test_a_certified_upload_holds_shared_coordinates_alone_and_a_public_scale(mo
     assert zeros > 0
 
 
-def test_the_papers_side_entries_are_centre_radius_and_size_of_the_trained_model(monkeypatch):
+def test_the_papers_side_entries_are_centre_radius_and_size_of_the_trained_model():
     world = simulation("fedaddp", HYPERPARAMETERS, departures=PAPER)
-    _, seen, after = spied(world, monkeypatch)
+    _, seen, models = spied(world)
     personal = False
-    for (params, states, uploads, scale, _), (_, new) in zip(seen, after[1:], strict=True):
+    for (uploads, scale, _), (params, states), (_, new) in zip(seen, models[:-1], models[1:], strict=True):
         names = list(params)
         assert not scale
         assert set(uploads.side) == {"size", *(f"{kind}.{name}" for kind in ("centre", "radius") for name in names)}
@@ -149,26 +133,17 @@ def test_the_papers_side_entries_are_centre_radius_and_size_of_the_trained_model
     assert personal
 
 
-def test_in_the_paper_every_message_carries_the_whole_noise_of_its_own_bounds(monkeypatch):
+def test_in_the_paper_every_message_carries_the_whole_noise_of_its_own_bounds():
     world = simulation("fedaddp", HYPERPARAMETERS, plan=plan(noise_multiplier=5.0, rounds=6), departures=PAPER)
-    _, seen, _ = spied(world, monkeypatch)
+    _, seen, _ = spied(world)
     units = []
-    for _, _, uploads, _, released in seen:
+    for uploads, _, released in seen:
         for name, update in uploads.update.items():
             centre, radius = uploads.side[f"centre.{name}"], uploads.side[f"radius.{name}"]
             noise = released.messages[name] - update.clamp(centre - radius, centre + radius)
             units.append((noise / (math.sqrt(4) * 5.0 * 2 * radius)).reshape(-1))  # four tensors
     units = torch.cat(units)
     assert abs(units.std().item() - 1) < 4 / math.sqrt(2 * units.numel())
-
-
-def params_after(world):
-    return federated.run(world, federated.start(world)).params
-
-
-def assert_equal(left, right):
-    for name in left:
-        torch.testing.assert_close(left[name], right[name], rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -216,13 +191,7 @@ def test_the_public_scale_is_finite_whatever_the_global_model_holds():
 def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters(backend):
     world = simulation("fedaddp", HYPERPARAMETERS, backend=backend)
     done = federated.run(world, federated.start(world))
-    method, everyone = world.method, range(world.plan.clients)
-
-    def both(state, batches, others):
-        personal = method.personalize(done.params, done.server, state, batches, world.task)
-        return personal, method.local_update(done.params, done.server, state, batches, world.task)[1]
-
-    personal, ends = world.run_clients(both, done.states, everyone, [world.work(client, done.round) for client in everyone])
-    for name, value in personal.items():
+    ends = next_states(world, done)
+    for name, value in personal_models(world, done).items():
         assert torch.equal(value, ends[f"local.{name}"])
         assert not torch.equal(value, done.states[f"local.{name}"])

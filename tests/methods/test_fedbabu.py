@@ -5,7 +5,7 @@ import pytest
 
 import numpy_mlp
 from pflpipe import evaluate, federated, methods
-from simulations import plan, simulation
+from simulations import personal_models, plan, simulation
 
 LR, CLIP = 0.2, 0.3
 HEAD_PHASE = {"head_epochs": 3, "head_lr": 0.1, "head_momentum": 0.6, "head_weight_decay": 0.05}
@@ -30,10 +30,7 @@ def test_golden_rounds(backend):
     for key, value in done.params.items():
         np.testing.assert_allclose(value.numpy(), w[key], rtol=1e-10, atol=1e-13)
 
-    def hook(state, batches, others):
-        return world.method.personalize(done.params, done.server, state, batches, world.task)
-
-    personal = world.run_clients(hook, done.states, clients, [world.work(client, 2) for client in clients])
+    personal = personal_models(world, done)
     for client in clients:
         steps = numpy_mlp.steps(world, client, 2, "head")
         expected = numpy_mlp.descend(w, steps, numpy_mlp.gradient, lr=0.1, momentum=0.6, decay=0.05, names=numpy_mlp.HEAD)

@@ -9,7 +9,7 @@ import torch
 from pflpipe import cells, federated, methods, privacy, trees
 from pflpipe.methods import Method, Upload
 from pflpipe.methods import fedglp_adp as module
-from simulations import plan, simulation
+from simulations import assert_equal, next_states, params_after, personal_models, plan, simulation, spied
 
 BETA, GAMMA, LAMBDA_1, LAMBDA_2, LR, CLIP = 0.5, 0.7, 0.3, 0.4, 0.3, 0.15
 BACKENDS = ["loop", "vmap"]
@@ -17,20 +17,6 @@ PAPER = methods.departures("fedglp_adp", "paper", official_code=False)
 PROFILES = pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
 LINEAR = cells.Model("mlp", ())
 PLAIN = {"beta": 0.0, "gamma": 0.0, "lambda_1": 0.0, "lambda_2": 0.0}
-
-
-def spied(world, monkeypatch):
-    """Run all rounds; return the final progress, each round's uploads, scale and release, and the states after each round."""
-    seen, states, release = [], [], privacy.release
-
-    def spy(generator, uploads, present, plan, scale, departures):
-        seen.append((uploads, scale, release(generator, uploads, present, plan, scale, departures)))
-        return seen[-1][-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(privacy, "release", spy)
-        done = federated.run(world, federated.start(world), lambda progress: states.append(progress.states))
-    return done, seen, states
 
 
 def numpy_run(w_global, clients, rounds, published, trend):
@@ -170,7 +156,7 @@ def test_the_threshold_is_at_most_one_whatever_the_noise():
 @PROFILES
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("fraction", "rounds"), [(0.3, 7), (0.5, 3), (1.0, 2)])
-def test_after_all_rounds_exactly_beta_of_each_layer_is_personal(departures, backend, fraction, rounds, monkeypatch):
+def test_after_all_rounds_exactly_beta_of_each_layer_is_personal(departures, backend, fraction, rounds):
     """Masks only grow, by counts that follow from the round alone: round(t beta d_l / T) after t rounds."""
     world = simulation(
         "fedglp_adp",
@@ -180,9 +166,9 @@ def test_after_all_rounds_exactly_beta_of_each_layer_is_personal(departures, bac
         departures=departures,
         dtype=torch.float32,
     )
-    _, _, states = spied(world, monkeypatch)
-    before = {name: torch.zeros_like(value) for name, value in states[0].items() if name.startswith("mask.")}
-    for done, state in enumerate(states, start=1):
+    states = [own for _, own in spied(world)[2]]
+    before = {name: value for name, value in states[0].items() if name.startswith("mask.")}
+    for done, state in enumerate(states[1:], start=1):
         for layer, size in (("fc1", 24), ("head", 15)):
             masks = [state[f"mask.{layer}.{part}"] for part in ("weight", "bias")]
             held = sum(mask.reshape(4, -1).sum(1) for mask in masks)
@@ -201,11 +187,10 @@ def test_a_client_that_is_drawn_less_often_keeps_fewer_personal_coordinates():
     assert held.tolist() == [round(count * 15 / 6) for count in drawn]
 
 
-def test_in_the_paper_new_personal_coordinates_are_those_of_the_largest_noised_entries(monkeypatch):
+def test_in_the_paper_new_personal_coordinates_are_those_of_the_largest_noised_entries():
     world = simulation("fedglp_adp", {"dynamic": False, "beta": 0.8}, plan=plan(noise_multiplier=20.0), departures=PAPER)
-    _, seen, states = spied(world, monkeypatch)
-    before = {name: torch.zeros_like(value) for name, value in states[0].items() if name.startswith("mask.")}
-    for (uploads, _, released), state in zip(seen, states, strict=True):
+    _, seen, models = spied(world)
+    for (uploads, _, released), (_, before), (_, state) in zip(seen, models[:-1], models[1:], strict=True):
         for names in trees.layers(released.messages).values():
             for client in range(4):
 
@@ -216,7 +201,6 @@ def test_in_the_paper_new_personal_coordinates_are_those_of_the_largest_noised_e
                 assert torch.equal(rows(uploads.side, "mask."), ~old), "the mask sent is this round's, not the next one's"
                 assert sent[new & ~old].min() > sent[~new].max()
                 assert not sent[old].any()
-        before = {name: state[name] for name in before}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -277,9 +261,9 @@ def test_the_first_norms_change_no_clip_weight(old):
 
 
 @PROFILES
-def test_the_layers_bounds_always_add_up_to_the_joint_bound(departures, monkeypatch):
+def test_the_layers_bounds_always_add_up_to_the_joint_bound(departures):
     world = simulation("fedglp_adp", {"gamma": 1.6}, plan=plan(rounds=6, clip_norm=CLIP), departures=departures)
-    done, seen, _ = spied(world, monkeypatch)
+    done, seen, _ = spied(world)
     shares = []
     for uploads, scale, released in seen:
         if departures:
@@ -321,15 +305,15 @@ def test_a_layer_without_shared_coordinates_is_no_division_by_zero():
 
 @PROFILES
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_nothing_personal_is_uploaded(departures, backend, monkeypatch):
+def test_nothing_personal_is_uploaded(departures, backend):
     world = simulation("fedglp_adp", {"dynamic": False, "beta": 0.6}, backend=backend, departures=departures)
-    _, seen, states = spied(world, monkeypatch)
+    _, seen, models = spied(world)
     names = set(world.network.shapes)
-    for round, (uploads, _, _) in enumerate(seen):
+    for round, ((uploads, _, _), (_, states)) in enumerate(zip(seen, models[:-1], strict=True)):
         assert set(uploads.update) == names
         assert set(uploads.side) == ({f"mask.{name}" for name in names} | {"clip_weights"} if departures else set())
         for name in names if round else ():
-            personal = states[round - 1][f"mask.{name}"]
+            personal = states[f"mask.{name}"]
             assert personal.any()
             assert not uploads.update[name][personal].any()
     assert any((uploads.update["fc1.weight"] != 0).any() for uploads, _, _ in seen)
@@ -363,15 +347,6 @@ def clipped_by_layer(published):
     return Method(local_update, scale=scale)
 
 
-def params_after(world):
-    return federated.run(world, federated.start(world)).params
-
-
-def assert_equal(left, right):
-    for name in left:
-        torch.testing.assert_close(left[name], right[name], rtol=1e-13, atol=1e-13)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @PROFILES
@@ -402,10 +377,10 @@ def test_reductions_to_dp_fedavg(backend, optimizer, hyperparameters, model):
     assert_equal(params_after(simulation("fedglp_adp", hyperparameters, **settings)), expected)
 
 
-def test_without_adaptive_clipping_the_papers_version_has_one_threshold_and_joint_noise(monkeypatch):
+def test_without_adaptive_clipping_the_papers_version_has_one_threshold_and_joint_noise():
     """Every layer is clipped to C / sqrt(L), and the noise of DP-FedAvg lies on every coordinate in the first round."""
     world = simulation("fedglp_adp", {"acndp": False}, plan=plan(rounds=1, noise_multiplier=1e3), departures=PAPER)
-    done, seen, _ = spied(world, monkeypatch)
+    done, seen, _ = spied(world)
     uploads, _, released = seen[0]
     assert uploads.side["clip_weights"].tolist() == [[0.5, 0.5]] * 4
     noise = torch.cat([value.reshape(-1) for value in released.messages.values()])
@@ -418,14 +393,8 @@ def test_without_adaptive_clipping_the_papers_version_has_one_threshold_and_join
 def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters(backend):
     world = simulation("fedglp_adp", {"dynamic": False}, backend=backend)
     done = federated.run(world, federated.start(world))
-    method, everyone = world.method, range(world.plan.clients)
-
-    def both(state, batches, others):
-        personal = method.personalize(done.params, done.server, state, batches, world.task)
-        return personal, method.local_update(done.params, done.server, state, batches, world.task)[1]
-
-    personal, ends = world.run_clients(both, done.states, everyone, [world.work(client, done.round) for client in everyone])
-    for name, value in personal.items():
+    ends = next_states(world, done)
+    for name, value in personal_models(world, done).items():
         assert torch.equal(value, ends[f"local.{name}"])
         assert not torch.equal(value, done.states[f"local.{name}"])
 

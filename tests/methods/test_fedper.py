@@ -5,7 +5,7 @@ import pytest
 
 import numpy_mlp
 from pflpipe import federated
-from simulations import plan, simulation
+from simulations import personal_models, plan, simulation
 
 LR, CLIP = 0.2, 0.3
 BODY = ("fc1.weight", "fc1.bias")
@@ -38,11 +38,6 @@ def test_golden_rounds(name, private, backend):
         np.testing.assert_allclose(value.numpy(), shared[key], rtol=1e-10, atol=1e-13)
     for key, value in done.states.items():
         np.testing.assert_allclose(value.numpy(), np.stack([tree[key] for tree in own]), rtol=1e-10, atol=1e-13)
-
-    def hook(state, batches, others):
-        return world.method.personalize(done.params, done.server, state, batches, world.task)
-
-    personal = world.run_clients(hook, done.states, clients, [world.work(client, 2) for client in clients])
-    for key, value in personal.items():
+    for key, value in personal_models(world, done).items():
         expected = np.stack([local_pass(client, 2)[key] for client in clients])
         np.testing.assert_allclose(value.numpy(), expected, rtol=1e-10, atol=1e-13)

@@ -1,12 +1,14 @@
 """PPSGD: a round against an independent NumPy program, its reduction to DP-FedAvg, and that own heads stay at home."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from pflpipe import federated, privacy
-from simulations import plan, simulation
+from pflpipe import federated
+from simulations import personal_models, plan, simulation, spied
 
 HEAD = {"head_epochs": 2, "head_lr": 0.3, "head_momentum": 0.5, "head_weight_decay": 0.1}
 LR, CLIP = 0.2, 0.2
@@ -54,13 +56,6 @@ def own_steps(rows):
     return [index[:count] for index, count in zip(rows.index, rows.count, strict=True)]
 
 
-def personal(world, progress):
-    def hook(state, batches, others):
-        return world.method.personalize(progress.params, progress.server, state, batches, world.task)
-
-    return world.run_clients(hook, progress.states, EVERYBODY, [world.work(client, progress.round) for client in EVERYBODY])
-
-
 def numpy_of(tree, *place):
     return {name: value[place].numpy() for name, value in tree.items()}
 
@@ -87,7 +82,7 @@ def test_golden_round_and_personal_model(backend):
             expected[name] += update[name] * min(1, CLIP / length) / 4
     done = federated.run(world, begun)
     assert done.rows[0]["fraction_clipped"] > 0
-    models = personal(world, done)
+    models = personal_models(world, done)
     for name in expected:
         np.testing.assert_allclose(done.params[name].numpy(), expected[name], rtol=1e-10, atol=1e-13)
     for client in EVERYBODY:
@@ -104,31 +99,23 @@ def test_with_frozen_own_heads_it_is_dp_fedavg_and_the_personal_model_is_the_rel
     settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     world, plain = simulation("ppsgd", {"head_lr": 0.0}, **settings), simulation("dp_fedavg", **settings)
     done, expected = (federated.run(each, federated.start(each)) for each in (world, plain))
-    models = personal(world, done)
+    models = personal_models(world, done)
     for name, value in expected.params.items():
         torch.testing.assert_close(done.params[name], value, rtol=1e-13, atol=1e-13)
         assert all(torch.equal(model, done.params[name]) for model in models[name])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_own_heads_never_leave_the_client(backend, monkeypatch):
+def test_own_heads_never_leave_the_client(backend):
     """With a global model that stands still (lr 0), all that clients learn is their own heads, and they upload zeros."""
-    seen, release = [], privacy.release
-
-    def spy(generator, uploads, *rest):
-        seen.append(uploads)
-        return release(generator, uploads, *rest)
-
-    monkeypatch.setattr(privacy, "release", spy)
     world = simulation("ppsgd", backend=backend, lr=0.0)
-    begun = federated.start(world)
-    assert set(begun.states) == {"head.weight", "head.bias"}
-    assert not any(value.any() for value in begun.states.values())
-    for _ in range(3):
-        before = begun.states["head.bias"]
-        federated.one_round(world, begun)
-        assert (begun.states["head.bias"] != before).any(1).all()
-    for uploads in seen:
+    _, seen, models = spied(world)
+    states = [own for _, own in models]
+    assert set(states[0]) == {"head.weight", "head.bias"}
+    assert not any(value.any() for value in states[0].values())
+    for before, after in itertools.pairwise(states):
+        assert (after["head.bias"] != before["head.bias"]).any(1).all()
+    for uploads, _, _ in seen:
         assert uploads.side == {}
         assert set(uploads.update) == set(world.network.shapes)
         assert not any(value.any() for value in uploads.update.values())
@@ -137,7 +124,7 @@ def test_own_heads_never_leave_the_client(backend, monkeypatch):
 def test_logits_of_the_personal_model_are_the_sum_of_both_heads():
     world = simulation("ppsgd", {"head_lr": 0.0})
     done = with_own_heads(federated.run(world, federated.start(world)))
-    models, x = personal(world, done), world.test.x
+    models, x = personal_models(world, done), world.test.x
     for client in EVERYBODY:
         found = world.network.apply({name: value[client] for name, value in models.items()}, x)
         own = F.linear(

@@ -1,21 +1,11 @@
 """Every method has a setting in which it is DP-FedAvg exactly (or the plain thing it is built from), in loop and vmap."""
 
 import pytest
-import torch
 
 from pflpipe import federated
-from simulations import open_plan, plan, simulation
+from simulations import assert_equal, open_plan, params_after, plan, simulation
 
 BACKENDS = ["loop", "vmap"]
-
-
-def params_after(world):
-    return federated.run(world, federated.start(world)).params
-
-
-def assert_equal(left, right, tolerance=1e-13):
-    for name in left:
-        torch.testing.assert_close(left[name], right[name], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

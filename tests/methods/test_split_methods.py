@@ -10,7 +10,7 @@ from pflpipe import cells, federated, methods
 from pflpipe.errors import ConfigError
 from pflpipe.models import Network
 from pflpipe.task import Task
-from simulations import CLASSES, plan, simulation
+from simulations import CLASSES, assert_equal, params_after, personal_models, plan, simulation
 
 BACKENDS = ["loop", "vmap"]
 HEAD, BODY = ("head.weight", "head.bias"), ("fc1.weight", "fc1.bias", "norm1.weight", "norm1.bias")
@@ -42,16 +42,6 @@ def uploads_of(world, begun):
 
     clients = range(world.plan.clients)
     return world.run_clients(hook, begun.states, clients, [world.work(client, 0) for client in clients])
-
-
-def params_after(world):
-    return federated.run(world, federated.start(world)).params
-
-
-def assert_equal(left, right):
-    assert left.keys() == right.keys()
-    for name in left:
-        torch.testing.assert_close(left[name], right[name], rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -93,13 +83,8 @@ def test_the_personal_model_is_the_released_part_with_the_clients_own(name, back
     done = federated.run(world, federated.start(world))
     still = dataclasses.replace(world, training=dataclasses.replace(world.training, lr=0.0))
 
-    def hook(state, batches, others):
-        return still.method.personalize(done.params, done.server, state, batches, still.task)
-
-    clients = range(world.plan.clients)
-    personal = still.run_clients(hook, done.states, clients, [still.work(client, 3) for client in clients])
-    for key, value in personal.items():
-        for client in clients:
+    for key, value in personal_models(still, done).items():
+        for client in range(world.plan.clients):
             assert torch.equal(value[client], done.states[key][client] if key in PRIVATE[name] else done.params[key])
 
 
