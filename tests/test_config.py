@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import malformed
-from pflpipe import config, documents
+from pflpipe import config, documents, methods
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.errors import ConfigError, PflpipeError
 
@@ -58,7 +58,8 @@ def test_the_default_config_builds_the_quickstart():
 
 def test_quickstart_is_the_study_that_was_promised():
     study = config.load_study("quickstart", ROOT / "studies")
-    assert study.methods == ("local_only", "fedavg", "dp_fedavg", "dp_fedavg_fb", "feddpa")
+    assert study.methods == tuple(name for name in methods.NAMES if name != "fedbn")  # the network has no norm layers
+    assert len(study.cells) == 120
     assert {cell.privacy.epsilon for cell in study.cells} == {None, 2.0, 8.0}
     for cell in study.cells:
         assert (cell.dataset, cell.partition.kind, cell.partition.clients, cell.partition.alpha) == (
@@ -79,7 +80,6 @@ def test_quickstart_is_the_study_that_was_promised():
 def test_hyper_parameters_were_searched_on_other_seeds_and_the_same_task():
     quickstart = config.load_study("quickstart", ROOT / "studies")
     search = config.load_study("quickstart_search", ROOT / "studies")
-    assert len(search.rows) < 150
     assert {cell.seed for cell in search.cells}.isdisjoint(cell.seed for cell in quickstart.cells)
 
     def task(cell: Cell):

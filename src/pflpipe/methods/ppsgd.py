@@ -6,7 +6,8 @@ A client's logits are those of the global head plus those of its own. Each round
 model, then extractor and global head beside its own frozen head, and uploads the change of the latter two. Its own head never
 leaves it.
 
-    head_epochs, head_lr, head_momentum, head_weight_decay: plain SGD for the own head; 1 epoch at 0.1 in CENTAUR's code
+    head_epochs, head_optimizer, head_lr, head_momentum, head_weight_decay: of the own head; 1 epoch of plain SGD at 0.1 in
+        CENTAUR's code. Momentum is for SGD only
 
 The personal model is the released one plus a copy of the own head that is trained once more in the same way (for 15 epochs in
 CENTAUR's code). Own heads start at zero as in Bietti et al. (at random in CENTAUR's code).
@@ -14,7 +15,7 @@ CENTAUR's code). Own heads start at zero as in Bietti et al. (at random in CENTA
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -31,12 +32,13 @@ ABOUT = About(title="PPSGD", paper="Bietti et al., ICML 2022")
 def ppsgd(
     *,
     head_epochs: Annotated[int, Range(1)] = 1,
+    head_optimizer: Literal["sgd", "adam"] = "sgd",
     head_lr: Annotated[float, Range(0)] = 0.1,
     head_momentum: Annotated[float, Range(0, 1)] = 0.0,
     head_weight_decay: Annotated[float, Range(0)] = 0.0,
 ) -> Method:
     """Return the method."""
-    solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)
+    solver = Solver(head_optimizer, head_lr, head_momentum, head_weight_decay)
 
     def init_client(params: Tree, task: Task) -> Tree:
         return {name: torch.zeros_like(params[name]) for name in task.head_names}
