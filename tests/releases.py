@@ -1,4 +1,4 @@
-"""Plans and uploads for the tests of the release: six clients, tensors of several ranks."""
+"""Plans, uploads and departures for the tests of the release: six clients, tensors of several ranks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 
 import torch
 
+from pflpipe import methods
 from pflpipe.privacy import Plan
 
 SHAPES = {"matrix": (3, 4), "vector": (5,), "scalar": (), "long": (70,)}
@@ -13,6 +14,13 @@ GAUSSIAN = Plan("gaussian", 2, clip_norm=0.7, noise_multiplier=1.3, sample_rate=
 SAMPLED = dataclasses.replace(GAUSSIAN, sample_rate=0.25)
 LAPLACE = dataclasses.replace(GAUSSIAN, mechanism="laplace", norm=1, delta=0.0)
 NOTHING = Plan("none", 2, None, None, sample_rate=0.5, rounds=10, delta=None, clients=6)
+
+
+def published():
+    """Departures of every private method as published, or as its official code where that departs; each combination once."""
+    abouts = {name: methods.info(name).about for name in methods.NAMES}
+    found = [methods.departures(name, "paper", bool(about.official_departures)) for name, about in abouts.items() if about.private]
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def generator(seed=0):

@@ -12,22 +12,13 @@ from pflpipe import departures as module
 from pflpipe.departures import DEPARTURES, OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.errors import PrivacyError
 from pflpipe.privacy import Uploads, release
-from releases import GAUSSIAN, LAPLACE, NOTHING, everybody, generator
+from releases import GAUSSIAN, LAPLACE, NOTHING, everybody, generator, published
 
 torch.set_num_threads(1)
 SHAPES = {"conv.weight": (2, 3), "conv.bias": (2,), "head.weight": (4,)}  # two layers
 PLAN = dataclasses.replace(GAUSSIAN, sample_rate=0.5)  # C = 0.7, sigma = 1.3, q M = 3
 QUIET = dataclasses.replace(PLAN, noise_multiplier=0.0)
-COMBINATIONS = {
-    "feddpa, official code": ("data_size_weights", "sample_level_calibration", "update_against_global"),
-    "dp_fedsam, official code": ("data_size_weights", "per_tensor_clip", "public_sampling"),
-    "dp_fedsam_topk": ("noise_on_support",),
-    "dp_fedsim": ("data_dependent_clip", "per_layer_clip_unscaled", "raw_similarity_weights"),
-    "fedglp_adp": ("client_clip_weights", "divide_by_counts", "noise_on_support"),
-    "fedaddp": ("data_dependent_noise", "data_size_weights", "noise_not_divided", "private_clamp"),
-    "appfl": ("clip_in_training", "no_composition"),
-}
-SETS = [*((name,) for name in sorted(OF_MESSAGES | WITHOUT_JOINT_CLIP)), *COMBINATIONS.values()]
+SETS = [*((name,) for name in sorted(OF_MESSAGES | WITHOUT_JOINT_CLIP)), *published()]
 SETS += [("data_dependent_clip", "per_tensor_clip"), ("data_dependent_noise", "noise_on_support")]
 
 

@@ -147,7 +147,9 @@ def test_import_of_the_package_does_not_even_load_torch():
 def test_what_training_runs_knows_no_room_above_it(path):
     names = imported(path)
     assert {name.split(".")[0] for name in names} & {*PIPELINE_LIBRARIES, "yaml", "jsonschema"} == set()
-    above = {"config", "cli", "tables", "figures", "tracking", "audit", "accounting", "documents"}
+    above = {"config", "expansion", "search", "documents", "paper", "layouts", "settings", "accounting", "ledger", "ranking"}
+    above |= {"tables", "summary", "printed", "typeset", "figures", "tracking", "workflow", "cli"}
+    assert {f"{name}.py" for name in above} <= {module.name for module in MODULES}
     assert {name.split(".")[1] for name in names if name.startswith("pflpipe.")} & above == set()
 
 

@@ -5,9 +5,6 @@ import functools
 import itertools
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,15 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pflpipe import ledger as module
-from pflpipe import models, privacy, trees
+from pflpipe import privacy
 from pflpipe.accounting import calibrate, epsilon, epsilon_local, epsilon_rdp, make_plan
-from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.cells import Privacy
 from pflpipe.departures import DEPARTURES, OF_MESSAGES
 from pflpipe.errors import PrivacyError
-from pflpipe.files import canonical_json
 from pflpipe.ledger import WITHOUT_BOUND, effective_plan, ledger
 from pflpipe.privacy import Plan
-from pflpipe.workflow import plan_request
+from releases import published
 
 FEMNIST = Plan("gaussian", 2, clip_norm=1.0, noise_multiplier=1.0, sample_rate=1.0, rounds=30, delta=0.02, clients=50)
 FEDSAM = dataclasses.replace(FEMNIST, noise_multiplier=0.95, sample_rate=0.1, rounds=200, delta=5e-3, clients=500)
@@ -32,16 +28,6 @@ FEDSIM = dataclasses.replace(FEMNIST, rounds=100, delta=1e-5, clients=100, sampl
 LAPLACE = dataclasses.replace(FEMNIST, mechanism="laplace", norm=1, delta=1e-3)
 FEDDPA_CODE = ("sample_level_calibration", "data_size_weights", "update_against_global")
 FEDSAM_CODE = ("per_tensor_clip", "data_size_weights", "public_sampling")
-# Every combination that a method runs with, apart from the certified one.
-METHODS = [
-    FEDDPA_CODE,
-    FEDSAM_CODE,
-    ("noise_on_support",),
-    ("data_dependent_clip", "per_layer_clip_unscaled", "raw_similarity_weights"),
-    ("noise_on_support", "divide_by_counts", "client_clip_weights"),
-    ("private_clamp", "data_dependent_noise", "data_size_weights", "noise_not_divided"),
-    ("clip_in_training", "no_composition"),
-]
 TENSORS = [f"layer{layer}.{kind}" for layer in range(31) for kind in ("weight", "bias")]
 EPSILONS = [f"epsilon_{name}" for name in ("central", "central_1e5", "local", "rdp")]
 
@@ -138,18 +124,13 @@ def test_no_departure_is_certified(departure):
     assert found["departures"] == [departure]
 
 
-def test_every_departure_is_explained_to_readers():
-    text = Path("docs/privacy.md").read_text()
-    assert [name for name in DEPARTURES if f"`{name}`" not in text] == []
-
-
 @pytest.mark.parametrize("departure", sorted(DEPARTURES.keys() - {"update_against_global", "noise_per_participant"}))
 def test_every_departure_that_moves_a_number_says_why(departure):
     assert any(words in " ".join(entry(FEMNIST, [departure], np.full(50, 7))["warnings"]) for words in (departure, "examples"))
 
 
 @pytest.mark.parametrize(
-    "departures", [departures for departures in METHODS if departures not in (FEDDPA_CODE, FEDSAM_CODE, METHODS[-1])]
+    "departures", [names for names in published() if {*names} & WITHOUT_BOUND.keys() - {"clip_in_training"}]
 )
 @pytest.mark.parametrize("sample_rate", [1.0, 0.2])
 def test_methods_without_a_bound_have_infinite_epsilons(departures, sample_rate):
@@ -303,7 +284,7 @@ def test_who_sees_single_messages_learns_no_less_than_who_sees_the_sum(departure
     assert found["epsilon_local"] >= found["epsilon_central"] * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("departures", METHODS)
+@pytest.mark.parametrize("departures", published())
 def test_the_order_of_departures_does_not_matter(departures):
     plan = dataclasses.replace(LAPLACE if "clip_in_training" in departures else FEMNIST, sample_rate=0.3)
     sizes = np.arange(1, 51)
@@ -429,73 +410,3 @@ def test_departures_that_cannot_be_counted_say_why(plan, departures, sizes, word
     with pytest.raises(PrivacyError, match=words) as caught:
         effective_plan(plan, departures, sizes)
     assert "\n" not in str(caught.value)
-
-
-# ---------------------------------------------------------------- plans in files
-
-
-CELL = Cell(
-    dataset="digits",
-    partition=Partition("iid", clients=4),
-    model=Model("mlp", (4,)),
-    training=Training(rounds=30, local_epochs=3, batch_size=16, optimizer="sgd", lr=0.1, sample_rate=0.5),
-    privacy=Privacy("gaussian", noise_multiplier=8.0, delta=1e-3, clip_norm=1.0),
-    method="dp_fedsam",
-)
-
-
-def with_departures(*departures, **changes):
-    return dataclasses.replace(CELL, departures=departures, **changes)
-
-
-def test_a_plan_is_shared_by_models_unless_its_parts_are_clipped_by_themselves():
-    wider, none = Model("mlp", (4, 4)), Privacy()
-    for departures, shared in (
-        ((), True),
-        (("public_sampling",), True),
-        (("per_tensor_clip",), False),
-        (("per_layer_clip_unscaled", "data_dependent_clip"), False),
-    ):
-        cells = with_departures(*departures), with_departures(*departures, model=wider)
-        assert (cells[0].plan_id == cells[1].plan_id) == shared
-        assert cells[0].plan_needs_model != shared
-        for cell in cells:
-            assert Cell.from_dict(json.loads(plan_request(cell))).plan_id == cell.plan_id
-        assert not with_departures(*departures, privacy=none).plan_needs_model
-
-
-@pytest.mark.parametrize(("model", "tensors", "layers"), [(Model("mlp", (4, 4)), 6, 3), (Model("cnn_cifar"), 12, 6)])
-def test_names_of_parameters_depend_on_the_model_alone(model, tensors, layers):
-    names = models.parameter_names(model)
-    assert (len(names), len(trees.layers(names))) == (tensors, layers)
-    assert names == tuple(models.build(model, (32, 32, 3), 7).shapes)
-
-
-def test_plan_script_writes_plan_and_ledger_of_a_cell(tmp_path):
-    cell = with_departures(*FEDSAM_CODE)
-    sizes = np.array([5, 100, 100, 200])
-    np.savez(tmp_path / "partition.npz", train_offsets=np.concatenate([[0], sizes.cumsum()]))
-    out = tmp_path / "plans" / "plan.json"
-    script = [sys.executable, "workflow/scripts/plan.py", "--cell", plan_request(cell), "--out", str(out)]
-    subprocess.run([*script, "--partition", str(tmp_path / "partition.npz")], check=True)
-    written = json.loads(out.read_text())
-    plan = Plan(**written["plan"])
-    assert plan == Plan("gaussian", 2, 1.0, 8.0, 0.5, 30, 1e-3, 4)
-    assert written["ledger"] == ledger(
-        plan, cell.privacy, FEDSAM_CODE, sizes, ["fc1.weight", "fc1.bias", "head.weight", "head.bias"]
-    )
-
-
-def test_plan_script_calibrates_as_the_official_code_does(tmp_path):
-    asked = Privacy("gaussian", epsilon=8.0, delta=1e-3, clip_norm=1.0)
-    cell = with_departures(*FEDDPA_CODE, privacy=asked, training=dataclasses.replace(CELL.training, sample_rate=1.0))
-    sizes = np.array([5, 100, 100, 200])
-    np.savez(tmp_path / "partition.npz", train_offsets=np.concatenate([[0], sizes.cumsum()]))
-    out = tmp_path / "plan.json"
-    script = [sys.executable, "workflow/scripts/plan.py", "--cell", canonical_json(cell.to_dict()), "--out", str(out)]
-    subprocess.run([*script, "--partition", str(tmp_path / "partition.npz")], check=True)
-    written = json.loads(out.read_text())
-    shape = {"rounds": 30, "sample_rate": 1.0, "clients": 4, "sizes": sizes, "local_epochs": 3, "batch_size": 16}
-    plan = make_plan(asked, departures=FEDDPA_CODE, **shape)
-    assert Plan(**written["plan"]) == plan
-    assert written["ledger"] == ledger(plan, asked, FEDDPA_CODE, sizes)
