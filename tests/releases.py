@@ -18,8 +18,8 @@ NOTHING = Plan("none", 2, None, None, sample_rate=0.5, rounds=10, delta=None, cl
 
 def published():
     """Departures of every private method as published, or as its official code where that departs; each combination once."""
-    abouts = {name: methods.info(name).about for name in methods.NAMES}
-    found = [methods.departures(name, "paper", bool(about.official_departures)) for name, about in abouts.items() if about.private]
+    private = {name: about for name in methods.NAMES if (about := methods.info(name).about).private}
+    found = [methods.departures(name, "paper", bool(about.official_departures)) for name, about in private.items()]
     return list(dict.fromkeys(filter(None, found)))
 
 
