@@ -132,11 +132,13 @@ def privacy_utility(study: Study, results: Path, data: Path) -> Figure:
             if setting.belongs(facet):
                 lines.setdefault(setting.label, []).append((setting, frame.iloc[list(setting.indices)]))
         private = [label for label, parts in lines.items() if parts[0][0].budget != NO_PRIVACY]
+        # Points of the same epsilon stand beside each other, all of them within 30 % of it.
+        step = min(1.035, 1.3 ** (1 / max(len(private) - 1, 1)))
         for column, metric in enumerate(metrics):
             axes: Axes = grid[row, column]
             for label, parts in lines.items():
                 if label in private:
-                    shift = 1.035 ** (private.index(label) - (len(private) - 1) / 2)
+                    shift = step ** (private.index(label) - (len(private) - 1) / 2)
                     handle = _curve(axes, parts, metric, style, edge, shift)
                 else:
                     handle = _band(axes, parts[0], metric, style)
