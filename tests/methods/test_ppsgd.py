@@ -131,3 +131,9 @@ def test_logits_of_the_personal_model_are_the_sum_of_both_heads():
             world.network.body(done.params, x, None), *[done.states[name][client] for name in ("head.weight", "head.bias")]
         )
         torch.testing.assert_close(found, world.network.apply(done.params, x) + own, rtol=1e-12, atol=1e-13)
+
+
+def test_the_own_head_is_trained_by_the_optimizer_that_is_named():
+    world = simulation("ppsgd", {"head_optimizer": "adam", "head_lr": 0.01}, sizes=(3,), plan=plan(1, rounds=1))
+    own = federated.run(world, federated.start(world)).states["head.bias"][0]
+    torch.testing.assert_close(own.abs(), torch.full_like(own, 0.01), rtol=1e-6, atol=0)  # Adam's first step has size lr
