@@ -51,27 +51,34 @@ def train_here(place: Path, cell: cells.Cell, **changes) -> None:
     runs.train(cell, inputs_of(place), place / "run", place / "checkpoints", **(settings | changes))
 
 
-def train_there(place: Path, cell: cells.Cell, kill_after: int = 0) -> int | None:
-    """Train in a process of its own, ended by kill -9 after a round and before its checkpoint; return the exit code."""
+def _train_and_die(place: Path, cell: cells.Cell, kill_after: int) -> None:
+    original = runs.Report.show
 
-    def body() -> None:
-        original = runs.Report.show
+    def show(self: runs.Report, progress: federated.Progress) -> None:
+        original(self, progress)
+        if progress.round == kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        def show(self: runs.Report, progress: federated.Progress) -> None:
-            original(self, progress)
-            if progress.round == kill_after:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        runs.Report.show = show
+    runs.Report.show = show
+    with open(place / "stderr", "a", encoding="utf-8") as sys.stderr:
         train_here(place, cell, checkpoint_seconds=0)
 
-    process = multiprocessing.get_context("fork").Process(target=body)
+
+def train_there(place: Path, cell: cells.Cell, kill_after: int = 0) -> int | None:
+    """Train in a process of its own, ended by kill -9 after a round and before its checkpoint; return the exit code.
+
+    Its messages go to ``place / "stderr"``. Processes are forked from a server that has imported everything and computed
+    nothing: a process that has used autograd cannot be forked.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pflpipe.evaluate", "pytest"])
+    process = context.Process(target=_train_and_die, args=(place, cell, kill_after))
     process.start()
     process.join()
     return process.exitcode
 
 
-def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path, capfd):
+def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path):
     cell = make_place(tmp_path / "whole")
     make_place(tmp_path / "killed")
     assert train_there(tmp_path / "whole", cell) == 0
@@ -80,7 +87,7 @@ def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path, cap
         assert not (tmp_path / "killed/run").exists()
     (tmp_path / f"killed/checkpoints/.{cell.id}.half.pt").write_bytes(b"killed while writing")
     assert train_there(tmp_path / "killed", cell) == 0
-    assert capfd.readouterr().err.count("resuming after round") == 5
+    assert (tmp_path / "killed/stderr").read_text(encoding="utf-8").count("resuming after round") == 5
     whole, killed = (tmp_path / name / "run" for name in ("whole", "killed"))
     assert (whole / "rounds.csv").read_bytes() == (killed / "rounds.csv").read_bytes()
     assert (whole / "run.json").read_bytes() == (killed / "run.json").read_bytes()
