@@ -101,12 +101,14 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
         noise, signal = (2.0, 1.5 / number) if private else (0.0, 1.5 / number)
         ratio = signal / noise if noise else float("inf")
         clipped = 0.5 if private else 0.0
-        rounds.append([number, cell.partition.clients, loss, 0.4, 0.9, clipped, 0, noise, signal, ratio])
+        every = cell.training.evaluate_every
+        curves = [60.0 + number, 50.0 + number, ""] if every and number % every == 0 else ["", "", ""]
+        rounds.append([number, cell.partition.clients, loss, 0.4, 0.9, clipped, 0, noise, signal, ratio, *curves])
         timing.append([number, 0.25, 500, 2000.0])
     write_csv(
         folder / "rounds.csv",
         "round,participants,loss,update_norm_mean,update_norm_max,fraction_clipped,nonfinite_uploads,noise_norm,signal_norm,"
-        "signal_to_noise",
+        "signal_to_noise,personal_own,personal_common,global_common",
         rounds,
     )
     write_csv(folder / "timing.csv", "round,seconds,images,images_per_second", timing)

@@ -132,6 +132,20 @@ def test_an_axis_of_the_study_gets_a_row_of_panels(study: Study, tmp_path: Path)
 # ---------------------------------------------------------------- convergence, noise
 
 
+def test_accuracies_by_round_are_drawn_below_the_loss_where_a_study_asks_for_them(tmp_path: Path) -> None:
+    training = dataclasses.replace(fake_results.BASE.training, evaluate_every=2)
+    study = fake_results.study(seeds=(0, 1), base=dataclasses.replace(fake_results.BASE, training=training))
+    fake_results.write(study, tmp_path)
+    figure = draw("convergence", study, tmp_path)
+    budgets = 3
+    assert len(figure.axes) == 3 * budgets  # the loss, personal models on their own tests, on the common test
+    assert [axes.get_ylabel() for axes in figure.axes[::budgets]] == ["training loss", "personal own (%)", "personal common (%)"]
+    for axes, first in ((figure.axes[budgets], 62.0), (figure.axes[2 * budgets], 52.0)):
+        xs, ys = axes.lines[0].get_data()
+        assert list(xs) == [2, 4]
+        assert list(ys) == [first, first + 2]
+
+
 def test_convergence_has_a_panel_per_budget_and_marks_divergence(study: Study, folder: Path) -> None:
     figure = draw("convergence", study, folder)
     assert [axes.get_title() for axes in figure.axes] == ["no privacy", "ε = 2", "ε = 8"]

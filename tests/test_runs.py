@@ -229,3 +229,25 @@ def test_accuracy_on_digits_lies_in_its_window(tmp_path):
     assert 85 < found[0] < 93, found
     assert 80 < found[1] < 92, found
     assert found[2] < 40, found
+
+
+def test_accuracies_by_round_are_those_of_the_evaluation_and_change_nothing(tmp_path):
+    rows = {}
+    for every in (0, 3):
+        place = tmp_path / str(every)
+        plain = make_place(place, "dp_fedavg")
+        cell = dataclasses.replace(plain, training=dataclasses.replace(plain.training, evaluate_every=every))
+        train_here(place, cell)
+        with open(place / "run/rounds.csv", encoding="utf-8") as file:
+            rows[every] = list(csv.DictReader(file))
+    curves = federated.CURVES
+    assert [row["round"] for row in rows[3] if row["global_common"]] == ["3", "6", str(ROUNDS)]
+    assert all(not row[name] for row in rows[0] for name in curves)
+    assert [{k: v for k, v in row.items() if k not in curves} for row in rows[3]] == [
+        {k: v for k, v in row.items() if k not in curves} for row in rows[0]
+    ]
+    world = runs.simulate(cell, inputs_of(place), device="cpu", backend="auto")
+    scores = evaluate.accuracies(world, runs.load_final(place / "run", world), has_global_model=True)
+    for name in curves:
+        found = [row[name] for row in scores if row[name] == row[name]]
+        assert float(rows[3][-1][name]) == pytest.approx(sum(found) / len(found))

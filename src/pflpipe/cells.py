@@ -56,7 +56,8 @@ class Model:
 class Training:
     """Federation and local work: T rounds, Poisson ``sample_rate`` q, E ``local_epochs``, ``batch_size`` (0 = all data).
 
-    ``augment`` names the training transforms of augment.py, in the order in which they are applied.
+    ``augment`` names the training transforms of augment.py, in the order in which they are applied. ``evaluate_every`` asks for
+    accuracies after every so many rounds, and after the last; 0 leaves them out. They change nothing in the run itself.
     """
 
     rounds: int
@@ -68,6 +69,7 @@ class Training:
     weight_decay: float = 0.0
     sample_rate: float = 1.0
     augment: tuple[str, ...] = ()
+    evaluate_every: int = 0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ from pflpipe.simulation import Simulation
 from pflpipe.task import Batches
 from pflpipe.trees import Tree
 
+CURVES = ("personal_own", "personal_common", "global_common")
+"""Accuracies (percent) after a round, for studies that ask for them (accuracies.py)."""
+
 COLUMNS = (
     "round",
     "participants",
@@ -33,6 +36,7 @@ COLUMNS = (
     "noise_norm",
     "signal_norm",
     "signal_to_noise",
+    *CURVES,
 )
 
 

@@ -231,31 +231,40 @@ def _band(axes: Axes, part: tuple[Setting, pd.DataFrame], metric: str, style: _S
 
 
 def convergence(study: Study, results: Path, data: Path) -> Figure:
-    """Mean training loss of the drawn clients by round, mean over seeds with the range of the seeds; × marks a divergence."""
+    """Mean training loss of the drawn clients by round, mean over seeds with the range of the seeds; × marks a divergence.
+
+    Below it the accuracies by round, where the study asked for them (``training.evaluate_every``).
+    """
     plan = layout(study)
-    style, budgets = _Style(plan), _budgets(plan)
-    figure, grid = _grid(len(plan.facets), len(budgets), width=3.1, height=2.5, sharex=True)
+    style, budgets, panels = _Style(plan), _budgets(plan), len(plan.facets)
+    tables = {setting.indices: _rounds(study, setting, results) for setting in plan.settings}
+    known = [name for name in METRIC_WORDS if all(name in table for table in tables.values())]
+    curves = [name for name in known if any(table[name].notna().any(axis=None) for table in tables.values())]
+    figure, grid = _grid(panels * (1 + len(curves)), len(budgets), width=3.1, height=2.5, sharex=True)
     handles: dict[str, Any] = {}
     diverged: Line2D | None = None
-    for axes, facet, budget in _panels(grid, plan, budgets):
-        drawn = [setting for setting in plan.settings if setting.budget == budget and setting.belongs(facet)]
-        for setting, width in zip(drawn, _widths(drawn), strict=True):
-            losses = _rounds(study, setting, results)["loss"]
-            look = {name: value for name, value in style(setting).items() if name != "marker"}
-            mean = losses.mean(axis=1)
-            axes.plot(mean.index, mean, linewidth=width, **look)
-            axes.fill_between(mean.index, losses.min(axis=1), losses.max(axis=1), color=look["color"], alpha=0.13, linewidth=0)
-            handles.setdefault(setting.label, Line2D([], [], **look))
-            for when, loss in _divergences(study, setting, results, losses):
-                cross: Any = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none"}
-                axes.plot([when], [loss], color=look["color"], **cross)
-                diverged = Line2D([], [], color="#555555", **cross)
+    for place, quantity in enumerate(["loss", *curves]):
+        part = grid[place * panels : (place + 1) * panels]
+        for axes, facet, budget in _panels(part, plan, budgets):
+            drawn = [setting for setting in plan.settings if setting.budget == budget and setting.belongs(facet)]
+            for setting, width in zip(drawn, _widths(drawn), strict=True):
+                values = tables[setting.indices][quantity]
+                values = values if quantity == "loss" else values.dropna(how="all")
+                look = {name: value for name, value in style(setting).items() if name != "marker"}
+                mean, low, high = values.mean(axis=1), values.min(axis=1), values.max(axis=1)
+                axes.plot(mean.index, mean, linewidth=width, **look)
+                axes.fill_between(mean.index, low, high, color=look["color"], alpha=0.13, linewidth=0)
+                handles.setdefault(setting.label, Line2D([], [], **look))
+                for when, loss in _divergences(study, setting, results, values) if quantity == "loss" else ():
+                    cross: Any = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none"}
+                    axes.plot([when], [loss], color=look["color"], **cross)
+                    diverged = Line2D([], [], color="#555555", **cross)
+        for axes in part[:, 0]:
+            axes.set_ylabel("training loss" if quantity == "loss" else f"{METRIC_WORDS[quantity]} (%)")
     # Budgets are compared with each other; training without privacy may end orders of magnitude lower and has its own scale.
-    place = [budget == NO_PRIVACY for budget in budgets]
-    for group in (grid[:, place], grid[:, np.logical_not(place)]):
+    free = [budget == NO_PRIVACY for budget in budgets]
+    for group in (grid[:panels, free], grid[:panels, np.logical_not(free)]):
         _same_scale(group.ravel())
-    for axes in grid[:, 0]:
-        axes.set_ylabel("training loss")
     _legend(figure, handles | ({"diverged": diverged} if diverged else {}))
     return figure
 

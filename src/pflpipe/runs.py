@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pflpipe import __version__, data, methods, models
+from pflpipe import __version__, accuracies, data, methods, models
 from pflpipe.augment import Augment
 from pflpipe.cells import Cell
 from pflpipe.clients import Examples, choose_backend
@@ -125,7 +125,11 @@ def train(
     progress = checkpoint.load(simulation) or start(simulation)
     report = Report(cell.id, simulation.plan.rounds)
 
+    has_global_model, every = methods.info(cell.method).about.has_global_model, cell.training.evaluate_every
+
     def on_round(progress: Progress) -> None:
+        if every and (progress.round % every == 0 or progress.round == simulation.plan.rounds):
+            progress.rows[-1] |= accuracies.means(simulation, progress, has_global_model)
         report.show(progress)
         if progress.round < simulation.plan.rounds:
             checkpoint.save_when_due(progress)

@@ -42,8 +42,17 @@ CONDITIONS = {
     "privacy.accountant": ("accountant", "{} accountant"),
 }
 NO_PRIVACY = "no privacy"
-# What a row has other words for: its method's label, its budget, its seed.
-_ELSEWHERE = {"method", "profile", "official_code", "departures", "seed", "privacy.epsilon", "privacy.noise_multiplier"}
+# What a row has other words for: its method's label, its budget, its seed; and what changes no result.
+_ELSEWHERE = {
+    "training.evaluate_every",
+    "method",
+    "profile",
+    "official_code",
+    "departures",
+    "seed",
+    "privacy.epsilon",
+    "privacy.noise_multiplier",
+}
 
 
 @dataclass(frozen=True)

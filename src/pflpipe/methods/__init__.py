@@ -94,7 +94,7 @@ def train_locally(params: Tree, server: Tree, state: Tree, batches: Batches, tas
 
 @dataclass(frozen=True)
 class Method:
-    """The hooks of a method (architecture: pure, one client, no noise, no device).
+    """The hooks of a method: pure functions of one client, without noise and without a device.
 
     ``local_update(params, server, state, batches, task) -> (Upload, state)``;
     ``aggregate(params, released, server, task) -> (params, server)`` is given what was released, nothing else of a client;
