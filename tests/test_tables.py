@@ -379,6 +379,19 @@ def test_a_study_without_privacy_says_nothing_about_adjacency(study: Study, fram
     assert not any("nominal" in note or "Certified" in note for note in summary.notes)
 
 
+def test_guarantees_of_one_budget_name_the_rows_they_belong_to(study: Study, frame: pd.DataFrame) -> None:
+    assert any(note.startswith("Certified ε = 2: noise multiplier") for note in summarise(study, frame).notes)
+    changed = frame.copy()
+    changed.loc[changed["method"] == "feddpa", "noise_multiplier"] = 7.5  # of another mechanism, say
+    found = [note.partition(":")[0] for note in summarise(study, changed).notes if note.startswith("Certified")]
+    assert found == [
+        "Certified ε = 2 (dp_fedavg)",
+        "Certified ε = 2 (feddpa)",
+        "Certified ε = 8 (dp_fedavg)",
+        "Certified ε = 8 (feddpa)",
+    ]
+
+
 def test_the_plans_warnings_are_printed_under_the_table(study: Study, results: Path, tmp_path: Path) -> None:
     tree = tmp_path / "results"
     shutil.copytree(results, tree)

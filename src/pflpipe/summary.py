@@ -178,7 +178,7 @@ def _caption(study: Study, plan: Layout, frame: pd.DataFrame) -> str:
 
 
 def _guarantees(certified: Iterable[_Line]) -> Iterator[str]:
-    guarantees: dict[tuple[str, str], set[str]] = {}
+    guarantees: dict[tuple[str, str], list[Setting]] = {}
     for line in sorted(certified, key=_rank):
         row = line.rows.iloc[0]
         central, sharper, local = (round_up(row[f"epsilon_{name}"]) for name in ("central", "central_1e5", "local"))
@@ -186,11 +186,13 @@ def _guarantees(certified: Iterable[_Line]) -> Iterator[str]:
             f"noise multiplier {row['noise_multiplier']:.4g}; ε = {central} at δ = {row['delta']:g}, {sharper} at δ = 1e-05; "
             f"{local} if the server sees single messages (local trust)."
         )
-        guarantees.setdefault((line.setting.budget, text), set()).add(line.setting.facet_text)
-    for (budget, text), facets in guarantees.items():
-        several = sum(other == budget for other, _ in guarantees) > 1
-        where = f" ({'; '.join(sorted(facets))})" if several else ""
-        yield f"Certified {budget}{where}: {text}"
+        guarantees.setdefault((line.setting.budget, text), []).append(line.setting)
+    for (budget, text), settings in guarantees.items():
+        rivals = [others for (other, _), others in guarantees.items() if other == budget and others is not settings]
+        where = "; ".join(sorted({setting.facet_text for setting in settings}))
+        if any({setting.facet_text for setting in others} & {setting.facet_text for setting in settings} for others in rivals):
+            where = ", ".join(dict.fromkeys(setting.label for setting in settings))  # methods of other mechanisms
+        yield f"Certified {budget}{f' ({where})' if rivals else ''}: {text}"
 
 
 def _searches(study: Study, plan: Layout) -> Iterator[str]:
