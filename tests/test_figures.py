@@ -139,7 +139,8 @@ def test_accuracies_by_round_are_drawn_below_the_loss_where_a_study_asks_for_the
     figure = draw("convergence", study, tmp_path)
     budgets = 3
     assert len(figure.axes) == 3 * budgets  # the loss, personal models on their own tests, on the common test
-    assert [axes.get_ylabel() for axes in figure.axes[::budgets]] == ["training loss", "personal own (%)", "personal common (%)"]
+    words = [axes.get_ylabel() for axes in figure.axes[::budgets]]
+    assert words == ["training loss", "personal own (%)", "personal common (%)"]
     for axes, first in ((figure.axes[budgets], 62.0), (figure.axes[2 * budgets], 52.0)):
         xs, ys = axes.lines[0].get_data()
         assert list(xs) == [2, 4]
