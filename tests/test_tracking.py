@@ -149,6 +149,17 @@ def test_values_that_are_not_finite_are_named_in_a_tag(world: World) -> None:
     assert run.data.tags["pflpipe.not_finite"] == "loss from round 3, signal_to_noise from round 1"
 
 
+def test_accuracies_by_round_arrive_once_each(tmp_path: Path) -> None:
+    training = dataclasses.replace(fake_results.BASE.training, evaluate_every=2)
+    study = fake_results.study(seeds=(0,), epsilons=(2.0,), base=dataclasses.replace(fake_results.BASE, training=training))
+    results = fake_results.write(study, tmp_path)
+    row = next(row for row in study.rows if row.cell.method == "dp_fedavg")
+    record = next(found for found in tracking._records(study, results) if found["cell"] == row.cell.id)
+    found = tracking._cell(row, record, study, results)
+    assert [step for name, _, _, step in found.metrics if name == "personal_own"] == [2, 4]
+    assert "personal_own" not in found.tags.get("pflpipe.not_finite", "")
+
+
 def test_more_than_a_thousand_metrics_arrive(tree: Path) -> None:
     base = dataclasses.replace(fake_results.BASE, training=dataclasses.replace(fake_results.BASE.training, rounds=120))
     world = World(tree, small("long", methods=("dp_fedavg",), base=base))

@@ -129,12 +129,15 @@ def _cell(row: Row, record: Mapping[str, Any], study: Study, results: Path) -> _
         for step, value in zip(table["round"].tolist(), values.tolist(), strict=True):
             if math.isfinite(value):
                 metrics.append((name, float(value), stamps.get(step, end), int(step)))
-            else:
+            elif name not in METRICS:  # an accuracy that is missing was not asked for in that round
                 gaps.setdefault(name, int(step))
     last = int(table["round"].max()) if len(table) else 0
     finals = {name: record[name] for name in (*METRICS, "train_seconds", "epsilon_central")}
+    known = {(name, step) for name, _, _, step in metrics}
     metrics += [
-        (name, float(value), end, last) for name, value in finals.items() if value is not None and math.isfinite(float(value))
+        (name, float(value), end, last)
+        for name, value in finals.items()
+        if value is not None and math.isfinite(float(value)) and (name, last) not in known
     ]
     params = dict(flatten(cell.to_dict())) | dict(flatten(read_json(plan)))
     tags = {
