@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
-from pflpipe import cells, federated, methods, models, privacy
+from pflpipe import cells, federated, methods, models
 from pflpipe.clients import Backend, Examples
 from pflpipe.federated import Progress
 from pflpipe.partition import Split
@@ -135,14 +135,13 @@ def spied(
         after every one.
     """
     seen: list[tuple[Uploads, Tree, Released]] = []
-    begun, release = begun or federated.start(world), privacy.release
+    begun = begun or federated.start(world)
     states = [(begun.params, begun.states)]
 
     def spy(generator: Any, uploads: Uploads, present: Any, plan: Plan, scale: Tree, departures: Any) -> Released:
-        seen.append((uploads, scale, release(generator, uploads, present, plan, scale, departures)))
+        seen.append((uploads, scale, world.release(generator, uploads, present, plan, scale, departures)))
         return seen[-1][2]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(privacy, "release", spy)
-        done = federated.run(world, begun, lambda progress: states.append((progress.params, progress.states)))
+    listening = dataclasses.replace(world, release=spy)
+    done = federated.run(listening, begun, lambda progress: states.append((progress.params, progress.states)))
     return done, seen, states

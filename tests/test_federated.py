@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from pflpipe import evaluate, federated, methods, privacy, seeds, trees
+from pflpipe import cells, evaluate, federated, methods, privacy, seeds, trees
+from pflpipe.errors import PrivacyError
 from pflpipe.local import Solver
 from pflpipe.methods import Upload
-from simulations import SIZES, open_plan, plan, simulation
+from simulations import SIZES, open_plan, plan, simulation, spied
 
 
 def flat(tree):
@@ -69,13 +70,26 @@ def test_the_noise_of_a_round_has_the_std_of_the_plan():
     assert abs(noise.std().item() / claimed - 1) < 4 / np.sqrt(2 * noise.numel())
 
 
-def test_rounds_released_are_the_rounds_accounted(monkeypatch):
-    calls = []
-    original = privacy.release
-    monkeypatch.setattr(privacy, "release", lambda *args, **kw: calls.append(1) or original(*args, **kw))
+def test_rounds_released_are_the_rounds_accounted():
     world = simulation("dp_fedavg", plan=plan(rounds=5))
-    done = federated.run(world, federated.start(world))
-    assert len(calls) == world.plan.rounds == len(done.rows) == len(done.timing) == done.round
+    done, seen, _ = spied(world)
+    assert len(seen) == world.plan.rounds == len(done.rows) == len(done.timing) == done.round == done.releases
+
+
+@pytest.mark.parametrize(
+    ("method", "part"), [("fedper", "head.weight"), ("fedbn", "stage1.block2.norm1.bias"), ("lg_fedavg", "fc1.bias")]
+)
+def test_a_method_that_sends_a_part_it_promises_to_keep_stops_the_run(method, part):
+    network = cells.Model("resnet20") if method == "fedbn" else None
+    world = simulation(method, model=network, shape=(8, 8, 3) if network else (5,), dtype=torch.float32)
+
+    def leaking(params, server, state, batches, task):
+        upload, state = world.method.local_update(params, server, state, batches, task)
+        return dataclasses.replace(upload, update=upload.update | {part: state[part]}), state
+
+    spoiled = dataclasses.replace(world, method=dataclasses.replace(world.method, local_update=leaking))
+    with pytest.raises(PrivacyError, match=part):
+        federated.run(spoiled, federated.start(spoiled))
 
 
 def test_an_empty_cohort_releases_noise_and_nobody_changes():
@@ -114,13 +128,12 @@ def test_a_diverged_run_is_recorded_and_goes_on(private):
     assert trees.is_finite(done.params)
 
 
-def test_the_server_step_is_given_the_noisy_sum_and_nothing_else_of_a_client(monkeypatch):
+def test_the_server_step_is_given_the_noisy_sum_and_nothing_else_of_a_client():
     world = simulation("feddpa")
     seen, sums = [], []
-    original = privacy.release
 
     def release(*args, **options):
-        outcome = original(*args, **options)
+        outcome = privacy.release(*args, **options)
         sums.append(outcome.sum)
         return outcome
 
@@ -128,10 +141,8 @@ def test_the_server_step_is_given_the_noisy_sum_and_nothing_else_of_a_client(mon
         seen.append((released, server))
         return methods.add_released(params, released, server, task)
 
-    monkeypatch.setattr(privacy, "release", release)
-
-    spied = dataclasses.replace(world, method=dataclasses.replace(world.method, aggregate=aggregate))
-    federated.run(spied, federated.start(spied))
+    heard = dataclasses.replace(world, method=dataclasses.replace(world.method, aggregate=aggregate), release=release)
+    federated.run(heard, federated.start(heard))
     assert len(seen) == 3
     for (released, server), noisy_sum in zip(seen, sums, strict=True):
         assert released is noisy_sum
@@ -189,10 +200,10 @@ def test_drawn_clients_work_on_their_own_state():
         met.append((int(state["client"]), int(batches.n)))
         return Upload(update=trees.sub(params, params), side={"size": batches.n}, loss=batches.n * 0.0), state
 
-    spied = dataclasses.replace(world, method=dataclasses.replace(world.method, local_update=local_update))
-    begun = federated.start(spied)
+    noting = dataclasses.replace(world, method=dataclasses.replace(world.method, local_update=local_update))
+    begun = federated.start(noting)
     begun.states = {"client": torch.arange(4)}
-    done = federated.run(spied, begun)
+    done = federated.run(noting, begun)
     assert {client for client, _ in met} == {0, 1, 2, 3}
     assert len(met) < 4 * 8
     assert all(n == SIZES[client] for client, n in met)
@@ -268,9 +279,8 @@ def scaled(world, scale):
     return dataclasses.replace(world, method=dataclasses.replace(world.method, scale=scale))
 
 
-def test_a_methods_scale_is_the_mechanisms_and_is_asked_for_once_a_round_with_released_values_only(monkeypatch):
+def test_a_methods_scale_is_the_mechanisms_and_is_asked_for_once_a_round_with_released_values_only():
     asked, given = [], []
-    original = privacy.release
 
     def scale(params, server, task):
         asked.append(params)
@@ -278,10 +288,9 @@ def test_a_methods_scale_is_the_mechanisms_and_is_asked_for_once_a_round_with_re
 
     def release(*args):
         given.append(args[4])
-        return original(*args)
+        return privacy.release(*args)
 
-    monkeypatch.setattr(privacy, "release", release)
-    world = scaled(simulation("dp_fedavg"), scale)
+    world = dataclasses.replace(scaled(simulation("dp_fedavg"), scale), release=release)
     begun = federated.start(world)
     models = [begun.params]
     federated.run(world, begun, lambda progress: models.append(progress.params))
@@ -335,13 +344,11 @@ def listening(departures, **changes):
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_clients_absorb_their_own_noised_messages(backend, monkeypatch):
-    told, original = [], privacy.release
-    monkeypatch.setattr(privacy, "release", lambda *args: told.append(original(*args)) or told[-1])
+def test_clients_absorb_their_own_noised_messages(backend):
     world = listening(("noise_per_participant",), plan=plan(sample_rate=0.25, rounds=6), backend=backend)
-    done = federated.run(world, federated.start(world))
+    done, seen, _ = spied(world)
     expected = {name: torch.zeros(4, *shape, dtype=torch.float64) for name, shape in world.network.shapes.items()}
-    for round, released in enumerate(told):
+    for round, (_, _, released) in enumerate(seen):
         drawn = privacy.sample_clients(federated.numpy_rng(0, "sample", round), world.plan).nonzero()[0]
         for name, sent in expected.items():
             if len(drawn):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pflpipe.clipping import clip
+from pflpipe.clipping import clip, for_clients
 from pflpipe.errors import PrivacyError
 from pflpipe.privacy import Uploads, public_cohort, release, sample_clients, uploaded_bits
 from releases import GAUSSIAN, LAPLACE, NOTHING, SAMPLED, everybody, generator, length, uploads
@@ -155,6 +155,23 @@ def test_one_client_moves_the_release_by_at_most_its_sensitivity(seed, client, s
     assert all(torch.equal(absent[name], silent[name]) for name in update)
     moved = {name: (with_client[name] - absent[name])[None] for name in update}
     assert length(moved, plan.norm, scale=scale).item() <= plan.clip_norm / (sample_rate * 6) * (1 + 1e-9)
+
+def test_messages_that_share_the_noise_have_the_scale_of_the_sum():
+    scale = {"vector": torch.tensor([0.0, 0.5, 1.0, 2.0, 10.0]), "matrix": torch.rand(400, 3, 4, generator=generator(2))}
+    update = {name: value.expand(400, *value.shape) for name, value in uploads().items()}
+    present = everybody(lead=(400,))
+    whole = release(generator(1), Uploads(update), present, GAUSSIAN, scale)
+    shared = release(generator(1), Uploads(update), present, GAUSSIAN, scale, ["noise_per_participant"])
+    torch.testing.assert_close(shared.signal_norm, whole.signal_norm)
+    clipped, _ = clip(update, GAUSSIAN.clip_norm, scale, lead=2)
+    each = GAUSSIAN.clip_norm * GAUSSIAN.noise_multiplier / math.sqrt(6)
+    for name, message in shared.messages.items():
+        noise = (message - clipped[name]).double()
+        spread = for_clients(scale.get(name, torch.ones(())).double(), update[name].ndim - 2).expand(noise.shape)
+        assert not noise[spread == 0].any()
+        standard = noise[spread > 0] / spread[spread > 0] / each
+        assert standard.square().mean().item() == pytest.approx(1, abs=6 * math.sqrt(2 / standard.numel()))
+
 
 
 def test_scale_zero_means_not_sent():

@@ -33,9 +33,7 @@ def clip(
     for name, tensor in tree.items():
         shape = tensor.shape[lead:]
         if name in scale:
-            s = scale[name].to(tensor)
-            # With repeat axes the scale lacks the client axis, which goes just before the tensor's own axes.
-            scales[name] = s.unsqueeze(-len(shape) - 1) if s.ndim > len(shape) else s
+            scales[name] = for_clients(scale[name].to(tensor), len(shape))
             tensor = torch.where(scales[name] > 0, tensor / scales[name], 0)
         flat[name] = tensor.reshape(*tensor.shape[:lead], math.prod(shape))
 
@@ -67,6 +65,11 @@ def clip(
         kept = torch.where(shorten.reshape(per_client), short, kept)
         clipped[name] = torch.where(finite.reshape(per_client), kept, 0)
     return clipped, norms
+
+
+def for_clients(scale: Tensor, axes: int) -> Tensor:
+    """Return a scale ``[*shape]`` or ``[..., *shape]`` of a tensor with so many axes such that it fits ``[..., M, *shape]``."""
+    return scale.unsqueeze(-axes - 1) if scale.ndim > axes else scale
 
 
 @torch.no_grad()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from pflpipe import privacy, trees
+from pflpipe.errors import PrivacyError
 from pflpipe.local import Schedule
 from pflpipe.privacy import Uploads
 from pflpipe.seeds import numpy_rng, seed_for
@@ -45,8 +46,9 @@ class Progress:
     """A run after ``round`` rounds: everything a resumed run needs, and the diary so far.
 
     ``states`` holds every client's state stacked ``[M, ...]``; ``diverged_round`` is the first round in which a loss, an
-    upload, a state or the model was not finite (the run goes on: such uploads count as zero). ``uploaded_bits`` counts what all
-    clients sent: 32 bits for each coordinate, and one for each place of a mask that is sent along.
+    upload, a state or the model was not finite (the run goes on: such uploads count as zero). ``releases`` counts calls of the
+    release, to be compared with what the plan accounts for. ``uploaded_bits`` counts what all clients sent: 32 bits for each
+    coordinate, and one for each place of a mask that is sent along.
     """
 
     round: int
@@ -56,6 +58,7 @@ class Progress:
     rows: list[dict[str, float]] = field(default_factory=list)
     timing: list[dict[str, float]] = field(default_factory=list)
     diverged_round: int | None = None
+    releases: int = 0
     uploaded_bits: int = 0
 
 
@@ -102,11 +105,13 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
     losses = loss.cpu()[trained]
     row = {"round": round + 1, "participants": int(present.sum()), "loss": losses.mean().item() if len(losses) else math.nan}
     healthy = True
+    _check_names(update, method.sends(task))
     if update:
         noise = torch.Generator().manual_seed(seed_for(simulation.seed, "noise", round))
         scale = method.scale(progress.params, progress.server, task)
         uploads = Uploads(update, side)
-        released = privacy.release(noise, uploads, present, plan, scale, simulation.departures)
+        released = simulation.release(noise, uploads, present, plan, scale, simulation.departures)
+        progress.releases += 1
         new_states = simulation.absorb(new_states, released.messages)
         progress.params, progress.server = method.aggregate(progress.params, released.sum, progress.server, task)
         progress.uploaded_bits += privacy.uploaded_bits(uploads, present, scale)
@@ -124,6 +129,13 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
     progress.timing.append(
         {"round": progress.round, "seconds": seconds, "images": images, "images_per_second": images / seconds}
     )
+
+
+def _check_names(update: Tree, sent: Sequence[str]) -> None:
+    """Stop a method that sends what it promises to keep, such as a personal head or its own normalisation."""
+    if set(update) != set(sent):
+        differing = ", ".join(sorted(set(update) ^ set(sent)))
+        raise PrivacyError("method: parameters in its upload", got=differing, expected="exactly those that it says it sends")
 
 
 def _diary(released: privacy.Released, present: Tensor) -> dict[str, float]:

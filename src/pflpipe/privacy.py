@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.clipping import clip, squares
+from pflpipe.clipping import clip, for_clients, squares
 from pflpipe.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP, bounded, check_departures, check_side, deviation, weights
 from pflpipe.errors import PrivacyError, nearest
 
@@ -130,14 +130,16 @@ class Released:
     nonfinite: Tensor
 
 
-def sample_clients(generator: np.random.Generator, plan: Plan) -> np.ndarray:
+def sample_clients(generator: np.random.Generator, plan: Plan, repeats: tuple[int, ...] = ()) -> np.ndarray:
     """Draw a round's cohort: each of the M clients independently with probability q (Poisson sampling).
 
-    Returns a bool array ``[M]``. At q = 1 everybody takes part and nothing is drawn from the generator.
+    Returns a bool array ``[*repeats, M]``, one independent cohort for each repeat. At q = 1 everybody takes part and nothing is
+    drawn from the generator.
     """
+    shape = (*repeats, plan.clients)
     if plan.sample_rate == 1:
-        return np.ones(plan.clients, dtype=bool)
-    return generator.random(plan.clients) < plan.sample_rate
+        return np.ones(shape, dtype=bool)
+    return generator.random(shape) < plan.sample_rate
 
 
 def public_cohort(round: int, plan: Plan) -> np.ndarray:
@@ -195,7 +197,7 @@ def release(
         clipped, norms = clip(uploads.update, math.inf, scale, plan.norm, lead)
         clipped, shortened = bounded(clipped, uploads.side, plan, departures, lead)
     if departures & OF_MESSAGES:
-        signal, noise, messages = _noise_of_messages(generator, clipped, uploads.side, present, plan, departures)
+        signal, noise, messages = _noise_of_messages(generator, clipped, uploads.side, present, plan, scale, departures)
     else:
         signal, noise = _noise_of_sum(generator, clipped, present, plan, scale)
         messages = {}
@@ -245,6 +247,7 @@ def _noise_of_messages(
     side: Mapping[str, Tensor],
     present: Tensor,
     plan: Plan,
+    scale: Mapping[str, Tensor],
     departures: frozenset[str],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     """Return the weighted average of the clipped updates, that of the noise each message carries, and the messages."""
@@ -258,6 +261,8 @@ def _noise_of_messages(
         if plan.noise_multiplier is not None:
             spread = deviation(name, clipped, side, plan, departures, present.ndim)
             drawn = _standard_noise(generator, rows, plan.mechanism) * spread
+            if name in scale:
+                drawn = drawn * for_clients(scale[name].to(rows), rows.ndim - present.ndim)
         messages[name] = rows + drawn
         signal[name] = (rows * count).sum(dim=present.ndim - 1)
         noise[name] = (drawn * count).sum(dim=present.ndim - 1)
@@ -314,9 +319,9 @@ def _check(
             raise PrivacyError("release: scale", got=name, expected="names of the update", do=nearest(name, uploads.update))
         if not bool((torch.isfinite(tensor) & (tensor >= 0)).all()):
             raise PrivacyError(f"release: scale {name!r}", got="a negative or non-finite entry", expected="entries >= 0")
-    if scale and departures & (OF_MESSAGES | WITHOUT_JOINT_CLIP):
-        name = min(departures & (OF_MESSAGES | WITHOUT_JOINT_CLIP))
-        raise PrivacyError(f"departure {name}: scale", got="a public scale", expected="none")
+    unscaled = departures & (OF_MESSAGES | WITHOUT_JOINT_CLIP) - {"noise_per_participant"}
+    if scale and unscaled:
+        raise PrivacyError(f"departure {min(unscaled)}: scale", got="a public scale", expected="none")
     check_side(uploads, present, plan, departures)
 
 

@@ -145,6 +145,8 @@ def train(
         {
             "cell": cell.to_dict(),
             "diverged_round": progress.diverged_round,
+            "releases": progress.releases,
+            "participants": sum(participants),
             "parameters": simulation.network.parameters,
             "uploaded_parameters": progress.uploaded_bits / 32 / max(sum(participants), 1),
             "upload_bytes_per_round": progress.uploaded_bits / 8 / len(participants),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe import cells
+from pflpipe import cells, privacy
 from pflpipe.clients import Backend, Examples, Rows, for_each_client, minimizer
 from pflpipe.local import Schedule, Solver
 from pflpipe.methods import Method
@@ -29,7 +29,10 @@ SEEN_BY_METHODS = ("train", "head", "all")
 
 @dataclass(frozen=True)
 class Simulation:
-    """One cell, made concrete: the method, the network, the plan and the clients' data on a device."""
+    """One cell, made concrete: the method, the network, the plan and the clients' data on a device.
+
+    ``release`` is privacy.release; an attack wraps it to see what the world sees (attacks/).
+    """
 
     method: Method
     network: Network
@@ -43,6 +46,7 @@ class Simulation:
     backend: Backend
     dtype: torch.dtype = torch.float32
     augment: Transform | None = None
+    release: Callable[..., privacy.Released] = privacy.release
 
     @property
     def task(self) -> Task:

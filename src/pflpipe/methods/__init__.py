@@ -78,9 +78,14 @@ def add_released(params: Tree, released: Tree, server: Tree, task: Task) -> tupl
     return trees.add(params, released), server
 
 
-def send_everything(params: Tree, server: Tree, task: Task) -> Tree:
+def unscaled(params: Tree, server: Tree, task: Task) -> Tree:
     """Scale of a method whose uploads are clipped and noised as they are."""
     return {}
+
+
+def everything(task: Task) -> tuple[str, ...]:
+    """Names of all parameters: what a method sends that keeps no part of the model to the client."""
+    return tuple(task.network.shapes)
 
 
 def fits_every_model(names: Sequence[str]) -> None:
@@ -101,7 +106,8 @@ class Method:
     ``personalize(params, server, state, batches, task) -> params`` gives the model that is tested on the client's data;
     ``init_server`` and ``init_client`` take ``(params, task)``. ``scale(params, server, task)`` is a public tree s >= 0,
     computed from earlier releases alone: the update is clipped to ``|update / s|_2 <= C``, its noise is scaled by s, and a
-    coordinate with s = 0 is not sent (privacy.py). ``absorb(state, message, task) -> state`` shows a client its own noised
+    coordinate with s = 0 is not sent (privacy.py). ``sends(task)`` names the parameters that leave the client; an upload with
+    any others stops the run (federated.py). ``absorb(state, message, task) -> state`` shows a client its own noised
     message, where a published mechanism releases single messages. ``check(names)`` raises ConfigError when the hyper-parameters
     do not fit a model whose parameters have these names. ``head_epochs`` and ``full_pass`` ask for the schedules
     ``batches.head`` and ``batches.all``.
@@ -112,7 +118,8 @@ class Method:
     personalize: Callable[[Tree, Tree, Tree, Batches, Task], Tree] = train_locally
     init_server: Callable[[Tree, Task], Tree] = no_server
     init_client: Callable[[Tree, Task], Tree] = no_state
-    scale: Callable[[Tree, Tree, Task], Tree] = send_everything
+    scale: Callable[[Tree, Tree, Task], Tree] = unscaled
+    sends: Callable[[Task], Sequence[str]] = everything
     absorb: Callable[[Tree, Tree, Task], Tree] | None = None
     check: Callable[[Sequence[str]], object] = fits_every_model
     head_epochs: int = 0

@@ -47,4 +47,10 @@ def centaur(
         update = {name: trained[name] - params[name] for name in task.body_names}
         return Upload(update=update, side={}, loss=loss), {name: start[name] for name in task.head_names}
 
-    return Method(local_update, personalize=personalize, init_client=init_client, head_epochs=head_epochs)
+    return Method(
+        local_update,
+        personalize=personalize,
+        init_client=init_client,
+        sends=lambda task: task.body_names,
+        head_epochs=head_epochs,
+    )

@@ -105,4 +105,11 @@ def dp_pfeddsu(
     def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
         return train_head(params, state, masks(params, task), batches, task)
 
-    return Method(local_update, personalize=personalize, init_client=init_client, scale=scale, head_epochs=head_epochs)
+    return Method(
+        local_update,
+        personalize=personalize,
+        init_client=init_client,
+        scale=scale,
+        sends=lambda task: task.body_names,
+        head_epochs=head_epochs,
+    )

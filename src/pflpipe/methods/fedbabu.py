@@ -39,4 +39,4 @@ def fedbabu(
         update = {name: trained[name] - params[name] for name in task.body_names}
         return Upload(update=update, side={}, loss=loss), state
 
-    return replace(fine_tuned, local_update=local_update)
+    return replace(fine_tuned, local_update=local_update, sends=lambda task: task.body_names)

@@ -191,4 +191,4 @@ def fedglp_adp(
     def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
         return train(params, state, batches, task)[2]
 
-    return Method(local_update, aggregate, personalize, init_server, init_client, scale, absorb)
+    return Method(local_update, aggregate, personalize, init_server, init_client, scale, absorb=absorb)

@@ -39,7 +39,11 @@ def keep(private: Callable[[Task], tuple[str, ...]], solver: Callable[[Task], So
     def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
         return train(params, state, batches, task)[0]
 
-    return Method(local_update, personalize=personalize, init_client=init_client)
+    def sends(task: Task) -> list[str]:
+        kept = private(task)
+        return [name for name in task.network.shapes if name not in kept]
+
+    return Method(local_update, personalize=personalize, init_client=init_client, sends=sends)
 
 
 def fedper() -> Method:

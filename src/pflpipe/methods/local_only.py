@@ -27,4 +27,4 @@ def local_only() -> Method:
     def personalize(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> Tree:
         return task.minimize(state, batches.train, task.loss)[0]
 
-    return Method(local_update, personalize=personalize, init_client=init_client)
+    return Method(local_update, personalize=personalize, init_client=init_client, sends=lambda task: ())
