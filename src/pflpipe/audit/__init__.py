@@ -1,0 +1,27 @@
+"""The audit: does a release keep what its plan claims? An attacker with every advantage is let loose on ``privacy.release``.
+
+``worlds`` builds two neighbouring runs, with and without one worst-case client (the canary); ``coupled`` compares single
+releases under the same noise (level 0: exact, finds what depends on data); ``distinguish`` plays the whole run thousands of
+times and counts how often an attacker tells the worlds apart (level 1: statistical, certain at 99 %); ``cases`` lists the
+distinct releases of all methods; ``report`` makes the table and the figure. All of them call the very release and the very
+sampler that training calls. A mechanism that passes is not proved private: the proofs are in docs/privacy.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pflpipe.errors import PrivacyError
+
+
+def require_kept(found: Iterable[Mapping[str, Any]]) -> None:
+    """Raise PrivacyError when a certified release is flagged: no number that stands on it may be printed."""
+    for result in found:
+        if result["claim"] == "certified" and result["flagged"]:
+            raise PrivacyError(
+                f"audit {result['audit']}: a certified release is flagged",
+                got=f"sensitivity {result['sensitivity']}, spread {result['spread']}, excess {result['excess']}",
+                expected=f"at most 1.05, 1e-4 and 0, at epsilon {result['epsilon_claimed']}",
+                do="do not publish epsilons of this version; src/pflpipe/privacy.py or its plan is broken",
+            )

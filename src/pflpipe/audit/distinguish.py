@@ -1,0 +1,213 @@
+"""Level 1: an attacker watches whole runs and says whether the canary was there; how often it errs bounds the true epsilon.
+
+Both worlds are run thousands of times, all T rounds, with the sampler and the server step that training uses. Every run is
+boiled down to a few statistics; one half of the runs chooses one statistic and the middle between its two means as threshold,
+the other half counts false positives and false negatives once. Their Clopper-Pearson bounds hold together with 99 %. The claim
+is the whole curve delta(epsilon) of the claimed plan: it is refuted when for some epsilon the attacker does better than any
+attack on an (epsilon, delta)-private run could.
+
+After Nasr et al. ("Adversary Instantiation", IEEE S&P 2021) and, for the lower bound on mu, Nasr et al. ("Tight Auditing of
+Differentially Private Machine Learning", USENIX Security 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from pflpipe import accounting, trees
+from pflpipe.audit.worlds import Mechanism, directions, uploads
+from pflpipe.privacy import Plan
+from pflpipe.seeds import numpy_rng, seed_for
+from pflpipe.trees import Tree
+
+ERROR = 0.01
+"""Probability with which one of the two bounds does not hold."""
+EPSILONS = np.linspace(0, 15, 151)
+"""Where the claimed curve is compared; with 10,000 runs nothing above 7.6 can be refuted."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the attacker achieved.
+
+    Attributes:
+        runs: evaluation runs in each world.
+        false_positives, false_negatives: runs without the canary taken for runs with it, and the other way round.
+        statistic: what the attacker looked at.
+        excess: by how much the attack beats the claimed curve where it does so most; at most 0 when the claim is not refuted.
+        mu_lower: lower bound on mu, if the mechanism is mu-GDP; None when the claim is not of that form.
+        epsilon_lower: lower bound on epsilon at the plan's delta from ``mu_lower``; None with it.
+        epsilon_direct: the same without any assumption; it cannot exceed the logarithm of a fifth of the runs.
+    """
+
+    runs: int
+    false_positives: int
+    false_negatives: int
+    statistic: str
+    excess: float
+    mu_lower: float | None
+    epsilon_lower: float | None
+    epsilon_direct: float
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the claim is refuted."""
+        return self.excess > 0
+
+
+def distinguish(mechanism: Mechanism, canary: str, runs: int, seed: int = 0) -> Evidence:
+    """Attack so many runs of each world, and as many again to choose how.
+
+    Args:
+        canary: one of ``worlds.CANARIES``, chosen without looking at these runs.
+        runs: evaluation runs in each world.
+        seed: of everything random.
+    """
+    worlds = {there: _statistics(mechanism, canary, there, 2 * runs, seed) for there in (False, True)}
+    chosen = {there: {name: value[:runs] for name, value in world.items()} for there, world in worlds.items()}
+    judged = {there: {name: value[runs:] for name, value in world.items()} for there, world in worlds.items()}
+    name, weights = _choose(chosen)
+    values = {there: _combine(world, weights) for there, world in chosen.items()}
+    middle = (values[True].mean() + values[False].mean()) / 2
+    positives = int((_combine(judged[False], weights) > middle).sum())
+    negatives = int((_combine(judged[True], weights) <= middle).sum())
+    return judge(mechanism.claimed, runs, positives, negatives, name)
+
+
+def judge(claimed: Plan, runs: int, false_positives: int, false_negatives: int, statistic: str = "") -> Evidence:
+    """Return what so many errors of an attacker in so many runs of each world say about a claim."""
+    rates = [stats.beta.ppf(1 - ERROR / 2, count + 1, runs - count) for count in (false_positives, false_negatives)]
+    upper_fp, upper_fn = (1.0 if math.isnan(rate) else float(rate) for rate in rates)
+    curve = np.array([accounting.delta(claimed, epsilon) for epsilon in EPSILONS])
+    excess = max(
+        (1 - missed - np.exp(EPSILONS) * wrong - curve).max() for wrong, missed in ((upper_fp, upper_fn), (upper_fn, upper_fp))
+    )
+    at = accounting.delta_of(claimed)
+    mu = epsilon = None
+    if claimed.mechanism == "gaussian" and claimed.sample_rate == 1:
+        mu = max(0.0, float(stats.norm.ppf(1 - upper_fp) - stats.norm.ppf(upper_fn)))
+        epsilon = accounting.gdp_epsilon(mu, at) if mu > 0 else 0.0
+    direct = [
+        math.log((1 - at - missed) / wrong) if missed < 1 - at else 0.0
+        for wrong, missed in ((upper_fp, upper_fn), (upper_fn, upper_fp))
+    ]
+    return Evidence(runs, false_positives, false_negatives, statistic, float(excess), mu, epsilon, max(0.0, *direct))
+
+
+@torch.no_grad()
+def _statistics(mechanism: Mechanism, canary: str, there: bool, repeats: int, seed: int) -> dict[str, Tensor]:
+    """Run one world so many times; return the statistics of each run, name -> ``[R]``, sums over the rounds."""
+    plan = mechanism.executed
+    start = mechanism.network.init(torch.Generator().manual_seed(seed_for(seed, "audit", "model")))
+    direction = directions(mechanism, start)[canary]
+    flat = torch.cat([value.reshape(-1) for value in direction.values()]).double()
+    line = flat / torch.linalg.vector_norm(flat)
+    unit = line / torch.linalg.vector_norm(line, ord=plan.norm)
+    support = flat != 0
+    layers = _places(direction)
+    server: Tree = {}
+    params = {name: value.expand(repeats, *value.shape) for name, value in start.items()}
+    if mechanism.scaled:
+        server = torch.vmap(mechanism.init_server)(params)
+    rng = numpy_rng(seed, "audit", "cohorts", int(there))
+    generator = torch.Generator().manual_seed(seed_for(seed, "audit", "noise", int(there)))
+    total: dict[str, Tensor] = {}
+    sent = uploads(mechanism, direction, there, {}, repeats)
+    for round in range(plan.rounds):
+        scale: Tree = {}
+        if mechanism.scaled:
+            scale = torch.vmap(mechanism.scale)(params, server)
+            sent = uploads(mechanism, direction, there, scale, repeats)
+        present = mechanism.cohort(round, rng, repeats)
+        if mechanism.secret and not there:
+            present[:, mechanism.canary] = False
+        released = mechanism.release(generator, sent, present, plan, scale, mechanism.executed_departures)
+        seen = mechanism.view(released, scale)
+        known = not mechanism.secret and bool(present[0, mechanism.canary])
+        for name, value in _round(mechanism.claimed, seen, line, unit, support, layers, known).items():
+            total[name] = total.get(name, 0) + value
+        if mechanism.scaled:
+            params, server = torch.vmap(mechanism.aggregate)(params, released.sum, server)
+    return total
+
+
+def _places(tree: Tree) -> list[Tensor]:
+    """Return for each layer the places of its parameters in the flat vector, bool ``[d]``."""
+    owner = [layer for layer, names in trees.layers(tree).items() for name in names for _ in range(tree[name].numel())]
+    return [torch.tensor([name == layer for name in owner]) for layer in trees.layers(tree)]
+
+
+def _round(
+    claimed: Plan, seen: Tensor, line: Tensor, unit: Tensor, support: Tensor, layers: list[Tensor], known: bool
+) -> dict[str, Tensor]:
+    """Return the statistics of one round of ``seen [R, d]``.
+
+    Args:
+        claimed: its noise and its rate tell what to expect.
+        line: the canary's direction ``[d]``, of length 1.
+        unit: the canary as a correct clip leaves it ``[d]``, 1 in the plan's norm.
+        support: where the canary is not 0, ``[d]``.
+        layers: where each layer is, each ``[d]``.
+        known: whether everybody knows that the canary's turn has come.
+    """
+    energy = seen.square()
+    tiny = torch.finfo(torch.float64).tiny
+    found = {
+        "likelihood": _likelihood(claimed, seen, unit, known),
+        "energy": (energy.sum(dim=1) + tiny).log(),
+        "energy of the canary's coordinates": (energy[:, support].sum(dim=1) + tiny).log(),
+        "non-zero coordinates": (seen != 0).double().mean(dim=1),
+        "non-zero coordinates of the canary": (seen[:, support] != 0).double().mean(dim=1),
+    }
+    for place, layer in enumerate(layers):
+        found[f"projection on layer {place + 1}"] = seen[:, layer] @ line[layer]
+    return found
+
+
+def _likelihood(claimed: Plan, seen: Tensor, unit: Tensor, known: bool) -> Tensor:
+    """Return log p(seen | canary there) / p(seen | not) by the claimed plan, up to what the others add."""
+    assert claimed.noise_multiplier is not None
+    spread, rate = claimed.noise_multiplier, 1.0 if known else claimed.sample_rate
+    if claimed.mechanism == "laplace":
+        ratio = ((seen.abs() - (seen - unit).abs()) / spread).sum(dim=1)
+    else:
+        ratio = (seen @ unit - unit.square().sum() / 2) / spread**2
+    return ratio if rate == 1 else torch.log1p(rate * torch.expm1(ratio.clamp(max=700)))
+
+
+def _choose(world: dict[bool, dict[str, Tensor]]) -> tuple[str, dict[str, float]]:
+    """Return the statistic that tells the worlds apart best, and the weights that make it up.
+
+    Candidates are the single statistics and their linear discriminant; the latter, which fits its runs, must be clearly better.
+    """
+    names = list(world[True])
+    ranked = {name: _separation(world[True][name], world[False][name]) for name in names}
+    best = max(ranked, key=lambda name: abs(ranked[name]))
+    moving = [name for name in names if ranked[name] and math.isfinite(ranked[name])]
+    if math.isfinite(ranked[best]) and len(moving) > 1:
+        columns = {there: np.stack([world[there][name].numpy() for name in moving], axis=1) for there in world}
+        shared = (np.cov(columns[True].T) + np.cov(columns[False].T)) / 2
+        weights = np.linalg.pinv(shared, hermitian=True) @ (columns[True].mean(axis=0) - columns[False].mean(axis=0))
+        joint = {name: float(weight) for name, weight in zip(moving, weights, strict=True)}
+        if _separation(_combine(world[True], joint), _combine(world[False], joint)) > 1.1 * abs(ranked[best]):
+            return "linear discriminant", joint
+    return best, {best: math.copysign(1.0, ranked[best])}
+
+
+def _separation(there: Tensor, absent: Tensor) -> float:
+    """Return the difference of the means in standard deviations."""
+    gap = (there.mean() - absent.mean()).item()
+    width = ((there.var() + absent.var()) / 2).sqrt().item()
+    if width == 0:
+        return math.copysign(math.inf, gap) if gap else 0.0
+    return gap / width
+
+
+def _combine(world: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
+    return torch.stack([world[name] * weight for name, weight in weights.items()]).sum(dim=0)

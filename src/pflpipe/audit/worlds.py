@@ -1,0 +1,236 @@
+"""Two neighbouring worlds: everybody else is the same, and one client, the canary, is there or is not.
+
+The canary's update and its private extras are as bad as the departures allow; the others are harmless, and none of them keeps
+the coordinates that are the canary's alone (``exclusive``). Absent means zeroed out: the client takes part with an update of
+zeros and nothing to say. Where a secret draw decides who takes part, an absent client is never drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pflpipe import cells, models, privacy, trees
+from pflpipe.clients import minimizer
+from pflpipe.departures import OF_MESSAGES, groups
+from pflpipe.local import Solver
+from pflpipe.methods import Method, unscaled
+from pflpipe.methods.dp_fedavg import dp_fedavg
+from pflpipe.models import Network
+from pflpipe.privacy import Plan, Released, Uploads
+from pflpipe.task import Task
+from pflpipe.trees import Tree
+
+Trust = Literal["central", "local"]
+
+CANARIES = ("dirac", "layer", "exclusive", "zero_mean", "aligned", "long", "huge")
+"""One coordinate; one layer; coordinates that nobody else keeps; mean 0 in every tensor; along the public model; every tensor C
+long by itself; a million times C long."""
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What is audited.
+
+    Attributes:
+        executed: the plan that the release runs with.
+        claimed: the certified plan whose curve the release is said to keep, as seen by ``trust``.
+        departures: what the release does otherwise than its plan says.
+        trust: what the attacker sees: ``central``, the noisy sums; ``local``, the canary's single messages.
+        method: whose public scale and server step are used, by default one whose uploads are clipped and noised as they are.
+        release, sample: the mechanism's code; planted faults replace them.
+    """
+
+    executed: Plan
+    claimed: Plan
+    departures: frozenset[str] = frozenset()
+    trust: Trust = "central"
+    method: Method = field(default_factory=dp_fedavg)
+    release: Callable[..., Released] = privacy.release
+    sample: Callable[..., np.ndarray] = privacy.sample_clients
+
+    @property
+    def secret(self) -> bool:
+        """Whether nobody but the server knows who takes part."""
+        return self.executed.sample_rate < 1 and "public_sampling" not in self.departures
+
+    @property
+    def executed_departures(self) -> frozenset[str]:
+        """The departures of the release; single messages exist only where each carries its share of the noise."""
+        if self.trust == "central" or self.departures & OF_MESSAGES:
+            return self.departures
+        return self.departures | {"noise_per_participant"}
+
+    @cached_property
+    def canary(self) -> int:
+        """Which client the canary is: under a public schedule the one that takes part most often."""
+        if "public_sampling" not in self.departures:
+            return 0
+        schedule = [privacy.public_cohort(round, self.executed) for round in range(self.executed.rounds)]
+        return int(np.sum(schedule, axis=0).argmax())
+
+    @cached_property
+    def task(self) -> Task:
+        """What the method's public hooks are given: a network of 46 parameters in three layers, of 8 in one at a secret rate.
+
+        Amplification by sampling concerns one coordinate, and it takes many more runs to see.
+        """
+        network = models.build(cells.Model("mlp", () if self.secret else (4, 4)), (3,), 2)
+        return Task(network, self.executed, Solver("sgd", 0.1), 1, self.departures, minimizer("vmap"))
+
+    @property
+    def network(self) -> Network:
+        """The network whose parameters are sent."""
+        return self.task.network
+
+    @property
+    def scaled(self) -> bool:
+        """Whether uploads are clipped and noised in public units."""
+        return self.method.scale is not unscaled
+
+    def init_server(self, params: Tree) -> Tree:
+        """Return the method's first public server state."""
+        return self.method.init_server(params, self.task)
+
+    def scale(self, params: Tree, server: Tree) -> Tree:
+        """Return the method's public scale, each tensor in the shape of its parameters."""
+        found = self.method.scale(params, server, self.task)
+        return {name: value.expand(params[name].shape) for name, value in found.items()}
+
+    def aggregate(self, params: Tree, released: Tree, server: Tree) -> tuple[Tree, Tree]:
+        """Return the method's next public model and server state."""
+        return self.method.aggregate(params, released, server, self.task)
+
+    def cohort(self, round: int, rng: np.random.Generator, repeats: int) -> Tensor:
+        """Draw who takes part, bool ``[R, M]``."""
+        if "public_sampling" in self.departures:
+            return torch.from_numpy(privacy.public_cohort(round, self.executed)).expand(repeats, -1)
+        return torch.from_numpy(self.sample(rng, self.executed, (repeats,)))
+
+    def view(self, released: Released, scale: Mapping[str, Tensor]) -> Tensor:
+        """Return what the attacker sees, ``[R, d]``, in units of what one client may change: 1 is a whole clip bound."""
+        plan = self.executed
+        size, seen = (plan.clip_norm or 1.0), released.sum
+        if self.trust == "central":
+            size /= plan.expected_cohort
+        else:
+            seen = {name: value[:, self.canary] for name, value in released.messages.items()}
+        parts = []
+        for name, value in seen.items():
+            unit = scale[name].to(value) if name in scale else value.new_ones(())
+            parts.append(torch.where(unit > 0, value / unit, value).reshape(len(value), -1) / size)
+        return torch.cat(parts, dim=1).double()
+
+
+def directions(mechanism: Mechanism, params: Tree) -> dict[str, Tree]:
+    """Return the canaries' updates in public units, name -> tensors ``[*shape]``.
+
+    Args:
+        params: the public model ``[*shape]``.
+    """
+    plan = mechanism.executed
+    ones = {name: torch.ones(shape) for name, shape in mechanism.network.shapes.items()}
+    zeros = {name: torch.zeros_like(value) for name, value in ones.items()}
+    alone, first = exclusive(ones), next(iter(ones))
+    point = zeros[first].clone()
+    point.view(-1)[0] = 1
+    in_first_layer = next(iter(trees.layers(ones).values()))
+    signs = {name: 1 - 2.0 * (torch.arange(value.numel()) % 2).view(value.shape) for name, value in ones.items()}
+    shapes = {
+        "dirac": zeros | {first: point},
+        "layer": zeros | {name: ones[name] for name in in_first_layer},
+        "exclusive": {name: mask.float() for name, mask in alone.items()},
+        "zero_mean": signs,
+        "aligned": params,
+        "long": {name: value / torch.linalg.vector_norm(value) for name, value in ones.items()},
+        "huge": ones,
+    }
+    lengths = {"long": math.sqrt(len(ones)), "huge": 1e6}
+    found = {}
+    for name, tree in shapes.items():
+        whole = torch.linalg.vector_norm(torch.cat([value.reshape(-1) for value in tree.values()]), ord=plan.norm)
+        factor = lengths.get(name, 1.0) * (plan.clip_norm or 1.0) / float(whole)
+        found[name] = {key: value * factor for key, value in tree.items()}
+    return found
+
+
+def exclusive(like: Tree) -> Tree:
+    """Return the mask of the coordinates that only the canary keeps: the last quarter of each tensor ``[*shape]``."""
+    return {
+        name: (torch.arange(value.numel()) >= value.numel() - math.ceil(value.numel() / 4)).view(value.shape)
+        for name, value in like.items()
+    }
+
+
+def uploads(mechanism: Mechanism, direction: Tree, there: bool, scale: Mapping[str, Tensor], repeats: int) -> Uploads:
+    """Return everybody's uploads in one of the two worlds, ``[R, M, *shape]``.
+
+    Args:
+        direction: the canary's update in public units, ``[*shape]``.
+        there: whether the canary is there.
+        scale: the public scale, ``[R, *shape]`` or ``[*shape]``; empty without one.
+        repeats: R.
+    """
+    clients, canary, bound = mechanism.executed.clients, mechanism.canary, mechanism.executed.clip_norm or 1.0
+    alone = exclusive(direction)
+    signs = torch.where(torch.arange(clients) % 2 == 0, 0.5, -0.5) * bound / math.sqrt(trees.size(direction))
+    update = {}
+    for name, value in direction.items():
+        rows = torch.where(alone[name], 0, signs.view(-1, *[1] * value.ndim).expand(clients, *value.shape)).clone()
+        rows[canary] = value if there else 0
+        rows = rows.expand(repeats, *rows.shape)
+        if name in scale:
+            unit = scale[name].to(rows)
+            rows = rows * (unit.unsqueeze(1) if unit.ndim > value.ndim else unit)
+        update[name] = rows
+    side = {name: entry.expand(repeats, *entry.shape) for name, entry in _side(mechanism, direction, there).items()}
+    return Uploads(update, side)
+
+
+def _side(mechanism: Mechanism, direction: Tree, there: bool) -> Tree:
+    """Return the private extras that the departures read, ``[M, ...]``: harmless for the others, the worst for the canary."""
+    departures, plan, canary = mechanism.departures, mechanism.executed, mechanism.canary
+    bound, clients = plan.clip_norm or 1.0, plan.clients
+    side: Tree = {}
+
+    def add(name: str, harmless: Tensor, worst: Tensor, nothing: Tensor) -> None:
+        rows = harmless.expand(clients, *harmless.shape).clone()
+        rows[canary] = worst if there else nothing
+        side[name] = rows
+
+    one = torch.ones(())
+    if "data_size_weights" in departures:  # public, so the same in both worlds
+        side["size"] = torch.from_numpy(sizes(clients, canary)).float()
+    if "raw_similarity_weights" in departures:
+        add("similarity", 0.1 * one, one, 0 * one)
+    if "client_clip_weights" in departures:
+        parts = trees.layers(direction).values()
+        energy = torch.stack([trees.norm({name: direction[name] for name in names}).square() for names in parts])
+        equal = torch.full_like(energy, 1 / len(energy))
+        add("clip_weights", equal, energy / energy.sum(), equal)
+    if "data_dependent_clip" in departures:
+        whole = torch.full((len(groups(direction, departures)),), bound)
+        add("bounds", whole, whole * math.inf, whole)
+    for name, value in direction.items():
+        nothing = torch.zeros_like(value)
+        if departures & {"noise_on_support", "divide_by_counts"}:
+            add(f"mask.{name}", ~exclusive(direction)[name], value != 0, nothing.bool())
+        if departures & {"private_clamp", "data_dependent_noise"}:
+            add(f"radius.{name}", torch.full_like(value, bound / 10), value.abs() / 2, nothing)
+        if "private_clamp" in departures:
+            add(f"centre.{name}", nothing, value, nothing)
+    return side
+
+
+def sizes(clients: int, canary: int = 0) -> np.ndarray:
+    """Return numbers of examples ``[M]``: as many for the canary as for all others together."""
+    counts = np.full(clients, 198)
+    counts[canary] *= clients - 1
+    return counts

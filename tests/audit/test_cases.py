@@ -1,0 +1,180 @@
+"""Which releases are audited, and what follows from a flag."""
+
+import dataclasses
+import json
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+from pflpipe import cells, config, methods
+from pflpipe.audit import cases, report, require_kept
+from pflpipe.departures import DEPARTURES
+from pflpipe.errors import ConfigError, PrivacyError
+
+torch.set_num_threads(1)
+
+
+def test_every_private_method_is_audited_in_every_version_and_trust_model():
+    found = {(subject.method, subject.profile, subject.case.trust) for subject in cases.subjects()}
+    for name in methods.NAMES:
+        about = methods.info(name).about
+        trusts = {"central"} if name == "appfl" else {"central", "local"}
+        for trust in trusts:
+            assert ((name, "strict", trust) in found) == about.private
+            assert ((name, "paper", trust) in found) == bool(about.private and about.paper_departures)
+            assert ((name, "official code", trust) in found) == bool(about.private and about.official_departures)
+    assert {departure for s in cases.subjects() if s.profile == "alone" for departure in s.case.departures} == set(DEPARTURES)
+
+
+def test_methods_with_the_same_release_share_an_audit_and_others_do_not():
+    of = {
+        s.method: s.case.id
+        for s in cases.subjects()
+        if s.profile == "strict" and s.case.trust == "central" and not s.case.drawn
+    }
+    assert of["dp_fedavg"] == of["feddpa"] == of["fedper"] == "gaussian-central"
+    scaled = {name for name, case in of.items() if "scaled" in case}
+    assert scaled == {"dp_pfeddsu", "fedaddp", "fedglp_adp"}
+    assert len({of[name] for name in scaled}) == 3
+    assert of["appfl"] == "laplace-central"
+    published = {s.method: s.case.id for s in cases.subjects() if s.profile == "paper" and s.case.trust == "local"}
+    assert published["dp_pfeddsu"] == published["dp_fedsam_topk"] == "gaussian-noise_on_support-local"
+
+
+def test_ids_are_distinct_and_found_again():
+    for name, case in cases.cases().items():
+        assert cases.find(name) == case
+        assert name == case.id
+    with pytest.raises(ConfigError, match="gaussian-central"):
+        cases.find("gausian-central")
+
+
+def test_reference_plans_are_where_an_audit_sees_most():
+    plan = cases.find("gaussian-central").plan(())
+    assert math.sqrt(plan.rounds) / plan.noise_multiplier == pytest.approx(2.602, abs=1e-3)
+    claimed = cases.find("gaussian-local").mechanism_under_audit().claimed
+    assert claimed.noise_multiplier == pytest.approx(plan.noise_multiplier / math.sqrt(10))
+    laplace = cases.find("laplace-central").plan(())
+    assert laplace.noise_multiplier == pytest.approx(1.0)
+    alone = cases.find("laplace-clip_in_training+no_composition-central").mechanism_under_audit()
+    assert alone.executed.noise_multiplier == pytest.approx(1 / 8)
+    assert alone.claimed.noise_multiplier == pytest.approx(1.0)
+
+
+def cell(**changes):
+    made = cells.Cell(
+        "digits",
+        cells.Partition("iid", 20),
+        cells.Model("mlp", (8,)),
+        cells.Training(5, 1, 0, "sgd", 0.1),
+        cells.Privacy("gaussian", epsilon=2.0, delta=1e-3, clip_norm=1.0),
+        "dp_fedavg",
+    )
+    return dataclasses.replace(made, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ["gaussian-central", "gaussian-local"]),
+        ({"method": "fedaddp"}, ["gaussian-scaled_by_fedaddp-central", "gaussian-scaled_by_fedaddp-local"]),
+        (
+            {"training": cells.Training(5, 1, 0, "sgd", 0.1, sample_rate=0.3)},
+            ["gaussian-central", "gaussian-local", "gaussian-drawn-central"],
+        ),
+        ({"privacy": cells.Privacy("laplace", epsilon=1.0, clip_norm=1.0)}, ["laplace-central"]),
+        ({"privacy": cells.Privacy()}, []),
+        ({"departures": ("noise_on_support",)}, []),
+    ],
+)
+def test_a_certified_run_stands_on_the_audits_of_its_release(changes, expected):
+    assert [case.id for case in cases.of_cell(cell(**changes))] == expected
+
+
+def test_every_certified_cell_of_the_quickstart_has_an_audit():
+    study = config.load_study("quickstart")
+    for row in study.rows:
+        private = row.cell.privacy.mechanism != "none" and not row.cell.departures
+        assert bool(cases.of_cell(row.cell)) == private
+        assert {case.id for case in cases.of_cell(row.cell)} <= cases.cases().keys()
+
+
+RESULT = {"audit": "gaussian-central", "claim": "certified", "flagged": False, "epsilon_claimed": 8.0}
+RESULT |= {"sensitivity": 1.0, "spread": 0.0, "excess": -0.1}
+
+
+def test_a_flagged_certified_release_stops_the_pipeline_and_a_nominal_one_does_not():
+    require_kept([RESULT, RESULT | {"claim": "nominal", "flagged": True}])
+    with pytest.raises(PrivacyError, match="gaussian-central: a certified release is flagged"):
+        require_kept([RESULT, RESULT | {"flagged": True}])
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Made-up audits of all cases: certified ones keep their claim, all others are flagged."""
+    folder = tmp_path_factory.mktemp("results")
+    (folder / "audits").mkdir()
+    for name, case in cases.cases().items():
+        broken = bool(case.departures)
+        found = dict.fromkeys(set(report.COLUMNS) - {"method", "profile"}) | RESULT
+        found |= {"audit": name, "claim": case.claim, "trust": case.trust, "mechanism": case.mechanism, "delta": 0.02}
+        found |= {"departures": "+".join(case.departures) or None, "sample_rate": 0.1 if case.drawn else 1.0}
+        found |= {"epsilon_true": "inf" if broken else 8.0, "epsilon_lower": 7.1, "epsilon_direct": 2.0}
+        found |= {"flagged": broken, "flagged_coupled": broken, "flagged_runs": False}
+        (folder / "audits" / f"{name}.json").write_text(json.dumps(found))
+    return folder
+
+
+def test_table_has_a_row_for_every_subject_and_the_promised_columns(results):
+    report.write(results, results / "tables" / "audit.csv")
+    frame = pd.read_csv(results / "tables" / "audit.csv")
+    assert tuple(frame.columns) == report.COLUMNS
+    assert len(frame) == len(cases.subjects())
+    assert frame["epsilon_true"].max() == math.inf
+    text = (results / "tables" / "audit.md").read_text()
+    assert text.count("\n| ") == 2 + len(cases.cases())
+    assert "FedDPA, as published" in text
+    assert "∞" in text
+    assert (results / "figures" / "audit.svg").stat().st_size > 10_000
+    assert (results / "figures" / "audit.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_flagged_certified_release_leaves_no_table(results, tmp_path):
+    (tmp_path / "audits").mkdir()
+    for file in (results / "audits").iterdir():
+        found = json.loads(file.read_text())
+        (tmp_path / "audits" / file.name).write_text(json.dumps(found | {"flagged": True}))
+    with pytest.raises(PrivacyError, match="certified release is flagged"):
+        report.write(tmp_path, tmp_path / "tables" / "audit.csv")
+    assert not (tmp_path / "tables").exists()
+
+
+def test_an_audit_says_what_was_claimed_what_the_ledger_says_and_what_was_found(monkeypatch):
+    monkeypatch.setattr(cases.Case, "runs", 200)
+    found = cases.audit(cases.find("gaussian-per_tensor_clip-central"))
+    assert set(report.COLUMNS) - {"method", "profile"} <= found.keys()
+    assert found["epsilon_claimed"] == pytest.approx(8.0, abs=1e-6)
+    assert found["epsilon_claimed_rdp"] > found["epsilon_claimed"]
+    assert found["epsilon_true"] > 20
+    assert found["sensitivity"] == pytest.approx(math.sqrt(6), rel=0.02)
+    assert found["flagged"]
+    assert found["flagged_coupled"]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_audits_agree_with_the_ledger_on_every_departure_by_itself():
+    """A departure is flagged by single releases or it is one whose epsilon the ledger leaves alone (or shows in whole runs)."""
+    for subject in cases.subjects():
+        if subject.profile != "alone":
+            continue
+        mechanism = subject.case.mechanism_under_audit()
+        counts = cases.sizes(cases.CLIENTS, mechanism.canary)
+        names = tuple(mechanism.network.shapes)
+        entry = cases.ledger(mechanism.executed, subject.case.privacy, subject.case.departures, counts, names)
+        claimed = cases.accounting.epsilon(mechanism.claimed, mechanism.claimed.delta)
+        true = math.inf if entry["epsilon_central"] == "inf" else entry["epsilon_central"]
+        assert (true > claimed * (1 + 1e-6)) == (
+            subject.case.departures[0] not in ("noise_not_divided", "update_against_global")
+        )

@@ -1,0 +1,20 @@
+"""Write results/tables/audit.csv and .md, and results/figures/audit.png and .svg (rule audit_table)."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pflpipe.audit import report
+from pflpipe.cli import run_script
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder with audits/")
+    parser.add_argument("--out", type=Path, required=True, help="the .csv file")
+    args = parser.parse_args()
+    report.write(args.results, args.out)
+
+
+run_script(main)
