@@ -42,8 +42,8 @@ class Evidence:
         statistic: what the attacker looked at.
         excess: by how much the attack beats the claimed curve where it does so most; at most 0 when the claim is not refuted.
         mu_lower: lower bound on mu, if the mechanism is mu-GDP; None when the claim is not of that form.
-        epsilon_lower: lower bound on epsilon at the plan's delta from ``mu_lower``; None with it.
-        epsilon_direct: the same without any assumption; it cannot exceed the logarithm of a fifth of the runs.
+        epsilon_lower: lower bound on epsilon at the plan's delta: from ``mu_lower``, or where there is none the direct one.
+        epsilon_direct: lower bound without any assumption; it cannot exceed the logarithm of a fifth of the runs.
     """
 
     runs: int
@@ -52,7 +52,7 @@ class Evidence:
     statistic: str
     excess: float
     mu_lower: float | None
-    epsilon_lower: float | None
+    epsilon_lower: float
     epsilon_direct: float
 
     @property
@@ -89,15 +89,13 @@ def judge(claimed: Plan, runs: int, false_positives: int, false_negatives: int, 
         (1 - missed - np.exp(EPSILONS) * wrong - curve).max() for wrong, missed in ((upper_fp, upper_fn), (upper_fn, upper_fp))
     )
     at = accounting.delta_of(claimed)
-    mu = epsilon = None
+    sides = ((upper_fp, upper_fn), (upper_fn, upper_fp))
+    direct = max(0.0, *(math.log((1 - at - missed) / wrong) if missed < 1 - at else 0.0 for wrong, missed in sides))
+    mu, epsilon = None, direct
     if claimed.mechanism == "gaussian" and claimed.sample_rate == 1:
         mu = max(0.0, float(stats.norm.ppf(1 - upper_fp) - stats.norm.ppf(upper_fn)))
         epsilon = accounting.gdp_epsilon(mu, at) if mu > 0 else 0.0
-    direct = [
-        math.log((1 - at - missed) / wrong) if missed < 1 - at else 0.0
-        for wrong, missed in ((upper_fp, upper_fn), (upper_fn, upper_fp))
-    ]
-    return Evidence(runs, false_positives, false_negatives, statistic, float(excess), mu, epsilon, max(0.0, *direct))
+    return Evidence(runs, false_positives, false_negatives, statistic, float(excess), mu, epsilon, direct)
 
 
 @torch.no_grad()

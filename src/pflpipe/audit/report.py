@@ -77,9 +77,8 @@ def markdown(frame: pd.DataFrame) -> str:
     lines = []
     for names, row in _distinct(frame):
         flagged = " and ".join(filter(None, ["coupled" * bool(row["flagged_coupled"]), "runs" * bool(row["flagged_runs"])]))
-        lower = row["epsilon_lower"] if pd.notna(row["epsilon_lower"]) else row["epsilon_direct"]
         cells = [names, row["trust"], row["claim"], *map(round_up, (row["epsilon_claimed"], row["epsilon_true"]))]
-        cells += [f"{row['sensitivity']:.3g}", f"{row['spread']:.0e}", f"{lower:.3g}", flagged or "no"]
+        cells += [f"{row['sensitivity']:.3g}", f"{row['spread']:.0e}", f"{row['epsilon_lower']:.3g}", flagged or "no"]
         lines.append(cells)
     text = "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in [head, ["---"] * len(head), *lines])
     return (
@@ -99,7 +98,7 @@ def figure(frame: pd.DataFrame) -> Figure:
     edge = 3 * max(*finite, *frame["epsilon_claimed"].astype(float))
     for place, (_, row) in enumerate(rows):
         claimed, true = float(row["epsilon_claimed"]), min(float(row["epsilon_true"]), edge)
-        lower = row["epsilon_lower"] if pd.notna(row["epsilon_lower"]) else row["epsilon_direct"]
+        lower = row["epsilon_lower"]
         colour = _RED if row["flagged"] else _GREEN
         axes.plot([claimed, true], [place, place], color="#cccccc", linewidth=1, zorder=1)
         axes.plot([claimed], [place], color=_GREY, marker="|", markersize=11, markeredgewidth=2, linestyle="none")
