@@ -117,6 +117,8 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
         {
             "cell": cell.to_dict(),
             "diverged_round": diverged,
+            "releases": 0 if cell.method == "local_only" else cell.training.rounds,
+            "participants": cell.training.rounds * cell.partition.clients,
             "upload_bytes_per_round": 0.0 if cell.method == "local_only" else 9640.0,
             "parameters": 2410,
             "uploaded_parameters": 0 if cell.method == "local_only" else 2410,
@@ -141,11 +143,14 @@ def plan(cell: Cell) -> dict[str, Any]:
     budget, training = cell.privacy, cell.training
     private, nominal = budget.mechanism != "none", bool(cell.departures)
     sigma = None if not private else 24.0 / (budget.epsilon or 1.0)
-    honest: dict[str, Any] = dict.fromkeys(("epsilon_central", "epsilon_central_1e5", "epsilon_local", "epsilon_rdp"))
-    if budget.epsilon is not None and nominal:
-        honest = dict.fromkeys(honest, "inf")
-    elif budget.epsilon is not None:
-        honest = {name: budget.epsilon * factor for name, factor in zip(honest, (1, 1.5, 6, 1.1), strict=True)}
+    # What holds for each epsilon that was asked for, as a multiple of it.
+    factors = {"central": 1, "central_1e5": 1.5, "replace_one": 2.5, "replace_one_1e5": 3, "local": 6, "local_1e5": 7}
+    factors |= {"rdp": 1.1, "rdp_1e5": 1.6}
+    honest: dict[str, Any] = dict.fromkeys(f"epsilon_{name}" for name in factors)
+    if budget.epsilon is not None:
+        honest = {f"epsilon_{name}": "inf" if nominal else budget.epsilon * factor for name, factor in factors.items()}
+    effective = sigma if sigma is None or not nominal else 0.0
+    message = None if effective is None else effective / cell.partition.clients**0.5
     return {
         "plan": {
             "mechanism": budget.mechanism,
@@ -161,13 +166,19 @@ def plan(cell: Cell) -> dict[str, Any]:
             "claim": "none" if not private else "nominal" if nominal else "certified",
             "departures": list(cell.departures),
             "adjacency": "zero_out",
+            "trust": "central" if private else None,
+            "sampling": "everybody",
+            "releases_per_round": None if not private else cell.partition.clients if nominal else 1,
             "epsilon_target": budget.epsilon,
             "epsilon_nominal": budget.epsilon if nominal else None,
             **honest,
             "delta": budget.delta,
             "noise_multiplier": sigma,
             "clip_norm": budget.clip_norm,
-            "noise_multiplier_effective": sigma,
+            "noise_multiplier_effective": effective,
+            "noise_multiplier_message": message,
+            "noise_multiplier_weighted": effective if "data_size_weights" in cell.departures else None,
+            "noise_multiplier_group": None,
         },
     }
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import fake_results
 from pflpipe import methods
 from pflpipe.cells import Privacy
-from pflpipe.config import Row, Study
+from pflpipe.config import Chosen, Row, Study
 from pflpipe.errors import DataError
 from pflpipe.settings import NO_PRIVACY, layout
 from pflpipe.summary import epsilon_text, mean_text, round_up, summarise
@@ -60,9 +60,12 @@ def test_the_csv_has_exactly_the_contracts_columns_and_one_row_per_cell(study: S
         "hyperparameters,profile,claim,departures,adjacency,epsilon_target,epsilon_nominal,epsilon_central,epsilon_central_1e5,"
         "epsilon_local,epsilon_rdp,delta,noise_multiplier,clip_norm,seed,personal_own,personal_own_worst_decile,personal_common,"
         "global_own,global_common,diverged_round,upload_bytes_per_round,train_seconds,images_per_second,paper_value,"
-        "paper_metric,cell"
+        "paper_metric,cell,trust,sampling,releases_per_round,noise_multiplier_effective,noise_multiplier_message,"
+        "noise_multiplier_weighted,noise_multiplier_group,epsilon_rdp_1e5,epsilon_local_1e5,epsilon_replace_one,"
+        "epsilon_replace_one_1e5,epsilon_published,epsilon_with_search,search_runs"
     )
-    assert [line.rpartition(",")[2] for line in lines] == [cell.id for cell in study.cells]
+    assert len(lines) == len(study.cells)
+    assert list(pd.read_csv(tmp_path / "tiny.csv")["cell"]) == [cell.id for cell in study.cells]
 
 
 def test_accuracies_are_unweighted_means_over_clients(study: Study, results: Path, frame: pd.DataFrame) -> None:
@@ -101,6 +104,71 @@ def test_infinite_epsilons_stay_inf_in_the_csv(study: Study, results: Path, tmp_
     assert set(nominal["epsilon_nominal"]) == {"2.0", "8.0"}
     assert set(nominal["departures"]) == {"sample_level_calibration+data_size_weights+update_against_global"}
     assert set(rows[rows["claim"] == "certified"]["departures"]) == {""}
+
+
+def test_the_ledger_of_a_row_is_that_of_its_plan(study: Study, results: Path, frame: pd.DataFrame) -> None:
+    for cell, (_, row) in zip(study.cells, frame.iterrows(), strict=True):
+        ledger = json.loads((results / "plans" / f"{cell.plan_id}.json").read_text())["ledger"]
+        for name in {*ledger, *COLUMNS} - {"departures", "warnings", "claim"}:
+            if name in ledger:
+                wanted = float("inf") if ledger[name] == "inf" else ledger[name]
+                assert row[name] == wanted or (wanted is None and row[name] is None), name
+
+
+def test_what_a_method_is_worth_as_published_stands_in_every_row_of_it(frame: pd.DataFrame) -> None:
+    assert set(frame[frame["claim"] == "none"]["epsilon_published"]) == {None}
+    plain = frame[frame["method"] == "dp_fedavg"]
+    assert list(plain["epsilon_published"]) == list(plain["epsilon_central"])
+    assert set(frame[frame["claim"] == "nominal"]["epsilon_published"]) == {math.inf}
+    # Its code calibrates to a batch size, and these rows have none: all local data are one batch.
+    assert set(frame[(frame["method"] == "feddpa") & (frame["claim"] == "certified")]["epsilon_published"]) == {None}
+
+
+def test_a_published_calibration_reads_the_sizes_of_the_partition(tmp_path: Path) -> None:
+    training = dataclasses.replace(fake_results.BASE.training, batch_size=4)
+    study = fake_results.study(seeds=(0,), methods=("feddpa",), base=dataclasses.replace(fake_results.BASE, training=training))
+    results = fake_results.write(study, tmp_path)
+    found = tidy(study, results)
+    assert (found["epsilon_published"] > 2 * found["epsilon_target"]).all()
+    (results / "partitions" / f"{study.cells[0].partition_id}.npz").unlink()
+    with pytest.raises(DataError, match=r"partitions/.*npz does not exist"):
+        tidy(study, results)
+
+
+def test_the_cost_of_a_search_stands_in_the_rows_it_chose(tmp_path: Path) -> None:
+    chosen = Chosen(0, {"tau": 0.4}, sets=3, runs=6, epsilon=2.0, epsilon_with_search=5.5, delta=1e-3)
+    study = fake_results.study(seeds=(0,), methods=("local_only", "feddpa"))
+    rows = [row if row.cell.method == "local_only" else dataclasses.replace(row, chosen=chosen) for row in study.rows]
+    found = tidy(with_rows(study, rows), fake_results.write(study, tmp_path))
+    assert list(found["epsilon_with_search"]) == [None, 5.5, 5.5]
+    assert list(found["search_runs"]) == [None, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"releases": 5}, "rounds with a release; got 5; expected the 4"),
+        ({"participants": 47}, "participations; got 47"),
+        ({"releases": None}, "releases; got None"),
+    ],
+)
+def test_a_private_run_that_did_something_else_than_its_plan_is_no_row(
+    study: Study, results: Path, tmp_path: Path, change: dict[str, int | None], words: str
+) -> None:
+    tree = tmp_path / "results"
+    shutil.copytree(results, tree)
+    for method, stops in (("dp_fedavg", True), ("fedavg", False)):
+        cell = next(cell for cell in study.cells if cell.method == method)
+        path = tree / "runs" / cell.id / "run.json"
+        before = path.read_text()
+        path.write_text(json.dumps(json.loads(before) | change))
+        if stops:
+            with pytest.raises(DataError, match=words) as caught:
+                tidy(study, tree)
+            assert cell.id in str(caught.value)
+            path.write_text(before)
+        else:
+            tidy(study, tree)  # without privacy nothing is counted
 
 
 def test_hyperparameters_let_a_row_be_reproduced(frame: pd.DataFrame) -> None:
@@ -439,4 +507,4 @@ def test_the_tex_table_compiles(study: Study, results: Path, tmp_path: Path) -> 
 
 
 def test_the_columns_are_unique() -> None:
-    assert len(set(COLUMNS)) == len(COLUMNS) == 40
+    assert len(set(COLUMNS)) == len(COLUMNS) == 54

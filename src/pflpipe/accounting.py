@@ -185,6 +185,24 @@ def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -
     return epsilon(dataclasses.replace(plan, noise_multiplier=shared, sample_rate=1.0), delta)
 
 
+def epsilon_replace_one(plan: Plan, delta: float) -> float:
+    """Return the exact central epsilon at delta when a client's upload is replaced by another one (infinite without noise).
+
+    Two uploads of norm C are up to 2 C apart, so without sampling this is ``epsilon`` of half the multiplier. With sampling a
+    round without the client is the same in both worlds: dp_accounting counts (1 - q) N(0) + q N(C) against
+    (1 - q) N(0) + q N(-C), far below half the multiplier's number. It has no such pair for sampled Laplace noise: the lesser of
+    T log(1 + q (e^(2/b) - 1)) and the curve without amplification is used.
+    """
+    if not plan.noise_multiplier:
+        return math.inf
+    halved = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 2)
+    if plan.mechanism == "gaussian" and plan.sample_rate < 1:
+        counted = _counted((_same_loss(plan),), FINEST_INTERVAL * _coarser(halved), "REPLACE_ONE")
+        return float(counted.get_epsilon(delta))
+    everybody = epsilon(dataclasses.replace(halved, sample_rate=1.0), delta)
+    return min(everybody, _pure_epsilon(halved)) if plan.mechanism == "laplace" else everybody
+
+
 def gdp_delta(mu: float, epsilon: float) -> float:
     """Return delta(epsilon) of mu-GDP: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)."""
     from scipy.special import log_ndtr
@@ -234,9 +252,17 @@ def event(plan: Plan) -> Any:
 
 def _accountant(plan: Plan, interval: float) -> Any:
     """Return a PLD accountant that has counted the plan's event; the last few are kept, as a curve is asked more than once."""
-    coarser = max(1.0, _loss_width(plan, 1) / WIDEST_SINGLE_LOSS, _loss_width(plan, plan.rounds) / WIDEST_LOSS)
-    same_loss = dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1)  # what the loss does not depend on
-    return _counted((same_loss,), interval * coarser)
+    return _counted((_same_loss(plan),), interval * _coarser(plan))
+
+
+def _same_loss(plan: Plan) -> Plan:
+    """Return the plan without what its loss does not depend on."""
+    return dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1)
+
+
+def _coarser(plan: Plan) -> float:
+    """Return how many times coarser the grid of a plan's loss is than usual."""
+    return max(1.0, _loss_width(plan, 1) / WIDEST_SINGLE_LOSS, _loss_width(plan, plan.rounds) / WIDEST_LOSS)
 
 
 def _loss_width(plan: Plan, rounds: int) -> float:
@@ -249,10 +275,11 @@ def _loss_width(plan: Plan, rounds: int) -> float:
 
 
 @functools.lru_cache(maxsize=4)
-def _counted(plans: tuple[Plan, ...], interval: float) -> Any:
+def _counted(plans: tuple[Plan, ...], interval: float, neighbors: str = "ADD_OR_REMOVE_ONE") -> Any:
+    from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant
 
-    accountant = PLDAccountant(value_discretization_interval=interval)
+    accountant = PLDAccountant(NeighboringRelation[neighbors], value_discretization_interval=interval)
     for plan in plans:
         accountant.compose(event(plan))
     return accountant

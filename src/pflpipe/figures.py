@@ -68,8 +68,13 @@ def write(study: Study, kind: str, results: Path, data: Path, target: Path) -> N
     Args:
         results, data: the folders of config.yaml.
     """
+    save(lambda: KINDS[kind](study, results, data), target)
+
+
+def save(draw: Callable[[], Figure], target: Path) -> None:
+    """Draw in the style of all figures and write ``target`` (.png) and the same as .svg beside it."""
     with matplotlib.rc_context(_STYLE):
-        figure = KINDS[kind](study, results, data)
+        figure = draw()
         FigureCanvasAgg(figure)
         with atomic(target.with_suffix(".svg")) as path:
             figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})

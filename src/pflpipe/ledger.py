@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe import trees
-from pflpipe.accounting import checked_sizes, delta_of, epsilon, epsilon_local, epsilon_rdp
+from pflpipe.accounting import checked_sizes, delta_of, epsilon, epsilon_local, epsilon_rdp, epsilon_replace_one
 from pflpipe.cells import Privacy
 from pflpipe.departures import OF_MESSAGES, SPLIT_CLIP, check_departures, message_share
 from pflpipe.errors import PrivacyError
@@ -88,11 +88,23 @@ def ledger(
 ) -> dict[str, Any]:
     """Return what a cell may claim, computed from the executed plan and the departures, ready for JSON.
 
-    ``claim``: ``certified`` (a mechanism without departures), ``nominal`` (with departures: what the paper would claim is in
-    ``epsilon_nominal``, the truth in ``epsilon_central``) or ``none``. ``epsilon_central`` and ``epsilon_central_1e5`` hold for
-    ``effective_plan``, at the plan's delta and at 1e-5; ``epsilon_rdp`` is Opacus' number for the same; ``epsilon_local`` holds
-    against the server that sees single messages with their share of the noise (null for laplace, whose noise cannot be shared
-    out that way). Infinity is "inf"; ``noise_multiplier_effective`` is then 0.
+    What does not exist is null (all numbers of a plan without privacy among it). Infinity is "inf"; a multiplier is then 0.
+
+    - ``claim``: ``certified`` (a mechanism without departures), ``nominal`` (with departures: what the paper would claim is in
+      ``epsilon_nominal``, the truth in ``epsilon_central``) or ``none``.
+    - ``trust``: ``central``, who ``epsilon_central`` and all epsilons but the local ones trust to add the noise unseen.
+    - ``sampling``: who takes part in a round: ``everybody`` (q = 1), ``poisson``, or ``public`` (anybody can compute it).
+    - ``releases_per_round``: 1, or the expected number of messages under departures that release each message by itself.
+    - ``epsilon_central``, ``epsilon_central_1e5``: hold for ``effective_plan`` at the plan's delta and at 1e-5;
+      ``epsilon_rdp``, ``epsilon_rdp_1e5``: Opacus' numbers for the same (null for laplace);
+      ``epsilon_replace_one``, ``epsilon_replace_one_1e5``: the same if a client's upload is replaced instead of made zero.
+    - ``epsilon_local``, ``epsilon_local_1e5``: against the server that sees single messages with their share of the noise
+      (null for laplace, whose noise cannot be shared out that way).
+    - ``noise_multiplier``: of the plan; ``noise_multiplier_effective``: what ``epsilon_central`` counts, 0 when nothing holds.
+    - ``noise_multiplier_message``: noise of a single message over how long it may be, what ``epsilon_local`` counts.
+    - ``noise_multiplier_weighted``: with ``data_size_weights``, that of the client who is protected least;
+      ``noise_multiplier_group``: with ``noise_on_support``, that of coordinates that one client alone keeps. In these two the
+      departures of ``WITHOUT_BOUND`` count for nothing else, so that they show how much one step costs by itself.
 
     Args:
         plan: from ``make_plan``.
@@ -105,33 +117,64 @@ def ledger(
         "claim": "none" if not private else "nominal" if names else "certified",
         "departures": sorted(names),
         "adjacency": "zero_out",
+        "trust": "central" if private else None,
+        "sampling": _sampling(plan, names),
+        "releases_per_round": None,
         "epsilon_target": privacy.epsilon,
         "epsilon_nominal": privacy.epsilon if private and names else None,
-        "epsilon_central": None,
-        "epsilon_central_1e5": None,
-        "epsilon_local": None,
-        "epsilon_rdp": None,
+        **dict.fromkeys(f"epsilon_{name}{at}" for name in ("central", "rdp", "replace_one", "local") for at in ("", "_1e5")),
         "delta": plan.delta,
         "noise_multiplier": plan.noise_multiplier,
-        "noise_multiplier_effective": None,
+        **dict.fromkeys(f"noise_multiplier_{name}" for name in ("effective", "message", "weighted", "group")),
         "clip_norm": plan.clip_norm,
         "warnings": [],
     }
     if private:
-        at = delta_of(plan)
         effective = effective_plan(plan, names, sizes, parameters)
-        entry["epsilon_central"] = epsilon(effective, at)
-        entry["epsilon_central_1e5"] = epsilon(effective, 1e-5)
+        entry["releases_per_round"] = _releases(plan, names)
         entry["noise_multiplier_effective"] = effective.noise_multiplier
         entry["warnings"] = list(_warnings(plan, names, effective, parameters))
+        for at, delta in (("", delta_of(plan)), ("_1e5", 1e-5)):
+            entry[f"epsilon_central{at}"] = epsilon(effective, delta)
+            entry[f"epsilon_replace_one{at}"] = epsilon_replace_one(effective, delta)
         if plan.mechanism == "gaussian":
-            # A single message: the rounds and the clipping of the executed plan, and its own share of the noise.
-            message = (
-                effective_plan(plan, names - OF_MESSAGES, parameters=parameters) if effective.noise_multiplier else effective
-            )
-            entry["epsilon_local"] = epsilon_local(message, at, message_share(plan, names) ** -2)
-            entry["epsilon_rdp"] = epsilon_rdp(effective, at)
+            entry |= _gaussian(plan, names, effective, sizes, parameters)
     return {name: "inf" if value == math.inf else value for name, value in entry.items()}
+
+
+def _gaussian(
+    plan: Plan, names: frozenset[str], effective: Plan, sizes: np.ndarray | None, parameters: Collection[str]
+) -> dict[str, float | None]:
+    """Return the entries that Gaussian noise alone has: single messages, parts of the multiplier, Renyi accounting."""
+    share, bounded = message_share(plan, names), names - WITHOUT_BOUND.keys()
+    # A single message: the rounds and the clipping of the executed plan, and its own share of the noise.
+    alone = effective_plan(plan, bounded - OF_MESSAGES, parameters=parameters)
+    message = alone if effective.noise_multiplier else effective
+    assert alone.noise_multiplier is not None
+    assert message.noise_multiplier is not None
+    entry: dict[str, float | None] = {"noise_multiplier_message": message.noise_multiplier * share}
+    if "data_size_weights" in names:
+        entry["noise_multiplier_weighted"] = effective_plan(plan, bounded, sizes, parameters).noise_multiplier
+    if "noise_on_support" in names:
+        entry["noise_multiplier_group"] = alone.noise_multiplier * share
+    for at, delta in (("", delta_of(plan)), ("_1e5", 1e-5)):
+        entry[f"epsilon_local{at}"] = epsilon_local(message, delta, share**-2)
+        entry[f"epsilon_rdp{at}"] = epsilon_rdp(effective, delta)
+    return entry
+
+
+def _sampling(plan: Plan, names: frozenset[str]) -> str:
+    """Return who takes part in a round, in one word."""
+    if plan.sample_rate == 1:
+        return "everybody"
+    return "public" if "public_sampling" in names else "poisson"
+
+
+def _releases(plan: Plan, names: frozenset[str]) -> float:
+    """Return how many messages with noise of their own leave in a round: the sum, or on average those of the cohort."""
+    if names.isdisjoint(OF_MESSAGES):
+        return 1
+    return float(public_cohort(0, plan).sum()) if "public_sampling" in names else plan.expected_cohort
 
 
 def _parts(names: frozenset[str], parameters: Collection[str]) -> int:

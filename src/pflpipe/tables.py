@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
-from pflpipe import printed
+from pflpipe import executed, printed, published
 from pflpipe.errors import DataError
 from pflpipe.files import atomic, read_json, write_text
+from pflpipe.partition import Split
+from pflpipe.privacy import Plan
 from pflpipe.settings import model_name
 from pflpipe.summary import METRICS, summarise
 from pflpipe.typeset import latex, markdown
@@ -28,18 +31,22 @@ COLUMNS = (
     "epsilon_target", "epsilon_nominal", "epsilon_central", "epsilon_central_1e5", "epsilon_local", "epsilon_rdp", "delta",
     "noise_multiplier", "clip_norm", "seed", "personal_own", "personal_own_worst_decile", "personal_common", "global_own",
     "global_common", "diverged_round", "upload_bytes_per_round", "train_seconds", "images_per_second", "paper_value",
-    "paper_metric", "cell",
+    "paper_metric", "cell", "trust", "sampling", "releases_per_round", "noise_multiplier_effective", "noise_multiplier_message",
+    "noise_multiplier_weighted", "noise_multiplier_group", "epsilon_rdp_1e5", "epsilon_local_1e5", "epsilon_replace_one",
+    "epsilon_replace_one_1e5", "epsilon_published", "epsilon_with_search", "search_runs",
 )
 # fmt: on
-_EPSILONS = [name for name in COLUMNS if name.startswith("epsilon_")]
-_LEDGER = ["claim", "adjacency", "delta", "noise_multiplier", "clip_norm"]
+_ELSEWHERE = ("epsilon_published", "epsilon_with_search")  # not in a plan's ledger
+_NUMBERS = [name for name in COLUMNS if name.startswith(("epsilon_", "noise_multiplier_")) and name not in _ELSEWHERE]
+_LEDGER = ["claim", "adjacency", "trust", "sampling", "releases_per_round", "delta", "noise_multiplier", "clip_norm"]
 
 
 def tidy(study: Study, results: Path) -> pd.DataFrame:
     """Return one row per cell of the study with exactly ``COLUMNS``, in the study's order.
 
-    Reads scores, runs and plans below ``results``. Accuracies are percentages, seconds are wall time of training, infinite
-    epsilons are ``inf``; what does not exist is ``None``. Raises DataError when a result file lacks what it should hold.
+    Reads scores, runs, plans and, where ``published`` asks for them, partitions below ``results``. Accuracies are percentages,
+    seconds are wall time of training, infinite epsilons are ``inf``; what does not exist is ``None``. Raises DataError when a
+    result file lacks what it should hold, or when a private run did something else than its plan says.
     """
     scores: dict[str, pd.DataFrame] = {}
     records = []
@@ -59,9 +66,16 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
 
 def _record(study: str, row: Row, clients: pd.DataFrame, results: Path) -> dict[str, Any]:
     cell = row.cell
-    run = read_json(existing(results / "runs" / cell.id / "run.json"))
-    timing = pd.read_csv(existing(results / "runs" / cell.id / "timing.csv"))
-    ledger = read_json(existing(results / "plans" / f"{cell.plan_id}.json"))["ledger"]
+    folder = results / "runs" / cell.id
+    run, timing = read_json(existing(folder / "run.json")), pd.read_csv(existing(folder / "timing.csv"))
+    planned = read_json(existing(results / "plans" / f"{cell.plan_id}.json"))
+    ledger, plan = planned["ledger"], Plan(**planned["plan"])
+    if plan.mechanism != "none":
+        executed.check(run, plan, cell.departures, str(folder / "run.json"))
+    sizes = None
+    if published.needs_partition(cell):
+        split = Split.load(existing(results / "partitions" / f"{cell.partition_id}.npz"))
+        sizes = np.array([len(rows) for rows in split.train])
     seconds, images = float(timing["seconds"].sum()), float(timing["images"].sum())
     training, partition = cell.training, cell.partition
     solver = {name: getattr(training, name) for name in ("optimizer", "lr", "momentum", "weight_decay")}
@@ -84,7 +98,10 @@ def _record(study: str, row: Row, clients: pd.DataFrame, results: Path) -> dict[
         "profile": cell.profile,
         "departures": "+".join(cell.departures) or None,
         **{name: ledger.get(name) for name in _LEDGER},
-        **{name: _number(ledger.get(name)) for name in _EPSILONS},
+        **{name: _number(ledger.get(name)) for name in _NUMBERS},
+        "epsilon_published": published.epsilon(cell, planned, sizes),
+        "epsilon_with_search": row.chosen.epsilon_with_search if row.chosen else None,
+        "search_runs": row.chosen.runs if row.chosen else None,
         "seed": cell.seed,
         **accuracies(clients),
         "diverged_round": run["diverged_round"],

@@ -4,6 +4,7 @@ rule report:
     input:
         [f"{RESULTS}/tables/{study}.csv" for study in SETTINGS.studies],
         [figure for study in SETTINGS.studies for figure in figures_of(study)],
+        f"{RESULTS}/ledger.html",
     output:
         f"{RESULTS}/report.html",
     log:

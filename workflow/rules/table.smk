@@ -9,6 +9,8 @@ rule table:
         runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),
         timing=lambda wc: each(f"{RUN}/timing.csv", cells_of(wc)),
         plans=lambda wc: each(PLAN, cells_of(wc)),
+        partitions=counted_partitions,
+        audits=lambda wc: audits_of(cells_of(wc)),
     output:
         csv=report(
             f"{RESULTS}/tables/{{study}}.csv",
@@ -27,7 +29,8 @@ rule table:
     message:
         "Table of {wildcards.study}"
     shell:
-        "python {input.script} --study {wildcards.study} --results {params.results:q} --out {output.csv:q} > {log} 2>&1"
+        "python {input.script} --study {wildcards.study} --results {params.results:q}"
+        " --audits {input.audits:q} --out {output.csv:q} > {log} 2>&1"
 
 
 rule all_csv:

@@ -12,6 +12,7 @@ rule track:
         timing=lambda wc: each(f"{RUN}/timing.csv", cells_of(wc)),
         runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),
         plans=lambda wc: each(PLAN, cells_of(wc)),
+        partitions=counted_partitions,
         figures=lambda wc: figures_of(wc.study),
         retry=lambda wc: [
             str(file) for file in Path(RESULTS, "tracking").glob(f"{wc.study}.retry")

@@ -6,15 +6,19 @@ import argparse
 from pathlib import Path
 
 from pflpipe import config, tables
+from pflpipe.audit import require_kept
 from pflpipe.cli import run_script
+from pflpipe.files import read_json
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder with scores/, runs/ and plans/")
+    parser.add_argument("--audits", type=Path, nargs="*", default=[], help="audits of the releases that are called certified")
     parser.add_argument("--out", type=Path, required=True, help="the .csv file")
     args = parser.parse_args()
+    require_kept(map(read_json, args.audits))
     tables.write_study(config.load_study(args.study, results=args.results), args.results, args.out)
 
 

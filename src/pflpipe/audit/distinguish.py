@@ -85,11 +85,9 @@ def judge(claimed: Plan, runs: int, false_positives: int, false_negatives: int, 
     rates = [stats.beta.ppf(1 - ERROR / 2, count + 1, runs - count) for count in (false_positives, false_negatives)]
     upper_fp, upper_fn = (1.0 if math.isnan(rate) else float(rate) for rate in rates)
     curve = np.array([accounting.delta(claimed, epsilon) for epsilon in EPSILONS])
-    excess = max(
-        (1 - missed - np.exp(EPSILONS) * wrong - curve).max() for wrong, missed in ((upper_fp, upper_fn), (upper_fn, upper_fp))
-    )
-    at = accounting.delta_of(claimed)
     sides = ((upper_fp, upper_fn), (upper_fn, upper_fp))
+    excess = max((1 - missed - np.exp(EPSILONS) * wrong - curve).max() for wrong, missed in sides)
+    at = accounting.delta_of(claimed)
     direct = max(0.0, *(math.log((1 - at - missed) / wrong) if missed < 1 - at else 0.0 for wrong, missed in sides))
     mu, epsilon = None, direct
     if claimed.mechanism == "gaussian" and claimed.sample_rate == 1:

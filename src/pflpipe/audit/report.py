@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +123,7 @@ def figure(frame: pd.DataFrame) -> Figure:
     return drawn
 
 
-def _distinct(frame: pd.DataFrame) -> list[tuple[str, Mapping[str, Any]]]:
+def _distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     """Return the distinct audits with the names of those who share each."""
     found = []
     for _, rows in frame.groupby("audit", sort=False):

@@ -1,0 +1,63 @@
+"""Executed: a run that cannot have followed its plan is found, one that did never is."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from pflpipe.errors import DataError
+from pflpipe.executed import check
+from pflpipe.privacy import Plan, public_cohort, sample_clients
+
+EVERYBODY = Plan("gaussian", 2, clip_norm=1.0, noise_multiplier=1.0, sample_rate=1.0, rounds=30, delta=1e-3, clients=40)
+SAMPLED = dataclasses.replace(EVERYBODY, sample_rate=0.1)
+PUBLIC = frozenset({"public_sampling"})
+
+
+def run(plan, participants, releases=None):
+    return {"releases": plan.rounds if releases is None else releases, "participants": participants}
+
+
+def test_what_the_engines_own_sampling_draws_is_never_refused():
+    for seed in range(200):  # each is refused with a chance of 1e-9
+        draw = np.random.default_rng(seed)
+        total = sum(int(sample_clients(draw, SAMPLED).sum()) for _ in range(30))
+        check(run(SAMPLED, total), SAMPLED, (), "run")
+    check(run(EVERYBODY, 1200), EVERYBODY, (), "run")
+    for total in (70, 175):  # five standard deviations are rare, and no proof
+        check(run(SAMPLED, total), SAMPLED, (), "run")
+
+
+@pytest.mark.parametrize("participants", [0, 30, 200, 240, 1200, 1201, -1])
+def test_a_cohort_drawn_at_another_rate_is_found(participants):
+    # 120 of 1200 are expected, with a standard deviation of 10.
+    with pytest.raises(DataError, match=r"run: participations; got .*; expected about 120"):
+        check(run(SAMPLED, participants), SAMPLED, (), "run")
+
+
+def test_everybody_means_everybody():
+    for participants in (1199, 1201):
+        with pytest.raises(DataError, match="expected about 1200"):
+            check(run(EVERYBODY, participants), EVERYBODY, (), "run")
+
+
+@pytest.mark.parametrize("releases", [29, 31, 0])
+def test_a_release_too_many_or_too_few_is_found(releases):
+    with pytest.raises(DataError, match=f"rounds with a release; got {releases}; expected the 30"):
+        check(run(EVERYBODY, 1200, releases), EVERYBODY, (), "run")
+
+
+def test_a_public_schedule_is_kept_exactly():
+    total = sum(int(public_cohort(round, SAMPLED).sum()) for round in range(30))
+    assert total == 30 * 4
+    check(run(SAMPLED, total), SAMPLED, PUBLIC, "run")
+    for other in (total - 1, total + 1):
+        with pytest.raises(DataError, match="expected 120, those of the public schedule"):
+            check(run(SAMPLED, other), SAMPLED, PUBLIC, "run")
+
+
+@pytest.mark.parametrize("missing", ["releases", "participants"])
+def test_a_run_of_an_earlier_version_says_what_to_do(missing):
+    found = {name: value for name, value in run(EVERYBODY, 1200).items() if name != missing}
+    with pytest.raises(DataError, match=f"{missing}; got None; expected a count; .*train it again"):
+        check(found, EVERYBODY, (), "run")

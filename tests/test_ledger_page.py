@@ -1,0 +1,308 @@
+"""The ledger's page: what is published, what is true and what it costs stand where a reader looks for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import fake_results
+from pflpipe import ledger_page, methods
+from pflpipe.departures import DEPARTURES
+from pflpipe.errors import DataError
+from pflpipe.ledger_page import page
+from pflpipe.tables import tidy, write_study
+
+ROOT = Path(__file__).resolve().parent.parent
+TEMPLATE = ROOT / "workflow" / "report" / "ledger.html"
+METHODS = ("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!", "dp_fedsim")
+OFFICIAL = methods.departures("feddpa", "paper", True)
+AUDITS = pd.DataFrame(
+    [
+        ("dp_fedavg", None, "central", "certified", 1.0, 8.0, 0.02, 0.99, 0.0, 7.1587, False),
+        ("feddpa", "+".join(OFFICIAL), "central", "nominal", 1.0, 8.0, 0.02, 10.4, 1e-7, 26.29, True),
+        ("feddpa", "+".join(OFFICIAL), "local", "nominal", 1.0, 206.0, 0.02, math.inf, 0.3, math.inf, True),
+        ("feddpa", None, "central", "certified", 0.1, 8.0, 0.02, 0.98, 1e-7, 7.1, False),
+    ],
+    columns=list(ledger_page.AUDIT),
+)
+
+
+@pytest.fixture(scope="module")
+def frame(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    study = fake_results.study(methods=METHODS)
+    return tidy(study, fake_results.write(study, tmp_path_factory.mktemp("tree")))
+
+
+def text_of(frame: pd.DataFrame, audits: pd.DataFrame = AUDITS) -> str:
+    return page(frame, audits, TEMPLATE.read_text())
+
+
+class Tables(HTMLParser):
+    """The rows of all tables, each a list of (text, class) of its cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: list[list[list[tuple[str, str]]]] = []
+        self.cell: list[str] | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.cell, self.mark = [], dict(attrs).get("class") or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th") and self.cell is not None:
+            self.tables[-1][-1].append((" ".join("".join(self.cell).split()), self.mark))
+            self.cell = None
+
+    def handle_data(self, data: str) -> None:
+        if self.cell is not None:
+            self.cell.append(data)
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    return [[[cell for cell, _ in row] for row in table] for table in Tables(text).tables]
+
+
+def about(text: str, method: str) -> str:
+    """What stands above the rows of a method."""
+    return next(row[0] for row in tables(text)[0] if len(row) == 1 and f" {method} " in row[0])
+
+
+def rows_of(text: str, method: str) -> list[list[str]]:
+    """Rows of a method among those that depart as published."""
+    found: dict[str, list[list[str]]] = {}
+    name = ""
+    for row in tables(text)[0][1:]:
+        if len(row) == 1:
+            name = row[0].split(" (")[0].split()[-1]
+        else:
+            found.setdefault(name, []).append(row)
+    return found[method]
+
+
+# ---------------------------------------------------------------- published against sound
+
+
+def test_a_method_is_shown_with_what_it_does_as_published_in_words(frame: pd.DataFrame) -> None:
+    words = about(text_of(frame), "feddpa")
+    assert all(DEPARTURES[name] in words for name in OFFICIAL)
+    assert words.count("(official code)") == 3
+    assert "no ε holds: a client's raw model sets its weight" in about(text_of(frame), "dp_fedsim")
+
+
+def test_published_and_sound_stand_together_with_what_each_is_worth(frame: pd.DataFrame) -> None:
+    rows = rows_of(text_of(frame), "feddpa")
+    assert [row[:8] for row in rows[:2]] == [
+        ["ε = 2, δ = 0.001", "published: paper", "nominal", "2 (nominal)", "∞", "∞", "∞", "∞"],
+        ["", "sound: strict", "certified", "–", "2", "3", "12", "5"],
+    ]
+    assert [row[0] for row in rows] == ["ε = 2, δ = 0.001", "", "ε = 8, δ = 0.001", ""]
+
+
+def test_the_cost_is_the_mean_difference_of_the_same_seeds(frame: pd.DataFrame) -> None:
+    changed = frame[(frame["method"] == "feddpa") & (frame["epsilon_target"] == 2.0)].copy()
+    published, sound = changed["claim"] == "nominal", changed["claim"] == "certified"
+    changed.loc[published, ["seed", "personal_own"]] = [[2, 90.0], [0, 80.0], [1, 70.0]]
+    changed.loc[sound, ["seed", "personal_own"]] = [[0, 77.0], [1, 69.0], [2, 88.0]]
+    row = rows_of(text_of(changed), "feddpa")[1]
+    assert row[-2] == "−2.0 ± 1.0"  # 77 - 80, 69 - 70, 88 - 90: -3, -1, -2
+    changed.loc[sound, "personal_own"] = [81.0, 71.0, math.nan]
+    assert rows_of(text_of(changed), "feddpa")[1][-2] == "+1.0 ± 0.0 (2 of 3)"
+
+
+def test_what_was_not_run_is_called_so_and_counted_where_it_can_be(frame: pd.DataFrame) -> None:
+    rows = rows_of(text_of(frame), "dp_fedsim")
+    assert rows[0][1:] == ["published: not run", "nominal", "2 (nominal)", "∞", "counted, not run"]
+    assert rows[1][1] == "sound: strict"
+    assert rows[1][-2:] == ["not run", "not run"]
+    alone = rows_of(text_of(frame[frame["claim"] == "nominal"]), "feddpa")
+    assert alone[0][1] == "published: paper"
+    assert alone[1][1] == "sound: not run"
+
+
+def test_a_published_run_is_compared_with_the_sound_one_of_the_same_settings(frame: pd.DataFrame) -> None:
+    base = frame[(frame["method"] == "feddpa") & (frame["epsilon_target"] == 2.0)].copy()
+    base["personal_own"] = [73.0 if claim == "nominal" else 70.0 for claim in base["claim"]]
+    wide = base.assign(clip_norm=3.0, personal_own=50.0)
+    costs = [row[-2] for row in rows_of(text_of(pd.concat([base, wide])), "feddpa")[1::2]]
+    assert costs == ["−3.0 ± 0.0", "0.0 ± 0.0"]
+    # The official code's batches are others, but there is one sound run at this budget only.
+    other = base.assign(batch_size=[16 if claim == "nominal" else 0 for claim in base["claim"]])
+    assert rows_of(text_of(other), "feddpa")[1][-2] == costs[0]
+    # With two of them it belongs to neither.
+    both = pd.concat([other, wide[wide["claim"] == "certified"]])
+    assert [row[-2] for row in rows_of(text_of(both), "feddpa") if row[1] == "sound: strict"] == ["not run", "not run"]
+
+
+def test_methods_that_depart_in_nothing_have_a_table_of_their_own(frame: pd.DataFrame) -> None:
+    header, *rows = tables(text_of(frame))[1]
+    assert [row[0] for row in rows] == ["dp_fedavg", "dp_fedavg"]
+    assert [row[header.index("printed ε")] for row in rows] == ["2", "8"]
+    assert all(row[header.index("claim")] == "certified" for row in rows)
+
+
+def test_every_setting_has_a_part_of_its_own(frame: pd.DataFrame) -> None:
+    text = text_of(pd.concat([frame, frame.assign(alpha=1.0), frame.assign(study="other")]))
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    assert headings[:-1] == [
+        "tiny: digits, dirichlet partition (α = 0.3); 12 clients, sampling rate 1, 4 rounds, mlp-32",
+        "tiny: digits, dirichlet partition (α = 1); 12 clients, sampling rate 1, 4 rounds, mlp-32",
+        "other: digits, dirichlet partition (α = 0.3); 12 clients, sampling rate 1, 4 rounds, mlp-32",
+    ]
+
+
+# ---------------------------------------------------------------- the audit
+
+
+def test_an_audit_says_which_claim_it_refuted_and_what_it_showed(frame: pd.DataFrame) -> None:
+    words = about(text_of(frame), "feddpa")
+    for sentence in (
+        "Noisy sums: ε = 8 (nominal) at δ = 0.02 REFUTED; one client moves a release 10.4 times as far as that covers; "
+        "ε ≥ 26.2 shown",  # never above 26.29
+        "Single messages: ε = 206 (nominal) at δ = 0.02 REFUTED; one client moves a release infinitely farther than that "
+        "covers, and the noise follows private data; no finite ε shown",
+        "Audit of the sound release: Noisy sums of clients drawn at rate 0.1: ε = 8 at δ = 0.02 not refuted; one client moves "
+        "a release 0.98 times as far as that covers; ε ≥ 7.1 shown",
+    ):
+        assert sentence in words
+    assert about(text_of(frame), "dp_fedsim").count("release: none") == 2
+
+
+def test_methods_whose_releases_are_alike_share_the_words_of_their_audit(frame: pd.DataFrame) -> None:
+    more = pd.concat([frame, *(frame[frame["method"] == "dp_fedavg"].assign(method=name) for name in ("fedper", "centaur"))])
+    audits = pd.concat([AUDITS, AUDITS.iloc[:1].assign(method="fedper")])
+    found = re.findall(r"<li><code>([^<]*)</code>: (.*?)</li>", text_of(more, audits))
+    assert found == [
+        (
+            "dp_fedavg, fedper",
+            "Noisy sums: ε = 8 at δ = 0.02 not refuted; one client moves a release 0.99 times as far as that covers; "
+            "ε ≥ 7.15 shown",
+        ),
+        ("centaur", "none"),
+    ]
+
+
+def test_an_audit_of_a_release_holds_for_it_however_its_noise_was_calibrated(frame: pd.DataFrame) -> None:
+    fewer = AUDITS.iloc[[1]].assign(departures="data_size_weights+update_against_global")
+    assert "REFUTED" in about(text_of(frame, fewer), "feddpa")
+    assert "REFUTED" not in about(text_of(frame, AUDITS.iloc[[0, 3]]), "feddpa")
+
+
+# ---------------------------------------------------------------- every number
+
+
+def test_the_full_ledger_has_one_line_for_each_method_variant_profile_and_budget(frame: pd.DataFrame) -> None:
+    text = text_of(frame)
+    header, *rows = tables(text)[-1]
+    assert [(row[1], row[3]) for row in rows] == [
+        *[("dp_fedavg", "certified")] * 2,
+        *[("feddpa", "certified")] * 2,
+        *[("feddpa", "nominal")] * 2,
+        *[("dp_fedsim", "certified")] * 2,
+    ]
+    assert {len(row) for row in rows} == {len(header)}
+    first = dict(zip(header, rows[0], strict=True))
+    shown = ("adjacency", "trust", "sampling", "q", "T", "M", "δ", "σ", "C", "σ, central", "ε central", "ε messages")
+    assert [first[name] for name in shown] == [
+        "zero_out",
+        "central",
+        "everybody",
+        "1",
+        "4",
+        "12",
+        "0.001",
+        "12",
+        "0.5",
+        "12",
+        "2",
+        "12",
+    ]
+
+
+def test_of_the_seeds_the_worst_number_counts(frame: pd.DataFrame) -> None:
+    changed = frame[(frame["method"] == "dp_fedavg") & (frame["epsilon_target"] == 2.0)].copy()
+    changed["epsilon_central"] = [2.0, 2.004, 1.0]
+    changed["noise_multiplier_effective"] = [9.0, 8.3399, 10.0]
+    header, row = tables(text_of(changed))[-1]
+    assert row[header.index("ε central")] == "2.01"
+    assert row[header.index("σ, central")] == "8.33"
+
+
+def test_the_cost_of_a_search_names_its_runs(frame: pd.DataFrame) -> None:
+    changed = frame[frame["method"] == "dp_fedavg"].assign(epsilon_with_search=5.5, search_runs=6)
+    assert [row[-3] for row in tables(text_of(changed))[-1][1:]] == ["5.5 (6 runs)"] * 2
+
+
+# ---------------------------------------------------------------- promises of the whole page
+
+
+def test_a_nominal_epsilon_never_stands_without_its_mark(frame: pd.DataFrame) -> None:
+    changed = frame.copy()  # a budget that no certified row has, so that its number can only be the nominal one
+    changed.loc[changed["claim"] == "nominal", ["epsilon_target", "epsilon_nominal"]] = 3.21
+    text = text_of(changed)
+    cells = [cell for table in Tables(text).tables for row in table for cell in row if "3.21" in cell[0]]
+    assert len(cells) >= 4
+    for words, mark in cells:
+        assert (words == "3.21 (nominal)" and mark == "nominal") or words == "ε = 3.21, δ = 0.001"  # what the study asked for
+
+
+def test_words_of_a_study_are_escaped(frame: pd.DataFrame) -> None:
+    text = text_of(frame.assign(variant="<b>a & b</b>"))
+    assert "<b>a" not in text
+    assert "&lt;b&gt;a &amp; b" in text
+
+
+def test_the_page_is_one_file_without_programs_or_addresses(frame: pd.DataFrame) -> None:
+    text = text_of(frame)
+    assert not re.search(r"<script|<link|<img|https?://|url\(", text)
+    opened = re.findall(r"<(table|tr|td|th|tbody|thead|ul|li|div|h2|h3|p)[ >]", text)
+    closed = re.findall(r"</(table|tr|td|th|tbody|thead|ul|li|div|h2|h3|p)>", text)
+    assert sorted(opened) == sorted(closed)
+    assert "nan" not in re.sub(r"<[^>]*>", " ", text).lower().split()
+
+
+def test_studies_without_privacy_have_a_page_too(frame: pd.DataFrame) -> None:
+    text = text_of(frame[frame["claim"] == "none"], AUDITS.iloc[:0])
+    assert "No private method was run." in text
+
+
+def test_a_given_multiplier_is_the_budget(frame: pd.DataFrame) -> None:
+    changed = frame[frame["epsilon_target"] == 2.0].assign(epsilon_target=None, epsilon_nominal=None, noise_multiplier=0.3)
+    rows = rows_of(text_of(changed), "feddpa")
+    assert rows[0][:4] == ["σ = 0.3, δ = 0.001", "published: paper", "nominal", "–"]
+
+
+def test_the_script_writes_the_page_of_tables_on_disk(tmp_path: Path) -> None:
+    study = fake_results.study(methods=("dp_fedavg", "feddpa!"), seeds=(0,))
+    results = fake_results.write(study, tmp_path)
+    write_study(study, results, tmp_path / "tiny.csv")
+    write_study(dataclasses.replace(study, rows=study.rows[:1]), results, tmp_path / "second.csv")
+    AUDITS.to_csv(tmp_path / "audit.csv", index=False)
+    script = ROOT / "workflow" / "scripts" / "ledger.py"
+    words = ["--tables", "tiny.csv", "second.csv", "--audit", "audit.csv", "--template", TEMPLATE, "--out", "ledger.html"]
+    run = subprocess.run([sys.executable, script, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    text = (tmp_path / "ledger.html").read_text()
+    assert "ε ≥ 26.2 shown" in text
+    assert "2 (nominal)" in text
+    assert len(tables(text)[-1]) == 1 + 4  # the second table's row is of the same study
+
+
+def test_a_table_of_another_version_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("study,method\nx,feddpa\n")
+    with pytest.raises(DataError, match=r"old.csv: columns.*dataset.*delete that file"):
+        ledger_page.write([tmp_path / "old.csv"], tmp_path / "audit.csv", TEMPLATE, tmp_path / "ledger.html")
+    assert not (tmp_path / "ledger.html").exists()

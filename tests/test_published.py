@@ -1,0 +1,143 @@
+"""Published: what a method's own mechanism is worth at a cell's budget, whether or not the cell runs it so."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from pflpipe import methods, models, published
+from pflpipe.accounting import make_plan
+from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.config import load_study
+from pflpipe.ledger import WITHOUT_BOUND, ledger
+
+FEDDPA = Cell(
+    dataset="femnist",
+    partition=Partition("natural", clients=50),
+    model=Model("mlp", (4,)),
+    training=Training(rounds=30, local_epochs=3, batch_size=16, optimizer="sgd", lr=0.1),
+    privacy=Privacy("gaussian", epsilon=2.0, delta=0.02, clip_norm=1.0),
+    method="feddpa",
+)
+SIZES = np.full(50, 198)  # 9,900 examples
+
+
+def planned(cell, sizes=SIZES):
+    """The contents of a cell's plan file, made as the rule plan makes it."""
+    plan = make_plan(
+        cell.privacy,
+        rounds=cell.training.rounds,
+        sample_rate=cell.training.sample_rate,
+        clients=cell.partition.clients,
+        departures=cell.departures,
+        sizes=sizes,
+        local_epochs=cell.training.local_epochs,
+        batch_size=cell.training.batch_size,
+    )
+    entry = ledger(plan, cell.privacy, cell.departures, sizes, models.parameter_names(cell.model))
+    return {"plan": dataclasses.asdict(plan), "ledger": entry}
+
+
+def worth(cell, sizes=SIZES):
+    return published.epsilon(cell, planned(cell, sizes), sizes)
+
+
+def with_method(name, **changes):
+    return dataclasses.replace(FEDDPA, method=name, **changes)
+
+
+def as_published(cell):
+    official = bool(methods.info(cell.method).about.official_departures)
+    names = methods.departures(cell.method, "paper", official)
+    return dataclasses.replace(cell, profile="paper", official_code=official, departures=names)
+
+
+def test_the_official_calibration_of_feddpa_at_epsilon_2_is_worth_40():
+    # 50 users, 9,900 examples, three epochs of batches of 16, 30 rounds, delta 0.02; equal sizes, so the weights cost nothing.
+    assert worth(FEDDPA) == pytest.approx(40.5, rel=3e-3)
+    assert planned(FEDDPA)["ledger"]["epsilon_central"] == pytest.approx(2.0)
+
+
+def test_unequal_sizes_make_the_official_weights_cost_more():
+    sizes = np.array([99 + 198 * (client % 2) for client in range(50)])
+    assert sizes.sum() == 9900
+    assert worth(FEDDPA, sizes) > 1.2 * worth(FEDDPA)
+
+
+PRIVATE = [name for name in methods.NAMES if methods.info(name).about.private]
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_row_says_the_same_whether_it_runs_the_published_method_or_the_certified_one(name):
+    model = Model("resnet20") if name == "fedbn" else FEDDPA.model
+    cell = with_method(name, model=model)
+    if name == "appfl":
+        cell = dataclasses.replace(cell, privacy=Privacy("laplace", epsilon=2.0, delta=0.02, clip_norm=1.0))
+    sizes = np.arange(1, 51)
+    executed = planned(as_published(cell), sizes)["ledger"]["epsilon_central"]
+    assert worth(as_published(cell), sizes) == float(executed)
+    assert worth(cell, sizes) == pytest.approx(float(executed), rel=1e-6)
+    names = set(published.departures(cell))
+    if not names:
+        assert worth(cell, sizes) == planned(cell, sizes)["ledger"]["epsilon_central"] <= 2.0
+    elif names & WITHOUT_BOUND.keys():
+        assert worth(cell, sizes) == math.inf
+
+
+def test_a_paper_profile_without_the_steps_of_the_official_code_counts_these_too():
+    assert worth(dataclasses.replace(FEDDPA, profile="paper")) == worth(FEDDPA)
+
+
+def test_a_given_multiplier_departs_in_no_calibration():
+    cell = dataclasses.replace(FEDDPA, privacy=Privacy("gaussian", noise_multiplier=5.517, delta=0.02, clip_norm=1.0))
+    assert set(published.departures(cell)) == {"data_size_weights", "update_against_global"}
+    assert worth(cell) == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        dataclasses.replace(FEDDPA, method="fedavg", privacy=Privacy()),
+        dataclasses.replace(FEDDPA, training=dataclasses.replace(FEDDPA.training, batch_size=0)),
+        dataclasses.replace(FEDDPA, privacy=Privacy("laplace", epsilon=2.0, delta=0.02, clip_norm=1.0)),
+        with_method("fedaddp", privacy=Privacy("laplace", epsilon=2.0, delta=0.02, clip_norm=1.0)),
+    ],
+    ids=["no privacy", "no batch size to calibrate to", "no Laplace form", "no Laplace form of messages"],
+)
+def test_where_there_is_no_published_mechanism_to_count_there_is_no_number(cell):
+    assert worth(cell) is None
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_sizes_are_asked_for_exactly_where_they_are_read(name):
+    cell = with_method(name)
+    assert published.needs_partition(cell) == bool(
+        {"data_size_weights", "sample_level_calibration"} & set(published.departures(cell))
+    )
+    if not published.needs_partition(cell):
+        published.epsilon(cell, planned(cell), None)
+    assert not published.needs_partition(dataclasses.replace(cell, privacy=Privacy()))
+
+
+def test_a_table_calibrates_each_distinct_request_once(monkeypatch):
+    calls = []
+    made = published.accounting.make_plan
+    monkeypatch.setattr(published.accounting, "make_plan", lambda *words, **more: calls.append(words) or made(*words, **more))
+    published._calibrated.cache_clear()
+    entry = planned(FEDDPA)
+    for tau in (0.1, 0.2, 0.3):
+        published.epsilon(dataclasses.replace(FEDDPA, hyperparameters={"tau": tau}), entry, SIZES)
+    assert len(calls) == 1
+
+
+def test_the_quickstart_needs_no_calibration_of_its_own(monkeypatch):
+    # Each of its published versions is a row, its strict FedDPA has no batch size: a table of it costs no accounting.
+    monkeypatch.setattr(published.accounting, "make_plan", lambda *words, **more: pytest.fail("calibrated"))
+    published._calibrated.cache_clear()
+    plans, sizes = {}, np.full(100, 11)
+    for cell in load_study("quickstart").cells:
+        if cell.seed == 0 and cell.privacy.epsilon == 2.0:
+            plans.setdefault(cell.plan_id, planned(cell, sizes))
+            found = published.epsilon(cell, plans[cell.plan_id], sizes)
+            assert (found is None) == (cell.method == "feddpa" and cell.profile == "strict")
