@@ -15,9 +15,12 @@ include: "workflow/rules/plan.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/choose.smk"
+include: "workflow/rules/audit.smk"
 include: "workflow/rules/table.smk"
 include: "workflow/rules/figure.smk"
+include: "workflow/rules/attack.smk"
 include: "workflow/rules/track.smk"
+include: "workflow/rules/ledger.smk"
 include: "workflow/rules/report.smk"
 
 
@@ -25,9 +28,12 @@ include: "workflow/rules/report.smk"
 localrules:
     all,
     all_csv,
+    attack_figure,
+    audit_table,
     choose,
     data,
     figure,
+    ledger,
     partition,
     plan,
     report,

@@ -59,7 +59,7 @@ def test_the_default_config_builds_the_quickstart():
 def test_quickstart_is_the_study_that_was_promised():
     study = config.load_study("quickstart", ROOT / "studies")
     assert study.methods == tuple(name for name in methods.NAMES if name != "fedbn")  # the network has no norm layers
-    assert len(study.cells) == 162
+    assert len(study.cells) == 120
     assert {cell.privacy.epsilon for cell in study.cells} == {None, 2.0, 8.0}
     for cell in study.cells:
         assert (cell.dataset, cell.partition.kind, cell.partition.clients, cell.partition.alpha) == (
@@ -72,14 +72,27 @@ def test_quickstart_is_the_study_that_was_promised():
         assert cell.model == Model("mlp", (32,))
         assert (cell.training.rounds, cell.training.sample_rate) == (30, 1.0)
         assert cell.privacy.delta in (None, 0.001)
+        assert cell.official_code == (cell.profile == "paper")
     for method in study.methods:
         assert {cell.seed for cell in study.cells if cell.method == method} == {0, 1, 2}
-        # Whatever departs from the certified mechanism as published runs so as well, at both budgets.
+
+
+def test_published_versions_of_the_quickstart_stand_beside_its_own_runs():
+    quickstart = {cell.id for cell in config.load_study("quickstart", ROOT / "studies").cells}
+    study = config.load_study("quickstart_published", ROOT / "studies")
+    departing = {
+        name
+        for name in methods.NAMES
+        if (about := methods.info(name).about).private and about.paper_departures + about.official_departures
+    }
+    assert set(study.methods) == departing
+    for method in departing:
         about = methods.info(method).about
-        departing = about.private and bool(about.paper_departures + about.official_departures)
-        as_published = [cell for cell in study.cells if cell.method == method and cell.profile == "paper"]
-        assert len(as_published) == 6 * departing
-        assert all(cell.official_code == bool(about.official_departures) for cell in as_published)
+        strict, published = ([c for c in study.cells if (c.method, c.profile) == (method, p)] for p in ("strict", "paper"))
+        assert len(strict) == len(published) == 6
+        assert {cell.id for cell in strict} <= quickstart
+        assert all(cell.official_code == bool(about.official_departures) for cell in published)
+        assert {cell.privacy.clip_norm for cell in strict} == {cell.privacy.clip_norm for cell in published}
 
 
 def test_hyper_parameters_were_searched_on_other_seeds_and_the_same_task():

@@ -156,6 +156,7 @@ def test_one_client_moves_the_release_by_at_most_its_sensitivity(seed, client, s
     moved = {name: (with_client[name] - absent[name])[None] for name in update}
     assert length(moved, plan.norm, scale=scale).item() <= plan.clip_norm / (sample_rate * 6) * (1 + 1e-9)
 
+
 def test_messages_that_share_the_noise_have_the_scale_of_the_sum():
     scale = {"vector": torch.tensor([0.0, 0.5, 1.0, 2.0, 10.0]), "matrix": torch.rand(400, 3, 4, generator=generator(2))}
     update = {name: value.expand(400, *value.shape) for name, value in uploads().items()}
@@ -171,7 +172,6 @@ def test_messages_that_share_the_noise_have_the_scale_of_the_sum():
         assert not noise[spread == 0].any()
         standard = noise[spread > 0] / spread[spread > 0] / each
         assert standard.square().mean().item() == pytest.approx(1, abs=6 * math.sqrt(2 / standard.numel()))
-
 
 
 def test_scale_zero_means_not_sent():

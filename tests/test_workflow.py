@@ -33,7 +33,7 @@ STUDY = {
     "seeds": [0],
     "methods": [{"name": "local_only"}, {"name": "feddpa"}],
 }
-AFTER_TABLE = {"table", "track", "all_csv", "report"}
+AFTER_TABLE = {"table", "track", "all_csv", "ledger", "report"}
 AFTER_SCORES = {"figure", *AFTER_TABLE}
 
 

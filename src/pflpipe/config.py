@@ -257,8 +257,9 @@ def load_outline(name: str, folder: str | os.PathLike[str] = STUDIES) -> Outline
     if name not in known:
         raise ConfigError(f"study {name!r} does not exist in {folder}/", do=nearest(name, known))
     file = Path(folder) / f"{name}.yaml"
-    if not re.fullmatch(r"[A-Za-z0-9_]+", name) or name == "all":  # all.csv joins the studies of config.yaml
-        raise ConfigError(f"{file}: a study's file name", got=name, expected="letters, digits and _, and another name than all")
+    if not re.fullmatch(r"[A-Za-z0-9_]+", name) or name in ("all", "audit"):  # these tables are not of one study
+        expected = "letters, digits and _, and another name than all and audit"
+        raise ConfigError(f"{file}: a study's file name", got=name, expected=expected)
     document = documents.read_yaml(file)
     documents.check_schema(document, "study", str(file))
     expansion.check(document, str(file))
@@ -383,9 +384,12 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], place: str) -> Cell:
     )
 
 
+_HINTS: dict[type, dict[str, Any]] = {kind: typing.get_type_hints(kind) for kind in (Partition, Model, Training, Privacy)}
+
+
 def _block(kind: type[Block], values: Mapping[str, Any]) -> Block:
     """Build a block's dataclass with one spelling per number, so that ``lr: 1`` and ``lr: 1.0`` are the same cell."""
-    hints = typing.get_type_hints(kind)
+    hints = _HINTS[kind]
     spelled: dict[str, Any] = {}
     for key, value in values.items():
         accepted = typing.get_args(hints[key]) or (hints[key],)

@@ -112,21 +112,22 @@ class Project:
 
     def _find(self, index: Mapping[str, Cell], name: str) -> Cell:
         # A job on a cluster starts its own snakemake, which is asked for one file and not told which study wants it.
-        for study in (*self.settings.studies, *study_names()):
-            if name in index:
-                break
+        for study in () if name in index else (*self.settings.studies, *study_names()):
             with contextlib.suppress(PflpipeError):
                 self.outline(study)
+            if name in index:
+                break
         if name not in index:
             raise ConfigError(f"no study contains {name!r}", do="ask for results/tables/<study>.csv instead")
         return index[name]
 
-    def code(self, script: str, methods: Iterable[str] = ()) -> list[str]:
-        """Return the files of the package that a script of ``workflow/scripts`` runs when it is asked for these methods."""
+    def code(self, script: str, methods: Iterable[str] = (), attacks: Iterable[str] = ()) -> list[str]:
+        """Return the files of the package that a script of ``workflow/scripts`` runs when it is asked for these by name."""
         package = self.root / "src" / "pflpipe"
         files = set(sources.closure(self.root / "workflow" / "scripts" / f"{script}.py", package))
-        for method in methods:
-            files.update(sources.closure(package / "methods" / f"{method}.py", package))
+        for folder, names in (("methods", methods), ("attacks", attacks)):
+            for name in names:
+                files.update(sources.closure(package / folder / f"{name}.py", package))
         return sorted(str(file) for file in files if file.is_relative_to(package))
 
 

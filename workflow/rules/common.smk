@@ -17,10 +17,12 @@ for variable, folder in {
     folders = [folder, os.environ.get(variable)]
     os.environ.update({variable: os.pathsep.join(filter(None, folders))})
 
-from pflpipe import config as configuration, paper
+from pflpipe import attacks, config as configuration, methods, paper
+from pflpipe.audit import cases as audits
 from pflpipe.documents import read_yaml
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
+from pflpipe.published import needs_partition
 from pflpipe.workflow import (
     Project,
     enter,
@@ -34,9 +36,11 @@ FIGURES = ("privacy_utility", "convergence", "partition", "noise")
 
 wildcard_constraints:
     figure="|".join(FIGURES),
-    study=r"(?!all\b)\w+",
+    study=r"(?!(all|audit)\b)\w+",
     method=r"\w+",
     dataset=r"[a-z0-9_]+",
+    attack="|".join(attacks.NAMES),
+    audit=r"[a-z0-9_+-]+",
     cell=r"[\w.+-]+",
     partition=r"[\w.+-]+",
     plan=r"[\w.+-]+",
@@ -80,6 +84,8 @@ DATASET = f"{DATA}/{{dataset}}.npz"
 PARTITION = f"{RESULTS}/partitions/{{partition}}.npz"
 PLAN = f"{RESULTS}/plans/{{plan}}.json"
 RUN = f"{RESULTS}/runs/{{cell}}"
+AUDIT = f"{RESULTS}/audits/{{audit}}.json"
+ATTACK = f"{RESULTS}/attacks/{{attack}}/{{cell}}.npz"
 
 # A job on a cluster starts a snakemake of its own, which neither checks again nor cleans up.
 PROJECT = Project(SETTINGS, ROOT, thorough=workflow.is_main_process)
@@ -128,6 +134,12 @@ def methods_of(wildcards):
     return {cell.method for cell in cells_of(wildcards)}
 
 
+def counted_partitions(wildcards):
+    """Returns the partitions that a table reads: of methods whose published version counts the clients' examples."""
+    cells = cells_of(wildcards)
+    return each(PARTITION, [cell for cell in cells if needs_partition(cell)])
+
+
 def files_of_study(study):
     """Returns the files that say what a study is: its own, the printed numbers if it has any beside it, its search's choice."""
     outline = answer(PROJECT.outline, study)
@@ -150,3 +162,20 @@ def scores_of(study):
 def figures_of(study):
     """Returns the figures of a study."""
     return [f"{RESULTS}/figures/{study}/{figure}.png" for figure in FIGURES]
+
+
+def audits_of(cells):
+    """Returns the audits that the certified runs among the cells stand on."""
+    found = [case.id for cell in cells for case in audits.of_cell(cell)]
+    return [AUDIT.format(audit=name) for name in dict.fromkeys(found)]
+
+
+def audited_methods(name):
+    """Returns the methods whose code an audit runs besides that of the mechanism."""
+    return list(filter(None, [answer(audits.find, name).scaled_by]))
+
+
+def attacked(wildcards):
+    """Returns the cells of a study that an attack is about."""
+    study = cells_of(wildcards) and answer(PROJECT.study, wildcards.study)
+    return answer(attacks.cells, wildcards.attack, study) if study else []

@@ -1,0 +1,229 @@
+"""One-shot canaries: an estimate of the mu of a real run, from random directions that train along (audit level L2).
+
+After Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar, "One-shot Empirical Privacy Estimation for Federated Learning", ICLR
+2024. k clients are added to a run, and sit behind ``Simulation.release``: in every round canary i sends C v_i, with v_i a
+random unit vector. The releases are added up, which for a message that never changes keeps all that they say about it (and is
+the change of the model where the server adds up what it gets), and x_i = sqrt(d) cos(v_i, sum) for the d coordinates. A
+direction that took no part has x ~ N(0, 1) but for terms in 1/d, and one that did has a mean of mu, so
+
+    mu_hat = mean(x) / ((1 + s) / 2),    s = standard deviation of x,    standard error sqrt((1 + mu_hat^2 / 8) / k),
+
+to be compared with mu = sqrt(T) / sigma, which the plan claims at q = 1.
+
+Read it as an estimate: no confidence bound on mu follows from it. It errs downwards when the clients' own messages are long
+beside the noise (they lengthen the sum, not its part along v_i) and when canaries get into each other's way, hence
+k T <= 0.1 sigma^2 d where that leaves 10 canaries. It sees what happens to an average direction, so it misses leaks that only
+special messages have. It is an alarm that the noise is too small: mu_hat - 3 standard errors > mu. The canaries alter the
+training: M + k is the public divisor, and their sum is one more noise, of length C sqrt(k).
+
+Under a public scale s (privacy.py) a canary is C s v_i over the coordinates that are sent, and the releases are added up in
+units of s. Where only some are sent, v_i is lengthened to a unit vector there, and so is the release's share of the sum; the
+number of canaries then follows from how many are sent in the first round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.stats import norm
+from torch import Tensor
+
+from pflpipe import attacks, federated, privacy, trees
+from pflpipe.cells import Cell
+from pflpipe.errors import ConfigError
+from pflpipe.privacy import Plan, Released, Uploads
+from pflpipe.runs import Inputs, simulate
+from pflpipe.seeds import seed_for
+from pflpipe.simulation import Simulation
+from pflpipe.trees import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pflpipe.config import Study
+
+FEWEST, MOST = 10, 200
+FLOATS = 2**26
+"""Numbers that all canaries together may have (a quarter of a gigabyte)."""
+
+ERRORS = 3
+"""Standard errors by which an estimate must exceed the claim to be an alarm."""
+
+
+def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
+    """Run the cell with canaries.
+
+    Returns:
+        ``x`` float64 ``[k]``, sqrt(d) times the cosine of each canary with the sum of the releases; ``coordinates``, how many
+        are sent in a round.
+
+    Raises:
+        ConfigError: clients are sampled, so that the sum of the releases is not what an adversary would look at.
+    """
+    return listen(simulate(cell, inputs, device=device, backend=backend))
+
+
+def listen(simulation: Simulation) -> dict[str, np.ndarray]:
+    """Do what ``attack`` does with a simulation of the cell."""
+    if simulation.plan.sample_rate < 1:
+        raise ConfigError("canaries: training.sample_rate", got=simulation.plan.sample_rate, expected="1")
+    flock = Flock(seed_for(simulation.seed, "canaries"))
+    run = dataclasses.replace(simulation, release=flock.release)
+    federated.run(run, federated.start(run))
+    return {"x": flock.standings(), "coordinates": np.array(flock.sent)}
+
+
+def number(plan: Plan, coordinates: int) -> int:
+    """Return how many canaries a run bears: k T <= 0.1 sigma^2 d, at least ``FEWEST``, at most ``MOST`` or ``FLOATS``."""
+    bearable = 0.1 * (plan.noise_multiplier or 0.0) ** 2 * coordinates / plan.rounds
+    return int(min(max(FEWEST, bearable), MOST, max(FEWEST, FLOATS // coordinates)))
+
+
+class Flock:
+    """The canaries of one run: they are drawn in the first round, when the shapes of what is sent are known.
+
+    ``directions`` name -> ``[k, *shape]``, of joint length 1 each; ``total`` name -> ``[*shape]``, the releases in units of the
+    public scale, added up; ``sent`` how many coordinates the first round sends.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.directions: Tree = {}
+        self.total: Tree = {}
+        self.sent = 0
+
+    def release(
+        self,
+        generator: torch.Generator,
+        uploads: Uploads,
+        present: Tensor,
+        plan: Plan,
+        scale: Mapping[str, Tensor],
+        departures: frozenset[str],
+    ) -> Released:
+        """Release the clients' uploads and the canaries' together, as ``privacy.release`` does for M + k clients.
+
+        What is returned about single clients is about the M first ones alone.
+        """
+        clients = present.shape[-1]
+        units = {
+            name: scale.get(name, torch.ones((), dtype=value.dtype)).to(value.device).expand(value.shape[1:])
+            for name, value in uploads.update.items()
+        }
+        sent = sum(int((unit > 0).sum()) for unit in units.values())
+        if not self.directions:
+            self._hatch(units, plan, sent)
+        rows = _of_length_one({name: value * (units[name] > 0) for name, value in self.directions.items()})
+        messages = {name: value * units[name] * (plan.clip_norm or 0.0) for name, value in rows.items()}
+        together = Uploads({name: torch.cat([value, messages[name].to(value)]) for name, value in uploads.update.items()})
+        count = len(next(iter(messages.values())))
+        everyone = torch.cat([present, present.new_ones(count)])
+        larger = dataclasses.replace(plan, clients=plan.clients + count)
+        released = privacy.release(generator, together, everyone, larger, scale, departures)
+        for name, unit in units.items():
+            share = torch.where(unit > 0, released.sum[name] / unit, 0) * math.sqrt(trees.size(units) / max(sent, 1))
+            self.total[name] = self.total[name] + share
+        own = {name: getattr(released, name)[:clients] for name in ("norms", "clipped", "nonfinite")}
+        return dataclasses.replace(released, **own)
+
+    def standings(self) -> np.ndarray:
+        """Return sqrt(d) times the cosine of every direction with the sum of the releases, float64 ``[k]``."""
+        along = sum((row.double() * self.total[name]).flatten(1).sum(1) for name, row in self.directions.items())
+        cosines = torch.as_tensor(along) / trees.norm(self.total).clamp(min=torch.finfo(torch.float64).tiny)
+        result: np.ndarray = math.sqrt(trees.size(self.total)) * cosines.cpu().numpy()
+        return result
+
+    def _hatch(self, like: Tree, plan: Plan, sent: int) -> None:
+        draw = torch.Generator().manual_seed(self.seed)
+        count, self.sent = number(plan, sent), sent
+        rows = {name: torch.randn(count, *value.shape, generator=draw).to(value.device) for name, value in like.items()}
+        self.directions = _of_length_one(rows)
+        self.total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in like.items()}
+
+
+def _of_length_one(rows: Tree) -> Tree:
+    squares = torch.stack([value.flatten(1).double().square().sum(1) for value in rows.values()]).sum(0)
+    lengths = squares.sqrt().clamp(min=torch.finfo(torch.float64).tiny)
+    return {name: value / lengths.to(value).reshape(-1, *[1] * (value.ndim - 1)) for name, value in rows.items()}
+
+
+# ---------------------------------------------------------------- figure and table
+
+
+def estimate(x: np.ndarray) -> tuple[float, float]:
+    """Return mu_hat and its standard error."""
+    mu = float(x.mean() / ((1 + x.std(ddof=1)) / 2))
+    return mu, math.sqrt((1 + mu**2 / 8) / len(x))
+
+
+def table(study: Study, results: Path) -> pd.DataFrame:
+    """Return one row per setting: the claimed mu, the estimate from the canaries of all seeds, and whether it is an alarm.
+
+    ``crowding`` is k T / (sigma^2 d) of one run: the estimate is low by about half of it, or more.
+    """
+    records = []
+    for setting, cells in attacks.settings("canaries", study):
+        plan, _ = attacks.planned(cells[0], results)
+        x, coordinates, each = _heard(cells, results)
+        mu, error = estimate(x)
+        sigma = plan.noise_multiplier or 0.0
+        claimed = math.sqrt(plan.rounds) / sigma if sigma else math.inf
+        record = {"method": setting.label, "budget": setting.budget, **setting.facet, "seeds": len(cells), "canaries": len(x)}
+        record |= {"coordinates": coordinates, "crowding": each * plan.rounds / (sigma**2 * coordinates) if sigma else math.inf}
+        record |= {"mu_claimed": claimed, "mu_estimate": mu, "standard_error": error, "alarm": mu - ERRORS * error > claimed}
+        records.append(record)
+    return pd.DataFrame(records)
+
+
+def figure(study: Study, results: Path) -> Figure:
+    """Draw for each setting the canaries' x against N(0, 1), the estimate with three standard errors, and the claimed mu."""
+    settings, numbers = attacks.settings("canaries", study), table(study, results)
+    columns = math.ceil(math.sqrt(len(settings)))
+    rows = math.ceil(len(settings) / columns)
+    drawing = Figure(figsize=(max(3.4 * columns, 4.8), 2.7 * rows + 0.6), layout="constrained")
+    grid: Any = drawing.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(settings) :]:
+        axes.set_axis_off()
+    for place, (axes, (setting, cells)) in enumerate(zip(grid.flat, settings, strict=False)):
+        _panel(axes, _heard(cells, results)[0], numbers.iloc[place])
+        words = ", ".join(filter(None, [setting.label, setting.budget, setting.facet_text]))
+        axes.set_title(f"{words}\n{_verdict(numbers.iloc[place])}")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("density")
+    for axes in grid.flat[max(len(settings) - columns, 0) : len(settings)]:
+        axes.set_xlabel("$\\sqrt{d}$ cos(canary, sum of releases)")
+    handles = {label: handle for axes in grid.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    drawing.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(4, 2 * columns))
+    return drawing
+
+
+def _panel(axes: Axes, x: np.ndarray, numbers: pd.Series[Any]) -> None:
+    low, high = min(-3.5, x.min() - 0.5), max(3.5, x.max() + 0.5)
+    places = np.linspace(low, high, 300)
+    axes.hist(x, bins="fd", density=True, color="#56B4E9", alpha=0.7, label="canaries")
+    axes.plot(places, norm.pdf(places), color="#777777", label="took no part: N(0, 1)")
+    mu, reach = numbers["mu_estimate"], ERRORS * numbers["standard_error"]
+    axes.axvspan(mu - reach, mu + reach, color="#D55E00", alpha=0.2, linewidth=0, label=f"estimate, {ERRORS} standard errors")
+    axes.axvline(mu, color="#D55E00")
+    if numbers["mu_claimed"] <= high:
+        axes.axvline(numbers["mu_claimed"], color="#000000", linestyle="--", label="claimed")
+    axes.set_xlim(low, high)
+
+
+def _verdict(numbers: pd.Series[Any]) -> str:
+    said = f"μ ≈ {numbers['mu_estimate']:.2f} ± {numbers['standard_error']:.2f}, claimed {numbers['mu_claimed']:.2f}"
+    return said + (": ALARM" if numbers["alarm"] else "")
+
+
+def _heard(cells: list[Cell], results: Path) -> tuple[np.ndarray, int, int]:
+    """Return the x of all seeds together, the number of coordinates, and how many canaries the first seed's run had."""
+    runs = [attacks.found("canaries", cell, results) for cell in cells]
+    return np.concatenate([run["x"] for run in runs]), int(runs[0]["coordinates"]), len(runs[0]["x"])

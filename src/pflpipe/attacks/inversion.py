@@ -1,0 +1,366 @@
+"""Gradient inversion: the picture behind one client's message, as the server that receives the message can rebuild it.
+
+The server (local trust) sees single messages. Here a client of the first round holds one picture and does with it what its
+method does; its message is what ``privacy.release`` makes of the update when every message carries its own share of the noise
+(``noise_per_participant``): clipped to C, with noise of standard deviation C sigma / sqrt(q M). The server knows the method,
+the network, the solver, the number of local epochs and the global model, and nothing else. One picture is the papers' main
+setting and a client's worst case: the update of several pictures is a mixture. Dropout and training transforms are off, which
+helps the server.
+
+Two attacks, after the network:
+
+- First layer linear (``mlp``): every step moves row i of its weights by ``a_i x`` and bias i by ``a_i``, so the first layer's
+  message is the rank-one matrix ``a (x, 1)`` plus noise. Its first right singular vector is the best guess of ``(x, 1)`` up to
+  a factor under Gaussian noise, and exact without. (Phong et al., "Privacy-Preserving Deep Learning via Additively Homomorphic
+  Encryption", 2017, and Geiping et al., Proposition 3.1, divide one row by its bias.)
+- Otherwise: the picture whose update has the direction of the message, found by Adam on ``1 - cosine + total variation``
+  (Geiping, Bauermeister, Dröge, Moeller, "Inverting Gradients", NeurIPS 2020, Eq. 4, after Zhu, Liu, Han, "Deep Leakage from
+  Gradients", NeurIPS 2019), with the label from the sign of the head's bias (Zhao, Mopuri, Bilen, "iDLG", 2020). Differences
+  from Geiping et al.: the picture is the sigmoid of a sum of coarse and fine grids instead of pixels that are clamped, which
+  saves most of their 24,000 steps; the gradient itself instead of its sign; one start, from grey. The update that is compared
+  is that of local SGD through all its steps; whatever else a method does on a client is not imitated.
+
+Neither uses the length of a message, so clipping alone hides nothing. How well it went is told by PSNR (dB, on the scale 0..1)
+and by two rates whose chance level is 1 / ``CANDIDATES``. ``identified``: the rebuilt picture is nearer to its original than to
+any other candidate. ``matched``: nothing is rebuilt; a server that holds the candidates with their labels takes the one whose
+update has the largest cosine with the message. That server knows more and needs far less of a message: pictures that nobody
+would recognise are no sign of privacy, the ledger's epsilon is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pflpipe import attacks, data, federated
+from pflpipe.cells import Cell
+from pflpipe.clients import Examples, Rows
+from pflpipe.errors import ConfigError, DataError
+from pflpipe.local import Batch
+from pflpipe.methods import Method, Upload
+from pflpipe.privacy import Uploads
+from pflpipe.runs import Inputs, simulate
+from pflpipe.seeds import numpy_rng, seed_for
+from pflpipe.settings import Setting, layout
+from pflpipe.simulation import Simulation
+from pflpipe.summary import round_up
+from pflpipe.task import Batches, Task
+from pflpipe.trees import Tree
+
+if TYPE_CHECKING:
+    from pflpipe.config import Study
+
+CANDIDATES = 100
+"""Pictures drawn from all clients' training examples; the first are attacked, the others are what they are told from."""
+
+SEARCHED = 4
+"""Pictures attacked in a cell whose network has no first linear layer: each takes ``STEPS`` steps."""
+
+SHOWN = 4
+"""Pictures of the first seed that the figure shows."""
+
+STEPS = 4000
+RATE = 0.3
+"""Adam's learning rate on the grids, falling to 0 along a cosine."""
+SMOOTHNESS = 0.01
+"""Weight of the total variation (mean absolute difference of neighbouring network inputs) against the cosine."""
+GRIDS = (4, 8, 16, 32, 64)
+"""Sides of the coarse grids, as far as they are coarser than the picture itself."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that the server knows before a message arrives, none of it private.
+
+    Attributes:
+        method, task: what every client does, and with which network, solver and number of local epochs.
+        params: the global model of the first round.
+        low, high: ``[C]``, the network inputs of a black and a white pixel.
+        shape: (H, W, C) of a picture.
+    """
+
+    method: Method
+    task: Task
+    params: Tree
+    low: Tensor
+    high: Tensor
+    shape: tuple[int, int, int]
+
+    def upload(self, x: Tensor, label: Tensor) -> Upload:
+        """Return what a client would send, before clipping, that holds one picture: ``x [1, H, W, C]``, ``label [1]``."""
+        passes = (self.task.local_epochs, self.method.head_epochs, 1)
+        train, head, everything = (Examples(x, label).schedule(Rows.epochs(np.arange(1), times, 1)) for times in passes)
+        batches = Batches(torch.tensor(1, device=x.device), train, head, everything)
+        server, state = (start(self.params, self.task) for start in (self.method.init_server, self.method.init_client))
+        return self.method.local_update(self.params, server, state, batches, self.task)[0]
+
+    def picture(self, x: Tensor) -> Tensor:
+        """Return network inputs as pixels in 0..1."""
+        return (x - self.low) / (self.high - self.low)
+
+
+def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
+    """Attack the messages of clients that hold one picture each, one after the other.
+
+    All cells of a seed that share data set, partition and network attack the same pictures and the same global model, under
+    multiples of the same noise.
+
+    Returns:
+        for the n attacked pictures: ``originals`` and ``rebuilt`` float32 ``[n, H, W, C]`` in 0..1; ``psnr`` float64 ``[n]``
+        and beside it ``psnr_without_message``, that of the candidates' mean picture; ``label_found``, ``identified`` and
+        ``matched`` bool ``[n]``; ``rows`` int64 ``[n]``, their training examples.
+
+    Raises:
+        ConfigError: the clients do not send their whole model, or do not train with SGD.
+        DataError: the data set has no pictures, or fewer than ``CANDIDATES`` training examples.
+    """
+    simulation = simulate(cell, inputs, device=device, backend=backend)
+    known = _public(cell, simulation)
+    rows = _candidates(simulation)
+    x, y = simulation.train.x[rows], simulation.train.y[rows]
+    count = CANDIDATES if _first_layer(known) else SEARCHED
+    messages = [_message(simulation, known, x[i : i + 1], y[i : i + 1], place=i) for i in range(count)]
+    if messages[0].keys() != known.params.keys():
+        raise ConfigError("inversion attack: method", got=cell.method, expected="one whose clients send their whole model")
+    guesses = [reconstruct(message, known) for message in messages]
+    originals, rebuilt = known.picture(x), known.picture(torch.stack([picture for picture, _ in guesses]))
+    errors = torch.stack([(originals - picture).square().flatten(1).double().mean(1) for picture in rebuilt])
+    own = torch.arange(count, device=x.device)
+    return {
+        "originals": originals[:count].float().cpu().numpy(),
+        "rebuilt": rebuilt.float().cpu().numpy(),
+        "psnr": _psnr(errors[own, own]),
+        "psnr_without_message": _psnr((originals[:count] - originals.mean(0)).square().flatten(1).double().mean(1)),
+        "label_found": (torch.tensor([label for _, label in guesses], device=y.device) == y[:count]).cpu().numpy(),
+        "identified": (errors.argmin(1) == own).cpu().numpy(),
+        "matched": (_matches(messages, known, x, y) == own).cpu().numpy(),
+        "rows": rows[:count],
+    }
+
+
+def reconstruct(message: Tree, known: Known) -> tuple[Tensor, int]:
+    """Return the server's guess of a message's one picture, ``[H, W, C]`` within the range of network inputs, and of its label.
+
+    The label is the one whose bias in the head moved up most: the gradient of the cross-entropy is negative there alone.
+    """
+    label = int(message["head.bias"].argmax())
+    layer = _first_layer(known)
+    if layer is None:
+        return _search(message, torch.tensor([label], device=known.low.device), known), label
+    first = torch.cat([message[f"{layer}.weight"], message[f"{layer}.bias"].unsqueeze(1)], dim=1)
+    leading = torch.linalg.svd(first, full_matrices=False).Vh[0]
+    return (leading[:-1] / leading[-1]).nan_to_num(0).reshape(known.shape).clamp(known.low, known.high), label
+
+
+def _search(message: Tree, label: Tensor, known: Known) -> Tensor:
+    """Find the picture whose update has the message's direction."""
+    height, width, channels = known.shape
+    sizes = [*((side, side) for side in GRIDS if side < min(height, width)), (height, width)]
+    grids = [known.low.new_zeros(1, channels, *size).requires_grad_() for size in sizes]
+    optimizer = torch.optim.Adam(grids, lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    direction = _flat({name: message[name] for name in known.params})
+
+    def drawn() -> Tensor:
+        layers = [F.interpolate(grid, size=(height, width), mode="bilinear", align_corners=False) for grid in grids]
+        return known.low + (known.high - known.low) * torch.stack(layers).sum(0).permute(0, 2, 3, 1).sigmoid()
+
+    for _ in range(STEPS):
+        x = drawn()
+        variation = x.diff(dim=1).abs().mean() + x.diff(dim=2).abs().mean()
+        likeness = F.cosine_similarity(_imitated(x, label, known), direction, dim=0)
+        loss = 1 - likeness + SMOOTHNESS * variation
+        slopes = torch.autograd.grad(loss, grids)
+        for grid, slope in zip(grids, slopes, strict=True):  # the global model's own gradients stay untouched
+            grid.grad = slope
+        optimizer.step()
+        schedule.step()
+    return drawn().detach()[0]
+
+
+def _imitated(x: Tensor, label: Tensor, known: Known) -> Tensor:
+    """Return the update ``[P]`` of local SGD on one picture, differentiable with respect to it (which local.py's is not)."""
+    solver, start = known.task.solver, [value.detach().requires_grad_() for value in known.params.values()]
+    weights, speeds = start, [torch.zeros_like(value) for value in start]
+    for _ in range(known.task.local_epochs):
+        loss = known.task.loss(dict(zip(known.params, weights, strict=True)), Batch(x, label))
+        slopes = torch.autograd.grad(loss, weights, create_graph=True)
+        parts = list(zip(weights, speeds, slopes, strict=True))
+        speeds = [solver.momentum * speed + slope + solver.weight_decay * weight for weight, speed, slope in parts]
+        weights = [weight - solver.lr * speed for weight, speed in zip(weights, speeds, strict=True)]
+    return _flat({name: end - begin for name, end, begin in zip(known.params, weights, start, strict=True)})
+
+
+def _public(cell: Cell, simulation: Simulation) -> Known:
+    shape = tuple(simulation.train.x.shape[1:])
+    if len(shape) != 3:
+        raise DataError(f"inversion attack: data set {cell.dataset}", got=f"examples of shape {shape}", expected="pictures")
+    if cell.training.optimizer != "sgd":
+        raise ConfigError("inversion attack: optimizer", got=cell.training.optimizer, expected="sgd")
+    ends = data.normalise(np.array([[[[0] * shape[2]]], [[[255] * shape[2]]]], np.uint8), cell.dataset)
+    low, high = torch.from_numpy(ends[:, 0, 0]).to(simulation.train.x)
+    return Known(simulation.method, simulation.task, federated.start(simulation).params, low, high, shape)
+
+
+def _candidates(simulation: Simulation) -> np.ndarray:
+    rows = np.concatenate(simulation.split.train)
+    if len(rows) < CANDIDATES:
+        raise DataError("inversion attack", got=f"{len(rows)} training examples", expected=f"at least {CANDIDATES}")
+    return numpy_rng(simulation.seed, "inversion", "pictures").choice(rows, CANDIDATES, replace=False)
+
+
+def _message(simulation: Simulation, known: Known, x: Tensor, label: Tensor, place: int) -> Tree:
+    """Return what leaves a client with one picture: its method's update, released as one message."""
+    upload = known.upload(x, label)
+    one = Uploads(*({name: value.unsqueeze(0) for name, value in tree.items()} for tree in (upload.update, upload.side)))
+    noise = torch.Generator().manual_seed(seed_for(simulation.seed, "inversion", "noise", place))
+    scale = known.method.scale(known.params, known.method.init_server(known.params, known.task), known.task)
+    departures = simulation.departures | {"noise_per_participant"}
+    released = simulation.release(noise, one, torch.ones(1, dtype=torch.bool), simulation.plan, scale, departures)
+    return {name: value[0] for name, value in released.messages.items()}
+
+
+def _psnr(errors: Tensor) -> np.ndarray:
+    """Return decibels of mean squared errors on the scale 0..1, at most 120."""
+    decibels: np.ndarray = -10 * errors.clamp(min=1e-12).log10().cpu().numpy()
+    return decibels
+
+
+def _first_layer(known: Known) -> str | None:
+    """Return the name of the first layer if it is a linear one with a bias that sees the whole picture."""
+    name, shape = next(iter(known.task.network.shapes.items()))
+    layer = name.removesuffix(".weight")
+    return layer if len(shape) == 2 and shape[1] == math.prod(known.shape) else None
+
+
+def _matches(messages: list[Tree], known: Known, x: Tensor, y: Tensor) -> Tensor:
+    """Return for each message the candidate whose client would send the update of the largest cosine with it: ``[n]``."""
+    sent = torch.stack([_flat(message) for message in messages])
+    likeness = [sent @ F.normalize(_flat(known.upload(x[i : i + 1], y[i : i + 1]).update), dim=0) for i in range(len(x))]
+    return torch.stack(likeness, dim=1).argmax(1)
+
+
+def _flat(tree: Tree) -> Tensor:
+    return torch.cat([value.flatten() for value in tree.values()])
+
+
+# ---------------------------------------------------------------- figure and table
+
+
+def table(study: Study, results: Path) -> pd.DataFrame:
+    """Return one row per attacked cell: its epsilons, mean and standard deviation of PSNR (dB), and the rates in percent.
+
+    ``epsilon_local`` is the ledger's, against the server that sees single messages, ``epsilon_central`` that against the world;
+    both count all rounds of the cell, of which the attack uses the first. Infinity is ``inf``, nothing asked for is missing.
+    """
+    records = []
+    for setting, cells in _settings(study, results):
+        for cell in cells:
+            found, (plan, _) = attacks.found("inversion", cell, results), attacks.planned(cell, results)
+            records.append(
+                {
+                    "setting": setting.label,
+                    "budget": setting.budget,
+                    **setting.facet,
+                    "seed": cell.seed,
+                    **{f"epsilon_{trust}": _epsilon(cell, results, trust) for trust in ("central", "local")},
+                    "delta": plan.delta,
+                    "clip_norm": plan.clip_norm,
+                    "noise_multiplier": plan.noise_multiplier,
+                    "pictures": len(found["psnr"]),
+                    "psnr_mean": found["psnr"].mean(),
+                    "psnr_std": found["psnr"].std(ddof=1),
+                    "psnr_without_message": found["psnr_without_message"].mean(),
+                    **{name: 100 * found[name].mean() for name in ("label_found", "identified", "matched")},
+                    "candidates": CANDIDATES,
+                    "cell": cell.id,
+                }
+            )
+    return pd.DataFrame(records)
+
+
+def figure(study: Study, results: Path) -> Figure:
+    """Draw the originals and what each setting's messages gave away, from the least private setting to the most private one.
+
+    A row is one picture of the study's first seed: same global model, same noise but for its size. Above a rebuilt picture
+    stands its PSNR, above a column the setting with its numbers over all pictures and seeds. Only settings that share the first
+    one's network and partition have these pictures; the others are in the table.
+    """
+    first = attacks.cells("inversion", study)[0]
+    settings = [
+        (setting, cells)
+        for setting, cells in _settings(study, results)
+        if (cells[0].model, cells[0].partition_id) == (first.model, first.partition_id)
+    ]
+    columns = [attacks.found("inversion", cells[0], results) for _, cells in settings]
+    numbers = table(study, results)
+    shown = min(SHOWN, *(len(found["psnr"]) for found in columns))
+    drawing = Figure(figsize=(1.4 * (len(columns) + 1), 1.5 * shown + 1.7), layout="constrained")
+    grid: Any = drawing.subplots(shown, len(columns) + 1)
+    for row in range(shown):
+        _show(grid[row, 0], columns[0]["originals"][row], "original")
+        for axes, found in zip(grid[row, 1:], columns, strict=True):
+            _show(axes, found["rebuilt"][row], f"{found['psnr'][row]:.1f} dB")
+    for axes, (setting, cells) in zip(grid[0, 1:], settings, strict=True):
+        own = numbers[numbers["cell"].isin([cell.id for cell in cells])]
+        axes.set_title(f"{_heading(setting, cells[0], own)}\n\n{axes.get_title()}", fontsize=6.5)
+    drawing.suptitle(
+        f"One picture from one message of round 1: {first.dataset}, {first.model.name}, seed {first.seed}.\n"
+        f"ε of all rounds (T = {first.training.rounds}): the world, which sees sums / the server, which sees single messages.\n"
+        f"Without a message: {numbers['psnr_without_message'].mean():.1f} dB (mean picture), both rates 1 of {CANDIDATES}.",
+        fontsize=8,
+    )
+    return drawing
+
+
+def _settings(study: Study, results: Path) -> list[tuple[Setting, list[Cell]]]:
+    """Return the attacked settings with their cells, the one that gives away most first."""
+    attacked = {cell.id for cell in attacks.cells("inversion", study)}
+    found = []
+    for setting in layout(study).settings:
+        cells = [cell for index in setting.indices if (cell := study.rows[index].cell).id in attacked]
+        if cells:
+            found.append((setting, cells))
+
+    def privacy(entry: tuple[Setting, list[Cell]]) -> tuple[bool, float]:
+        cell = entry[1][0]
+        return cell.privacy.mechanism != "none", -(_epsilon(cell, results, "local") or 0.0)
+
+    return sorted(found, key=privacy)
+
+
+def _epsilon(cell: Cell, results: Path, trust: str) -> float | None:
+    """Return the ledger's epsilon against the world (``central``) or the server that sees single messages (``local``)."""
+    value = attacks.planned(cell, results)[1][f"epsilon_{trust}"]
+    return None if value is None else float(value)
+
+
+def _heading(setting: Setting, cell: Cell, numbers: pd.DataFrame) -> str:
+    if cell.privacy.mechanism == "none":
+        budget = "no clipping, no noise"
+    elif numbers["noise_multiplier"].iloc[0] == 0:
+        budget = "clipping, no noise"
+    else:
+        worst = [numbers[f"epsilon_{trust}"].max() for trust in ("central", "local")]
+        budget = "ε = " + " / ".join(
+            f"{math.ceil(value - 1e-3):,}" if 999 < value < 1e6 else round_up(value) for value in worst
+        )
+    means = f"{numbers['psnr_mean'].mean():.1f} dB on average"
+    rates = [f"{word} {numbers[word].mean():.0f} %" for word in ("identified", "matched")]
+    return "\n".join(filter(None, [setting.label, setting.facet_text, budget, means, *rates]))
+
+
+def _show(axes: Any, picture: np.ndarray, title: str) -> None:
+    grey = picture.shape[2] == 1
+    axes.imshow(picture[:, :, 0] if grey else picture, cmap="gray" if grey else None, vmin=0, vmax=1, interpolation="nearest")
+    axes.set_title(title, fontsize=7)
+    axes.set_axis_off()

@@ -1,0 +1,368 @@
+"""Client-level membership inference: was this client among those that trained the released model?
+
+The adversary holds a candidate's training examples and what the world sees: the noisy sum of each round and the models made
+from it. Clients of the same population that it knows to be no members calibrate it; it trains no shadow federations. (Shadow
+models would cost it hundreds of runs: Shokri et al., "Membership Inference Attacks", S&P 2017; Carlini et al., "Membership
+Inference Attacks From First Principles", S&P 2022, whose test is a likelihood ratio and whose measure, taken over here, is the
+true positive rate at a low false positive rate.)
+
+**The game.** A quarter of the cell's clients, drawn at random, calibrate. Each of the others tosses a fair coin: heads is a
+member. The run is the cell's own, same plan and same streams, in which clients that are no members hold no examples, so that
+what they send is zero. In and out of the game are therefore exactly the neighbours of the plan (``zero_out``), whatever the
+other coins say, and the plan's guarantee is a bound on any such attack: TPR <= e^epsilon FPR + delta, and for Gaussian noise
+without sampling, which is mu-GDP, TPR <= Phi(Phi^-1(FPR) + mu) (Dong, Roth, Su, "Gaussian Differential Privacy", 2022). These
+bound expected rates; measured ones scatter. (With a fixed number of members, or a run of the members alone, taking one client
+out would put another one in or change the divisor: other neighbours, for which the same plan promises far less.)
+
+**Three scores**, all larger for members:
+
+- ``loss``: minus the mean loss of the final model on the candidate's examples, in standard deviations of the clients that
+  calibrate (Yeom et al., "Privacy Risk in Machine Learning", CSF 2018). One number of one release.
+- ``likelihood``: the likelihood ratio of all releases. At the released model of round t the adversary computes what the
+  candidate would send, clipped; c is this of all rounds, one long vector, divided by M, and r the releases. Without the
+  candidate r is noise, s^2 in each coordinate, and the sum of the other members' vectors, of which only the population is
+  known: m fair coins, and vectors like those of the n clients that calibrate, of mean a and covariance V. So r has the mean
+  b = m a / 2 and the covariance S = s^2 I + m V / 2 + m a a' / 4, and with the candidate c is added. If both are Gaussian,
+
+      log ratio = <c, r - b> - |c|^2 / 2        in the inner product <x, y> = x' S^-1 y,
+
+  a matched filter against noise and background. V has rank n - 1 at most; outside of its span the background has unknown
+  variance, for which its mean over all coordinates stands. A client that calibrates is itself left out of a and V.
+  S is a model, and the clients that calibrate correct it: among them x = <c, r - b> / |c| has some mean u and deviation v
+  instead of 0 and 1, hence the score z k - k^2 / 2 with z = (x - u) / v and k = |c| / v. (Nasr, Shokri, Houmansadr, S&P 2019,
+  take a candidate's gradients at released models; Li, Li, Ribeiro, "Effective Passive Membership Inference Attacks in Federated
+  Learning against Overparameterized Models", ICLR 2023, their cosine with an update. Without a and V, and for vectors of one
+  length, the test above is such a cosine.)
+- ``informed``: the same for an adversary who knows the data of everybody who tosses a coin, though not the coins. The
+  background is then half the sum of the m others' vectors, and S = s^2 I + the sum of c_j c_j' / 4. A sum without noise hides
+  nothing from it as long as there are more coordinates than clients. Such adversaries are what differential privacy is for.
+
+Client states, where a method has them, are those of a client that takes part in every round from the first. At q < 1 the
+adversary does not know the draw and adds up all rounds; methods with weights of clients (FedAvg's numbers of examples) are
+treated as if they had none. What these attacks miss another one may find; the plan bounds all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+from scipy.stats import norm
+from sklearn.metrics import roc_auc_score, roc_curve
+from torch import Tensor
+
+from pflpipe import attacks, federated, privacy
+from pflpipe.accounting import delta_of
+from pflpipe.cells import Cell
+from pflpipe.clients import Rows
+from pflpipe.errors import DataError
+from pflpipe.local import Schedule
+from pflpipe.privacy import Plan
+from pflpipe.runs import Inputs, simulate
+from pflpipe.seeds import numpy_rng, seed_for
+from pflpipe.settings import Setting
+from pflpipe.simulation import Simulation
+from pflpipe.task import Batches
+from pflpipe.trees import Tree
+
+if TYPE_CHECKING:
+    from pflpipe.config import Study
+
+Bound = Callable[[np.ndarray], np.ndarray]
+
+SCORES = {
+    "loss": "loss of the final model",
+    "likelihood": "likelihood ratio of all releases",
+    "informed": "likelihood ratio, others' data known",
+}
+RATES = (0.01, 0.1)
+"""False positive rates at which the table gives the true positive rate."""
+
+EXAMPLES_AT_ONCE = 256
+COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#777777")
+
+
+def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
+    """Play the game once: one run of the cell, and three scores for every client.
+
+    Returns:
+        ``member`` and ``calibration`` bool ``[M]``; ``loss``, ``likelihood`` and ``informed`` float64 ``[M]``.
+    """
+    return infer(simulate(cell, inputs, device=device, backend=backend))
+
+
+def infer(simulation: Simulation) -> dict[str, np.ndarray]:
+    """Do what ``attack`` does with a simulation of the whole cell. A run that diverged tells nothing: scores are 0."""
+    plan = simulation.plan
+    member, calibration = roles(simulation.seed, plan.clients)
+    products, progress = _watch(simulation, member)
+    variance = noise_variance(plan)
+    coordinates = plan.rounds * simulation.network.parameters
+    losses = _losses(simulation, progress)
+    gains = -losses if np.isfinite(losses).all() else np.zeros_like(losses)
+    mean, deviation = _null(gains, calibration)
+    return {
+        "member": member,
+        "calibration": calibration,
+        "loss": (gains - mean) / deviation,
+        "likelihood": likelihood_ratios(products, calibration, variance, coordinates, informed=False),
+        "informed": likelihood_ratios(products, calibration, variance, coordinates, informed=True),
+    }
+
+
+def roles(seed: int, clients: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return who is a member and who calibrates, bool ``[M]`` each: a random quarter, and fair coins for the others."""
+    rng = numpy_rng(seed, "members")
+    calibration = np.zeros(clients, dtype=bool)
+    calibration[rng.permutation(clients)[: clients // 4]] = True
+    return ~calibration & (rng.random(clients) < 0.5), calibration
+
+
+def noise_variance(plan: Plan) -> float:
+    """Return s^2, the variance of the noise in each coordinate of a release, in units of the public scale."""
+    spread = (plan.clip_norm or 0.0) * (plan.noise_multiplier or 0.0) / plan.expected_cohort
+    return spread**2 * (2 if plan.mechanism == "laplace" else 1)
+
+
+def of_members(simulation: Simulation, member: np.ndarray) -> Simulation:
+    """Return the run in which only members hold training examples; every other client sends zero."""
+    kept = [rows if here else rows[:0] for rows, here in zip(simulation.split.train, member, strict=True)]
+    return dataclasses.replace(simulation, split=dataclasses.replace(simulation.split, train=kept))
+
+
+def _watch(simulation: Simulation, member: np.ndarray) -> tuple[np.ndarray, federated.Progress]:
+    """Run the members' federation and compute along what every client would send.
+
+    The adversary shuffles a candidate's examples by a stream of its own: it does not know the client's.
+
+    Returns:
+        inner products ``[M + 1, M + 1]``, summed over rounds and coordinates, of the M clients' vectors c and, last, the
+        releases r, both in units of the public scale; and the end of the run.
+    """
+    seen: list[Tree] = []
+
+    def listen(*message: Any) -> privacy.Released:
+        released = privacy.release(*message)
+        seen.append(released.sum)
+        return released
+
+    run = dataclasses.replace(of_members(simulation, member), release=listen)
+    adversary = dataclasses.replace(simulation, seed=seed_for(simulation.seed, "members", "adversary"))
+    method, task, clients = simulation.method, simulation.task, range(simulation.plan.clients)
+    progress = federated.start(run)
+    states, products = progress.states, torch.zeros((), dtype=torch.float64)
+    while progress.round < run.plan.rounds:
+        params, server = progress.params, progress.server
+
+        def hook(
+            state: Tree, batches: Batches, others: Mapping[str, Schedule], params: Tree = params, server: Tree = server
+        ) -> tuple[Tree, Tree, Tree]:
+            upload, new = method.local_update(params, server, state, batches, task)
+            return upload.update, upload.side, new
+
+        work = [adversary.work(client, progress.round) for client in clients]
+        update, side, states = adversary.run_clients(hook, states, clients, work)
+        scale = method.scale(params, server, task)
+        alone = _released_alone(simulation, privacy.Uploads(update, side), scale)
+        federated.one_round(run, progress)
+        products = products + _products(alone, seen.pop(), scale, len(clients))
+    return products.numpy(), progress
+
+
+def _released_alone(simulation: Simulation, uploads: privacy.Uploads, scale: Tree) -> Tree:
+    """Return what the mechanism lets through of each client, ``[M, *shape]``: what it would release alone, without noise."""
+    plan = simulation.plan
+    quiet = None if plan.noise_multiplier is None else 0.0
+    single = dataclasses.replace(plan, noise_multiplier=quiet, clients=1, sample_rate=1.0)
+    rows, extras = ({name: value.unsqueeze(1) for name, value in tree.items()} for tree in (uploads.update, uploads.side))
+    present = torch.ones(plan.clients, 1, dtype=torch.bool)
+    own = privacy.Uploads(rows, extras)
+    scales = {name: value.expand(uploads.update[name].shape) for name, value in scale.items()}
+    return privacy.release(torch.Generator(), own, present, single, scales, simulation.departures).sum
+
+
+def _products(alone: Tree, released: Tree, scale: Tree, clients: int) -> Tensor:
+    total = torch.zeros(clients + 1, clients + 1, dtype=torch.float64)
+    for name, rows in alone.items():
+        vectors = torch.cat([rows / clients, released[name].unsqueeze(0)])
+        if name in scale:
+            vectors = torch.where(scale[name] > 0, vectors / scale[name], 0)
+        flat = vectors.reshape(clients + 1, -1).double()
+        total += (flat @ flat.T).cpu()
+    return total
+
+
+def likelihood_ratios(
+    products: np.ndarray, calibration: np.ndarray, variance: float, coordinates: int, informed: bool
+) -> np.ndarray:
+    """Return the score ``likelihood`` or, for the informed adversary, ``informed`` of every client; see the top of this file.
+
+    Args:
+        products: inner products of the M clients' vectors and the releases ``[M + 1, M + 1]``.
+        calibration: bool ``[M]``.
+        variance: s^2 of the noise in each coordinate.
+        coordinates: how many a model has, times rounds.
+        informed: whether the vectors of those who toss coins are known.
+    """
+    if not np.isfinite(products).all():
+        return np.zeros(len(calibration))
+    vectors = np.eye(len(products))  # every vector is a combination of the M + 1 whose products are known
+    clients = np.arange(len(calibration))
+    inner, squared = np.zeros(len(clients)), np.zeros(len(clients))
+    for client in clients:
+        tossed, known = (vectors[clients[group & (clients != client)]] for group in (~calibration, calibration))
+        if informed:
+            mean, background = tossed.sum(axis=0) / 2, tossed / 2
+        else:
+            average = known.mean(axis=0)
+            spread = (known - average) / np.sqrt(len(known) - 1)
+            mean = len(tossed) / 2 * average
+            background = np.concatenate([np.sqrt(len(tossed) / 2) * spread, np.sqrt(len(tossed) / 4) * average[None]])
+        gram = background @ products @ background.T
+        floor = variance + max(np.trace(gram) / coordinates, np.finfo(float).tiny)
+        # S^-1 x = (x - B' (floor I + B B')^-1 B x) / floor for S = floor I + B' B, B the rows of `background`.
+        candidate, rest = products @ vectors[client], vectors[-1] - mean
+        explained = np.linalg.solve(floor * np.eye(len(gram)) + gram, background @ candidate)
+        inner[client] = (candidate @ rest - explained @ (background @ products @ rest)) / floor
+        squared[client] = (candidate[client] - explained @ (background @ candidate)) / floor
+    length = np.sqrt(np.maximum(squared, np.finfo(float).tiny))
+    average_of_null, deviation = _null(inner / length, calibration)
+    z, k = (inner / length - average_of_null) / deviation, length / deviation
+    scores: np.ndarray = z * k - k**2 / 2
+    return scores
+
+
+def _losses(simulation: Simulation, progress: federated.Progress) -> np.ndarray:
+    """Return the mean loss of the released model on each client's training examples ``[M]``."""
+    clients = range(simulation.plan.clients)
+    probes = [Rows.epochs(simulation.split.train[client], 1, EXAMPLES_AT_ONCE) for client in clients]
+    work = [simulation.work(client, progress.round) | {"probe": probes[client]} for client in clients]
+
+    def hook(state: Tree, batches: Batches, others: Mapping[str, Schedule]) -> Tensor:
+        total = batches.n.new_zeros((), dtype=simulation.dtype)
+        for batch in others["probe"]:
+            count = len(batch.y) if batch.valid is None else batch.valid.sum()
+            total = total + simulation.task.loss(progress.params, batch) * count
+        return total / batches.n.clamp(min=1)
+
+    losses: Tensor = simulation.run_clients(hook, progress.states, clients, work)
+    return losses.double().cpu().numpy()
+
+
+def _null(values: np.ndarray, calibration: np.ndarray) -> tuple[float, float]:
+    """Return mean and standard deviation, above 0, of the clients that calibrate."""
+    known = values[calibration]
+    return float(known.mean()), max(float(known.std(ddof=1)), np.finfo(float).tiny)
+
+
+# ---------------------------------------------------------------- figure and table
+
+
+def table(study: Study, results: Path) -> pd.DataFrame:
+    """Return one row per setting and score: how well members are told from held-out clients of all seeds together.
+
+    ``auc`` is the area under the ROC curve of all of them and ``auc_deviation`` the standard deviation of the seeds' own areas.
+    ``tpr_at_0.01`` is the largest true positive rate at a false positive rate of at most 1 %, ``bound_at_0.01`` the most that
+    the plan allows any attack there; both as fractions. ``held_out`` does not count clients that calibrate: a false positive
+    rate below one over it cannot be measured.
+    """
+    records = []
+    for setting, cells in attacks.settings("membership", study):
+        limit = _bound(cells[0], results)
+        for score in SCORES:
+            games = list(_scored(score, cells, results))
+            member, values = (np.concatenate(parts) for parts in zip(*games, strict=True))
+            false, true = _curve(member, values)
+            areas = [roc_auc_score(*game) for game in games if 0 < game[0].sum() < len(game[0])]
+            record = {"method": setting.label, "budget": setting.budget, **setting.facet, "score": score, "seeds": len(games)}
+            record |= {"members": int(member.sum()), "held_out": int((~member).sum()), "auc": roc_auc_score(member, values)}
+            record["auc_deviation"] = float(np.std(areas, ddof=1)) if len(areas) > 1 else np.nan
+            for rate in RATES:
+                record[f"tpr_at_{rate:g}"] = true[false <= rate].max()
+                record[f"bound_at_{rate:g}"] = np.nan if limit is None else float(limit(np.array([rate]))[0])
+            records.append(record)
+    return pd.DataFrame(records)
+
+
+def figure(study: Study, results: Path) -> Figure:
+    """Draw the ROC curves on logarithmic axes, one panel for each score and condition, pooled over seeds.
+
+    Dashed: the most that the plan of a certified setting allows any attack. Dotted: guessing. The axes begin at one held-out
+    client.
+    """
+    settings = attacks.settings("membership", study)
+    facets = [dict(entry) for entry in dict.fromkeys(tuple(setting.facet.items()) for setting, _ in settings)]
+    size = (4.3 * len(SCORES), 4.0 * len(facets) + 0.2)
+    drawing = Figure(figsize=size, layout="constrained")
+    grid: Any = drawing.subplots(len(facets), len(SCORES), squeeze=False)
+    for row, facet in enumerate(facets):
+        drawn = [entry for entry in settings if dict(entry[0].facet) == facet]
+        for axes, score in zip(grid[row], SCORES, strict=True):
+            _panel(axes, score, drawn, results)
+            axes.set_title(", ".join(filter(None, [SCORES[score], drawn[0][0].facet_text])))
+    for axes in grid[-1]:
+        axes.set_xlabel("false positive rate: held-out clients taken for members")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("true positive rate: members found")
+    return drawing
+
+
+def _panel(axes: Axes, score: str, settings: list[tuple[Setting, list[Cell]]], results: Path) -> None:
+    least = 1.0
+    rates = np.logspace(-4, 0, 200)
+    axes.plot(rates, rates, color="#999999", linestyle=":", linewidth=1)
+    for place, (setting, cells) in enumerate(settings):
+        member, values = (np.concatenate(parts) for parts in zip(*_scored(score, cells, results), strict=True))
+        false, true = _curve(member, values)
+        colour = COLOURS[place % len(COLOURS)]
+        label = f"{setting.label}, {setting.budget}: AUC {roc_auc_score(member, values):.2f}"
+        axes.plot(np.maximum(false, rates[0]), true, color=colour, drawstyle="steps-post", label=label)
+        limit = _bound(cells[0], results)
+        if limit is not None:
+            axes.plot(rates, limit(rates), color=colour, linestyle="--", linewidth=0.9, alpha=0.7)
+        least = min(least, 1 / (~member).sum())
+    axes.set(xscale="log", yscale="log", xlim=(least, 1.0), ylim=(least, 1.0))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.legend(loc="lower right", fontsize=7)
+
+
+def _scored(score: str, cells: list[Cell], results: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield for each run who is a member and the score, of the clients that tossed a coin."""
+    for cell in cells:
+        game = attacks.found("membership", cell, results)
+        judged = ~game["calibration"]
+        yield game["member"][judged], game[score][judged]
+
+
+def _curve(member: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ROC curve's false and true positive rates, ascending."""
+    if member.all() or not member.any():
+        raise DataError("membership", got="members or held-out clients only", do="give the study more seeds")
+    false, true, _ = roc_curve(member, values, drop_intermediate=False)
+    return false, true
+
+
+def _bound(cell: Cell, results: Path) -> Bound | None:
+    """Return the largest true positive rate that a cell's plan allows at false positive rates; None if it promises nothing.
+
+    The trade-off curve of mu-GDP for Gaussian noise without sampling, else the line of the ledger's (epsilon, delta). A
+    nominal row promises nothing: its departures may let a client without examples change what others send.
+    """
+    plan, ledger = attacks.planned(cell, results)
+    if ledger["claim"] != "certified" or not plan.noise_multiplier:
+        return None
+    if plan.mechanism == "gaussian" and plan.sample_rate == 1:
+        mu = math.sqrt(plan.rounds) / plan.noise_multiplier
+        return lambda rates: norm.cdf(norm.ppf(rates) + mu)
+    factor, delta = math.exp(min(ledger["epsilon_central"], 700.0)), delta_of(plan)
+    return lambda rates: np.clip(np.minimum(factor * rates + delta, 1 - (1 - delta - rates) / factor), 0, 1)

@@ -1,0 +1,228 @@
+"""Canaries: the estimate is that of the mechanism, an alarm means too little noise, and nobody else's upload is touched."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pflpipe import accounting, attacks, cells, federated, privacy
+from pflpipe.attacks import canaries
+from pflpipe.cells import Cell
+from pflpipe.config import Row, Study
+from pflpipe.errors import ConfigError
+from pflpipe.files import write_json
+from pflpipe.ledger import ledger
+from pflpipe.privacy import Plan, Released, Uploads
+from pflpipe.simulation import Simulation
+from releases import length
+from simulations import assert_equal, plan, simulation, spied
+
+ROUNDS = 10
+
+
+def idle(noise: float, method: str = "dp_fedavg", **changes: Any) -> Simulation:
+    """A run of four clients who learn next to nothing, so that releases are noise (and canaries) alone; 8,023 parameters."""
+    still = plan(4, noise_multiplier=noise, rounds=ROUNDS, **changes)
+    model, choice = cells.Model("mlp", (20,)), {"keep_ratio": 0.7} if method == "dp_pfeddsu" else {}
+    options = {"model": model, "lr": 1e-12, "dtype": torch.float32, "seed": 1}
+    return simulation(method, choice, plan=still, sizes=(2,) * 4, shape=(397,), **options)
+
+
+def heard(world: Simulation) -> list[tuple[Uploads, Plan, dict[str, torch.Tensor], Released]]:
+    """What the mechanism itself is given in a run with canaries, and what it returns."""
+    seen = []
+    flock = canaries.Flock(seed=5)
+    original = privacy.release
+
+    def spy(generator: Any, uploads: Uploads, present: Any, plan: Plan, scale: Any, departures: Any) -> Released:
+        seen.append((uploads, plan, scale, original(generator, uploads, present, plan, scale, departures)))
+        return seen[-1][-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(privacy, "release", spy)
+        run = dataclasses.replace(world, release=flock.release)
+        federated.run(run, federated.start(run))
+    return seen
+
+
+# ---------------------------------------------------------------- the estimate
+
+
+@pytest.mark.parametrize("method", ["dp_fedavg", "fedaddp", "dp_pfeddsu"])
+def test_on_a_run_of_noise_the_estimate_is_the_true_mu(method):
+    """fedaddp has a public scale, dp_pfeddsu one that sends seven in ten coordinates."""
+    told = canaries.listen(idle(2.0, method))
+    assert len(told["x"]) == canaries.MOST
+    mu, error = canaries.estimate(told["x"])
+    assert error == pytest.approx(0.08, abs=0.01)
+    assert abs(mu - math.sqrt(ROUNDS) / 2.0) < 3 * error
+
+
+def test_half_the_noise_is_twice_the_mu():
+    whole, half = (canaries.estimate(canaries.listen(idle(noise))["x"]) for noise in (2.0, 1.0))
+    assert abs(half[0] - 2 * whole[0]) < 3 * math.hypot(half[1], 2 * whole[1])
+    assert half[0] - whole[0] > 3 * half[1]
+
+
+def test_directions_that_took_no_part_are_standard_normal():
+    flock = canaries.Flock(seed=3)
+    run = dataclasses.replace(idle(2.0), release=flock.release)
+    federated.run(run, federated.start(run))
+    other = canaries.Flock(seed=4)
+    other._hatch(flock.total, run.plan, flock.sent)
+    other.total = flock.total
+    x = other.standings()
+    assert len(x) == 200
+    assert abs(x.mean()) < 4 / math.sqrt(200)
+    assert x.std(ddof=1) == pytest.approx(1, abs=4 / math.sqrt(400))
+
+
+def test_the_number_of_canaries_leaves_room_between_them():
+    assert canaries.number(plan(4, noise_multiplier=2.0, rounds=10), 5000) == 200
+    assert canaries.number(plan(4, noise_multiplier=2.0, rounds=10), 2500) == 100
+    assert canaries.number(plan(4, noise_multiplier=0.1, rounds=10), 5000) == 10
+    assert canaries.number(plan(4, noise_multiplier=9.0, rounds=10), 1_000_000) == 67
+    assert canaries.number(plan(4, noise_multiplier=9.0, rounds=10), 50_000_000) == 10
+
+
+# ---------------------------------------------------------------- the run
+
+
+def test_clients_send_what_they_send_without_canaries():
+    """Before the first release, which then is the same sum and noise, with the canaries, over a larger divisor."""
+    world = simulation("dp_fedavg", plan=plan(4, noise_multiplier=0.5))
+    (given, larger, _, released), *_ = heard(world)
+    _, ((uploads, _, expected), *_), _ = spied(world)
+    count = larger.clients - 4
+    assert count == 10
+    assert_equal({name: value[:4] for name, value in given.update.items()}, dict(uploads.update), 0)
+    assert dataclasses.replace(larger, clients=4) == world.plan
+    flown = {name: value[4:].sum(0) for name, value in given.update.items()}
+    assert_equal(
+        {name: released.sum[name] * (4 + count) for name in flown},
+        {name: expected.sum[name] * 4 + flown[name] for name in flown},
+        1e-6,
+    )
+
+
+def test_the_diary_is_about_the_clients_alone():
+    world = simulation("dp_fedavg", plan=plan(4, noise_multiplier=0.5))
+    run = dataclasses.replace(world, release=canaries.Flock(seed=5).release)
+    with_canaries, plain = (federated.run(one, federated.start(one)).rows[0] for one in (run, world))
+    for name in ("participants", "update_norm_mean", "update_norm_max", "fraction_clipped"):
+        assert with_canaries[name] == plain[name], name
+
+
+@pytest.mark.parametrize("method", ["dp_fedavg", "fedaddp", "dp_pfeddsu"])
+def test_every_canary_is_as_long_as_the_clip_allows_in_every_round(method):
+    for given, larger, scale, released in heard(idle(2.0, method)):
+        rows = {name: value[4:] for name, value in given.update.items()}
+        assert length(rows, scale=scale).numpy() == pytest.approx(larger.clip_norm, rel=1e-5)
+        for name, value in scale.items():
+            assert (rows[name][:, value.expand(rows[name].shape[1:]) == 0] == 0).all()
+        assert larger.clients == 204
+        assert not released.nonfinite.any()
+
+
+def test_canaries_of_a_seed_are_the_same_and_point_anywhere():
+    first, again, other = (canaries.Flock(seed) for seed in (1, 1, 2))
+    shapes = {"a": torch.ones(30, 20), "b": torch.ones(400)}
+    for flock in (first, again, other):
+        flock._hatch(shapes, plan(4, noise_multiplier=9.0), 1000)
+    assert_equal(first.directions, again.directions, 0)
+    assert length(first.directions).numpy() == pytest.approx(1, abs=1e-6)
+    rows = torch.cat([torch.cat([value.flatten(1) for value in flock.directions.values()], 1) for flock in (first, other)])
+    assert (rows @ rows.T - torch.eye(len(rows))).abs().max() < 6 / math.sqrt(1000)
+
+
+# ---------------------------------------------------------------- whom they are for
+
+BUDGET = cells.Privacy("gaussian", noise_multiplier=2.0, delta=1e-3, clip_norm=1.0)
+CELL = Cell(
+    dataset="digits",
+    partition=cells.Partition("iid", 40),
+    model=cells.Model("mlp", (4,)),
+    training=cells.Training(4, 1, 0, "sgd", 0.1),
+    privacy=BUDGET,
+    method="dp_fedavg",
+)
+
+
+def test_sampled_clients_are_refused():
+    with pytest.raises(ConfigError, match=r"canaries: training\.sample_rate; got 0\.5; expected 1"):
+        canaries.listen(idle(2.0, sample_rate=0.5))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training": dataclasses.replace(CELL.training, sample_rate=0.5)},
+        {"privacy": dataclasses.replace(BUDGET, mechanism="laplace")},
+        {"privacy": cells.Privacy(), "method": "fedavg", "departures": ("data_size_weights",)},
+        {"departures": ("noise_on_support",)},
+        {"departures": ("per_tensor_clip",)},
+    ],
+)
+def test_a_run_without_one_gaussian_sum_is_refused_and_left_out(changes, tmp_path):
+    cell = dataclasses.replace(CELL, **changes)
+    study = Study("made", "Made", "Made up.", (Row(cell), Row(CELL)))
+    assert attacks.cells("canaries", study) == [CELL]
+    with pytest.raises(ConfigError, match=r"attack canaries: .*expected one draw of Gaussian noise"):
+        attacks.run("canaries", cell, None, tmp_path / "x.npz", device="cpu", backend="loop")
+    with pytest.raises(ConfigError, match="study made: no run for attack canaries"):
+        attacks.cells("canaries", dataclasses.replace(study, rows=(Row(cell),)))
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- figure and table
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> tuple[Study, Path]:
+    """Two settings of two seeds: canaries around the claimed mu of 1, and around 2 where 1 is claimed."""
+    tight = dataclasses.replace(BUDGET, delta=1e-4)
+    rows = [dataclasses.replace(CELL, seed=seed, privacy=privacy) for privacy in (BUDGET, tight) for seed in (0, 1)]
+    for cell in rows:
+        made = accounting.make_plan(cell.privacy, rounds=4, sample_rate=1.0, clients=40)
+        write_json(
+            tmp_path / "plans" / f"{cell.plan_id}.json",
+            {"plan": dataclasses.asdict(made), "ledger": ledger(made, cell.privacy, ())},
+        )
+        x = np.random.default_rng(cell.seed).normal(1 + (cell.privacy is tight), 1, 60)
+        path = tmp_path / "attacks/canaries" / f"{cell.id}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, x=x, coordinates=np.array(1000))
+    return Study("made", "Made", "Made up.", tuple(Row(cell) for cell in rows)), tmp_path
+
+
+def test_the_table_raises_an_alarm_only_when_the_estimate_is_far_above_the_claim(stored):
+    table = canaries.table(*stored)
+    assert table["mu_claimed"].tolist() == [1.0, 1.0]
+    assert table["canaries"].tolist() == [120, 120]
+    assert table["mu_estimate"].tolist() == pytest.approx([1, 2], abs=0.35)
+    assert table["crowding"].tolist() == pytest.approx([60 * 4 / (4 * 1000)] * 2)
+    assert table["alarm"].tolist() == [False, True]
+
+
+def test_the_figure_has_a_panel_for_each_setting_with_estimate_claim_and_alarm(stored):
+    axes = canaries.figure(*stored).axes
+    titles = [panel.get_title() for panel in axes]
+    assert len(titles) == 2
+    assert ["ALARM" in title for title in titles] == [False, True]
+    assert all("claimed 1.00" in title for title in titles)
+    assert all(any(line.get_linestyle() == "--" and line.get_xdata()[0] == 1.0 for line in panel.lines) for panel in axes)
+
+
+def test_where_little_is_sent_there_are_few_canaries():
+    world = idle(2.0, "dp_pfeddsu")
+    _, rounds, _ = spied(world)
+    sent = sum(int(torch.count_nonzero(value)) for value in rounds[0][2].sum.values())
+    assert 0.6 < sent / world.network.parameters < 0.7
+    told = canaries.listen(dataclasses.replace(world, plan=dataclasses.replace(world.plan, noise_multiplier=0.6)))
+    assert (int(told["coordinates"]), len(told["x"])) == (sent, int(0.1 * 0.36 * sent / ROUNDS))

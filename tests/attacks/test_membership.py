@@ -1,0 +1,307 @@
+"""Membership inference: a fair game of exact neighbours, scores that use all that releases say, and what the plan allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from pflpipe import accounting, attacks, cells, federated, methods
+from pflpipe.attacks import membership
+from pflpipe.cells import Cell
+from pflpipe.clients import Examples
+from pflpipe.config import Row, Study
+from pflpipe.errors import DataError
+from pflpipe.files import write_json
+from pflpipe.ledger import ledger
+from pflpipe.simulation import Simulation
+from simulations import assert_equal, open_plan, params_after, plan, simulation, spied
+
+CLIENTS = 24
+
+
+def game(noise: float | None = 1e-4, method: str = "dp_fedavg", **changes) -> Simulation:
+    """A simulation of 24 clients with pictures of 200 pixels; without noise a client's update is nearly its own direction."""
+    options = {"clip_norm": 1.0, **changes.pop("options", {})}
+    made = open_plan(CLIENTS) if noise is None else plan(CLIENTS, noise_multiplier=noise, **options)
+    return simulation(method, sizes=(6,) * CLIENTS, shape=(200,), plan=made, **changes)
+
+
+def judged(result: dict[str, np.ndarray], score: str) -> tuple[np.ndarray, np.ndarray]:
+    return result["member"][~result["calibration"]], result[score][~result["calibration"]]
+
+
+# ---------------------------------------------------------------- the game
+
+
+def test_members_calibrating_and_held_out_clients_are_disjoint_and_coins_are_fair():
+    draws = [membership.roles(seed, 41) for seed in range(400)]
+    assert all(not (member & calibration).any() for member, calibration in draws)
+    assert {int(calibration.sum()) for _, calibration in draws} == {10}
+    # 400 x 31 coins: the standard deviation of their mean is 0.0045.
+    assert np.mean([member.sum() / 31 for member, _ in draws]) == pytest.approx(0.5, abs=0.018)
+    each = np.mean([calibration for _, calibration in draws], axis=0)
+    assert each.min() > 0.12
+    assert each.max() < 0.38
+    coins = np.stack([member[~calibration] for member, calibration in draws])
+    assert coins.std(axis=1).min() > 0
+    assert np.corrcoef(coins[:, 0], coins[:, 1])[0, 1] == pytest.approx(0, abs=0.2)
+
+
+def test_equal_seeds_play_the_same_game():
+    first, second = (membership.infer(game()) for _ in range(2))
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_the_run_does_not_depend_on_what_clients_hold_that_are_no_members():
+    world = game(noise=0.3, batch_size=4)
+    member, _ = membership.roles(world.seed, CLIENTS)
+    others = np.concatenate([rows for rows, here in zip(world.split.train, member, strict=True) if not here])
+    x = world.train.x.clone()
+    x[others] += 5
+    changed = dataclasses.replace(world, train=Examples(x, world.train.y))
+    assert_equal(params_after(membership.of_members(world, member)), params_after(membership.of_members(changed, member)), 0)
+
+
+def test_the_first_release_is_that_of_the_members_alone_but_for_the_divisor():
+    world = game(noise=0.3, batch_size=0)  # batches are shuffled by the client's number
+    member, _ = membership.roles(world.seed, CLIENTS)
+    chosen, split = np.flatnonzero(member), world.split
+    parts = {part: [getattr(split, part)[client] for client in chosen] for part in ("train", "validation", "test")}
+    alone = dataclasses.replace(
+        world, split=dataclasses.replace(split, **parts), plan=dataclasses.replace(world.plan, clients=len(chosen))
+    )
+    _, (first, *_), _ = spied(membership.of_members(world, member))
+    _, (expected, *_), _ = spied(alone)
+    assert_equal(
+        {name: value * CLIENTS for name, value in first[2].sum.items()},
+        {name: value * len(chosen) for name, value in expected[2].sum.items()},
+        1e-12,
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in methods.NAMES if (about := methods.info(name).about).private and about.has_global_model]
+)
+def test_in_every_certified_method_a_client_without_examples_sends_zero(name):
+    """So that the game's two worlds are the neighbours of zero_out."""
+    world = simulation(name, sizes=(9, 0, 6))
+    _, rounds, _ = spied(world)
+    assert rounds
+    for uploads, _, _ in rounds:
+        assert all(torch.count_nonzero(value[1]) == 0 for value in uploads.update.values())
+        assert uploads.side == {}
+    assert any(torch.count_nonzero(value[0]) > 0 for value in rounds[0][0].update.values())
+
+
+# ---------------------------------------------------------------- the scores
+
+
+@pytest.mark.parametrize("noise", [1e-4, None])
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_without_noise_the_likelihood_ratio_separates_perfectly(noise, backend):
+    result = membership.infer(game(noise, "dp_fedavg" if noise else "fedavg", backend=backend))
+    for score in ("likelihood", "informed"):
+        member, values = judged(result, score)
+        assert values[member].min() > values[~member].max(), score
+    assert roc_auc_score(*judged(result, "loss")) > 0.8
+
+
+def test_sampled_and_laplace_runs_are_attacked_too():
+    for changes in ({"sample_rate": 0.5}, {"mechanism": "laplace", "norm": 1}):
+        result = membership.infer(game(1e-4, options=changes))
+        assert roc_auc_score(*judged(result, "informed")) > 0.9
+
+
+def test_at_tiny_epsilon_nobody_is_found():
+    """Coins of eight games against scores of noise: areas within four standard deviations of guessing."""
+    found = [membership.infer(game(noise=1000.0, seed=seed)) for seed in range(8)]
+    for score in membership.SCORES:
+        member, values = (np.concatenate(parts) for parts in zip(*(judged(result, score) for result in found), strict=True))
+        inside, outside = member.sum(), (~member).sum()
+        assert min(inside, outside) > 60
+        deviation = math.sqrt((inside + outside + 1) / (12 * inside * outside))
+        assert abs(roc_auc_score(member, values) - 0.5) < 4 * deviation, score
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("dp_fedavg", {}),
+        ("fedaddp", {}),
+        ("dp_fedavg", {"mechanism": "laplace", "norm": 1}),
+        ("dp_fedavg", {"sample_rate": 0.5}),
+    ],
+)
+def test_releases_are_measured_in_units_of_the_noise(method, options, monkeypatch):
+    """When nobody is a member a release is noise alone, which in units of the public scale has one size everywhere."""
+    world = game(noise=2.0, method=method, options={"clip_norm": 0.7, **options})
+    products, _ = membership._watch(world, np.zeros(CLIENTS, dtype=bool))
+    scalars = world.plan.rounds * world.network.parameters
+    assert scalars > 2000
+    told = []
+    monkeypatch.setattr(membership, "likelihood_ratios", lambda *given, informed: told.append(given) or given[1])
+    membership.infer(world)
+    (_, calibration, variance, coordinates), (_, again, *same) = told
+    assert coordinates == scalars
+    assert (variance, coordinates) == tuple(same)
+    for known in (calibration, again):
+        np.testing.assert_array_equal(known, membership.roles(world.seed, CLIENTS)[1])
+    # Four standard deviations of a mean of squares, whose own is sqrt(2) for normal and sqrt(5) for Laplace noise.
+    assert products[-1, -1] / scalars == pytest.approx(variance, rel=4 * math.sqrt(5 / scalars))
+    assert variance == pytest.approx((0.7 * 2.0 / world.plan.expected_cohort) ** 2 * (2 if "norm" in options else 1))
+
+
+def test_the_adversary_does_not_know_how_members_shuffle():
+    world = game(1e-9, batch_size=4, options={"rounds": 1})
+    member, _ = membership.roles(world.seed, CLIENTS)
+    products, _ = membership._watch(world, member)
+    combination = np.append(member.astype(float), -1.0)
+    assert combination @ products @ combination > 1e-3 * products[-1, -1]
+
+
+def test_what_a_client_is_taken_to_send_is_what_a_member_sends():
+    """Full batches leave nothing to shuffle: without noise the release is the sum of the members' own vectors."""
+    world = game(1e-9, batch_size=0, options={"rounds": 1, "clip_norm": 0.05})
+    member, _ = membership.roles(world.seed, CLIENTS)
+    products, _ = membership._watch(world, member)
+    combination = np.append(member.astype(float), -1.0)
+    assert combination @ products @ combination < 1e-12 * products[-1, -1]
+    assert np.diag(products)[:-1] == pytest.approx((0.05 / CLIENTS) ** 2, rel=1e-6), "everybody is clipped"
+
+
+@pytest.mark.parametrize("informed", [False, True])
+def test_the_likelihood_ratio_is_that_of_two_gaussians(informed):
+    """Against the densities themselves, with whole covariance matrices; standardised by the same clients."""
+    from scipy.stats import multivariate_normal
+
+    rng = np.random.default_rng(0)
+    clients, size, noise = 16, 9, 0.7
+    calibration = np.arange(clients) < 5
+    vectors, release = rng.normal(1, 1, (clients, size)), rng.normal(5, 2, size)
+    rows = np.vstack([vectors, release])
+    found = membership.likelihood_ratios(rows @ rows.T, calibration, noise**2, size, informed)
+    ratios, lengths = [], []
+    for client in range(clients):
+        tossed, known = (vectors[group & (np.arange(clients) != client)] for group in (~calibration, calibration))
+        mean = tossed.sum(0) / 2 if informed else len(tossed) / 2 * known.mean(0)
+        own = tossed.T @ tossed / 4 if informed else len(tossed) / 2 * np.cov(known.T)
+        own = own if informed else own + len(tossed) / 4 * np.outer(known.mean(0), known.mean(0))
+        covariance = own + (noise**2 + np.trace(own) / size) * np.eye(size)
+        out, inside = (multivariate_normal(mean + extra, covariance) for extra in (0, vectors[client]))
+        lengths.append(math.sqrt(vectors[client] @ np.linalg.solve(covariance, vectors[client])))
+        ratios.append(inside.logpdf(release) - out.logpdf(release))
+    # log ratio = x |c| - |c|^2 / 2, and the null's x are then standardised.
+    k = np.array(lengths)
+    x = (np.array(ratios) + k**2 / 2) / k
+    mean, deviation = x[calibration].mean(), x[calibration].std(ddof=1)
+    np.testing.assert_allclose(found, (x - mean) / deviation * k / deviation - (k / deviation) ** 2 / 2, rtol=1e-8)
+
+
+def test_a_diverged_run_tells_nothing_and_is_no_error():
+    result = membership.infer(game(noise=None, method="fedavg", lr=1e30))
+    assert all((result[score] == 0).all() for score in membership.SCORES)
+
+
+# ---------------------------------------------------------------- figure and table
+
+BASE = Cell(
+    dataset="digits",
+    partition=cells.Partition("iid", 40),
+    model=cells.Model("mlp", (4,)),
+    training=cells.Training(4, 1, 0, "sgd", 0.1),
+    privacy=cells.Privacy(),
+    method="fedavg",
+    departures=("data_size_weights",),
+)
+SAMPLED = dataclasses.replace(BASE.training, sample_rate=0.5)
+
+
+def private(sigma: float, **changes) -> Cell:
+    budget = cells.Privacy("gaussian", noise_multiplier=sigma, delta=1e-3, clip_norm=1.0)
+    return dataclasses.replace(BASE, privacy=budget, method="dp_fedavg", departures=(), **changes)
+
+
+def stored(entries: list[Cell], results: Path) -> Study:
+    """Two seeds of each cell on disk: scores are 1 for three of four members, 0 for the fourth and all others but one."""
+    rows = [dataclasses.replace(cell, seed=seed) for cell, seed in itertools.product(entries, (0, 1))]
+    for cell in rows:
+        made = accounting.make_plan(
+            cell.privacy, rounds=4, sample_rate=cell.training.sample_rate, clients=cell.partition.clients
+        )
+        written = {"plan": dataclasses.asdict(made), "ledger": ledger(made, cell.privacy, cell.departures)}
+        write_json(results / "plans" / f"{cell.plan_id}.json", written)
+        member = np.array([True] * 4 + [False] * 12)
+        score = np.array([1.0, 1.0, 1.0, 0.0] + [1.0] + [0.0] * 9 + [9.0, 9.0])
+        path = results / "attacks/membership" / f"{cell.id}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, member=member, calibration=np.arange(16) >= 14, **dict.fromkeys(membership.SCORES, score))
+    return Study("made", "Made", "Made up.", tuple(Row(cell) for cell in rows))
+
+
+def test_the_table_pools_seeds_and_knows_what_the_plan_allows(tmp_path):
+    from scipy.stats import norm
+
+    study = stored([BASE, private(2.0), private(2.0, training=SAMPLED)], tmp_path)
+    table = membership.table(study, tmp_path)
+    assert len(table) == 3 * len(membership.SCORES)
+    assert set(zip(table["members"], table["held_out"], table["seeds"], strict=True)) == {(8, 20, 2)}
+    # Of 8 x 20 pairs: 6 x 18 right, 6 x 2 and 2 x 18 ties. Two of twenty false alarms: the first threshold has a rate of 0.1.
+    assert table["auc"].unique() == pytest.approx((6 * 18 + (6 * 2 + 2 * 18) / 2) / 160)
+    assert table["tpr_at_0.1"].unique() == pytest.approx(0.75)
+    assert table["tpr_at_0.01"].unique() == pytest.approx(0.0)
+    open_, plain, sampled = (table.iloc[i * len(membership.SCORES)] for i in range(3))
+    assert math.isnan(open_["bound_at_0.1"])
+    assert plain["bound_at_0.1"] == pytest.approx(norm.cdf(norm.ppf(0.1) + math.sqrt(4) / 2.0))
+    promised = accounting.epsilon(accounting.make_plan(private(2.0).privacy, rounds=4, sample_rate=0.5, clients=40), 1e-3)
+    assert sampled["bound_at_0.1"] == pytest.approx(0.1 * math.exp(promised) + 1e-3)
+
+
+def test_a_nominal_row_has_no_bound(tmp_path):
+    cell = dataclasses.replace(private(2.0), profile="paper", departures=("update_against_global",))
+    table = membership.table(stored([cell], tmp_path), tmp_path)
+    assert table["bound_at_0.1"].isna().all()
+
+
+def test_the_figure_has_logarithmic_axes_every_setting_and_a_dashed_bound_where_there_is_one(tmp_path):
+    study = stored([BASE, private(2.0), private(0.5)], tmp_path)
+    axes = membership.figure(study, tmp_path).axes
+    assert [panel.get_title() for panel in axes] == list(membership.SCORES.values())
+    for panel in axes:
+        assert (panel.get_xscale(), panel.get_yscale()) == ("log", "log")
+        assert panel.get_xlim()[0] == pytest.approx(1 / 20)
+        labels = [text.get_text() for text in panel.get_legend().get_texts()]
+        assert labels == [f"{name}: AUC 0.82" for name in ("fedavg, no privacy", "dp_fedavg, σ = 2", "dp_fedavg, σ = 0.5")]
+        assert sum(line.get_linestyle() == "--" for line in panel.lines) == 2
+
+
+def test_methods_without_a_global_model_are_left_out(tmp_path):
+    local = dataclasses.replace(BASE, method="local_only", departures=())
+    study = stored([private(2.0)], tmp_path)
+    both = dataclasses.replace(study, rows=(Row(local), *study.rows))
+    assert len(membership.table(both, tmp_path)) == len(membership.SCORES)
+
+
+def test_a_game_without_anybody_held_out_says_so():
+    with pytest.raises(DataError, match="more seeds"):
+        membership._curve(np.array([True, True]), np.array([0.0, 1.0]))
+
+
+def test_the_run_that_is_attacked_is_the_cells_own_when_everybody_is_a_member():
+    world = game(noise=0.3)
+    everybody = np.ones(CLIENTS, dtype=bool)
+    _, progress = membership._watch(world, everybody)
+    assert_equal(progress.params, federated.run(world, federated.start(world)).params, 0)
+
+
+def test_every_attack_named_has_a_module_with_what_an_attack_is():
+    for name in attacks.NAMES:
+        module = attacks.load(name)
+        assert all(callable(getattr(module, part)) for part in ("attack", "figure", "table"))

@@ -1,0 +1,90 @@
+"""Attacks in the workflow: one command from a study to a picture, no training, and what an edit repeats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import malformed
+from pflpipe import attacks, config
+from pflpipe.errors import ConfigError
+from pflpipe.workflow import Project
+from test_workflow import STUDY, snakemake, write_project
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = STUDY | {
+    "partition": {"kind": "dirichlet", "clients": 16, "alpha": 0.5, "min_size": 8},
+    "methods": [{"name": "local_only"}, {"name": "dp_fedavg"}],
+}
+FIGURE = "results/figures/tiny/{}.png"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    write_project(tmp_path)
+    malformed.write(tmp_path / "studies/tiny.yaml", SMALL)
+    return tmp_path
+
+
+@pytest.mark.pipeline
+def test_the_picture_of_an_attack_needs_no_training_and_leaves_out_what_it_is_not_about(project):
+    result = snakemake(project, FIGURE.format("membership"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    made = {str(file.relative_to(project)) for file in (project / "results").rglob("*") if file.is_file()}
+    assert {FIGURE.format("membership").replace("png", kind) for kind in ("png", "svg", "csv")} <= made
+    assert not any(name.startswith(("results/runs", "results/scores")) for name in made)
+    (attacked,) = (project / "results/attacks/membership").iterdir()
+    assert "dp_fedavg" in attacked.name
+    table = pd.read_csv(project / FIGURE.format("membership").replace("png", "csv"))
+    assert table["method"].unique() == ["dp_fedavg"]
+
+
+def test_an_attack_depends_on_its_own_code_and_its_methods_and_not_on_what_draws_it(project, monkeypatch):
+    monkeypatch.chdir(project)
+    code = Project(config.Config(studies=("tiny",)), Path(), thorough=False).code
+    package = "src/pflpipe/"
+    attack = set(code("attack", ["dp_fedavg"], ["membership"]))
+    for name in ("attacks/membership", "attacks/__init__", "methods/dp_fedavg", "federated", "privacy"):
+        assert f"{package}{name}.py" in attack
+    for name in ("attacks/canaries", "attacks/inversion", "methods/feddpa", "figures", "tables"):
+        assert f"{package}{name}.py" not in attack
+    assert {f"{package}{name}.py" for name in ("attacks/membership", "figures")} <= set(
+        code("attack_figure", [], ["membership"])
+    )
+
+
+@pytest.mark.pipeline
+def test_a_study_without_a_run_to_attack_ends_snakemake_with_one_line_before_any_job(project):
+    malformed.put("methods", [{"name": "local_only"}], "studies/tiny.yaml")(project)
+    result = snakemake(project, FIGURE.format("canaries"))
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("error: study tiny: no run for attack canaries; expected one draw")
+    assert "Traceback" not in result.stderr
+    assert not (project / "results").exists()
+
+
+def test_an_attack_that_does_not_exist_is_named_with_the_nearest_one():
+    with pytest.raises(ConfigError, match="did you mean 'membership'"):
+        attacks.load("membrship")
+
+
+@pytest.mark.parametrize("study", ["attacks_digits", "attacks_cifar10"])
+@pytest.mark.parametrize("name", attacks.NAMES)
+def test_the_studies_for_attacks_have_budgets_and_enough_clients(study, name):
+    """At least three budgets, one of them none, and a hundred clients who toss a coin."""
+    cells = attacks.cells(name, config.load_study(study, ROOT / "studies"))
+    private = {(cell.privacy.epsilon, cell.privacy.noise_multiplier) for cell in cells}
+    assert len(private) >= 4
+    clients = {cell.privacy: 0 for cell in cells}
+    for cell in cells:
+        clients[cell.privacy] += cell.partition.clients - cell.partition.clients // 4
+    assert min(clients.values()) >= 200
+
+
+def test_few_clients_are_refused(project, monkeypatch):
+    monkeypatch.chdir(project)
+    malformed.put("partition.clients", 11, "studies/tiny.yaml")(project)
+    with pytest.raises(ConfigError, match="study tiny: no run for attack membership"):
+        attacks.cells("membership", config.load_study("tiny"))

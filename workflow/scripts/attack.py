@@ -1,0 +1,29 @@
+"""Attack one cell: results/attacks/<attack>/<cell>.npz."""
+
+import argparse
+import json
+from pathlib import Path
+
+from pflpipe import attacks
+from pflpipe.cells import Cell
+from pflpipe.cli import run_script
+from pflpipe.runs import Inputs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--attack", required=True, choices=attacks.NAMES)
+    parser.add_argument("--cell", required=True, help="JSON of the cell")
+    parser.add_argument("--plan", type=Path, required=True, help="results/plans/<id>.json")
+    parser.add_argument("--partition", type=Path, required=True, help="results/partitions/<id>.npz")
+    parser.add_argument("--data", type=Path, required=True, help="data/<dataset>.npz")
+    parser.add_argument("--out", type=Path, required=True, help="the .npz file")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index>")
+    parser.add_argument("--backend", default="auto", choices=("auto", "loop", "vmap"), help="how clients are computed")
+    args = parser.parse_args()
+    cell = Cell.from_dict(json.loads(args.cell))
+    inputs = Inputs(args.plan, args.partition, args.data)
+    attacks.run(args.attack, cell, inputs, args.out, device=args.device, backend=args.backend)
+
+
+run_script(main)
