@@ -59,8 +59,8 @@ docs: install ## API pages from the docstrings, in docs/_build/index.html
 bench: install ## run every program in benchmarks/
 	@set -e; for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
 
-report: install ## results/report.html: one file with tables, figures and how they were made
-	$(BIN)/snakemake --cores $(CORES) results/report.html
+report: install ## results/report.html: the quickstart and its published versions, tables, figures and how they were made
+	$(BIN)/snakemake --cores $(CORES) --config 'studies=["quickstart", "quickstart_published"]' -- results/report.html
 
 lock: ## resolve pyproject.toml into requirements.lock again, keeping the present pins (UPGRADE=--upgrade: newest)
 	$(PYTHON) -m venv build/lock
