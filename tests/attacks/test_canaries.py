@@ -64,6 +64,14 @@ def test_on_a_run_of_noise_the_estimate_is_the_true_mu(method):
     assert abs(mu - math.sqrt(ROUNDS) / 2.0) < 3 * error
 
 
+def test_under_a_very_uneven_public_scale_the_estimate_is_the_true_mu_as_well():
+    world = idle(2.0)
+    scale = {"fc1.weight": torch.tensor([1.0, 100.0]).repeat(20 * 397 // 2).reshape(20, 397)}
+    uneven = dataclasses.replace(world, method=dataclasses.replace(world.method, scale=lambda params, server, task: scale))
+    mu, error = canaries.estimate(canaries.listen(uneven)["x"])
+    assert abs(mu - math.sqrt(ROUNDS) / 2.0) < 3 * error
+
+
 def test_half_the_noise_is_twice_the_mu():
     whole, half = (canaries.estimate(canaries.listen(idle(noise))["x"]) for noise in (2.0, 1.0))
     assert abs(half[0] - 2 * whole[0]) < 3 * math.hypot(half[1], 2 * whole[1])

@@ -46,7 +46,9 @@ def of_epsilon(epsilon):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("inversion")
+    made = tmp_path_factory.mktemp("inversion")
+    (made / "data").mkdir()
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -257,9 +259,7 @@ def test_another_seed_attacks_other_pictures(monkeypatch, inputs_of):
 
 def test_the_search_follows_the_message_of_a_convolutional_network_to_its_picture(monkeypatch, inputs_of):
     monkeypatch.setattr(inversion, "STEPS", 200)
-    cell = dataclasses.replace(
-        OPEN, dataset="cifar10", model=Model("cnn_cifar"), training=dataclasses.replace(OPEN.training, local_epochs=1)
-    )
+    cell = dataclasses.replace(OPEN, dataset="cifar10", model=Model("cnn_cifar"))
     world = simulate(cell, inputs_of(cell), device="cpu", backend="loop")
     known = inversion._public(cell, world)
     ramp = torch.linspace(0.2, 0.8, 32)
@@ -272,7 +272,7 @@ def test_the_search_follows_the_message_of_a_convolutional_network_to_its_pictur
     pixels = known.picture(guess)
     assert pixels.min() >= 0
     assert pixels.max() <= 1
-    assert (pixels - picture).square().mean() < 0.1 * (picture - 0.5).square().mean()
+    assert (pixels - picture).square().mean() < 0.2 * (picture - 0.5).square().mean()
     assert all(torch.equal(message[name], kept[name]) and torch.equal(known.params[name], begun[name]) for name in kept)
 
 

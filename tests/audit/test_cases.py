@@ -102,13 +102,19 @@ def test_every_certified_cell_of_the_quickstart_has_an_audit():
 
 
 RESULT = {"audit": "gaussian-central", "claim": "certified", "flagged": False, "epsilon_claimed": 8.0}
-RESULT |= {"sensitivity": 1.0, "spread": 0.0, "excess": -0.1}
+RESULT |= {"sensitivity": 1.0, "spread": 0.0, "excess": -0.1, "epsilon_lower": 7.1, "epsilon_true": 8.0}
 
 
 def test_a_flagged_certified_release_stops_the_pipeline_and_a_nominal_one_does_not():
     require_kept([RESULT, RESULT | {"claim": "nominal", "flagged": True}])
     with pytest.raises(PrivacyError, match="gaussian-central: a certified release is flagged"):
         require_kept([RESULT, RESULT | {"flagged": True}])
+
+
+def test_an_audit_that_proves_more_than_the_ledger_says_stops_the_pipeline_whoever_claims_it():
+    require_kept([RESULT | {"claim": "nominal", "epsilon_lower": 26.2, "epsilon_true": "inf"}])
+    with pytest.raises(PrivacyError, match="gaussian-central: the ledger is refuted"):
+        require_kept([RESULT | {"claim": "nominal", "epsilon_lower": 26.2, "epsilon_true": 25.1}])
 
 
 @pytest.fixture(scope="module")

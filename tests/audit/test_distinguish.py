@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pflpipe import accounting
+from pflpipe import accounting, privacy
 from pflpipe.audit import cases
 from pflpipe.audit.distinguish import distinguish, judge
 from pflpipe.audit.worlds import Mechanism
@@ -106,3 +106,13 @@ def test_a_single_message_is_audited_with_its_share_of_the_noise():
     assert not found.flagged
     assert 0.8 * mu <= found.mu_lower <= mu
     assert distinguish(Mechanism(small, small, trust="local"), "dirac", 2000).flagged  # the central claim does not hold here
+
+
+def test_single_messages_of_rounds_without_the_client_are_not_seen():
+    known = frozenset({"public_sampling"})
+    few = dataclasses.replace(DRAWN, rounds=40, noise_multiplier=1.0)
+    claimed = dataclasses.replace(few, sample_rate=1.0)
+    mechanism = Mechanism(few, claimed, known, trust="local")
+    taken = sum(privacy.public_cohort(round, few)[mechanism.canary] for round in range(40))
+    assert 0 < taken < 20
+    assert distinguish(mechanism, "dirac", 2000).mu_lower <= math.sqrt(taken)  # not sqrt(40); a cohort of one has all the noise

@@ -17,8 +17,8 @@ special messages have. It is an alarm that the noise is too small: mu_hat - 3 st
 training: M + k is the public divisor, and their sum is one more noise, of length C sqrt(k).
 
 Under a public scale s (privacy.py) a canary is C s v_i over the coordinates that are sent, and the releases are added up in
-units of s. Where only some are sent, v_i is lengthened to a unit vector there, and so is the release's share of the sum; the
-number of canaries then follows from how many are sent in the first round.
+units of s. Where only some are sent, v_i is lengthened to a unit vector there, and the number of canaries follows from how many
+these are in the first round.
 """
 
 from __future__ import annotations
@@ -129,8 +129,7 @@ class Flock:
         larger = dataclasses.replace(plan, clients=plan.clients + count)
         released = privacy.release(generator, together, everyone, larger, scale, departures)
         for name, unit in units.items():
-            share = torch.where(unit > 0, released.sum[name] / unit, 0) * math.sqrt(trees.size(units) / max(sent, 1))
-            self.total[name] = self.total[name] + share
+            self.total[name] = self.total[name] + torch.where(unit > 0, released.sum[name] / unit, 0)
         own = {name: getattr(released, name)[:clients] for name in ("norms", "clipped", "nonfinite")}
         return dataclasses.replace(released, **own)
 

@@ -70,7 +70,7 @@ SHOWN = 4
 
 STEPS = 4000
 RATE = 0.3
-"""Adam's learning rate on the grids, falling to 0 along a cosine."""
+"""Adam's largest learning rate on the grids, reached after a tenth of the steps and then falling to 0."""
 SMOOTHNESS = 0.01
 """Weight of the total variation (mean absolute difference of neighbouring network inputs) against the cosine."""
 GRIDS = (4, 8, 16, 32, 64)
@@ -167,7 +167,8 @@ def _search(message: Tree, label: Tensor, known: Known) -> Tensor:
     sizes = [*((side, side) for side in GRIDS if side < min(height, width)), (height, width)]
     grids = [known.low.new_zeros(1, channels, *size).requires_grad_() for size in sizes]
     optimizer = torch.optim.Adam(grids, lr=RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    # From full speed at once, the sigmoids may run into their flat ends and stay there.
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS, pct_start=0.1, cycle_momentum=False)
     direction = _flat({name: message[name] for name in known.params})
 
     def drawn() -> Tensor:

@@ -16,8 +16,18 @@ from pflpipe.errors import PrivacyError
 
 
 def require_kept(found: Iterable[Mapping[str, Any]]) -> None:
-    """Raise PrivacyError when a certified release is flagged: no number that stands on it may be printed."""
+    """Raise PrivacyError when a certified release is flagged, or when an audit proves more than the ledger says of any release.
+
+    No number that stands on it may be printed.
+    """
     for result in found:
+        if result["epsilon_lower"] > float(result["epsilon_true"]):
+            raise PrivacyError(
+                f"audit {result['audit']}: the ledger is refuted",
+                got=f"an epsilon of at least {result['epsilon_lower']}",
+                expected=f"at most {result['epsilon_true']}, as src/pflpipe/ledger.py says",
+                do="do not publish honest epsilons of this version",
+            )
         if result["claim"] == "certified" and result["flagged"]:
             raise PrivacyError(
                 f"audit {result['audit']}: a certified release is flagged",

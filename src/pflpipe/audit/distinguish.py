@@ -123,6 +123,8 @@ def _statistics(mechanism: Mechanism, canary: str, there: bool, repeats: int, se
         present = mechanism.cohort(round, rng, repeats)
         if mechanism.secret and not there:
             present[:, mechanism.canary] = False
+        if mechanism.trust == "local" and not present[:, mechanism.canary].any():
+            continue  # a client that is not drawn sends no message
         released = mechanism.release(generator, sent, present, plan, scale, mechanism.executed_departures)
         seen = mechanism.view(released, scale)
         known = not mechanism.secret and bool(present[0, mechanism.canary])
