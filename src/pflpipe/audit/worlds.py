@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe import cells, models, privacy, trees
+from pflpipe import cells, methods, models, privacy, trees
 from pflpipe.clients import minimizer
 from pflpipe.departures import OF_MESSAGES, groups
 from pflpipe.local import Solver
 from pflpipe.methods import Method, unscaled
-from pflpipe.methods.dp_fedavg import dp_fedavg
 from pflpipe.models import Network
 from pflpipe.privacy import Plan, Released, Uploads
 from pflpipe.task import Task
@@ -52,7 +51,7 @@ class Mechanism:
     claimed: Plan
     departures: frozenset[str] = frozenset()
     trust: Trust = "central"
-    method: Method = field(default_factory=dp_fedavg)
+    method: Method = field(default_factory=lambda: methods.info("dp_fedavg").factory())
     release: Callable[..., Released] = privacy.release
     sample: Callable[..., np.ndarray] = privacy.sample_clients
 
