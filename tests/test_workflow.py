@@ -157,7 +157,8 @@ def test_nothing_is_done_twice_nor_after_an_edit_of_the_readme_or_of_how_to_run(
 def test_an_edit_of_a_methods_file_repeats_that_method_and_what_depends_on_it(project):
     append(project / "src/pflpipe/methods/feddpa.py")
     jobs = to_do(project)
-    assert rules(jobs) == {"train", "evaluate", *AFTER_SCORES}
+    # The audits themselves stay: what is read again is what the method says of its departures.
+    assert rules(jobs) == {"train", "evaluate", "audit_table", *AFTER_SCORES}
     assert methods(jobs) == {"feddpa"}
 
 
