@@ -157,9 +157,13 @@ def test_nothing_is_done_twice_nor_after_an_edit_of_the_readme_or_of_how_to_run(
 def test_an_edit_of_a_methods_file_repeats_that_method_and_what_depends_on_it(project):
     append(project / "src/pflpipe/methods/feddpa.py")
     jobs = to_do(project)
-    # The audits themselves stay: what is read again is what the method says of its departures.
-    assert rules(jobs) == {"train", "evaluate", "audit_table", *AFTER_SCORES}
+    assert rules(jobs) == {"train", "evaluate", "audit", "audit_table", *AFTER_SCORES}
     assert methods(jobs) == {"feddpa"}
+    # Two methods with a public scale of their own import feddpa.py.
+    audited = {Path(file).stem for rule, file in jobs if rule == "audit"}
+    assert audited == {
+        f"gaussian-scaled_by_{name}-{trust}" for name in ("fedaddp", "fedglp_adp") for trust in ("central", "local")
+    }
 
 
 @pytest.mark.pipeline
