@@ -78,6 +78,30 @@ def test_groups_hold_no_more_than_their_floats(monkeypatch):
     assert groups == [3, 1]
 
 
+def test_a_few_large_clients_do_not_pad_many_small_ones():
+    sizes = (3, *[5] * 100, 400, 4, 300)
+    work = [{"train": Rows.epochs(np.arange(size), 2, 4)} for size in sizes]
+    large, small = clients._groups(work, 2_000, torch.device("cpu"))
+    assert sorted(large + small) == list(range(len(sizes)))
+    assert {101, 103} <= set(large)
+    assert len(large) < 5
+    assert len(clients._groups(work, 2, torch.device("cpu"))) == 1, "a tiny network wastes less than a further group costs"
+    assert len(clients._groups(work[:101], 2_000, torch.device("cpu"))) == 1, "there is nothing to gain"
+    assert len(clients._groups(work, 2_000, torch.device("cuda"))) == 1, "measured on a CPU, so kept to it"
+
+
+@pytest.mark.parametrize("method", ["feddpa", "fedrep"])
+def test_groups_of_similar_size_give_the_same_numbers(method, monkeypatch):
+    whole, scores = finish(method, {}, "vmap")
+    monkeypatch.setattr(clients, "GROUP_STEP", 0)
+    original, groups = clients._vmapped, []
+    monkeypatch.setattr(clients, "_vmapped", lambda *words: (groups.append(words[4]), original(*words))[1])
+    split, split_scores = finish(method, {}, "vmap")
+    assert max(map(len, groups)) == 1
+    assert_same(whole, split)
+    np.testing.assert_equal(scores, split_scores)
+
+
 @pytest.mark.parametrize("method", methods.NAMES)
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_hooks_do_not_modify_inputs(method, backend):

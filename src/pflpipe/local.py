@@ -1,22 +1,24 @@
-"""Local solvers: SGD and Adam over a client's schedule of minibatches, and the diagonal Fisher information.
+"""Local solvers: SGD and Adam over a client's schedule of minibatches.
 
-Each exists twice with the same meaning. ``loop`` works on one client with autograd on a flat parameter vector, fused
+Both exist twice with the same meaning. ``loop`` works on one client with autograd on a flat parameter vector, fused
 optimizers and batches of their true size: the fast way on a CPU for anything with convolutions. ``functional`` is free of
 side effects and data-dependent shapes, so that ``torch.func.vmap`` can run many clients at once; a padded step is computed
-and then discarded. Both agree to rounding (tested in float64 for every method).
+and then discarded. The two agree to rounding (tested in float64 for every method).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad, grad_and_value, vmap
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
-from pflpipe import trees
+from pflpipe.gradients import differentiate
 from pflpipe.trees import Tree
 
 
@@ -43,6 +45,7 @@ class Schedule:
         count: real rows of each step ``[S]``; the rest of a step is padding.
         sizes: the same as Python numbers when batches may have their true size (loop), ``None`` under vmap.
         keys: int64 ``[S]``, one key per training step; ``None`` where nothing is random.
+        common: so many steps, the first, have real rows for every client that runs at the same time.
     """
 
     x: Tensor
@@ -51,11 +54,13 @@ class Schedule:
     count: Tensor
     sizes: tuple[int, ...] | None = None
     keys: Tensor | None = None
+    common: int = 0
 
     def __len__(self) -> int:
         return self.index.shape[0]
 
     def __iter__(self) -> Iterator[Batch]:
+        places = torch.arange(self.index.shape[-1], device=self.index.device)
         for step in range(len(self)):
             key = None if self.keys is None else self.keys[step]
             if self.sizes is not None:
@@ -63,7 +68,6 @@ class Schedule:
                 yield Batch(self.x[rows], self.y[rows], None, key)
             else:
                 rows = self.index[step]
-                places = torch.arange(rows.shape[-1], device=rows.device)
                 yield Batch(self.x[rows], self.y[rows], places < self.count[step], key)
 
 
@@ -168,7 +172,7 @@ def minimize_loop(
         else None
         for objective in objectives
     ]
-    optimizers = [_torch_optimizer(solver, flat.vector) for _ in objectives]
+    optimizers = [_fused(solver, flat) for _ in objectives]
     total = flat.vector.new_zeros(())
     keep = solver.rho > 0 or solver.step_bound < math.inf
     for batch in schedule:
@@ -183,8 +187,7 @@ def minimize_loop(
                 flat.gradient.add_(flat.vector, alpha=solver.weight_decay)
             if mask is not None:
                 flat.gradient.mul_(mask)
-            flat.vector.grad = flat.gradient
-            optimizer.step()
+            optimizer()
             if solver.step_bound < math.inf:
                 change = flat.vector - before
                 flat.vector.copy_(before + change * _shorten(change.abs().sum(), solver.step_bound))
@@ -194,49 +197,75 @@ def minimize_loop(
     return {name: trained.get(name, value) for name, value in params.items()}, total / max(len(schedule), 1)
 
 
-def _torch_optimizer(solver: Solver, vector: Tensor) -> torch.optim.Optimizer:
+def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
+    """Return a function that takes a step along the gradient and keeps moments of its own.
+
+    It calls what torch.optim's classes call. The first object of such a class imports torch._dynamo: more than a second.
+    """
+    vectors, gradients = [flat.vector], [flat.gradient]
+    plain: dict[str, Any] = {"lr": solver.lr, "weight_decay": 0.0, "maximize": False, "fused": True}
     if solver.optimizer == "adam":
-        return torch.optim.Adam([vector], lr=solver.lr, fused=True)
-    return torch.optim.SGD([vector], lr=solver.lr, momentum=solver.momentum, fused=True)
+        first, second = [torch.zeros_like(flat.vector)], [torch.zeros_like(flat.vector)]
+        steps = [torch.zeros((), device=flat.vector.device)]
+        adams: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False}
+        return lambda: adam(vectors, gradients, first, second, [], steps, **adams, **plain)
+    momentum: list[Tensor | None] = [None]
+    return lambda: sgd(vectors, gradients, momentum, momentum=solver.momentum, dampening=0.0, nesterov=False, **plain)
+
+
+def _gradient(loss: Callable[[Tree, Batch], Tensor], vector: Tensor, like: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the gradient ``[P]`` of a loss on a batch at the parameters ``like`` that lie in ``vector [P]``, and its value."""
+
+    def value(point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor]:
+        return (loss(_parted(point, like), replace(batch, x=x, y=y)),)
+
+    (gradient,), (found,) = differentiate(value, [vector], batch.x, batch.y)
+    return gradient, found
+
+
+def _joined(tree: Tree) -> Tensor:
+    return torch.cat([value.reshape(-1) for value in tree.values()])
+
+
+def _parted(vector: Tensor, like: Tree) -> Tree:
+    pieces = torch.split(vector, [value.numel() for value in like.values()])
+    return {name: piece.view(value.shape) for piece, (name, value) in zip(pieces, like.items(), strict=True)}
 
 
 def minimize_functional(
     params: Tree, schedule: Schedule, objectives: Sequence[Objective], solver: Solver, names: Sequence[str] | None = None
 ) -> tuple[Tree, Tensor]:
-    """Do the same as ``minimize_loop`` as a pure function that ``torch.func.vmap`` can batch over clients."""
+    """Do the same as ``minimize_loop`` as a pure function that ``torch.func.vmap`` can batch over clients.
+
+    A client's steps without real rows come last. They are computed and discarded.
+    """
     moving = {name: params[name] for name in (params if names is None else names)}
-    some = next(iter(moving.values()))
-    total, steps = some.new_zeros(()), some.new_zeros(())
-    zeros = {name: torch.zeros_like(value) for name, value in moving.items()}
-    moments = [(zeros, zeros) for _ in objectives]
+    losses = [lambda tree, batch, loss=objective.loss: loss({**params, **tree}, batch) for objective in objectives]
+    masks = [_joined({name: objective.mask[name] for name in moving}) if objective.mask else None for objective in objectives]
+    vector = _joined(moving)
+    moments = [(torch.zeros_like(vector), torch.zeros_like(vector)) for _ in objectives]
+    total = vector.new_zeros(())
     for step, batch in enumerate(schedule):
-        real = schedule.count[step] > 0
-        for turn, objective in enumerate(objectives):
-
-            def value(tree: Tree, objective: Objective = objective, batch: Batch = batch) -> Tensor:
-                return objective.loss({**params, **tree}, batch)
-
-            slope, loss = grad_and_value(value)(moving)
+        for turn, (loss, mask) in enumerate(zip(losses, masks, strict=True)):
+            gradient, value = _gradient(loss, vector, moving, batch)
             if solver.rho:
-                reach = solver.rho / (trees.norm(slope) + 1e-12)
-                slope = grad(value)({name: w + reach * slope[name] for name, w in moving.items()})
-            slope = {name: g + solver.weight_decay * moving[name] for name, g in slope.items()}
-            if objective.mask is not None:
-                slope = {name: g * objective.mask[name] for name, g in slope.items()}
-            ahead, (first, second) = _step(solver, moving, slope, moments[turn], steps + 1)
+                reach = solver.rho / (torch.linalg.vector_norm(gradient) + 1e-12)
+                gradient, _ = _gradient(loss, vector + reach * gradient, moving, batch)
+            if solver.weight_decay:
+                gradient = gradient + solver.weight_decay * vector
+            if mask is not None:
+                gradient = gradient * mask
+            change, moments[turn] = _step(solver, gradient, moments[turn], step + 1)
             if solver.step_bound < math.inf:
-                change = trees.sub(ahead, moving)
-                factor = _shorten(torch.stack([part.abs().sum() for part in change.values()]).sum(), solver.step_bound)
-                ahead = {name: w + factor * change[name] for name, w in moving.items()}
-            moving = {name: torch.where(real, ahead[name], old) for name, old in moving.items()}
-            moments[turn] = (
-                {name: torch.where(real, first[name], old) for name, old in moments[turn][0].items()},
-                {name: torch.where(real, second[name], old) for name, old in moments[turn][1].items()},
-            )
+                change = change * _shorten(change.abs().sum(), solver.step_bound)
+            if step < schedule.common:
+                vector = vector - change
+            else:
+                real = schedule.count[step] > 0
+                vector, value = torch.where(real, vector - change, vector), torch.where(real, value, 0.0)
             if turn == 0:
-                total = total + torch.where(real, loss.detach(), 0.0)
-        steps = steps + real
-    return {name: moving.get(name, value) for name, value in params.items()}, total / steps.clamp(min=1)
+                total = total + value
+    return {**params, **_parted(vector, moving)}, total / (schedule.count > 0).sum().clamp(min=1)
 
 
 def _shorten(length: Tensor, bound: float) -> Tensor:
@@ -244,44 +273,19 @@ def _shorten(length: Tensor, bound: float) -> Tensor:
     return torch.where(length > bound, bound / length, 1.0)
 
 
-def _step(
-    solver: Solver, params: Tree, slope: Tree, moments: tuple[Tree, Tree], count: Tensor
-) -> tuple[Tree, tuple[Tree, Tree]]:
-    """One step of torch.optim's SGD (momentum without dampening) or Adam (betas .9, .999, eps 1e-8)."""
+def _step(solver: Solver, gradient: Tensor, moments: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return what step ``count`` (from 1) of torch.optim's optimizer subtracts from the parameters, and the new moments.
+
+    SGD has momentum without dampening, Adam has betas .9 and .999 and eps 1e-8.
+    """
     first, second = moments
     if solver.optimizer == "sgd":
-        first = {name: solver.momentum * first[name] + g for name, g in slope.items()}
-        return {name: value - solver.lr * first[name] for name, value in params.items()}, (first, second)
-    first = {name: 0.9 * first[name] + 0.1 * g for name, g in slope.items()}
-    second = {name: 0.999 * second[name] + 0.001 * g * g for name, g in slope.items()}
-    # expm1 keeps the digits that 1 - 0.999**count loses in float32.
-    size = solver.lr / -torch.expm1(count * math.log(0.9))
-    root = (-torch.expm1(count * math.log(0.999))).sqrt()
-    return {name: value - size * first[name] / (second[name].sqrt() / root + 1e-8) for name, value in params.items()}, (
-        first,
-        second,
-    )
-
-
-def fisher(params: Tree, schedule: Schedule, log_likelihood: Callable[[Tree, Tensor, Tensor], Tensor]) -> Tree:
-    """Return the diagonal empirical Fisher information: the mean over examples of the squared per-example gradient.
-
-    Args:
-        params: where the gradient is taken.
-        schedule: one pass over the client's examples.
-        log_likelihood: ``(params, x [...], y []) -> scalar`` of ONE example.
-
-    Source: FedDPA (Yang et al., NeurIPS 2023), Eq. 4, read per example as in its official code.
-    """
-    total = {name: torch.zeros_like(value) for name, value in params.items()}
-    for batch in schedule:
-        slopes = vmap(grad(log_likelihood), in_dims=(None, 0, 0))(params, batch.x, batch.y)
-        for name, slope in slopes.items():
-            square = slope.square()
-            if batch.valid is not None:
-                square = torch.where(batch.valid.view(-1, *[1] * (square.dim() - 1)), square, 0.0)
-            total[name] = total[name] + square.sum(0)
-    return {name: value / schedule.count.sum().clamp(min=1) for name, value in total.items()}
+        first = solver.momentum * first + gradient if solver.momentum else gradient
+        return solver.lr * first, (first, second)
+    first = 0.9 * first + 0.1 * gradient
+    second = 0.999 * second + 0.001 * gradient * gradient
+    size, root = solver.lr / (1 - 0.9**count), math.sqrt(1 - 0.999**count)
+    return size * first / (second.sqrt() / root + 1e-8), (first, second)
 
 
 def gradient(params: Tree, schedule: Schedule, loss: Callable[[Tree, Batch], Tensor]) -> Tree:
@@ -292,8 +296,8 @@ def gradient(params: Tree, schedule: Schedule, loss: Callable[[Tree, Batch], Ten
         schedule: one pass over the client's examples.
         loss: ``(params, batch) -> scalar``, a mean over the batch's real examples.
     """
-    total = {name: torch.zeros_like(value) for name, value in params.items()}
+    vector = _joined(params)
+    total = torch.zeros_like(vector)
     for step, batch in enumerate(schedule):
-        slope = grad(loss)(params, batch)
-        total = {name: value + slope[name] * schedule.count[step] for name, value in total.items()}
-    return {name: value / schedule.count.sum().clamp(min=1) for name, value in total.items()}
+        total = total + _gradient(loss, vector, params, batch)[0] * schedule.count[step]
+    return _parted(total / schedule.count.sum().clamp(min=1), params)

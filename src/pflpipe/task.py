@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pflpipe import local
+from pflpipe import fisher, local
 from pflpipe.local import Batch, Minimize, Objective, Schedule, Solver
 from pflpipe.models import HEAD, Network, norm_names
 from pflpipe.privacy import Plan
@@ -140,10 +140,10 @@ class Task:
     def fisher(self, params: Tree, schedule: Schedule) -> Tree:
         """Return the diagonal empirical Fisher information of ``log p(y | x; params)`` over the schedule's examples."""
 
-        def log_likelihood(tree: Tree, x: Tensor, y: Tensor) -> Tensor:
-            return -_cross_entropies(self.network.apply(tree, x[None]), y[None])[0]
+        def log_likelihoods(tree: Tree, batch: Batch) -> Tensor:
+            return -_cross_entropies(self.network.apply(tree, batch.x), batch.y)
 
-        return local.fisher(params, schedule, log_likelihood)
+        return fisher.fisher(params, schedule, log_likelihoods)
 
     def correct(self, params: Tree, schedule: Schedule) -> Tensor:
         """Return how many of the schedule's examples are classified rightly; logits that are not finite are never right."""

@@ -1,0 +1,94 @@
+"""Fisher information from the layers' inputs and slopes is that of one gradient for every example, for every network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import vmap
+
+from pflpipe import cells, models
+from pflpipe.fisher import fisher
+from pflpipe.local import Batch, Schedule
+from pflpipe.trees import Tree
+
+NETWORKS = {
+    "mlp": (cells.Model("mlp", (4, 3)), (5,)),
+    "linear": (cells.Model("mlp", ()), (5,)),
+    "cnn_cifar": (cells.Model("cnn_cifar"), (32, 32, 3)),
+    "cnn_centaur": (cells.Model("cnn_centaur"), (32, 32, 3)),
+    "cnn_femnist": (cells.Model("cnn_femnist"), (28, 28, 1)),
+    "resnet20": (cells.Model("resnet20"), (8, 8, 3)),
+}
+ROWS = ((0, 1, 2), (3, 4, 0))
+"""Two steps; the last place of the second is padding."""
+
+
+def problem(name: str, seed: int = 0) -> tuple[models.Network, Tree, Tensor, Tensor]:
+    model, shape = NETWORKS[name]
+    network = models.build(model, shape, 10)
+    generator = torch.Generator().manual_seed(seed)
+    params = {
+        key: value + 0.1 * torch.randn(value.shape, generator=generator, dtype=torch.float64)  # norms that are not all 1
+        for key, value in network.init(generator, torch.float64).items()
+    }
+    return network, params, torch.randn(5, *shape, generator=generator, dtype=torch.float64), torch.tensor([0, 3, 9, 1, 1])
+
+
+def likelihoods(network: models.Network):
+    return lambda params, batch: -F.cross_entropy(network.apply(params, batch.x), batch.y, reduction="none")
+
+
+def by_hand(network: models.Network, params: Tree, x: Tensor, y: Tensor) -> Tree:
+    total = {name: torch.zeros_like(value) for name, value in params.items()}
+    for row in range(len(y)):
+        leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+        F.cross_entropy(network.apply(leaves, x[row : row + 1]), y[row : row + 1]).backward()
+        for name, leaf in leaves.items():
+            total[name] += leaf.grad**2 / len(y)
+    return total
+
+
+def schedule(x: Tensor, y: Tensor, *, true_sizes: bool) -> Schedule:
+    return Schedule(x, y, torch.tensor(ROWS), torch.tensor([3, 2]), (3, 2) if true_sizes else None)
+
+
+@pytest.mark.parametrize("true_sizes", [True, False], ids=["true sizes", "padded"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_it_is_the_mean_of_the_squares_of_each_examples_gradient(name, true_sizes):
+    network, params, x, y = problem(name)
+    found = fisher(params, schedule(x, y, true_sizes=true_sizes), likelihoods(network))
+    expected = by_hand(network, params, x, y)
+    assert found.keys() == params.keys()
+    for key, value in expected.items():
+        assert value.abs().max() > 0
+        torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-12 * value.max().item())
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet20"])
+def test_clients_with_models_of_their_own_run_together(name):
+    network, first, x, y = problem(name)
+    _, second, *_ = problem(name, seed=1)
+    both = {key: torch.stack([first[key], second[key]]) for key in first}
+    found = vmap(lambda params, x: fisher(params, schedule(x, y, true_sizes=False), likelihoods(network)))(
+        both, torch.stack([x, -x])
+    )
+    for client, (params, pictures) in enumerate(((first, x), (second, -x))):
+        for key, value in by_hand(network, params, pictures, y).items():
+            torch.testing.assert_close(found[key][client], value, rtol=1e-9, atol=1e-12 * value.max().item())
+
+
+def test_a_parameter_that_is_not_one_layers_is_refused():
+    params = {"w": torch.ones(3), "head.weight": torch.ones(2, 3), "head.bias": torch.zeros(2)}
+    batches = Schedule(torch.ones(4, 3), torch.zeros(4, dtype=torch.int64), torch.arange(4)[None], torch.tensor([4]), (4,))
+
+    def unknown(params: Tree, batch: Batch) -> Tensor:
+        return F.linear(batch.x * params["w"], params["head.weight"], params["head.bias"])[:, 0]
+
+    def twice(params: Tree, batch: Batch) -> Tensor:
+        return F.linear(F.linear(batch.x, params["w"].diag()), params["head.weight"], params["head.bias"])[:, 0]
+
+    for network in (unknown, twice):
+        with pytest.raises(NotImplementedError, match=r"\['w'\]"):
+            fisher(params, batches, network)

@@ -1,0 +1,69 @@
+"""differentiate: the gradients of torch.func.grad, alone, for many clients at once and for their examples."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from pflpipe.gradients import differentiate
+
+CLIENTS, EXAMPLES, P = 4, 5, 3
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def bend(point: Tensor, x: Tensor, pull: Tensor) -> Tensor:
+    """A scalar whose gradient depends on everything."""
+    return ((point * x).sum() - 1).tanh() + 0.1 * (point * pull).square().sum()
+
+
+def train(start: Tensor, x: Tensor, pull: Tensor) -> tuple[Tensor, Tensor]:
+    """Three steps of descent: the point is shared by all clients in the first only."""
+    for _ in range(3):
+        (slope,), (value,) = differentiate(lambda point, x: (bend(point, x, pull),), [start], x)
+        start = start - slope
+    return start, value
+
+
+def test_one_function_is_differentiated_in_all_its_points():
+    a, b, x = numbers(P), numbers(1, P), numbers(P, P)
+    slopes, (value, twice) = differentiate(lambda a, b, x: ((a @ x * b).sum(), 2 * x), [a, b], x)
+    torch.testing.assert_close(slopes, (x @ b[0], (a @ x)[None]))
+    torch.testing.assert_close(value, (a @ x * b).sum())
+    assert torch.equal(twice, 2 * x)
+
+
+@pytest.mark.parametrize("shared_start", [True, False])
+def test_clients_together_take_the_steps_of_each_alone(shared_start):
+    starts, x, pull = numbers(CLIENTS, P), numbers(CLIENTS, 1, P), numbers(P, CLIENTS).T
+    found, values = vmap(train, (None if shared_start else 0, 0, 0))(starts[0] if shared_start else starts, x, pull)
+    for client in range(CLIENTS):
+        point = starts[0 if shared_start else client]
+        for _ in range(3):
+            value = bend(point, x[client], pull[client])
+            point = point - grad(bend)(point, x[client], pull[client])
+        torch.testing.assert_close(found[client], point, rtol=1e-13, atol=1e-15)
+        torch.testing.assert_close(values[client], value, rtol=1e-13, atol=1e-15)
+
+
+def test_gradients_of_every_example_of_every_client():
+    points, x = numbers(CLIENTS, P), numbers(CLIENTS, EXAMPLES, P)
+
+    def of_client(point: Tensor, rows: Tensor) -> Tensor:
+        return vmap(lambda x: differentiate(lambda w, x: (bend(w, x, point),), [point], x)[0][0])(rows)
+
+    found = vmap(of_client)(points, x)
+    for client in range(CLIENTS):
+        for row in range(EXAMPLES):
+            expected = grad(bend)(points[client], x[client, row], points[client])
+            torch.testing.assert_close(found[client, row], expected, rtol=1e-13, atol=1e-15)
+
+
+def test_nothing_is_recorded_for_the_caller():
+    (slope,), (value,) = differentiate(lambda w: (w.square().sum(),), [numbers(P).requires_grad_()])
+    assert not slope.requires_grad
+    assert not value.requires_grad
