@@ -434,6 +434,13 @@ def test_an_id_of_no_study_says_what_to_ask_for(settings):
         Project(settings, ROOT, thorough=False).cell("x")
 
 
+def test_the_version_of_a_methods_code_is_not_that_of_another(settings):
+    project = Project(settings, ROOT, thorough=False)
+    one, other = (project.code_version("train", method).split(", ") for method in ("feddpa", "fedrep"))
+    assert one[0] == other[0] != one[1] != other[1]
+    assert [part.split()[0] for part in one] == ["train.py", "feddpa.py"]
+
+
 def test_a_method_that_a_study_lacks_is_named_with_the_nearest_one(settings):
     with pytest.raises(ConfigError, match="did you mean 'feddpa'"):
         Project(settings, ROOT, thorough=False).cells("tiny", "fedpda")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pflpipe.files import canonical_json
@@ -114,7 +115,10 @@ class Cell:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; ``Cell.from_dict`` is the inverse."""
-        return dataclasses.asdict(self)
+        # Not dataclasses.asdict, which copies value by value: seconds for the cells of a large study.
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        blocks = {name: dict(vars(values[name])) for name in ("partition", "model", "training", "privacy")}
+        return values | blocks | {"hyperparameters": dict(self.hyperparameters)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Cell:
@@ -134,7 +138,7 @@ class Cell:
             }
         )
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Readable words plus ten hexadecimal digits of the cell's digest; safe as a file name and a wildcard."""
         budget = self.privacy
@@ -148,17 +152,17 @@ class Cell:
         words = [self.dataset, _partition_words(self.partition), self.method, noise, f"seed{self.seed}"]
         return _slug(words, self.to_dict())
 
-    @property
+    @cached_property
     def partition_id(self) -> str:
         """Id of the partition file: the same for all methods, budgets and models of one seed."""
-        parts = {"dataset": self.dataset, "partition": dataclasses.asdict(self.partition), "seed": self.seed}
+        parts = {"dataset": self.dataset, "partition": vars(self.partition), "seed": self.seed}
         return _slug([self.dataset, _partition_words(self.partition), f"seed{self.seed}"], parts)
 
-    @property
+    @cached_property
     def plan_id(self) -> str:
         """Id of the privacy plan: shared by all cells whose released messages are accounted alike."""
         parts: dict[str, Any] = {
-            "privacy": dataclasses.asdict(self.privacy),
+            "privacy": vars(self.privacy),
             "rounds": self.training.rounds,
             "sample_rate": self.training.sample_rate,
             "clients": self.partition.clients,
@@ -171,7 +175,7 @@ class Cell:
                 "batch_size": self.training.batch_size,
             }
         if self.plan_needs_model:
-            parts["model"] = dataclasses.asdict(self.model)
+            parts["model"] = vars(self.model)
         rate, rounds = self.training.sample_rate, self.training.rounds
         words = [self.privacy.mechanism, f"M{self.partition.clients}", f"q{rate:g}", f"T{rounds}"]
         return _slug(words, parts)

@@ -1,12 +1,13 @@
 """Which of this package's files a script runs, read from its import statements.
 
-Snakemake reruns a job when a declared input changes, and an imported module is not one by itself. The rules therefore
-declare as inputs what this file finds, so that an edit of one method's file reruns that method and nothing else.
+Snakemake reruns a job when a declared input or parameter changes, and an imported module is neither by itself. The rules
+therefore declare what this file finds, so that an edit of one method's file reruns that method and nothing else.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,16 @@ def closure(start: Path, package: Path) -> list[Path]:
             found.add(path)
             waiting.extend(_imports(path, package))
     return sorted(found)
+
+
+@cache
+def digest(start: Path, package: Path) -> str:
+    """Return ten hexadecimal digits that follow from the names and contents of the closure's files."""
+    files = hashlib.sha256()
+    for path in closure(start, package):
+        content = path.read_bytes()
+        files.update(f"{path.name} {len(content)} ".encode() + content)
+    return files.hexdigest()[:10]
 
 
 @cache

@@ -130,6 +130,15 @@ class Project:
                 files.update(sources.closure(package / folder / f"{name}.py", package))
         return sorted(str(file) for file in files if file.is_relative_to(package))
 
+    def code_version(self, script: str, method: str) -> str:
+        """Return digests of the files of ``code``: a parameter, for a rule with too many jobs to name all of them in each.
+
+        The script's part changes with what all methods run, the method's with that and its own file.
+        """
+        package = self.root / "src" / "pflpipe"
+        starts = (self.root / "workflow" / "scripts" / f"{script}.py", package / "methods" / f"{method}.py")
+        return ", ".join(f"{start.name} {sources.digest(start, package)}" for start in starts)
+
 
 def partition_request(cell: Cell) -> str:
     """Return the JSON of a cell that holds what its partition depends on and nothing else, so that all who share it agree."""

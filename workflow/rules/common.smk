@@ -129,6 +129,16 @@ def each(pattern, cells):
     return list(dict.fromkeys(pattern.format(**names) for names in ids))
 
 
+def files_of_run(wildcards):
+    """Returns the files that a run reads."""
+    (cell,) = cells_of(wildcards)
+    return {
+        "plan": PLAN.format(plan=cell.plan_id),
+        "partition": PARTITION.format(partition=cell.partition_id),
+        "data": DATASET.format(dataset=cell.dataset),
+    }
+
+
 def methods_of(wildcards):
     """Returns the methods of the cells that the wildcards name."""
     return {cell.method for cell in cells_of(wildcards)}

@@ -1,11 +1,8 @@
 # results/runs/<cell>/: one training run, the same for every study that contains the cell.
 rule train:
     input:
+        unpack(files_of_run),
         script=SCRIPTS / "train.py",
-        code=lambda wc: PROJECT.code("train", methods_of(wc)),
-        plan=lambda wc: each(PLAN, cells_of(wc)),
-        partition=lambda wc: each(PARTITION, cells_of(wc)),
-        data=lambda wc: each(DATASET, cells_of(wc)),
     output:
         rounds=f"{RUN}/rounds.csv",
         timing=f"{RUN}/timing.csv",
@@ -20,15 +17,19 @@ rule train:
     threads: 1
     # How a run is computed is a resource and not a parameter: changing it repeats nothing that is done.
     resources:
-        mem_mb=lambda wc, input, attempt: attempt * max(2000, int(20 * input.size_mb)),
+        # Of the data alone: `input.size_mb` looks at every file, in an event loop of its own for every run.
+        mem_mb=lambda wc, input, attempt: attempt
+        * max(2000, int(20e-6 * os.path.getsize(input.data))),
         runtime=lambda wc, attempt: attempt * 240,
         gpu=int(SETTINGS.device.startswith("cuda")),
         device=SETTINGS.device,
         backend=SETTINGS.backend,
         checkpoint_seconds=str(SETTINGS.checkpoint_seconds),
     params:
+        # Not inputs, as in other rules: a study may have thousands of runs, and Snakemake looks at every input of every job.
+        code=lambda wc: PROJECT.code_version("train", *methods_of(wc)),
         cell=lambda wc: canonical_json(cells_of(wc)[0].to_dict()),
-        out=lambda wc, output: os.path.dirname(output.run),
+        out=RUN,
         checkpoints=f"{RESULTS}/checkpoints",
     message:
         "Training {wildcards.cell}"

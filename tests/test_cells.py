@@ -1,0 +1,43 @@
+"""A cell as plain values and its ids."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+
+CELL = Cell(
+    "digits",
+    Partition("dirichlet", 10, alpha=0.5),
+    Model("mlp", (8, 4)),
+    Training(3, 1, 4, "sgd", 0.1, augment=("flip",)),
+    Privacy("gaussian", epsilon=2.0, delta=1e-3, clip_norm=1.0),
+    "feddpa",
+    {"tau": 0.3},
+    departures=("data_size_weights",),
+)
+
+
+def test_plain_values_are_those_of_every_field_and_make_the_same_cell_again():
+    assert CELL.id, "asked for before, which leaves no trace in the values"
+    assert CELL.to_dict() == dataclasses.asdict(CELL)
+    assert Cell.from_dict(json.loads(json.dumps(CELL.to_dict()))) == CELL
+
+
+def test_a_change_of_the_plain_values_does_not_reach_the_cell():
+    values, before = CELL.to_dict(), CELL.id
+    values["training"]["rounds"] = values["hyperparameters"]["tau"] = 7
+    assert CELL.training.rounds == 3
+    assert CELL.hyperparameters == {"tau": 0.3}
+    assert dataclasses.replace(CELL).id == before
+
+
+def test_a_changed_cell_has_ids_of_its_own():
+    assert CELL.id
+    assert CELL.partition_id
+    assert CELL.plan_id
+    other = dataclasses.replace(CELL, seed=1, partition=Partition("iid", 10))
+    assert other.id != CELL.id
+    assert other.partition_id != CELL.partition_id
+    assert other.plan_id != CELL.plan_id, "a plan that counts the clients' examples follows the partition"
