@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pflpipe import cells, federated, methods, models
 from pflpipe.clients import Backend, Examples
@@ -88,6 +90,19 @@ def simulation(
         backend=backend,
         dtype=dtype,
     )
+
+
+def with_states(progress: Progress, change: Callable[[str, Tensor], Tensor]) -> Progress:
+    """Change what all clients keep: ``(name, values [M, ...]) -> values [M, ...]``."""
+    tree = {name: change(name, value) for name, value in progress.states.items()}
+    if tree:
+        progress.states = progress.states.replaced(range(len(next(iter(tree.values())))), tree)
+    return progress
+
+
+def snapshot(progress: Progress) -> Progress:
+    """Return the progress as it is now; the diary is the only part that a run changes in place."""
+    return dataclasses.replace(progress, rows=list(progress.rows), timing=list(progress.timing))
 
 
 def params_after(world: Simulation) -> Tree:

@@ -95,7 +95,7 @@ def test_groups_of_similar_size_give_the_same_numbers(method, monkeypatch):
     whole, scores = finish(method, {}, "vmap")
     monkeypatch.setattr(clients, "GROUP_STEP", 0)
     original, groups = clients._vmapped, []
-    monkeypatch.setattr(clients, "_vmapped", lambda *words: (groups.append(words[4]), original(*words))[1])
+    monkeypatch.setattr(clients, "_vmapped", lambda *words: (groups.append(words[2]), original(*words))[1])
     split, split_scores = finish(method, {}, "vmap")
     assert max(map(len, groups)) == 1
     assert_same(whole, split)
@@ -200,7 +200,7 @@ def test_the_head_phase_on_features_trains_the_head_of_the_whole_network_without
     params = federated.start(world).params
     work = [world.work(client, 0) for client in everyone]
     assert {client: len(rows["all"].count) for client, rows in enumerate(work)} == {0: 2, 1: 1, 2: 1, 3: 2, 4: 0, 5: 1, 6: 3}
-    found = world.run_clients(lambda _, batches, __: world.task.train_head(params, batches, solver), {}, everyone, work)
+    found = world.run_clients(lambda _, batches, __: world.task.train_head(params, batches, solver), None, everyone, work)
     for client in everyone:
         own, head = world.split.train[client], work[client]["head"]
         rows = dataclasses.replace(head, index=own[head.index]) if len(own) else head
@@ -224,7 +224,7 @@ def test_features_are_those_of_each_clients_own_examples_in_order(backend):
         rest = torch.zeros(96 - schedule.x.shape[0], dtype=torch.int64)
         return torch.cat([schedule.x, schedule.x[rest]]), torch.cat([schedule.y, schedule.y[rest]])
 
-    x, y = world.run_clients(own, {}, everyone, [world.work(client, 0) for client in everyone])
+    x, y = world.run_clients(own, None, everyone, [world.work(client, 0) for client in everyone])
     for client, rows in enumerate(world.split.train):
         expected = world.network.body(params, world.train.x[rows], None)
         torch.testing.assert_close(x[client, : len(rows)], expected, rtol=1e-12, atol=1e-15)
@@ -235,7 +235,7 @@ def test_features_are_those_of_each_clients_own_examples_in_order(backend):
 def test_results_come_back_in_the_clients_order(backend):
     world = simulation("dp_fedavg", backend=backend)
     work = [world.work(client, 0) for client in range(len(SIZES))]
-    found = world.run_clients(lambda state, batches, others: batches.n, {}, range(len(SIZES)), work)
+    found = world.run_clients(lambda state, batches, others: batches.n, None, range(len(SIZES)), work)
     assert found.tolist() == list(SIZES)
 
 
@@ -247,12 +247,12 @@ def test_a_hook_that_branches_on_data_is_told_what_to_use():
         return n if n > 3 else -n
 
     with pytest.raises(RuntimeError, match=r"use torch\.where"):
-        for_each_client(hook, {}, work, [9, 4], dict.fromkeys(work[0], world.train), "vmap", 10)
+        for_each_client(hook, lambda places: {}, work, [9, 4], dict.fromkeys(work[0], world.train), "vmap", 10)
 
 
 def test_nobody_to_run_is_an_error_of_the_caller():
     with pytest.raises(ValueError, match="at least one client"):
-        for_each_client(lambda *_: None, {}, [], [], {}, "loop", 10)
+        for_each_client(lambda *_: None, lambda places: {}, [], [], {}, "loop", 10)
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)

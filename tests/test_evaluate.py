@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pflpipe import evaluate, federated
-from simulations import simulation
+from simulations import simulation, with_states
 
 
 def trained(method="dp_fedavg", **changes):
@@ -66,8 +66,7 @@ def test_a_method_without_a_global_model_has_no_global_accuracy():
 
 def test_a_model_that_is_not_finite_is_never_right():
     world, progress = trained("local_only")
-    broken = {name: torch.full_like(value, torch.nan) for name, value in progress.states.items()}
-    progress.states = {name: torch.cat([broken[name][:1], progress.states[name][1:]]) for name in broken}
+    with_states(progress, lambda _, value: torch.cat([torch.full_like(value[:1], torch.nan), value[1:]]))
     rows = evaluate.accuracies(world, progress, has_global_model=False)
     assert rows[0]["personal_own"] == rows[0]["personal_common"] == 0
     assert any(row["personal_common"] > 0 for row in rows[1:])

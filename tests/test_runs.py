@@ -93,8 +93,10 @@ def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path):
     assert (whole / "run.json").read_bytes() == (killed / "run.json").read_bytes()
     left, right = (torch.load(folder / "state.pt", weights_only=True) for folder in (whole, killed))
     assert left.keys() == right.keys() == {"params", "server", "states"}
-    for tree in left:
-        assert all(torch.equal(left[tree][name], right[tree][name]) for name in left[tree])
+    for tree in (lambda saved: saved["params"], lambda saved: saved["server"], lambda saved: saved["states"]["initial"]):
+        assert all(torch.equal(value, tree(right)[name]) for name, value in tree(left).items())
+    assert left["states"]["trained"].tolist() == right["states"]["trained"].tolist()
+    assert (whole / "states.bin").read_bytes() == (killed / "states.bin").read_bytes() != b""
     with open(killed / "timing.csv", encoding="utf-8") as file:
         assert [row["round"] for row in csv.DictReader(file)] == [str(r + 1) for r in range(ROUNDS)]
     assert not list((tmp_path / "killed/checkpoints").glob("*"))
@@ -108,7 +110,7 @@ def checkpoint_of(place: Path, cell: cells.Cell) -> Path:
     return path
 
 
-@pytest.mark.parametrize("damage", ["other plan", "truncated", "other program"])
+@pytest.mark.parametrize("damage", ["other plan", "truncated", "states lost", "other program"])
 def test_a_checkpoint_of_another_run_is_not_used(tmp_path, damage, capsys):
     cell = make_place(tmp_path)
     path = checkpoint_of(tmp_path, cell)
@@ -116,6 +118,8 @@ def test_a_checkpoint_of_another_run_is_not_used(tmp_path, damage, capsys):
         make_place(tmp_path, noise_multiplier=2.0)
     elif damage == "truncated":
         path.write_bytes(path.read_bytes()[:500])
+    elif damage == "states lost":
+        path.with_suffix(".states").write_bytes(b"")
     else:
         saved = torch.load(path, weights_only=True)
         torch.save(saved | {"fingerprint": "of another program"}, path)

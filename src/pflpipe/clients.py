@@ -6,7 +6,7 @@ and masked so that padding changes nothing. (The one-contract-several-backends s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from torch.func import vmap
 
 from pflpipe import local
 from pflpipe.local import Minimize, Schedule
+from pflpipe.processes import ALONE, Processes
 from pflpipe.trees import Tree
 
 Backend = Literal["loop", "vmap"]
@@ -96,23 +97,25 @@ class Examples:
 
 def for_each_client(
     hook: Hook,
-    states: Tree,
+    states: Callable[[Sequence[int]], Tree],
     work: Sequence[Mapping[str, Rows]],
     sizes: Sequence[int],
     examples: Mapping[str, Examples],
     backend: Backend,
     parameters: int,
+    processes: Processes = ALONE,
 ) -> Any:
     """Run ``hook(state, schedules, n)`` for every client and stack what it returns along a new leading axis.
 
     Args:
         hook: pure function of one client; returns tensors in nested dicts and tuples, the same structure for each client.
-        states: stacked states ``[M, ...]``; may be empty.
+        states: ``[places in work] -> stacked states [K, ...]``, asked for the clients that run next; may be empty trees.
         work: for each client its named schedules; all clients have the same names.
         sizes: n, the number of training examples of each client.
         examples: for each schedule's name the data it points into.
         backend: ``loop`` or ``vmap``.
         parameters: scalars of one client's model, from which the size of a group follows.
+        processes: share the clients; each of them gets all results.
 
     Raises:
         ValueError: there is no client, so that nothing could be stacked.
@@ -121,21 +124,27 @@ def for_each_client(
     if not work:
         raise ValueError("Expected at least one client, got none.")
     device = next(iter(examples.values())).x.device
-    if backend == "loop":
-        results = []
-        for client, (rows, n) in enumerate(zip(work, sizes, strict=True)):
-            state = {name: value[client] for name, value in states.items()}
-            schedules = {name: examples[name].schedule(part) for name, part in rows.items()}
-            results.append(hook(state, schedules, torch.tensor(n, device=device)))
-        return _stack(results)
-    groups = _groups(work, parameters, device)
-    results = [
-        _vmapped(hook, states, [work[i] for i in chosen], [sizes[i] for i in chosen], chosen, examples, device)
-        for chosen in groups
-    ]
-    places = torch.empty(len(work), dtype=torch.int64)
-    places[[client for chosen in groups for client in chosen]] = torch.arange(len(work))
-    return _map(lambda *parts: torch.cat(parts)[places.to(device)], results)
+    shares = processes.shares([sum(part.index.size for part in parts.values()) for parts in work])
+    own = shares[processes.rank] or [0]  # a process without clients computes one for the shapes alone
+
+    def run(group: Sequence[int]) -> Any:
+        if backend == "vmap":
+            return _vmapped(hook, states(group), [work[i] for i in group], [sizes[i] for i in group], examples, device)
+        (client,) = group
+        state = {name: value[0] for name, value in states(group).items()}
+        schedules = {name: examples[name].schedule(part) for name, part in work[client].items()}
+        return _map(lambda value: value.unsqueeze(0), hook(state, schedules, torch.tensor(sizes[client], device=device)))
+
+    computed: Any = None  # one place for all results, not a list of them that is joined in the end and takes room twice
+    for group in _groups([work[i] for i in own], parameters, device) if backend == "vmap" else [[i] for i in range(len(own))]:
+        found = run([own[i] for i in group])
+        if computed is None:
+            computed = _map(lambda value: value.new_empty(len(own), *value.shape[1:]), found)
+        rows = torch.tensor(group, device=device)
+        _map(lambda all, some, rows=rows: all.index_copy_(0, rows, some), computed, found)
+    if processes.size == 1:
+        return computed
+    return _map(lambda value: processes.gather(value[: len(shares[processes.rank])], shares), computed)
 
 
 def _groups(work: Sequence[Mapping[str, Rows]], parameters: int, device: torch.device) -> list[list[int]]:
@@ -165,13 +174,11 @@ def _vmapped(
     states: Tree,
     work: Sequence[Mapping[str, Rows]],
     sizes: Sequence[int],
-    chosen: Sequence[int],
     examples: Mapping[str, Examples],
     device: torch.device,
 ) -> Any:
     padded = {name: _pad([rows[name] for rows in work], device) for name in work[0]}
     common = {name: min(len(rows[name].count) for rows in work) for name in work[0]}
-    group = torch.tensor(chosen, device=device)
 
     def one(state: Tree, rows: dict[str, tuple[Tensor, ...]], n: Tensor) -> Any:
         schedules = {
@@ -183,7 +190,7 @@ def _vmapped(
         return hook(state, schedules, n)
 
     try:
-        return vmap(one)({name: value[group] for name, value in states.items()}, padded, torch.tensor(sizes, device=device))
+        return vmap(one)(states, padded, torch.tensor(sizes, device=device))
     except RuntimeError as error:
         if "data-dependent control flow" in str(error):
             raise RuntimeError(f"{getattr(hook, '__qualname__', hook)} branches on data under vmap; use torch.where") from error
@@ -206,15 +213,11 @@ def _pad(parts: Sequence[Rows], device: torch.device) -> tuple[Tensor, ...]:
     return tuple(torch.from_numpy(array).to(device) for array in padded)
 
 
-def _stack(results: Iterable[Any]) -> Any:
-    return _map(lambda *parts: torch.stack(parts), list(results))
-
-
-def _map(join: Callable[..., Tensor], results: Sequence[Any]) -> Any:
+def _map(join: Callable[..., Tensor], *results: Any) -> Any:
     """Join the tensors at the same place of nested dicts and tuples."""
     first = results[0]
     if isinstance(first, dict):
-        return {key: _map(join, [result[key] for result in results]) for key in first}
+        return {key: _map(join, *[result[key] for result in results]) for key in first}
     if isinstance(first, tuple):
-        return tuple(_map(join, parts) for parts in zip(*results, strict=True))
+        return tuple(_map(join, *parts) for parts in zip(*results, strict=True))
     return join(*results)

@@ -38,6 +38,7 @@ class Config:
         tracking_uri: MLflow server or database; ``None`` = MLFLOW_TRACKING_URI or the default of tracking.py.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<index>``.
         backend: ``auto``, ``loop`` or ``vmap`` (clients.py).
+        processes: that share the clients of one run (processes.py).
         checkpoint_seconds: least time between two checkpoints of a run.
         datasets: data set name -> the user's own ``.npz`` file.
     """
@@ -48,6 +49,7 @@ class Config:
     tracking_uri: str | None = None
     device: str = "auto"
     backend: str = "auto"
+    processes: int = 1
     checkpoint_seconds: float = 60.0
     datasets: dict[str, Path] = field(default_factory=dict)
 
@@ -218,7 +220,11 @@ def parse(values: Any, place: str = "config.yaml") -> Config:
     words = {**values, **folders, "studies": tuple(values["studies"]), "datasets": datasets}
     if "checkpoint_seconds" in words:
         words["checkpoint_seconds"] = float(words["checkpoint_seconds"])
-    return Config(**words)
+    config = Config(**words)
+    if config.processes > 1 and ":" in config.device:
+        expected = "cuda, of which each process takes one, or a single process"
+        raise ConfigError(f"{place}: device, with processes: {config.processes}", got=config.device, expected=expected)
+    return config
 
 
 def study_names(folder: str | os.PathLike[str] = STUDIES) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from pflpipe import methods, runs
 from pflpipe.accuracies import accuracies
 from pflpipe.cells import Cell
+from pflpipe.processes import ALONE, Processes
 
 COLUMNS = (
     "cell",
@@ -22,7 +23,14 @@ COLUMNS = (
 )
 
 
-def evaluate_cells(places: Sequence[tuple[Cell, runs.Inputs, Path]], out: Path, *, device: str, backend: str) -> None:
+def evaluate_cells(
+    places: Sequence[tuple[Cell, runs.Inputs, Path]],
+    out: Path,
+    *,
+    device: str,
+    backend: str,
+    processes: Processes = ALONE,
+) -> None:
     """Write the scores file of several cells: one row per cell and client, accuracies in percent, empty where undefined.
 
     Args:
@@ -30,11 +38,13 @@ def evaluate_cells(places: Sequence[tuple[Cell, runs.Inputs, Path]], out: Path, 
         out: the CSV to write.
         device: ``cpu``, ``cuda`` or ``auto``.
         backend: ``loop``, ``vmap`` or ``auto``.
+        processes: share the clients; the first one writes the file.
     """
     rows = []
     for cell, inputs, run in places:
-        simulation = runs.simulate(cell, inputs, device=device, backend=backend)
+        simulation = runs.simulate(cell, inputs, device=device, backend=backend, processes=processes)
         progress = runs.load_final(run, simulation)
         has_global_model = methods.info(cell.method).about.has_global_model
         rows += [{"cell": cell.id, **row} for row in accuracies(simulation, progress, has_global_model)]
-    runs.write_rows(out, COLUMNS, rows)
+    if processes.is_first:
+        runs.write_rows(out, COLUMNS, rows)

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from pflpipe.local import Schedule
 from pflpipe.privacy import Uploads
 from pflpipe.seeds import numpy_rng, seed_for
 from pflpipe.simulation import Simulation
+from pflpipe.states import States
 from pflpipe.task import Batches
 from pflpipe.trees import Tree
 
@@ -45,16 +47,16 @@ COLUMNS = (
 class Progress:
     """A run after ``round`` rounds: everything a resumed run needs, and the diary so far.
 
-    ``states`` holds every client's state stacked ``[M, ...]``; ``diverged_round`` is the first round in which a loss, an
-    upload, a state or the model was not finite (the run goes on: such uploads count as zero). ``releases`` counts calls of the
-    release, to be compared with what the plan accounts for. ``uploaded_bits`` counts what all clients sent: 32 bits for each
-    coordinate, and one for each place of a mask that is sent along.
+    ``diverged_round`` is the first round in which a loss, an upload, a state or the model was not finite (the run goes on: such
+    uploads count as zero). ``releases`` counts calls of the release, to be compared with what the plan accounts for.
+    ``uploaded_bits`` counts what all clients sent: 32 bits for each coordinate, and one for each place of a mask that is sent
+    along.
     """
 
     round: int
     params: Tree
     server: Tree
-    states: Tree
+    states: States
     rows: list[dict[str, float]] = field(default_factory=list)
     timing: list[dict[str, float]] = field(default_factory=list)
     diverged_round: int | None = None
@@ -62,15 +64,17 @@ class Progress:
     uploaded_bits: int = 0
 
 
-def start(simulation: Simulation) -> Progress:
-    """Return the state before the first round: fresh parameters from the cell's seed, and every client's initial state."""
+def start(simulation: Simulation, states: Path | None = None) -> Progress:
+    """Return the state before the first round: fresh parameters from the cell's seed, and every client's initial state.
+
+    ``states`` is the file for what clients keep (states.py).
+    """
     generator = torch.Generator().manual_seed(seed_for(simulation.seed, "init"))
     device = simulation.train.x.device
     params = {name: value.to(device) for name, value in simulation.network.init(generator, simulation.dtype).items()}
     task = simulation.task
-    state = simulation.method.init_client(params, task)
-    states = {name: value.expand(simulation.plan.clients, *value.shape).clone() for name, value in state.items()}
-    return Progress(0, params, simulation.method.init_server(params, task), states)
+    kept = States(simulation.method.init_client(params, task), simulation.plan.clients, states, simulation.processes)
+    return Progress(0, params, simulation.method.init_server(params, task), kept)
 
 
 def run(simulation: Simulation, progress: Progress, on_round: Callable[[Progress], None] = lambda progress: None) -> Progress:
@@ -92,15 +96,13 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
     # An empty cohort releases noise like any other: client 0 then computes for the shapes alone and is not present.
     clients = [int(i) for i in drawn.nonzero()[0]] or [0]
     present = torch.from_numpy(drawn[clients])
-    chosen = torch.tensor(clients, device=simulation.train.x.device)
-    states = {name: value[chosen] for name, value in progress.states.items()}
     work = [simulation.work(client, round) for client in clients]
 
     def hook(state: Tree, batches: Batches, others: Mapping[str, Schedule]) -> tuple[Tree, Tree, Tensor, Tree]:
         upload, new_state = method.local_update(progress.params, progress.server, state, batches, task)
         return upload.update, upload.side, upload.loss, new_state
 
-    update, side, loss, new_states = simulation.run_clients(hook, states, clients, work)
+    update, side, loss, new_states = simulation.run_clients(hook, progress.states, clients, work)
     trained = present & torch.tensor([len(simulation.split.train[client]) > 0 for client in clients])
     losses = loss.cpu()[trained]
     row = {"round": round + 1, "participants": int(present.sum()), "loss": losses.mean().item() if len(losses) else math.nan}
@@ -118,7 +120,7 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
         row |= _diary(released, present)
     if present.any():
         healthy = trees.is_finite(new_states)
-        progress.states = {name: value.index_copy(0, chosen, new_states[name]) for name, value in progress.states.items()}
+        progress.states = progress.states.replaced(clients, new_states)
     progress.round += 1
     progress.rows.append({name: row.get(name, math.nan) for name in COLUMNS})
     healthy &= bool(losses.isfinite().all()) and not row.get("nonfinite_uploads") and trees.is_finite(progress.params)

@@ -28,7 +28,9 @@ from pflpipe.federated import COLUMNS, Progress, run, start
 from pflpipe.files import atomic, canonical_json, read_json, write_json
 from pflpipe.partition import Split
 from pflpipe.privacy import Plan
+from pflpipe.processes import ALONE, Processes
 from pflpipe.simulation import Simulation
+from pflpipe.states import States
 
 TIMING_COLUMNS = ("round", "seconds", "images", "images_per_second")
 
@@ -42,15 +44,24 @@ class Inputs:
     data: Path
 
 
-def simulate(cell: Cell, inputs: Inputs, *, device: str, backend: str, dtype: torch.dtype = torch.float32) -> Simulation:
+def simulate(
+    cell: Cell,
+    inputs: Inputs,
+    *,
+    device: str,
+    backend: str,
+    dtype: torch.dtype = torch.float32,
+    processes: Processes = ALONE,
+) -> Simulation:
     """Read a cell's files and put its data on the device.
 
     Args:
         cell: what to run.
         inputs: its files.
-        device: ``cpu``, ``cuda`` or ``auto`` (a GPU when there is one).
+        device: ``cpu``, ``cuda``, ``cuda:<number>`` or ``auto`` (a GPU when there is one).
         backend: ``loop``, ``vmap`` or ``auto``.
         dtype: of parameters and examples.
+        processes: share the clients of every round.
 
     Raises:
         DataError: the partition or the plan is that of another cell.
@@ -94,6 +105,7 @@ def simulate(cell: Cell, inputs: Inputs, *, device: str, backend: str, dtype: to
         backend=choose_backend(backend, place.type, network.parameters),
         dtype=dtype,
         augment=transform,
+        processes=processes,
     )
 
 
@@ -106,23 +118,26 @@ def train(
     device: str,
     backend: str,
     checkpoint_seconds: float,
+    processes: Processes = ALONE,
 ) -> None:
-    """Train one cell and write ``rounds.csv``, ``timing.csv``, ``state.pt`` and ``run.json`` into ``out``.
+    """Train one cell and write ``rounds.csv``, ``timing.csv``, ``state.pt``, ``states.bin`` and ``run.json`` into ``out``.
 
     A run that was killed at any moment continues from its last checkpoint and ends with the same bits (CPU).
 
     Args:
         cell: what to train.
         inputs: its files.
-        out: folder of the four files.
-        checkpoints: folder for ``<cell id>.pt``, removed when the run is complete.
+        out: folder of the five files.
+        checkpoints: folder for ``<cell id>.pt`` and ``<cell id>.states``, removed when the run is complete.
         device: ``cpu``, ``cuda`` or ``auto``.
         backend: ``loop``, ``vmap`` or ``auto``.
         checkpoint_seconds: least time between checkpoints; 0 writes one after every round.
+        processes: share the clients of every round; the first one writes the files.
     """
-    simulation = simulate(cell, inputs, device=device, backend=backend)
-    checkpoint = Checkpoint(checkpoints / f"{cell.id}.pt", _fingerprint(cell, inputs, simulation), checkpoint_seconds)
-    progress = checkpoint.load(simulation) or start(simulation)
+    simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
+    fingerprint = _fingerprint(cell, inputs, simulation)
+    checkpoint = Checkpoint(checkpoints / f"{cell.id}.pt", checkpoints / f"{cell.id}.states", fingerprint, checkpoint_seconds)
+    progress = checkpoint.load(simulation) or start(simulation, checkpoint.states)
     report = Report(cell.id, simulation.plan.rounds)
 
     has_global_model, every = methods.info(cell.method).about.has_global_model, cell.training.evaluate_every
@@ -130,15 +145,20 @@ def train(
     def on_round(progress: Progress) -> None:
         if every and (progress.round % every == 0 or progress.round == simulation.plan.rounds):
             progress.rows[-1] |= accuracies.means(simulation, progress, has_global_model)
+        if not processes.is_first:
+            return
         report.show(progress)
         if progress.round < simulation.plan.rounds:
             checkpoint.save_when_due(progress)
 
     progress = run(simulation, progress, on_round)
+    if not processes.is_first:
+        return
     write_rows(out / "rounds.csv", COLUMNS, progress.rows)
     write_rows(out / "timing.csv", TIMING_COLUMNS, progress.timing)
+    states = progress.states.save(out / "states.bin")
     with atomic(out / "state.pt") as path:
-        torch.save({"params": progress.params, "server": progress.server, "states": progress.states}, path)
+        torch.save({"params": progress.params, "server": progress.server, "states": states}, path)
     participants = [row["participants"] for row in progress.rows]
     write_json(
         out / "run.json",
@@ -152,6 +172,7 @@ def train(
             "upload_bytes_per_round": progress.uploaded_bits / 8 / len(participants),
             "device": str(simulation.train.x.device),
             "backend": simulation.backend,
+            "processes": processes.size,
             "threads": torch.get_num_threads(),
             "versions": {"pflpipe": __version__, "torch": torch.__version__, "numpy": np.__version__},
         },
@@ -161,20 +182,25 @@ def train(
 
 def load_final(folder: Path, simulation: Simulation) -> Progress:
     """Return the progress after the last round of a finished run."""
-    state = torch.load(folder / "state.pt", map_location=simulation.train.x.device, weights_only=True)
-    return Progress(round=simulation.plan.rounds, **state)
+    saved = torch.load(folder / "state.pt", map_location=simulation.train.x.device, weights_only=True)
+    return Progress(**saved | {"round": simulation.plan.rounds, "states": States.load(saved["states"], folder / "states.bin")})
 
 
 @dataclass
 class Checkpoint:
-    """A run's latest resumable state: one file, replaced atomically, written at most every ``seconds``."""
+    """A run's latest resumable state, replaced atomically, written at most every ``seconds``.
+
+    What clients keep stays in the file ``states`` in which the run has it; ``path`` notes which row is whose.
+    """
 
     path: Path
+    states: Path
     fingerprint: str
     seconds: float
 
     def __post_init__(self) -> None:
         self._saved = time.monotonic()
+        self._noted: States | None = None
 
     def load(self, simulation: Simulation) -> Progress | None:
         """Return the saved progress, or None when there is none that belongs to this very run."""
@@ -182,14 +208,20 @@ class Checkpoint:
             return None
         try:
             saved = torch.load(self.path, map_location=simulation.train.x.device, weights_only=True)
-        except Exception as error:
-            print(f"checkpoint {self.path} cannot be read ({type(error).__name__}); starting from round 1", file=sys.stderr)
-            return None
-        if saved["fingerprint"] != self.fingerprint:
-            print(f"checkpoint {self.path} belongs to other inputs or another program; starting from round 1", file=sys.stderr)
-            return None
-        print(f"resuming after round {saved['progress']['round']}", file=sys.stderr)
-        return Progress(**saved["progress"])
+            if saved["fingerprint"] != self.fingerprint:
+                raise DataError("it belongs to other inputs or another program")
+            self._noted = States.restored(saved["progress"]["states"], self.states, simulation.processes)
+            found, told = Progress(**saved["progress"] | {"states": self._noted}), ""
+        except DataError as error:
+            found, told = None, str(error)
+        except Exception as error:  # whatever a file may hold that was cut off
+            found, told = None, f"it cannot be read ({type(error).__name__})"
+        if simulation.processes.is_first:
+            ending = (
+                f"resuming after round {found.round}" if found else f"checkpoint {self.path}: {told}; starting from round 1"
+            )
+            print(ending, file=sys.stderr)
+        return found
 
     def save_when_due(self, progress: Progress) -> None:
         """Write the checkpoint when enough time has passed; a full disk costs the checkpoint, not the run."""
@@ -197,24 +229,25 @@ class Checkpoint:
             return
         try:
             with atomic(self.path) as path:
-                torch.save({"fingerprint": self.fingerprint, "progress": vars(progress)}, path)
+                content = vars(progress) | {"states": progress.states.notes()}
+                torch.save({"fingerprint": self.fingerprint, "progress": content}, path)
+            self._noted = progress.states  # so that its rows are not written over
         except (OSError, RuntimeError) as error:
             print(f"warning: no checkpoint after round {progress.round}: {error}", file=sys.stderr)
         self._saved = time.monotonic()
 
     def remove(self) -> None:
         """Remove the checkpoint, and what a kill in the middle of writing one left beside it."""
-        for path in (self.path, *self.path.parent.glob(f".{self.path.stem}.*{self.path.suffix}")):
+        for path in (self.path, self.states, *self.path.parent.glob(f".{self.path.stem}.*{self.path.suffix}")):
             path.unlink(missing_ok=True)
 
 
 def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation) -> str:
     """Digest of everything that decides the bits of a run."""
     digest = hashlib.sha256(canonical_json(cell.to_dict()).encode())
-    device, threads = simulation.train.x.device, torch.get_num_threads()
-    digest.update(
-        f"{asdict(simulation.plan)} {simulation.backend} {device} {threads} {torch.__version__} {np.__version__}".encode()
-    )
+    device, threads = simulation.train.x.device.type, torch.get_num_threads()
+    machine = f"{device} {simulation.processes.size} {threads} {torch.__version__} {np.__version__}"
+    digest.update(f"{asdict(simulation.plan)} {simulation.backend} {machine}".encode())
     digest.update(inputs.partition.read_bytes())
     for values in (simulation.train.x, simulation.train.y):
         digest.update(values.cpu().contiguous().numpy().tobytes())

@@ -17,7 +17,9 @@ from pflpipe.methods import Method
 from pflpipe.models import Network
 from pflpipe.partition import Split
 from pflpipe.privacy import Plan
+from pflpipe.processes import ALONE, Processes
 from pflpipe.seeds import numpy_rng
+from pflpipe.states import States
 from pflpipe.task import Batches, Task, Transform
 from pflpipe.trees import Tree
 
@@ -31,6 +33,7 @@ SEEN_BY_METHODS = ("train", "head", "all")
 class Simulation:
     """One cell, made concrete: the method, the network, the plan and the clients' data on a device.
 
+    ``processes`` share the clients of every round.
     ``release`` is privacy.release; an attack wraps it to see what the world sees (attacks/).
     """
 
@@ -46,6 +49,7 @@ class Simulation:
     backend: Backend
     dtype: torch.dtype = torch.float32
     augment: Transform | None = None
+    processes: Processes = ALONE
     release: Callable[..., privacy.Released] = privacy.release
 
     @property
@@ -73,12 +77,13 @@ class Simulation:
     def run_clients(
         self,
         hook: Callable[[Tree, Batches, Mapping[str, Schedule]], Any],
-        states: Tree,
+        states: States | None,
         clients: Sequence[int],
         work: Sequence[Mapping[str, Rows]],
     ) -> Any:
-        """Run ``hook(state, batches, others)`` for clients whose schedules are ``work``, and stack the results.
+        """Run ``hook(state, batches, others)`` for clients whose schedules are ``work``, and stack the results ``[K, ...]``.
 
+        ``states`` are those of all clients, of which only the wanted ones are read; ``None`` gives each an empty state.
         ``others`` holds the schedules that a method must not see (a client's own test and validation).
         """
         # The head phase's rows count features that do not exist yet, so it is given no data at all.
@@ -91,7 +96,10 @@ class Simulation:
             others = {name: schedule for name, schedule in schedules.items() if name not in SEEN_BY_METHODS}
             return hook(state, Batches(n, *[schedules[name] for name in SEEN_BY_METHODS]), others)
 
-        return for_each_client(one, states, work, sizes, sources, self.backend, self.network.parameters)
+        def states_of(places: Sequence[int]) -> Tree:
+            return {} if states is None else states.of([clients[place] for place in places])
+
+        return for_each_client(one, states_of, work, sizes, sources, self.backend, self.network.parameters, self.processes)
 
     def absorb(self, states: Tree, messages: Tree) -> Tree:
         """Show clients their own noised messages, both stacked ``[M, ...]``, and return their new states."""

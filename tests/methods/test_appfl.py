@@ -10,7 +10,7 @@ import numpy_mlp
 from pflpipe import cells, federated, methods, models
 from pflpipe.errors import ConfigError
 from pflpipe.methods import appfl as module
-from simulations import assert_equal, personal_models, plan, simulation, spied
+from simulations import assert_equal, personal_models, plan, simulation, spied, with_states
 
 PAPER = module.ABOUT.paper_departures
 BACKENDS = ["loop", "vmap"]
@@ -86,7 +86,7 @@ def test_personal_layers_are_never_sent_and_always_kept(layers, shared, departur
     world = simulation("appfl", {"personal_layers": layers}, departures=departures, lr=0.0)
     begun = federated.start(world)
     assert set(begun.states) == set(begun.params) - set(shared)
-    begun.states = {name: value + 100.0 for name, value in begun.states.items()}
+    with_states(begun, lambda _, value: value + 100.0)
     sent = spied(world, begun)[1][0][0]
     assert set(sent.update) == set(shared)
     assert sent.side == {}

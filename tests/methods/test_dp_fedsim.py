@@ -7,7 +7,17 @@ import torch
 import numpy_mlp
 from pflpipe import federated
 from pflpipe.methods import dp_fedsim as module
-from simulations import assert_equal, next_states, open_plan, params_after, personal_models, plan, simulation, spied
+from simulations import (
+    assert_equal,
+    next_states,
+    open_plan,
+    params_after,
+    personal_models,
+    plan,
+    simulation,
+    spied,
+    with_states,
+)
 
 PAPER = module.ABOUT.paper_departures
 BACKENDS = ["loop", "vmap"]
@@ -68,8 +78,8 @@ def test_golden_round(backend, published, similarity, fisher_norm):
     )
     rng = np.random.default_rng(5)
     begun = federated.start(world)
-    for name, value in begun.states.items():  # local models that differ from the global one, as in later rounds
-        begun.states[name] = value + torch.from_numpy(rng.normal(size=value.shape) * 0.3)
+    # Local models that differ from the global one, as in later rounds.
+    with_states(begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape) * 0.3))
     for name, value in begun.server.items():  # and a last released update
         begun.server[name] = value + torch.from_numpy(rng.normal(size=value.shape))
     w_global = {name: value.numpy() for name, value in begun.params.items()}

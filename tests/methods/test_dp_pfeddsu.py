@@ -9,7 +9,7 @@ import torch
 
 import numpy_mlp
 from pflpipe import cells, federated, models, privacy, trees
-from simulations import plan, simulation
+from simulations import plan, simulation, with_states
 
 BACKENDS = ["loop", "vmap"]
 PROFILES = [(), ("noise_on_support",)]
@@ -90,8 +90,7 @@ def test_golden_round(backend, departures, ste):
     begun = federated.start(world)
     w_global = {name: value.numpy() for name, value in begun.params.items()}
     rng = np.random.default_rng(3)
-    for name, value in begun.states.items():
-        begun.states[name] = value + torch.from_numpy(rng.normal(size=value.shape))
+    with_states(begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape)))
     clients, expected, heads, moved = range(world.plan.clients), dict(w_global), [], 0
     for client in clients:
         head = {name: value[client].numpy() for name, value in begun.states.items()}

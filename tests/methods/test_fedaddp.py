@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pflpipe import cells, federated, methods, trees
-from simulations import assert_equal, next_states, params_after, personal_models, plan, simulation, spied
+from simulations import assert_equal, next_states, params_after, personal_models, plan, simulation, spied, with_states
 
 TAU, LAMBDA_1, LAMBDA_2, BETA, R_MIN, LR, CLIP = 0.3, 0.2, 0.4, 0.3, 0.02, 0.1, 2.0
 HYPERPARAMETERS = {"tau": TAU, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2, "beta": BETA, "r_min": R_MIN}
@@ -62,8 +62,8 @@ def test_golden_round(backend, departures):
     )
     rng = np.random.default_rng(5)
     begun = federated.start(world)
-    for name, value in begun.states.items():  # local models that differ from the global one, as in later rounds
-        begun.states[name] = value + torch.from_numpy(rng.normal(size=value.shape) * 0.3).abs()
+    # Local models that differ from the global one, as in later rounds.
+    with_states(begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape) * 0.3).abs())
     w_global = {name: value.numpy() for name, value in begun.params.items()}
     sizes = np.array([len(rows) for rows in world.split.train])
     expected = {name: value.copy() for name, value in w_global.items()}
@@ -168,7 +168,7 @@ def test_both_pulls_have_a_gradient_and_the_second_aims_at_the_previous_bound():
         plain = {"beta": 0.0, "lambda_1": 0.0, "lambda_2": 0.0}
         world = simulation("fedaddp", plain | hyperparameters, plan=plan(noise_multiplier=0.0, rounds=1))
         begun = federated.start(world)
-        begun.states["clip_total"] += total
+        with_states(begun, lambda name, value: value + total if name == "clip_total" else value)
         before = begun.params
         done = federated.run(world, begun)
         return sum(trees.norm({k: done.states[f"local.{k}"][i] - v for k, v in before.items()}).item() for i in range(4))

@@ -6,7 +6,7 @@ import torch
 
 from pflpipe import cells, federated, trees
 from pflpipe.methods import feddpa as module
-from simulations import plan, simulation
+from simulations import plan, simulation, with_states
 
 TAU, LAMBDA_1, LAMBDA_2, LR, CLIP = 0.3, 0.2, 0.4, 0.1, 0.05
 LINEAR = cells.Model("mlp", ())
@@ -79,8 +79,8 @@ def test_golden_round(official, backend, schedule):
     )
     rng = np.random.default_rng(5)
     begun = federated.start(world)
-    for name, value in begun.states.items():  # local models that differ from the global one, as in later rounds
-        begun.states[name] = value + torch.from_numpy(rng.normal(size=value.shape) * 0.3)
+    # Local models that differ from the global one, as in later rounds.
+    with_states(begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape) * 0.3))
     w_global = {name: value.numpy() for name, value in begun.params.items()}
     sizes = np.array([len(rows) for rows in world.split.train])
     weights = sizes / sizes.sum() if official else np.full(4, 0.25)

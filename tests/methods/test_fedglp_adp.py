@@ -9,7 +9,7 @@ import torch
 from pflpipe import cells, federated, methods, privacy, trees
 from pflpipe.methods import Method, Upload
 from pflpipe.methods import fedglp_adp as module
-from simulations import assert_equal, next_states, params_after, personal_models, plan, simulation, spied
+from simulations import assert_equal, next_states, params_after, personal_models, plan, simulation, spied, with_states
 
 BETA, GAMMA, LAMBDA_1, LAMBDA_2, LR, CLIP = 0.5, 0.7, 0.3, 0.4, 0.3, 0.15
 BACKENDS = ["loop", "vmap"]
@@ -295,9 +295,7 @@ def test_in_the_paper_a_client_without_examples_keeps_its_mask_and_clip_weights(
 def test_a_layer_without_shared_coordinates_is_no_division_by_zero():
     world = simulation("fedglp_adp", {"trend": "rms"}, plan=plan(rounds=1), departures=PAPER)
     begun = federated.start(world)
-    for name, value in begun.states.items():
-        if name.startswith("mask.head"):
-            begun.states[name] = torch.ones_like(value)
+    with_states(begun, lambda name, value: torch.ones_like(value) if name.startswith("mask.head") else value)
     done = federated.run(world, begun)
     assert done.diverged_round is None
     assert done.states["norms"][:, 1].tolist() == [0] * 4

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from pflpipe import federated
-from simulations import personal_models, plan, simulation, spied
+from simulations import personal_models, plan, simulation, spied, with_states
 
 HEAD = {"head_epochs": 2, "head_lr": 0.3, "head_momentum": 0.5, "head_weight_decay": 0.1}
 LR, CLIP = 0.2, 0.2
@@ -48,8 +48,7 @@ def numpy_client(x, y, begin, own, head_steps, steps):
 def with_own_heads(begun):
     """Give the clients heads as in later rounds."""
     rng = np.random.default_rng(3)
-    begun.states = {name: value + torch.from_numpy(rng.normal(size=value.shape)) for name, value in begun.states.items()}
-    return begun
+    return with_states(begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape)))
 
 
 def own_steps(rows):

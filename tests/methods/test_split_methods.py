@@ -10,7 +10,7 @@ from pflpipe import cells, federated, methods
 from pflpipe.errors import ConfigError
 from pflpipe.models import Network
 from pflpipe.task import Task
-from simulations import CLASSES, assert_equal, params_after, personal_models, plan, simulation
+from simulations import CLASSES, assert_equal, params_after, personal_models, plan, simulation, with_states
 
 BACKENDS = ["loop", "vmap"]
 HEAD, BODY = ("head.weight", "head.bias"), ("fc1.weight", "fc1.bias", "norm1.weight", "norm1.bias")
@@ -60,7 +60,7 @@ def test_an_upload_is_a_change_and_holds_no_private_value(name):
     """Without learning every upload is zero, however far the private values are from the server's."""
     world = normalised(simulation(name, lr=0.0))
     begun = federated.start(world)
-    begun.states = {key: value + 100.0 for key, value in begun.states.items()}
+    with_states(begun, lambda _, value: value + 100.0)
     update, _, _ = uploads_of(world, begun)
     assert all(value.abs().max() == 0 for value in update.values())
 

@@ -7,6 +7,7 @@ rule evaluate:
         search=lambda wc: [f"{RESULTS}/searches/{wc.study}.json"] * waits(wc),
         runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),
         states=lambda wc: each(f"{RUN}/state.pt", cells_of(wc)),
+        kept=lambda wc: each(f"{RUN}/states.bin", cells_of(wc)),
         plans=lambda wc: each(PLAN, cells_of(wc)),
         partitions=lambda wc: each(PARTITION, cells_of(wc)),
         data=lambda wc: each(DATASET, cells_of(wc)),
@@ -20,11 +21,13 @@ rule evaluate:
         study=r"\w+(/search)?",
     conda:
         "../../envs/pflpipe.yaml"
-    threads: 1
+    threads: SETTINGS.processes
     resources:
-        mem_mb=lambda wc, input, attempt: attempt * max(2000, int(20 * input.size_mb)),
+        mem_mb=lambda wc, input, attempt: attempt
+        * SETTINGS.processes
+        * max(2000, int(20e-6 * sum(map(os.path.getsize, input.data)))),
         runtime=lambda wc, attempt: attempt * 120,
-        gpu=int(SETTINGS.device.startswith("cuda")),
+        gpu=int(SETTINGS.device.startswith("cuda")) * SETTINGS.processes,
         device=SETTINGS.device,
         backend=SETTINGS.backend,
     params:
@@ -35,4 +38,4 @@ rule evaluate:
         "Testing {wildcards.method} of {wildcards.study}"
     shell:
         "python {input.script} --cells {params.cells:q} --data {params.data:q} --results {params.results:q} --out {output:q}"
-        " --device {resources.device} --backend {resources.backend} > {log} 2>&1"
+        " --device {resources.device} --backend {resources.backend} --processes {threads} > {log} 2>&1"

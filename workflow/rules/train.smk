@@ -7,6 +7,7 @@ rule train:
         rounds=f"{RUN}/rounds.csv",
         timing=f"{RUN}/timing.csv",
         state=f"{RUN}/state.pt",
+        states=f"{RUN}/states.bin",
         run=f"{RUN}/run.json",
     log:
         "logs/train/{cell}.log",
@@ -14,14 +15,15 @@ rule train:
         f"{RESULTS}/benchmarks/train/{{cell}}.tsv"
     conda:
         "../../envs/pflpipe.yaml"
-    threads: 1
+    threads: SETTINGS.processes
     # How a run is computed is a resource and not a parameter: changing it repeats nothing that is done.
     resources:
         # Of the data alone: `input.size_mb` looks at every file, in an event loop of its own for every run.
         mem_mb=lambda wc, input, attempt: attempt
+        * SETTINGS.processes
         * max(2000, int(20e-6 * os.path.getsize(input.data))),
         runtime=lambda wc, attempt: attempt * 240,
-        gpu=int(SETTINGS.device.startswith("cuda")),
+        gpu=int(SETTINGS.device.startswith("cuda")) * SETTINGS.processes,
         device=SETTINGS.device,
         backend=SETTINGS.backend,
         checkpoint_seconds=str(SETTINGS.checkpoint_seconds),
@@ -37,4 +39,4 @@ rule train:
         "python {input.script} --cell {params.cell:q} --plan {input.plan:q} --partition {input.partition:q}"
         " --data {input.data:q} --out {params.out:q} --checkpoints {params.checkpoints:q}"
         " --checkpoint-seconds {resources.checkpoint_seconds} --device {resources.device} --backend {resources.backend}"
-        " > {log} 2>&1"
+        " --processes {threads} > {log} 2>&1"

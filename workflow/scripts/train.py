@@ -1,4 +1,4 @@
-"""Train one cell: results/runs/<cell>/{rounds.csv,timing.csv,state.pt,run.json}."""
+"""Train one cell: results/runs/<cell>/{rounds.csv,timing.csv,state.pt,states.bin,run.json}."""
 
 import argparse
 import json
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pflpipe.cells import Cell
 from pflpipe.cli import run_script
+from pflpipe.processes import joined, spread
 from pflpipe.runs import Inputs, train
 
 
@@ -15,23 +16,27 @@ def main() -> None:
     parser.add_argument("--plan", type=Path, required=True, help="results/plans/<id>.json")
     parser.add_argument("--partition", type=Path, required=True, help="results/partitions/<id>.npz")
     parser.add_argument("--data", type=Path, required=True, help="data/<dataset>.npz")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the four files")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the five files")
     parser.add_argument(
         "--checkpoints", type=Path, default=Path("results/checkpoints"), help="a killed run continues from here"
     )
     parser.add_argument("--checkpoint-seconds", type=float, default=60.0, help="least time between two checkpoints")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index>")
     parser.add_argument("--backend", default="auto", choices=("auto", "loop", "vmap"), help="how clients are computed")
+    parser.add_argument("--processes", type=int, default=1, help="that share the clients: one for each core or GPU")
     args = parser.parse_args()
-    train(
-        Cell.from_dict(json.loads(args.cell)),
-        Inputs(args.plan, args.partition, args.data),
-        args.out,
-        args.checkpoints,
-        device=args.device,
-        backend=args.backend,
-        checkpoint_seconds=args.checkpoint_seconds,
-    )
+    spread(args.processes)
+    with joined(args.device) as (processes, device):
+        train(
+            Cell.from_dict(json.loads(args.cell)),
+            Inputs(args.plan, args.partition, args.data),
+            args.out,
+            args.checkpoints,
+            device=device,
+            backend=args.backend,
+            checkpoint_seconds=args.checkpoint_seconds,
+            processes=processes,
+        )
 
 
 run_script(main)

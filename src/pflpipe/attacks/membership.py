@@ -170,7 +170,8 @@ def _watch(simulation: Simulation, member: np.ndarray) -> tuple[np.ndarray, fede
             return upload.update, upload.side, new
 
         work = [adversary.work(client, progress.round) for client in clients]
-        update, side, states = adversary.run_clients(hook, states, clients, work)
+        update, side, new = adversary.run_clients(hook, states, clients, work)
+        states = states.replaced(clients, new)
         scale = method.scale(params, server, task)
         alone = _released_alone(simulation, privacy.Uploads(update, side), scale)
         federated.one_round(run, progress)
