@@ -7,8 +7,10 @@ same. So a run has the same numbers whatever the number of processes, up to the 
 
 from __future__ import annotations
 
+import ctypes
 import heapq
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -86,6 +88,8 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
     if size == 1:
         yield ALONE, device
         return
+    if sys.platform == "linux":  # torchrun that is killed leaves its processes behind, which would go on writing
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     place = f"cuda:{os.environ['LOCAL_RANK']}" if gpu else "cpu"
     if gpu:
