@@ -75,15 +75,19 @@ ALONE = Processes()
 
 
 @contextmanager
-def joined(device: str) -> Iterator[tuple[Processes, str]]:
-    """Join the other processes that torchrun started, if it did, and leave them at the end.
+def joined(device: str, count: int = 1) -> Iterator[tuple[Processes, str]]:
+    """Join the other processes of this run and leave them at the end.
 
     Args:
         device: ``cpu``, ``cuda`` or ``auto`` (a GPU when there is one).
+        count: a program that is alone is started again by torchrun as so many processes.
 
     Yields:
         this process and its own device: process i of a machine takes GPU i.
     """
+    if count > 1 and "WORLD_SIZE" not in os.environ:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+        os.execv(sys.executable, [*torchrun, *sys.argv])
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE, device
@@ -99,10 +103,3 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
         yield Processes(dist.get_rank(), size), place
     finally:
         dist.destroy_process_group()
-
-
-def spread(count: int) -> None:
-    """Start this program again as ``count`` processes, unless it is alone or one of them already; does not return then."""
-    if count > 1 and "WORLD_SIZE" not in os.environ:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-        os.execv(sys.executable, [*torchrun, *sys.argv])

@@ -7,7 +7,7 @@ from pflpipe.cells import Cell
 from pflpipe.cli import run_script
 from pflpipe.evaluate import evaluate_cells
 from pflpipe.files import read_json
-from pflpipe.processes import joined, spread
+from pflpipe.processes import joined
 from pflpipe.runs import Inputs
 
 
@@ -21,7 +21,6 @@ def main() -> None:
     parser.add_argument("--backend", default="auto", choices=("auto", "loop", "vmap"), help="how clients are computed")
     parser.add_argument("--processes", type=int, default=1, help="that share the clients: one for each core or GPU")
     args = parser.parse_args()
-    spread(args.processes)
     places = []
     for run in (args.results / "runs" / name for name in args.cells):
         cell = Cell.from_dict(read_json(run / "run.json")["cell"])
@@ -30,7 +29,7 @@ def main() -> None:
             args.results / "partitions" / f"{cell.partition_id}.npz",
         )
         places.append((cell, Inputs(plan, partition, args.data / f"{cell.dataset}.npz"), run))
-    with joined(args.device) as (processes, device):
+    with joined(args.device, args.processes) as (processes, device):
         evaluate_cells(places, args.out, device=device, backend=args.backend, processes=processes)
 
 

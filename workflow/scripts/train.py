@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pflpipe.cells import Cell
 from pflpipe.cli import run_script
-from pflpipe.processes import joined, spread
+from pflpipe.processes import joined
 from pflpipe.runs import Inputs, train
 
 
@@ -17,16 +17,13 @@ def main() -> None:
     parser.add_argument("--partition", type=Path, required=True, help="results/partitions/<id>.npz")
     parser.add_argument("--data", type=Path, required=True, help="data/<dataset>.npz")
     parser.add_argument("--out", type=Path, required=True, help="folder for the five files")
-    parser.add_argument(
-        "--checkpoints", type=Path, default=Path("results/checkpoints"), help="a killed run continues from here"
-    )
+    parser.add_argument("--checkpoints", type=Path, default=Path("results/checkpoints"), help="a killed run goes on here")
     parser.add_argument("--checkpoint-seconds", type=float, default=60.0, help="least time between two checkpoints")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index>")
     parser.add_argument("--backend", default="auto", choices=("auto", "loop", "vmap"), help="how clients are computed")
     parser.add_argument("--processes", type=int, default=1, help="that share the clients: one for each core or GPU")
     args = parser.parse_args()
-    spread(args.processes)
-    with joined(args.device) as (processes, device):
+    with joined(args.device, args.processes) as (processes, device):
         train(
             Cell.from_dict(json.loads(args.cell)),
             Inputs(args.plan, args.partition, args.data),
