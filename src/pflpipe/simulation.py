@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from pflpipe import cells, privacy
 from pflpipe.clients import Backend, Examples, Rows, for_each_client, minimizer
-from pflpipe.local import Schedule, Solver
+from pflpipe.gradients import saved_bytes
+from pflpipe.local import Batch, Schedule, Solver
 from pflpipe.methods import Method
 from pflpipe.models import Network
 from pflpipe.partition import Split
@@ -56,6 +59,24 @@ class Simulation:
         minimize = minimizer(self.backend)
         return Task(self.network, self.plan, solver, training.local_epochs, self.departures, minimize, self.augment)
 
+    @cached_property
+    def example_bytes(self) -> int:
+        """Bytes that autograd keeps between the passes for one more example of a client, as measured for two under vmap."""
+        params, x = self.network.init(torch.Generator(), self.dtype), self.train.x
+        points = [value.to(x.device).expand(2, *value.shape).clone() for value in params.values()]
+
+        def loss(x: Tensor, y: Tensor, *values: Tensor) -> Tensor:
+            return self.task.loss(dict(zip(params, values, strict=True)), Batch(x, y))
+
+        def losses(*tensors: Tensor) -> tuple[Tensor]:
+            return (vmap(loss)(*tensors[-2:], *tensors[:-2]),)
+
+        few, more = (
+            saved_bytes(losses, points, x.new_zeros(2, count, *x.shape[1:]), self.train.y.new_zeros(2, count))
+            for count in (1, 3)
+        )
+        return (more - few) // 4
+
     def work(self, client: int, round: int) -> dict[str, Rows]:
         """Return one client's schedules of one round, drawn from the stream named by round and client.
 
@@ -91,7 +112,8 @@ class Simulation:
             others = {name: schedule for name, schedule in schedules.items() if name not in SEEN_BY_METHODS}
             return hook(state, Batches(n, *[schedules[name] for name in SEEN_BY_METHODS]), others)
 
-        return for_each_client(one, states, work, sizes, sources, self.backend, self.network.parameters)
+        size = self.network.parameters
+        return for_each_client(one, states, work, sizes, sources, self.backend, size, lambda: self.example_bytes)
 
     def absorb(self, states: Tree, messages: Tree) -> Tree:
         """Show clients their own noised messages, both stacked ``[M, ...]``, and return their new states."""
