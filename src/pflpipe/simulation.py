@@ -57,7 +57,16 @@ class Simulation:
         training = self.training
         solver = Solver(training.optimizer, training.lr, training.momentum, training.weight_decay)
         minimize = minimizer(self.backend)
-        return Task(self.network, self.plan, solver, training.local_epochs, self.departures, minimize, self.augment)
+        return Task(
+            self.network,
+            self.plan,
+            solver,
+            training.local_epochs,
+            self.departures,
+            minimize,
+            self.augment,
+            training.precision,
+        )
 
     @cached_property
     def example_bytes(self) -> int:
