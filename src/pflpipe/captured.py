@@ -13,8 +13,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-# Calls that run before the recording: in them libraries choose their algorithms and take their working memory.
-WARM_UP = 3
+# Calls that run before the recording. In the first, libraries choose their algorithms and take their working memory, and an
+# optimizer begins; the second is like all others.
+WARM_UP = 2
 # So many calls make up for the recording, which takes about as long as two calls without it.
 CALLS_TO_PAY = 16
 
