@@ -119,6 +119,13 @@ def test_groups_on_a_gpu_follow_its_memory_and_the_widest_batch(monkeypatch):
     assert asked == [device, (1000, 3, 4 * 50, 32 * 7)]
 
 
+def test_memory_that_torch_holds_and_does_not_use_is_free(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert clients._free_bytes(torch.device("cuda:1")) == 130
+
+
 def test_an_example_is_measured_by_what_autograd_keeps_of_it():
     world = simulation("dp_fedavg", shape=(500,))
     # The example and the output of ReLU, the hidden layer of 4; the logits' softmax and the label's place.

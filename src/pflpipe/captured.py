@@ -16,7 +16,7 @@ from torch import Tensor
 # Calls that run before the recording. In the first, libraries choose their algorithms and take their working memory, and an
 # optimizer begins; the second is like all others.
 WARM_UP = 2
-# So many calls make up for the recording, which takes about as long as two calls without it.
+# So many calls make up for the recording (an estimate, that it takes about as long as two calls without it).
 CALLS_TO_PAY = 16
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]

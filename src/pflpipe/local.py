@@ -96,7 +96,11 @@ class Solver:
 
 @dataclass(frozen=True)
 class Objective:
-    """What one optimizer minimises: ``loss(params, batch) -> scalar``, moving only the coordinates in ``mask`` (0 / 1)."""
+    """What one optimizer minimises: ``loss(params, batch) -> scalar``, moving only the coordinates in ``mask`` (0 / 1).
+
+    The loss is a function of its arguments and of tensors that do not change: on a GPU its Python runs once for many steps,
+    under vmap once for many clients.
+    """
 
     loss: Callable[[Tree, Batch], Tensor]
     mask: Tree | None = None
