@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from pflpipe import augment, captured, clients, federated, local, methods, trees
+from pflpipe import augment, captured, cells, clients, federated, local, methods, trees
 from pflpipe.captured import Graphs, Replayed
 from pflpipe.clients import Rows
 from pflpipe.local import Objective, Schedule
@@ -189,6 +189,17 @@ def test_every_replayed_step_has_dropout_and_transforms_of_its_own_key(recorder)
     assert_same(plain, replayed)
     without = local.minimize_loop(params, schedule, [Objective(task.loss)], SOLVERS[3])
     assert not torch.equal(without[1], replayed[1]), "the keys have an effect"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("model", ["cnn_cifar", "resnet20"])
+def test_networks_of_pictures_are_replayed_in_any_precision(model, precision, recorder):
+    network = cells.Model(model)
+    world = simulation("dp_fedavg", shape=(32, 32, 3), model=network, dtype=torch.float32, precision=precision, sizes=(12, 3))
+    params = federated.start(world).params
+    schedule = world.train.schedule(world.work(0, 0)["train"])
+    assert_same(*both(recorder, params, schedule, [Objective(world.task.loss)], SPECIAL[0]))
+    assert recorder.replays == 5
 
 
 @pytest.mark.parametrize("method", methods.NAMES)
