@@ -286,6 +286,7 @@ CASES: dict[str, Case] = {
     ),
     "unknown transform": Case(put("training.augment", ["crp"]), (IN_STUDY, "training.augment[0]", "did you mean 'crop'?")),
     "transform twice": Case(put("training.augment", ["crop", "crop"]), (IN_STUDY, "training.augment", "given twice")),
+    "unknown precision": Case(put("training.precision", "tf23"), (IN_STUDY, "training.precision", "did you mean 'tf32'?")),
     "transforms of features": Case(
         both(own_data(train_images=np.zeros((60, 5), np.float32)), put("training.augment", ["crop", "flip"])),
         (IN_STUDY, "training.augment", "got 'crop, flip for examples of shape (5,)'", "expected pictures", "remove it"),

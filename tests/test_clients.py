@@ -78,7 +78,7 @@ def test_groups_hold_no_more_than_their_floats(monkeypatch):
     assert groups == [3, 1]
 
 
-def test_a_few_large_clients_do_not_pad_many_small_ones():
+def test_a_few_large_clients_do_not_pad_many_small_ones(monkeypatch):
     sizes = (3, *[5] * 100, 400, 4, 300)
     work = [{"train": Rows.epochs(np.arange(size), 2, 4)} for size in sizes]
     large, small = clients._groups(work, 2_000, torch.device("cpu"))
@@ -87,7 +87,77 @@ def test_a_few_large_clients_do_not_pad_many_small_ones():
     assert len(large) < 5
     assert len(clients._groups(work, 2, torch.device("cpu"))) == 1, "a tiny network wastes less than a further group costs"
     assert len(clients._groups(work[:101], 2_000, torch.device("cpu"))) == 1, "there is nothing to gain"
+    monkeypatch.setattr(clients, "_free_bytes", lambda device: 2**30)
     assert len(clients._groups(work, 2_000, torch.device("cuda"))) == 1, "measured on a CPU, so kept to it"
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("free", "clients_", "parameters", "kept", "expected"),
+    [
+        (10 * GIB, 1, 0.1 * GIB, 0, 6),  # (8 - 0.6) / 1.2
+        (10 * GIB, 10, 0.1 * GIB, 0, 1),  # the results of all leave 2 of 8
+        (10 * GIB, 1, 0.1 * GIB, 0.4 * GIB, 3),  # (8 - 0.6) / (1.2 + 0.8)
+        (10 * GIB, 100, 0.1 * GIB, 0, 1),  # never nobody
+    ],
+)
+def test_a_group_on_a_gpu_fits_its_free_memory(free, clients_, parameters, kept, expected, monkeypatch):
+    for name, value in {"PLANNED": 0.8, "HELD": 12, "RESULTS": 6, "PASSES": 2}.items():
+        monkeypatch.setattr(clients, name, value)
+    assert clients._largest(free, clients_, int(parameters), int(kept)) == expected
+
+
+def test_groups_on_a_gpu_follow_its_memory_and_the_widest_batch(monkeypatch):
+    work = [{"train": Rows.epochs(np.arange(size), 1, 4), "all": Rows.epochs(np.arange(size), 1, 32)} for size in (40, 9, 7)]
+    asked = []
+    monkeypatch.setattr(clients, "_free_bytes", lambda device: asked.append(device) or 1000)
+    monkeypatch.setattr(clients, "_largest", lambda *numbers: asked.append(numbers) or 2)
+    device = torch.device("cuda:1")
+    assert clients._groups(work, 50, device, lambda: 7) == [[0, 1], [2]]
+    assert asked == [device, (1000, 3, 4 * 50, 32 * 7)]
+
+
+def test_memory_that_torch_holds_and_does_not_use_is_free(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert clients._free_bytes(torch.device("cuda:1")) == 130
+
+
+def test_an_example_is_measured_by_what_autograd_keeps_of_it():
+    world = simulation("dp_fedavg", shape=(500,))
+    # The example and the output of ReLU, the hidden layer of 4; the logits' softmax and the label's place.
+    assert 8 * (500 + 4) <= world.example_bytes <= 8 * (500 + 4) + 200
+    narrow = simulation("dp_fedavg", shape=(500,), dtype=torch.float32)
+    assert narrow.example_bytes < 0.6 * world.example_bytes
+
+
+def test_a_group_too_large_for_the_memory_is_run_in_halves(monkeypatch):
+    whole, scores = finish("feddpa", {}, "vmap")
+    original, tried = clients._vmapped, []
+
+    def small(hook, states, work, *rest):
+        tried.append(len(work))
+        if len(work) > 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return original(hook, states, work, *rest)
+
+    monkeypatch.setattr(clients, "_vmapped", small)
+    halved, halved_scores = finish("feddpa", {}, "vmap")
+    assert tried[:6] == [4, 2, 1, 1, 1, 1], "the groups behind one that is too large are halved with it"
+    assert_same(whole, halved)
+    np.testing.assert_equal(scores, halved_scores)
+
+
+def test_a_client_too_large_for_the_memory_is_an_error(monkeypatch):
+    def full(*_):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(clients, "_vmapped", full)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        finish("dp_fedavg", {}, "vmap")
 
 
 @pytest.mark.parametrize("method", ["feddpa", "fedrep"])
@@ -283,6 +353,8 @@ def test_each_epoch_is_shuffled_anew():
         ("auto", "cpu", 2_410, "vmap"),
         ("auto", "cpu", 343_946, "loop"),
         ("auto", "cuda", 343_946, "vmap"),
+        ("auto", "cuda", 11_173_962, "loop"),
+        ("vmap", "cuda", 11_173_962, "vmap"),
         ("loop", "cpu", 10, "loop"),
     ],
 )

@@ -252,6 +252,14 @@ def test_one_number_has_one_spelling(load):
     assert ids(load(**words)) == ids(load(**other))
 
 
+def test_float32_is_the_precision_unless_another_is_asked_for(load):
+    cells = load(axes={"training.precision": ["float32", "tf32", "bf16"]}, methods=[{"name": "fedavg"}], seeds=[0]).cells
+    assert [cell.training.precision for cell in cells] == ["float32", "tf32", "bf16"]
+    assert len({cell.id for cell in cells}) == 3, "runs of different numbers have different names"
+    assert len({(cell.plan_id, cell.partition_id) for cell in cells}) == 1
+    assert load(methods=[{"name": "fedavg"}], seeds=[0]).cells[0].id == cells[0].id
+
+
 def test_printed_numbers_match_words_without_case_and_punctuation(load):
     paper = malformed.PAPER | {"match": {"dataset": "dataset", "partition.kind": "partition"}}
     study = load(dataset="cifar10", model={"name": "cnn_cifar"}, partition={"kind": "iid", "clients": 10}, paper=paper)

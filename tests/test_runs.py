@@ -196,6 +196,32 @@ def test_run_json_says_what_ran_and_what_it_sent(tmp_path):
     assert found["diverged_round"] is None
 
 
+def test_a_gpu_rounds_factors_only_when_a_study_asks_for_it(tmp_path):
+    cell = make_place(tmp_path, "dp_fedavg")
+    for precision in ("tf32", "bf16", "tf32", "float32"):
+        asked = dataclasses.replace(cell, training=dataclasses.replace(cell.training, precision=precision))
+        world = runs.simulate(asked, inputs_of(tmp_path), device="cpu", backend="loop")
+        allowed = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        assert allowed == (precision == "tf32", precision == "tf32")
+        assert world.task.precision == precision
+
+
+def test_a_run_says_its_precision(tmp_path):
+    cell = make_place(tmp_path, "dp_fedavg")
+    half = dataclasses.replace(cell, training=dataclasses.replace(cell.training, precision="bf16"))
+    train_here(tmp_path, cell)
+    plain = torch.load(tmp_path / "run/state.pt", weights_only=True)["params"]
+    train_here(tmp_path, half)
+    rounded = torch.load(tmp_path / "run/state.pt", weights_only=True)["params"]
+    assert files.read_json(tmp_path / "run/run.json")["cell"]["training"]["precision"] == "bf16"
+    for name, value in plain.items():
+        assert rounded[name].dtype == torch.float32
+        assert not torch.equal(rounded[name], value)
+    simulation = runs.simulate(half, inputs_of(tmp_path), device="cpu", backend="auto")
+    prints = {runs._fingerprint(one, inputs_of(tmp_path), simulation) for one in (cell, half)}
+    assert len(prints) == 2
+
+
 def test_local_only_uploads_nothing(tmp_path):
     cell = make_place(tmp_path, "local_only", mechanism="none", clip_norm=None, noise_multiplier=None, delta=None)
     train_here(tmp_path, cell)

@@ -177,17 +177,20 @@ def test_hyperparameters_let_a_row_be_reproduced(frame: pd.DataFrame) -> None:
     assert set(frame["model"]) == {"mlp-32"}
 
 
-def test_training_transforms_are_part_of_a_row_and_of_the_caption(tmp_path: Path) -> None:
-    training = dataclasses.replace(fake_results.BASE.training, augment=("crop", "flip"))
+def test_training_transforms_and_a_precision_asked_for_are_part_of_a_row_and_of_the_caption(tmp_path: Path) -> None:
+    training = dataclasses.replace(fake_results.BASE.training, augment=("crop", "flip"), precision="bf16")
     study = fake_results.study(seeds=(0,), base=dataclasses.replace(fake_results.BASE, training=training))
     frame = tidy(study, fake_results.write(study, tmp_path))
     assert all(json.loads(text)["augment"] == ["crop", "flip"] for text in frame["hyperparameters"])
-    assert "training transforms crop+flip" in summarise(study, frame).caption
+    assert all(json.loads(text)["precision"] == "bf16" for text in frame["hyperparameters"])
+    assert "training transforms crop+flip, precision bf16" in summarise(study, frame).caption
 
 
 @pytest.mark.parametrize("name", methods.NAMES)
 def test_no_method_calls_a_hyperparameter_like_a_setting_of_the_optimizer(name: str) -> None:
-    assert not {"optimizer", "lr", "momentum", "weight_decay", "augment"} & set(methods.check_hyperparameters(name, {}))
+    assert not {"optimizer", "lr", "momentum", "weight_decay", "augment", "precision"} & set(
+        methods.check_hyperparameters(name, {})
+    )
 
 
 def test_seconds_are_summed_and_speed_is_total_images_over_total_seconds(study: Study, results: Path, tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ class Training:
 
     ``augment`` names the training transforms of augment.py, in the order in which they are applied. ``evaluate_every`` asks for
     accuracies after every so many rounds, and after the last; 0 leaves them out. They change nothing in the run itself.
+    ``precision`` is that of products: ``float32`` (exactly that, everywhere), ``tf32`` (matrix products and convolutions of a
+    GPU may round their factors) or ``bf16`` (autocast of the forward pass in the losses of training).
     """
 
     rounds: int
@@ -71,6 +73,7 @@ class Training:
     sample_rate: float = 1.0
     augment: tuple[str, ...] = ()
     evaluate_every: int = 0
+    precision: str = "float32"
 
 
 @dataclass(frozen=True)

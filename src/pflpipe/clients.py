@@ -6,7 +6,7 @@ and masked so that padding changes nothing. (The one-contract-several-backends s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -24,10 +24,15 @@ Backend = Literal["loop", "vmap"]
 Hook = Callable[[Tree, dict[str, Schedule], Tensor], Any]
 
 # Under vmap a step of all clients costs a few kernels, in a loop a few for each client; above this many parameters the
-# arithmetic, not the overhead, is what a CPU waits for, and the loop's layout wins.
-VMAP_PARAMETERS = 20_000
-# Floats that one group of clients may hold as parameters, gradients, moments and results under vmap; activations come on top.
+# arithmetic, not the overhead, is what the device waits for, and the loop's layout wins. Measured on a CPU; estimated on a GPU,
+# between networks of up to 2 million parameters, whose kernels are too short for it, and ResNet18 (11 million), which fills it.
+VMAP_PARAMETERS = {"cpu": 20_000, "cuda": 4_000_000}
+# Floats that one group of clients on a CPU may hold as parameters, gradients, moments and results; activations come on top.
 GROUP_FLOATS = 2**26
+# A group on a GPU: the part of the free memory to plan with, since the rest goes to fragments and libraries; copies of the
+# parameters (float32) that a client of the group holds in a step, and that a client of the cohort holds from then until all
+# results are joined; and bytes that a step takes for each byte that autograd keeps between its passes. Estimates.
+PLANNED, HELD, RESULTS, PASSES = 0.8, 12, 6, 2
 # What a step of a group costs on a CPU, measured on small networks, in the time that one example takes per parameter: so much
 # whoever is in the group, and so much for each client besides its examples (moving the parameters).
 GROUP_STEP, CLIENT_STEP = 2**22, 2**5
@@ -41,7 +46,7 @@ def minimizer(backend: Backend) -> Minimize:
 def choose_backend(asked: str, device: str, parameters: int) -> Backend:
     """Return the backend for ``asked`` in ``auto``, ``loop``, ``vmap``."""
     if asked == "auto":
-        return "vmap" if device != "cpu" or parameters <= VMAP_PARAMETERS else "loop"
+        return "vmap" if parameters <= VMAP_PARAMETERS[device] else "loop"
     return "loop" if asked == "loop" else "vmap"
 
 
@@ -104,6 +109,7 @@ def for_each_client(
     backend: Backend,
     parameters: int,
     processes: Processes = ALONE,
+    example_bytes: Callable[[], int] = lambda: 0,
 ) -> Any:
     """Run ``hook(state, schedules, n)`` for every client and stack what it returns along a new leading axis.
 
@@ -116,10 +122,12 @@ def for_each_client(
         backend: ``loop`` or ``vmap``.
         parameters: scalars of one client's model, from which the size of a group follows.
         processes: share the clients; each of them gets all results.
+        example_bytes: measures what autograd keeps of one client's example between the passes; only called on a GPU.
 
     Raises:
         ValueError: there is no client, so that nothing could be stacked.
         RuntimeError: a hook under vmap branches on data; the message says what to use instead.
+        torch.cuda.OutOfMemoryError: the GPU's memory is too small for one client.
     """
     if not work:
         raise ValueError("Expected at least one client, got none.")
@@ -128,16 +136,20 @@ def for_each_client(
     own = shares[processes.rank] or [0]  # a process without clients computes one for the shapes alone
 
     def run(group: Sequence[int]) -> Any:
+        chosen = [own[i] for i in group]
         if backend == "vmap":
-            return _vmapped(hook, states(group), [work[i] for i in group], [sizes[i] for i in group], examples, device)
-        (client,) = group
-        state = {name: value[0] for name, value in states(group).items()}
+            return _vmapped(hook, states(chosen), [work[i] for i in chosen], [sizes[i] for i in chosen], examples, device)
+        (client,) = chosen
+        state = {name: value[0] for name, value in states(chosen).items()}
         schedules = {name: examples[name].schedule(part) for name, part in work[client].items()}
         return _map(lambda value: value.unsqueeze(0), hook(state, schedules, torch.tensor(sizes[client], device=device)))
 
+    if backend == "vmap":
+        groups = _groups([work[i] for i in own], parameters, device, example_bytes)
+    else:
+        groups = [[i] for i in range(len(own))]
     computed: Any = None  # one place for all results, not a list of them that is joined in the end and takes room twice
-    for group in _groups([work[i] for i in own], parameters, device) if backend == "vmap" else [[i] for i in range(len(own))]:
-        found = run([own[i] for i in group])
+    for group, found in _run_groups(run, groups):
         if computed is None:
             computed = _map(lambda value: value.new_empty(len(own), *value.shape[1:]), found)
         rows = torch.tensor(group, device=device)
@@ -147,13 +159,22 @@ def for_each_client(
     return _map(lambda value: processes.gather(value[: len(shares[processes.rank])], shares), computed)
 
 
-def _groups(work: Sequence[Mapping[str, Rows]], parameters: int, device: torch.device) -> list[list[int]]:
+def _groups(
+    work: Sequence[Mapping[str, Rows]],
+    parameters: int,
+    device: torch.device,
+    example_bytes: Callable[[], int] = lambda: 0,
+) -> list[list[int]]:
     """Return the clients in groups to run together, those with most work first.
 
     All of a group take as many steps of as many examples as its first. A client begins a group when memory ends and, on a CPU,
     when padding the group would come to cost more than the steps of a further one.
     """
-    largest = max(1, GROUP_FLOATS // (8 * parameters))
+    if device.type == "cpu":
+        largest = max(1, GROUP_FLOATS // (8 * parameters))
+    else:
+        width = max(part.index.shape[1] for parts in work for part in parts.values())
+        largest = _largest(_free_bytes(device), len(work), 4 * parameters, width * example_bytes())
     steps = [sum(len(part.count) for part in parts.values()) for parts in work]
     costs = [sum(part.index.size + CLIENT_STEP * len(part.count) for part in parts.values()) for parts in work]
     groups: list[list[int]] = []
@@ -167,6 +188,40 @@ def _groups(work: Sequence[Mapping[str, Rows]], parameters: int, device: torch.d
             wasted = 0
         groups[-1].append(client)
     return groups
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Return the GPU memory that is free, or that torch holds and can use again."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def _largest(free: int, clients: int, parameters: int, kept: int) -> int:
+    """Return how many of a cohort's clients a GPU can run together.
+
+    Args:
+        free: bytes of free memory.
+        clients: size of the cohort, all of whose results are held until they are joined.
+        parameters: bytes of one client's parameters.
+        kept: bytes that autograd keeps of one client's batch.
+    """
+    room = PLANNED * free - RESULTS * clients * parameters
+    return max(1, int(room // (HELD * parameters + PASSES * kept)))
+
+
+def _run_groups(run: Callable[[list[int]], Any], groups: list[list[int]]) -> Iterator[tuple[list[int], Any]]:
+    """Yield every group that was run, with its result; where the memory of a GPU was too small, those left are halved."""
+    waiting = list(groups)
+    while waiting:
+        try:
+            found = run(waiting[0])
+        except torch.cuda.OutOfMemoryError:
+            if len(waiting[0]) == 1:
+                raise
+            half = (len(waiting[0]) + 1) // 2
+            waiting = [group[at : at + half] for group in waiting for at in range(0, len(group), half)]
+        else:
+            yield waiting.pop(0), found
 
 
 def _vmapped(

@@ -29,6 +29,22 @@ def differentiate(
     return found[: len(points)], found[len(points) :]
 
 
+def saved_bytes(function: Callable[..., tuple[Tensor, ...]], points: Sequence[Tensor], *data: Tensor) -> int:
+    """Return how many bytes ``differentiate`` holds between the passes, the points aside; may be called with vmap inside."""
+    own = {point.untyped_storage().data_ptr() for point in points}
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        differentiate(function, points, *data)
+    return sum(kept.values())
+
+
 class _Gradient(torch.autograd.Function):
     """``differentiate`` as an operation with a rule for vmap.
 

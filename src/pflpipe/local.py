@@ -1,14 +1,16 @@
 """Local solvers: SGD and Adam over a client's schedule of minibatches.
 
 Both exist twice with the same meaning. ``loop`` works on one client with autograd on a flat parameter vector, fused
-optimizers and batches of their true size: the fast way on a CPU for anything with convolutions. ``functional`` is free of
-side effects and data-dependent shapes, so that ``torch.func.vmap`` can run many clients at once; a padded step is computed
-and then discarded. The two agree to rounding (tested in float64 for every method).
+optimizers and batches of their true size: the fast way on a CPU for anything with convolutions, and for large networks on a
+GPU, where its steps are replayed from CUDA graphs. ``functional`` is free of side effects and data-dependent shapes, so that
+``torch.func.vmap`` can run many clients at once; a padded step is computed and then discarded. The two agree to rounding
+(tested in float64 for every method).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +20,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from pflpipe import captured
 from pflpipe.gradients import differentiate
 from pflpipe.trees import Tree
 
@@ -93,7 +96,11 @@ class Solver:
 
 @dataclass(frozen=True)
 class Objective:
-    """What one optimizer minimises: ``loss(params, batch) -> scalar``, moving only the coordinates in ``mask`` (0 / 1)."""
+    """What one optimizer minimises: ``loss(params, batch) -> scalar``, moving only the coordinates in ``mask`` (0 / 1).
+
+    The loss is a function of its arguments and of tensors that do not change: on a GPU its Python runs once for many steps,
+    under vmap once for many clients.
+    """
 
     loss: Callable[[Tree, Batch], Tensor]
     mask: Tree | None = None
@@ -175,7 +182,8 @@ def minimize_loop(
     optimizers = [_fused(solver, flat) for _ in objectives]
     total = flat.vector.new_zeros(())
     keep = solver.rho > 0 or solver.step_bound < math.inf
-    for batch in schedule:
+
+    def step(batch: Batch) -> None:
         for turn, (objective, mask, optimizer) in enumerate(zip(objectives, masks, optimizers, strict=True)):
             before = flat.vector.clone() if keep else flat.vector
             loss = flat.differentiate(objective.loss, point, batch)
@@ -192,9 +200,31 @@ def minimize_loop(
                 change = flat.vector - before
                 flat.vector.copy_(before + change * _shorten(change.abs().sum(), solver.step_bound))
             if turn == 0:
-                total += loss
+                total.add_(loss)
+
+    _each(schedule, step)
     trained = dict(zip(moving, flat.split(flat.vector, moving), strict=True))
     return {name: trained.get(name, value) for name, value in params.items()}, total / max(len(schedule), 1)
+
+
+def _each(schedule: Schedule, step: Callable[[Batch], None]) -> None:
+    """Take every step of the schedule; on a GPU those of a batch size that is frequent are recorded and replayed."""
+    graphs = captured.graphs(schedule.index.device)
+    counts = Counter(schedule.sizes) if graphs else Counter()
+    frequent = [size for size, times in counts.items() if times >= captured.CALLS_TO_PAY]
+    if graphs is None or not frequent:
+        for batch in schedule:
+            step(batch)
+        return
+
+    def gathered(rows: Tensor, *keys: Tensor) -> None:
+        step(Batch(schedule.x[rows], schedule.y[rows], None, *keys))
+
+    replayed = {size: captured.Replayed(gathered, graphs.record) for size in frequent}
+    with graphs.aside():
+        for number, size in enumerate(schedule.sizes or ()):
+            keys = () if schedule.keys is None else (schedule.keys[number],)
+            replayed.get(size, gathered)(schedule.index[number, :size], *keys)
 
 
 def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:

@@ -86,7 +86,8 @@ def simulate(
     )
     if found != wanted:
         raise DataError(f"{inputs.plan}: clients, rounds, sample rate", got=found, expected=str(wanted))
-    torch.backends.cudnn.allow_tf32 = False  # both backends, and both kinds of device, agree to float32 rounding
+    # Off unless asked for: both backends, and both kinds of device, agree to float32 rounding.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = cell.training.precision == "tf32"
     transform = None
     if cell.training.augment:
         black = data.normalise(np.zeros_like(arrays.train_images[:1]), cell.dataset)[0, 0, 0]

@@ -36,6 +36,7 @@ CONDITIONS = {
     "training.momentum": ("momentum", "momentum {}"),
     "training.weight_decay": ("weight decay", "weight decay {}"),
     "training.augment": ("augment", "training transforms {}"),
+    "training.precision": ("precision", "precision {}"),
     "privacy.mechanism": ("mechanism", "{} mechanism"),
     "privacy.delta": ("δ", "δ = {}"),
     "privacy.clip_norm": ("C", "clip norm C = {}"),

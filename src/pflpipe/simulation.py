@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from pflpipe import cells, privacy
 from pflpipe.clients import Backend, Examples, Rows, for_each_client, minimizer
-from pflpipe.local import Schedule, Solver
+from pflpipe.gradients import saved_bytes
+from pflpipe.local import Batch, Schedule, Solver
 from pflpipe.methods import Method
 from pflpipe.models import Network
 from pflpipe.partition import Split
@@ -58,7 +61,34 @@ class Simulation:
         training = self.training
         solver = Solver(training.optimizer, training.lr, training.momentum, training.weight_decay)
         minimize = minimizer(self.backend)
-        return Task(self.network, self.plan, solver, training.local_epochs, self.departures, minimize, self.augment)
+        return Task(
+            self.network,
+            self.plan,
+            solver,
+            training.local_epochs,
+            self.departures,
+            minimize,
+            self.augment,
+            training.precision,
+        )
+
+    @cached_property
+    def example_bytes(self) -> int:
+        """Bytes that autograd keeps between the passes for one more example of a client, as measured for two under vmap."""
+        params, x = self.network.init(torch.Generator(), self.dtype), self.train.x
+        points = [value.to(x.device).expand(2, *value.shape).clone() for value in params.values()]
+
+        def loss(x: Tensor, y: Tensor, *values: Tensor) -> Tensor:
+            return self.task.loss(dict(zip(params, values, strict=True)), Batch(x, y))
+
+        def losses(*tensors: Tensor) -> tuple[Tensor]:
+            return (vmap(loss)(*tensors[-2:], *tensors[:-2]),)
+
+        few, more = (
+            saved_bytes(losses, points, x.new_zeros(2, count, *x.shape[1:]), self.train.y.new_zeros(2, count))
+            for count in (1, 3)
+        )
+        return (more - few) // 4
 
     def work(self, client: int, round: int) -> dict[str, Rows]:
         """Return one client's schedules of one round, drawn from the stream named by round and client.
@@ -99,7 +129,8 @@ class Simulation:
         def states_of(places: Sequence[int]) -> Tree:
             return {} if states is None else states.of([clients[place] for place in places])
 
-        return for_each_client(one, states_of, work, sizes, sources, self.backend, self.network.parameters, self.processes)
+        size, measured = self.network.parameters, lambda: self.example_bytes
+        return for_each_client(one, states_of, work, sizes, sources, self.backend, size, self.processes, measured)
 
     def absorb(self, states: Tree, messages: Tree) -> Tree:
         """Show clients their own noised messages, both stacked ``[M, ...]``, and return their new states."""

@@ -163,11 +163,8 @@ def largest(values: Iterable[Any]) -> float | None:
 
 
 def _caption(study: Study, plan: Layout, frame: pd.DataFrame) -> str:
-    words = [
-        phrase(path, value)
-        for path, value in plan.shared.items()
-        if value is not None and value != () and not (path in ("training.momentum", "training.weight_decay") and value == 0)
-    ]
+    usual = {"training.momentum": 0, "training.weight_decay": 0, "training.augment": (), "training.precision": "float32"}
+    words = [phrase(path, value) for path, value in plan.shared.items() if value != usual.get(path)]
     sentence = f"{study.title.rstrip('.')}. Shared by all rows: {', '.join(words)}."
     if set(frame["claim"]) != {"none"}:
         adjacency = sorted({str(value).replace("_", "-") for value in frame["adjacency"].dropna()})

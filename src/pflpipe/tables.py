@@ -80,6 +80,7 @@ def _record(study: str, row: Row, clients: pd.DataFrame, results: Path) -> dict[
     training, partition = cell.training, cell.partition
     solver = {name: getattr(training, name) for name in ("optimizer", "lr", "momentum", "weight_decay")}
     solver |= {"augment": training.augment} if training.augment else {}
+    solver |= {"precision": training.precision} if training.precision != "float32" else {}
     return {
         "study": study,
         "dataset": cell.dataset,

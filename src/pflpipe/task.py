@@ -53,6 +53,7 @@ class Task:
         departures: names of the steps that the certified mechanism lacks.
         minimize_on: the backend's solver loop (``local.minimize_loop`` or ``local.minimize_functional``).
         augment: the training transforms of the study, or ``None``.
+        precision: of products, that of cells.Training; only ``bf16`` concerns the task.
     """
 
     network: Network
@@ -62,6 +63,7 @@ class Task:
     departures: frozenset[str]
     minimize_on: Minimize
     augment: Transform | None = None
+    precision: str = "float32"
 
     @property
     def clip_norm(self) -> float:
@@ -86,7 +88,11 @@ class Task:
     def loss(self, params: Tree, batch: Batch) -> Tensor:
         """Return the mean cross-entropy over the real examples of a batch, with dropout and transforms if it has a key."""
         x = batch.x if batch.key is None or self.augment is None else self.augment(batch.x, batch.key)
-        return self.logits_loss(self.network.apply(params, x, batch.key), batch)
+        if self.precision != "bf16":
+            return self.logits_loss(self.network.apply(params, x, batch.key), batch)
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            logits = self.network.apply(params, x, batch.key)
+        return self.logits_loss(logits.to(x.dtype), batch)
 
     def head_loss(self, head: Tree, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of the linear head on a batch of ``features``."""

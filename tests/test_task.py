@@ -1,0 +1,83 @@
+"""What a task computes in a lower precision when a study asks for it, and what it does not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from pflpipe import accuracies, cells, federated, models
+from pflpipe.local import Batch
+from simulations import simulation
+
+
+def listening(task, seen):
+    """The same task, with a network that notes the type of what it computes."""
+    body = task.network.body
+
+    def noted(params, x, key):
+        z = body(params, x, key)
+        seen.append(z.dtype)
+        return z
+
+    return dataclasses.replace(task, network=dataclasses.replace(task.network, body=noted))
+
+
+@pytest.fixture
+def batch():
+    stream = torch.Generator().manual_seed(0)
+    return Batch(torch.randn(6, 5, generator=stream), torch.arange(6) % 3)
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("float32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16)])
+def test_bf16_is_the_forward_pass_of_the_loss_and_nothing_else(batch, precision, kind):
+    seen: list[torch.dtype] = []
+    task = listening(simulation("dp_fedavg", dtype=torch.float32, precision=precision).task, seen)
+    params = {name: value.requires_grad_() for name, value in task.network.init(torch.Generator().manual_seed(0)).items()}
+    loss = task.loss(params, batch)
+    loss.backward()
+    assert seen == [kind]
+    assert {loss.dtype, *(value.grad.dtype for value in params.values())} == {torch.float32}
+    plain = dataclasses.replace(task, precision="float32").loss(params, batch)
+    assert (loss == plain) == (kind == torch.float32)
+    torch.testing.assert_close(loss, plain, rtol=2e-2, atol=2e-2)
+
+
+def test_bf16_tests_models_and_takes_fisher_information_in_float32():
+    seen: list[torch.dtype] = []
+    world = simulation("feddpa", dtype=torch.float32, precision="bf16")
+    listened = listening(world.task, seen)
+    world = dataclasses.replace(world, network=listened.network)
+    progress = federated.start(world)
+    task, schedule = world.task, world.train.schedule(world.work(0, 0)["all"])
+    task.fisher(progress.params, schedule)
+    task.correct(progress.params, schedule)
+    assert set(seen) == {torch.float32}
+    accuracies.accuracies(world, progress, has_global_model=True)
+    assert torch.bfloat16 in seen, "a personal model is trained"
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn_cifar", "resnet20"])
+def test_bf16_in_loop_and_vmap_agree_to_its_rounding(model):
+    shape = (5,) if model == "mlp" else (32, 32, 3)
+    network = cells.Model("mlp", (4,)) if model == "mlp" else cells.Model(model)
+    ends = []
+    for backend, precision in (("loop", "bf16"), ("vmap", "bf16"), ("loop", "float32")):
+        words = {"shape": shape, "model": network, "sizes": (4, 3), "local_epochs": 1, "lr": 0.01}
+        world = simulation("dp_fedavg", backend=backend, dtype=torch.float32, precision=precision, **words)
+        progress = federated.start(world)
+        federated.one_round(world, progress)
+        ends.append(torch.cat([value.reshape(-1) for value in progress.params.values()]))
+    loop, grouped, plain = ends
+    assert not torch.equal(loop, plain)
+    assert (loop - grouped).abs().max() < 2e-3
+    assert (loop - plain).abs().max() < 1e-2
+
+
+def test_networks_of_float64_are_not_rounded():
+    networks = models.build(cells.Model("mlp", (4,)), (5,), 3)
+    params = networks.init(torch.Generator().manual_seed(0), torch.float64)
+    world = simulation("dp_fedavg", precision="bf16")
+    batch = next(iter(world.train.schedule(world.work(0, 0)["train"])))
+    assert torch.equal(world.task.loss(params, batch), simulation("dp_fedavg").task.loss(params, batch))
