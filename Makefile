@@ -6,13 +6,15 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := .venv-peers
+PEERS_STAMP := $(PEERS)/.installed
 SOURCES := src tests workflow/scripts $(wildcard benchmarks)
 SNAKEFILES := Snakefile workflow/rules
 STUDIES := $(filter-out studies/paper_results.yaml,$(wildcard studies/*.yaml))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart test lint studies-check format docs bench report lock clean
+.PHONY: help install quickstart test lint studies-check format docs bench bench-peers report lock clean
 
 help: ## list these targets
 	@echo "usage: make TARGET   (variables: PYTHON=python3, CORES=all, WORKERS=2 test processes)"
@@ -56,18 +58,32 @@ format: install ## let ruff and snakefmt rewrite the sources
 docs: install ## API pages from the docstrings, in docs/_build/index.html
 	$(BIN)/pdoc --docformat google --output-directory docs/_build pflpipe
 
-bench: install ## run every program in benchmarks/
-	@set -e; for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
+bench: install ## run every program in benchmarks/ but the comparison with other frameworks
+	@set -e; for program in $(filter-out benchmarks/bench_peers.py,$(wildcard benchmarks/bench_*.py)); do echo "== $$program"; $(BIN)/python "$$program"; done
+
+bench-peers: install $(PEERS_STAMP) ## rounds beside pfl and Flower, in an environment of their own (OPTIONS="--repeats 5")
+	$(BIN)/python benchmarks/bench_peers.py --peers-python $(PEERS)/bin/python --out build/bench_peers.json $(OPTIONS)
+
+$(PEERS_STAMP): benchmarks/peers/requirements.lock
+	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info < (3, 13) or sys.exit("pfl needs Python 3.11 or 3.12; $(PYTHON) is " + sys.version.split()[0] + "; try: make bench-peers PYTHON=python3.12")'
+	@rm -f $@
+	@echo "Installing into $(PEERS): about 6 GB on disk, a few minutes."
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet -r $<
+	$(PEERS)/bin/python -m pip check
+	@touch $@
 
 report: install ## results/report.html: the quickstart and its published versions, tables, figures and how they were made
 	$(BIN)/snakemake --cores $(CORES) --config 'studies=["quickstart", "quickstart_published"]' -- results/report.html
 
-lock: ## resolve pyproject.toml into requirements.lock again, keeping the present pins (UPGRADE=--upgrade: newest)
+lock: ## resolve both requirements.lock again, keeping the present pins (UPGRADE=--upgrade: newest)
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet uv
 	build/lock/bin/uv pip compile --quiet $(UPGRADE) --all-extras --universal --python-version 3.11 --no-emit-index-url \
 	  --no-annotate --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+	build/lock/bin/uv pip compile --quiet $(UPGRADE) --universal --python-version 3.11 --no-emit-index-url \
+	  --no-annotate --custom-compile-command "make lock" --output-file benchmarks/peers/requirements.lock benchmarks/peers/requirements.in
 
-clean: ## remove caches and built documentation; results/, data/ and .venv stay
+clean: ## remove caches and built documentation; results/, data/ and the environments stay
 	rm -rf build docs/_build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
 	find src tests workflow benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

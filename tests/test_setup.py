@@ -1,4 +1,7 @@
-"""`make install` builds .venv once, takes up an interrupted installation again, and follows the lock file."""
+"""`make install` builds .venv once, takes up an interrupted installation again, and follows the lock file.
+
+So does `make bench-peers` with the environment of the other frameworks.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ FAKE_PYTHON = """#!/bin/sh
 echo "$@" >> "$NOTES"
 case "$*" in
   "-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-  *"-r requirements.lock"*) test ! -e no-network ;;
+  *"requirements.lock"*) test ! -e no-network ;;
 esac
 """
 
@@ -25,7 +28,8 @@ esac
 def checkout(tmp_path):
     """A folder with the Makefile, old requirement files, and a python that installs nothing."""
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for name in ("requirements.lock", "pyproject.toml"):
+    (tmp_path / "benchmarks" / "peers").mkdir(parents=True)
+    for name in ("requirements.lock", "pyproject.toml", "benchmarks/peers/requirements.lock"):
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (1, 1))
     python = tmp_path / "python"
@@ -34,11 +38,11 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def install(checkout: Path) -> tuple[int, str]:
-    """Exit code of `make install`, and what it asked of python."""
+def install(checkout: Path, target: str = "install") -> tuple[int, str]:
+    """Exit code of `make install` or another target, and what it asked of python."""
     notes = checkout / "notes"
     notes.unlink(missing_ok=True)
-    command = ["make", "install", f"PYTHON={checkout / 'python'}"]
+    command = ["make", target, f"PYTHON={checkout / 'python'}"]
     ours = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # this may run under `make test`
     run = subprocess.run(command, cwd=checkout, env={**ours, "NOTES": str(notes)}, capture_output=True, check=False)
     return run.returncode, notes.read_text() if notes.exists() else ""
@@ -73,6 +77,41 @@ def test_install_follows_its_files_and_a_failed_update_is_not_forgotten(checkout
     (checkout / "no-network").unlink()
     code, asked = install(checkout)
     assert (code, "-r requirements.lock" in asked) == (0, True)
+
+
+def test_the_peers_have_an_environment_of_their_own_that_is_made_once(checkout):
+    assert install(checkout)[0] == 0
+    (checkout / "no-network").touch()
+    code, asked = install(checkout, "bench-peers")
+    assert code != 0
+    assert "bench_peers.py" not in asked
+    (checkout / "no-network").unlink()
+    code, asked = install(checkout, "bench-peers")
+    assert code == 0
+    assert asked.index("-m venv .venv-peers") < asked.index("-r benchmarks/peers/requirements.lock")
+    assert asked.index("pip check") < asked.index("bench_peers.py --peers-python .venv-peers/bin/python")
+    code, asked = install(checkout, "bench-peers")
+    assert (code, len(asked.splitlines())) == (0, 1), "only the benchmark runs again"
+
+
+def test_bench_leaves_the_peers_to_bench_peers(checkout):
+    for name in ("bench_engine.py", "bench_peers.py"):
+        (checkout / "benchmarks" / name).touch()
+    code, asked = install(checkout, "bench")
+    assert code == 0
+    assert "bench_engine.py" in asked
+    assert "bench_peers.py" not in asked
+
+
+def test_the_peers_are_measured_with_the_same_torch():
+    pins = [
+        line.split(";")[0].strip()
+        for folder in (ROOT, ROOT / "benchmarks" / "peers")
+        for line in (folder / "requirements.lock").read_text().splitlines()
+        if line.startswith("torch==")
+    ]
+    assert len(pins) == 2
+    assert pins[0] == pins[1]
 
 
 def test_ci_script_can_be_run():
