@@ -20,6 +20,7 @@ the end of its first round, less the time of a later round (in pfl's it also eva
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -87,8 +88,9 @@ class System:
         """Ask for a round and return what the system tells of it; CPU seconds are those of all its processes."""
         assert self.process.stdin
         assert self.process.stdout
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # of a process that is gone; what it left to say comes below
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
         told: list[dict[str, Any]] = []
         while len(told) < self.tellers:
             line = self.process.stdout.readline()
@@ -186,7 +188,8 @@ def main() -> None:
     print(f"\n{table(rows)}\n\nx: how many times faster pflpipe's rounds are, in CPU seconds and in seconds")
     report = {
         "work": f"CIFAR-10 CNN, DP-FedAvg, {work.CLIENTS} clients, {asked.train} training and {asked.test} test pictures, "
-        f"batch {work.BATCH_SIZE}, Adam, one local epoch, {asked.processes} processes of one thread",
+        f"batch {work.BATCH_SIZE}, Adam, one local epoch, one thread in each process",
+        "processes": asked.processes,
         "pictures": "CIFAR-10" if asked.data else "synthetic",
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",

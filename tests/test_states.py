@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pflpipe.errors import DataError
+from pflpipe.processes import Processes
 from pflpipe.states import States
 
 INITIAL = {
@@ -115,6 +116,12 @@ def test_a_file_that_lacks_rows_is_refused_before_anything_is_read(tmp_path, con
         (tmp_path / "states").write_bytes(content)
     with pytest.raises(DataError, match=f"states of the clients; got '{len(content or b'')} bytes'; expected at least {ROW}"):
         States.restored(notes, tmp_path / "states")
+
+
+def test_processes_that_share_states_need_a_file_that_all_can_see():
+    with pytest.raises(ValueError, match="several processes share the states"):
+        States(INITIAL, 2, processes=Processes(1, 2))
+    assert dict(States({}, 2, processes=Processes(1, 2))) == {}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")

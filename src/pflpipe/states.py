@@ -37,9 +37,11 @@ class States(Mapping[str, Tensor]):
         Args:
             initial: that state.
             clients: M.
-            path: the file of the rows, which all processes see; ``None`` is a temporary file of this process.
+            path: the file of the rows, which all processes see; ``None`` is a temporary file of a process that is alone.
             processes: those that run these clients together.
         """
+        if initial and path is None and processes.size > 1:
+            raise ValueError("Expected a path, since several processes share the states; got none.")
         self._initial, self._slots = initial, np.full(clients, -1, np.int64)
         row_bytes = sum(value.nbytes for value in initial.values())
         self._file = _File(row_bytes, path, "w+b" if processes.is_first else "rb", processes)
