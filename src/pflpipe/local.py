@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
-from torch.optim.sgd import sgd
 
 from pflpipe.gradients import differentiate
 from pflpipe.trees import Tree
@@ -262,17 +260,24 @@ def _penalty(pull: Pull | None, names: Iterable[str], join: Callable[[Tree], Ten
 def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
     """Return a function that takes a step along the gradient and keeps moments of its own.
 
-    It calls what torch.optim's classes call. The first object of such a class imports torch._dynamo: more than a second.
+    It calls the kernels of torch.optim's fused optimizers. The functions around these take a few percent of a small step, and
+    the first object of an optimizer class imports torch._dynamo: more than a second.
     """
     vectors, gradients = [flat.vector], [flat.gradient]
-    plain: dict[str, Any] = {"lr": solver.lr, "weight_decay": 0.0, "maximize": False, "fused": True}
+    plain: dict[str, Any] = {"lr": solver.lr, "weight_decay": 0.0, "maximize": False, "grad_scale": None, "found_inf": None}
     if solver.optimizer == "adam":
         first, second = [torch.zeros_like(flat.vector)], [torch.zeros_like(flat.vector)]
         steps = [torch.zeros((), device=flat.vector.device)]
         adams: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False}
-        return lambda: adam(vectors, gradients, first, second, [], steps, **adams, **plain)
-    momentum: list[Tensor | None] = [None]
-    return lambda: sgd(vectors, gradients, momentum, momentum=solver.momentum, dampening=0.0, nesterov=False, **plain)
+
+        def step() -> None:
+            steps[0].add_(1)
+            torch._fused_adam_(vectors, gradients, first, second, [], steps, **adams, **plain)
+
+        return step
+    momentum = [torch.zeros_like(flat.vector)] if solver.momentum else []
+    sgds: dict[str, Any] = {"momentum": solver.momentum, "dampening": 0.0, "nesterov": False, "is_first_step": False}
+    return lambda: torch._fused_sgd_(vectors, gradients, momentum, **sgds, **plain)
 
 
 def _gradient(
