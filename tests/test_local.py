@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from pflpipe import cells, local, models, trees
-from pflpipe.local import Objective, Schedule, Solver
+from pflpipe.local import Objective, Pull, Schedule, Solver
 from simulations import CLASSES, simulation
 
 SOLVERS = [
@@ -110,6 +110,49 @@ def test_alternating_objectives_agree_in_loop_and_functional(problem, solver):
     for name in params:
         torch.testing.assert_close(loop[name], functional[name], rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(loop_loss, functional_loss, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("length", [0.0, 0.3, torch.tensor(50.0, dtype=torch.float64), math.inf], ids=str)
+@pytest.mark.parametrize("by_tensor", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("minimize", BOTH)
+def test_a_pull_is_the_penalty_that_autograd_differentiates(problem, minimize, away, masked, by_tensor, length):
+    params, schedule, task = problem
+    origin = {name: value + 0.1 * away for name, value in params.items()}
+    mask = {name: torch.arange(value.numel()).view(value.shape) % 3 == 0 for name, value in params.items()}
+
+    def penalised(tree, batch):
+        gaps = trees.sub(tree, origin)
+        gaps = trees.mul(gaps, mask) if masked else gaps
+        distance = sum(torch.linalg.vector_norm(gap) for gap in gaps.values()) if by_tensor else trees.norm(gaps)
+        return task.loss(tree, batch) + 0.2 * (distance - length).abs()
+
+    solver = Solver("sgd", 0.1, momentum=0.9, rho=0.05)
+    pull = Pull(0.2, origin, mask if masked else None, length, by_tensor)
+    expected, expected_loss = minimize(params, schedule, [Objective(penalised)], solver)
+    trained, loss = minimize(params, schedule, [Objective(task.loss, pull=pull)], solver)
+    for name in params:
+        torch.testing.assert_close(trained[name], expected[name], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=1e-14)
+
+
+def test_a_pull_measures_convolutions_in_the_order_of_the_flat_vector():
+    network = models.build(cells.Model("cnn_cifar"), (32, 32, 3), 10)
+    generator = torch.Generator().manual_seed(0)
+    start, origin = (network.init(generator, torch.float64) for _ in range(2))
+    mask = {name: torch.rand(value.shape, generator=generator) < 0.5 for name, value in start.items()}
+    schedule = Schedule(torch.zeros(2, 1), torch.zeros(2).long(), torch.tensor([[0], [1]]), torch.tensor([1, 1]), (1, 1))
+
+    def flat(tree, batch):
+        return sum(value.sum() for value in tree.values()) * 0.0
+
+    objective = Objective(flat, pull=Pull(0.2, origin, mask, 0.5))
+    loop, functional = (minimize(start, schedule, [objective], Solver("sgd", 0.1))[0] for minimize in BOTH)
+    for name in start:
+        torch.testing.assert_close(loop[name], functional[name], rtol=1e-12, atol=1e-14)
+        assert torch.equal(loop[name][~mask[name]], start[name][~mask[name]])
+        assert not torch.equal(loop[name], start[name])
 
 
 @pytest.mark.parametrize("solver", [SOLVERS[0], *SPECIAL], ids=str)

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
-from torch.optim.sgd import sgd
 
 from pflpipe import captured
 from pflpipe.gradients import differentiate
@@ -95,15 +93,38 @@ class Solver:
 
 
 @dataclass(frozen=True)
-class Objective:
-    """What one optimizer minimises: ``loss(params, batch) -> scalar``, moving only the coordinates in ``mask`` (0 / 1).
+class Pull:
+    """The penalty ``weight |D(w) - length|`` on the distance D of the trained parameters from an origin.
 
-    The loss is a function of its arguments and of tensors that do not change: on a GPU its Python runs once for many steps,
-    under vmap once for many clients.
+    Its gradient is a formula on one flat vector: a few kernels instead of a graph with nodes for every tensor. Where D is 0 or
+    equals ``length`` the gradient is zero, as autograd has it.
+
+    Attributes:
+        weight: a number >= 0.
+        origin: parameters from which the distance is taken.
+        mask: 0 / 1, the coordinates that count; ``None`` counts all.
+        length: a number or a scalar.
+        by_tensor: D is the sum of the tensors' L2 norms instead of the L2 norm over all of them.
+    """
+
+    weight: float
+    origin: Tree
+    mask: Tree | None = None
+    length: float | Tensor = 0.0
+    by_tensor: bool = False
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What one optimizer minimises: ``loss(params, batch) -> scalar`` and ``pull``, if there is one.
+
+    Only the coordinates in ``mask`` (0 / 1) move. The loss is a function of its arguments and of tensors that do not change: on
+    a GPU its Python runs once for many steps, under vmap once for many clients.
     """
 
     loss: Callable[[Tree, Batch], Tensor]
     mask: Tree | None = None
+    pull: Pull | None = None
 
 
 # minimize(params, schedule, objectives, solver, names) -> (params, mean of the first objective over the steps; 0 without steps)
@@ -124,19 +145,30 @@ class _Flat:
 
     @classmethod
     def of(cls, params: Tree) -> _Flat:
-        vector = torch.cat([_memory_order(value).reshape(-1) for value in params.values()])
+        vector = cls.join(params)
         flat = cls(vector, torch.zeros_like(vector))
         for name, part, slope in zip(params, flat.split(vector, params), flat.split(flat.gradient, params), strict=True):
             flat.leaves[name] = part.detach().requires_grad_()
             flat.leaves[name].grad = slope
         return flat
 
-    def differentiate(self, loss: Callable[[Tree, Batch], Tensor], point: Tree, batch: Batch) -> Tensor:
-        """Put the loss's gradient into ``gradient`` and return the loss."""
+    def differentiate(
+        self, loss: Callable[[Tree, Batch], Tensor], point: Tree, batch: Batch, penalty: _Penalty | None
+    ) -> Tensor:
+        """Put the gradient of loss and penalty into ``gradient`` and return their sum."""
         self.gradient.zero_()
         value = loss(point, batch)
         value.backward()  # type: ignore[no-untyped-call]
-        return value.detach()
+        if penalty is None:
+            return value.detach()
+        extra, gap, slope = penalty(self.vector)
+        self.gradient.addcmul_(gap, slope)
+        return value.detach() + extra
+
+    @staticmethod
+    def join(tree: Tree) -> Tensor:
+        """Return the tree's tensors in the order of ``vector``."""
+        return torch.cat([_memory_order(value).reshape(-1) for value in tree.values()])
 
     @staticmethod
     def split(vector: Tensor, like: Tree) -> list[Tensor]:
@@ -174,22 +206,22 @@ def minimize_loop(
     flat = _Flat.of(moving)
     point = {**{name: value.detach() for name, value in params.items()}, **flat.leaves}
     masks = [
-        torch.cat([_memory_order(objective.mask[name]).reshape(-1) for name in moving]).to(flat.vector)
-        if objective.mask
-        else None
+        _Flat.join({name: objective.mask[name] for name in moving}).to(flat.vector) if objective.mask else None
         for objective in objectives
     ]
+    penalties = [_penalty(objective.pull, moving, _Flat.join) for objective in objectives]
     optimizers = [_fused(solver, flat) for _ in objectives]
     total = flat.vector.new_zeros(())
     keep = solver.rho > 0 or solver.step_bound < math.inf
 
     def step(batch: Batch) -> None:
-        for turn, (objective, mask, optimizer) in enumerate(zip(objectives, masks, optimizers, strict=True)):
+        turns = zip(objectives, masks, penalties, optimizers, strict=True)
+        for turn, (objective, mask, penalty, optimizer) in enumerate(turns):
             before = flat.vector.clone() if keep else flat.vector
-            loss = flat.differentiate(objective.loss, point, batch)
+            loss = flat.differentiate(objective.loss, point, batch, penalty)
             if solver.rho:
                 flat.vector.add_(flat.gradient * (solver.rho / (torch.linalg.vector_norm(flat.gradient) + 1e-12)))
-                flat.differentiate(objective.loss, point, batch)
+                flat.differentiate(objective.loss, point, batch, penalty)
                 flat.vector.copy_(before)
             if solver.weight_decay:  # before the mask: a coordinate outside it must not decay either
                 flat.gradient.add_(flat.vector, alpha=solver.weight_decay)
@@ -227,30 +259,67 @@ def _each(schedule: Schedule, step: Callable[[Batch], None]) -> None:
             replayed.get(size, gathered)(schedule.index[number, :size], *keys)
 
 
+# vector [P] -> the penalty there, and two factors whose product is its gradient: gap [P] and slope, a scalar or [P]
+_Penalty = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+
+
+def _penalty(pull: Pull | None, names: Iterable[str], join: Callable[[Tree], Tensor]) -> _Penalty | None:
+    """Return a pull as a function of the parameters ``names`` in one vector, in the order in which ``join`` puts them."""
+    if pull is None or not pull.weight:
+        return None
+    origin = {name: pull.origin[name] for name in names}
+    below = -join(origin)
+    mask = None if pull.mask is None else join({name: pull.mask[name] for name in origin}).to(below)
+    below = below if mask is None else below * mask
+    sizes = [value.numel() for value in origin.values()] if pull.by_tensor else [len(below)]
+
+    def penalty(vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gap = vector + below if mask is None else torch.addcmul(below, vector, mask)
+        norms = torch.stack([torch.linalg.vector_norm(part) for part in torch.split(gap, sizes)])
+        excess = norms.sum() - pull.length
+        slopes = torch.where(norms > 0, pull.weight * excess.sign() / norms, 0.0)
+        slope = torch.cat([one.expand(size) for one, size in zip(slopes, sizes, strict=True)]) if pull.by_tensor else slopes[0]
+        return pull.weight * excess.abs(), gap, slope
+
+    return penalty
+
+
 def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
     """Return a function that takes a step along the gradient and keeps moments of its own.
 
-    It calls what torch.optim's classes call. The first object of such a class imports torch._dynamo: more than a second.
+    It calls the kernels of torch.optim's fused optimizers. The functions around these take a few percent of a small step, and
+    the first object of an optimizer class imports torch._dynamo: more than a second.
     """
     vectors, gradients = [flat.vector], [flat.gradient]
-    plain: dict[str, Any] = {"lr": solver.lr, "weight_decay": 0.0, "maximize": False, "fused": True}
+    plain: dict[str, Any] = {"lr": solver.lr, "weight_decay": 0.0, "maximize": False, "grad_scale": None, "found_inf": None}
     if solver.optimizer == "adam":
         first, second = [torch.zeros_like(flat.vector)], [torch.zeros_like(flat.vector)]
         steps = [torch.zeros((), device=flat.vector.device)]
         adams: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False}
-        return lambda: adam(vectors, gradients, first, second, [], steps, **adams, **plain)
-    momentum: list[Tensor | None] = [None]
-    return lambda: sgd(vectors, gradients, momentum, momentum=solver.momentum, dampening=0.0, nesterov=False, **plain)
+
+        def step() -> None:
+            steps[0].add_(1)
+            torch._fused_adam_(vectors, gradients, first, second, [], steps, **adams, **plain)
+
+        return step
+    momentum = [torch.zeros_like(flat.vector)] if solver.momentum else []
+    sgds: dict[str, Any] = {"momentum": solver.momentum, "dampening": 0.0, "nesterov": False, "is_first_step": False}
+    return lambda: torch._fused_sgd_(vectors, gradients, momentum, **sgds, **plain)
 
 
-def _gradient(loss: Callable[[Tree, Batch], Tensor], vector: Tensor, like: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the gradient ``[P]`` of a loss on a batch at the parameters ``like`` that lie in ``vector [P]``, and its value."""
+def _gradient(
+    loss: Callable[[Tree, Batch], Tensor], vector: Tensor, like: Tree, batch: Batch, penalty: _Penalty | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient ``[P]`` of loss and penalty at the parameters ``like`` that lie in ``vector [P]``, and their sum."""
 
     def value(point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor]:
         return (loss(_parted(point, like), replace(batch, x=x, y=y)),)
 
     (gradient,), (found,) = differentiate(value, [vector], batch.x, batch.y)
-    return gradient, found
+    if penalty is None:
+        return gradient, found
+    extra, gap, slope = penalty(vector)
+    return gradient + slope * gap, found + extra
 
 
 def _joined(tree: Tree) -> Tensor:
@@ -272,15 +341,16 @@ def minimize_functional(
     moving = {name: params[name] for name in (params if names is None else names)}
     losses = [lambda tree, batch, loss=objective.loss: loss({**params, **tree}, batch) for objective in objectives]
     masks = [_joined({name: objective.mask[name] for name in moving}) if objective.mask else None for objective in objectives]
+    penalties = [_penalty(objective.pull, moving, _joined) for objective in objectives]
     vector = _joined(moving)
     moments = [(torch.zeros_like(vector), torch.zeros_like(vector)) for _ in objectives]
     total = vector.new_zeros(())
     for step, batch in enumerate(schedule):
-        for turn, (loss, mask) in enumerate(zip(losses, masks, strict=True)):
-            gradient, value = _gradient(loss, vector, moving, batch)
+        for turn, (loss, mask, penalty) in enumerate(zip(losses, masks, penalties, strict=True)):
+            gradient, value = _gradient(loss, vector, moving, batch, penalty)
             if solver.rho:
                 reach = solver.rho / (torch.linalg.vector_norm(gradient) + 1e-12)
-                gradient, _ = _gradient(loss, vector + reach * gradient, moving, batch)
+                gradient, _ = _gradient(loss, vector + reach * gradient, moving, batch, penalty)
             if solver.weight_decay:
                 gradient = gradient + solver.weight_decay * vector
             if mask is not None:

@@ -109,7 +109,7 @@ class Task:
         self,
         params: Tree,
         schedule: Schedule,
-        *objectives: Loss | tuple[Loss, Tree],
+        *objectives: Loss | Objective,
         solver: Solver | None = None,
         names: Sequence[str] | None = None,
     ) -> tuple[Tree, Tensor]:
@@ -118,12 +118,12 @@ class Task:
         Args:
             params: start point, not modified.
             schedule: which examples each step uses.
-            objectives: losses ``(params, batch) -> scalar``; a pair ``(loss, mask)`` moves only the coordinates where the mask
-                is true. With several, each minibatch is used by every objective in turn, each with its own optimizer state.
+            objectives: losses ``(params, batch) -> scalar``, or with a mask of what moves and a pull as ``Objective``. With
+                several, each minibatch is used by every objective in turn, each with its own optimizer state.
             solver: another optimizer than the study's.
             names: train only these parameters.
         """
-        parts = [Objective(*part) if isinstance(part, tuple) else Objective(part) for part in objectives]
+        parts = [part if isinstance(part, Objective) else Objective(part) for part in objectives]
         return self.minimize_on(params, schedule, parts, solver or self.solver, names)
 
     def features(self, params: Tree, batches: Batches) -> Schedule:

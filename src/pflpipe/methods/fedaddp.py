@@ -30,7 +30,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.methods import About, Method, Range, Upload
-from pflpipe.methods.feddpa import fisher_mask, split_objectives, sum_of_norms
+from pflpipe.methods.feddpa import fisher_mask, split_objectives
 from pflpipe.task import Batches, Task
 from pflpipe.trees import Tree
 
@@ -39,6 +39,11 @@ ABOUT = About(
     paper="Guo et al., ICA3PP 2024",
     paper_departures=("private_clamp", "data_dependent_noise", "data_size_weights", "noise_not_divided"),
 )
+
+
+def sum_of_norms(tree: Tree) -> Tensor:
+    """Return the sum of the tensors' L2 norms, which the paper takes for the norm of the whole."""
+    return torch.stack([torch.linalg.vector_norm(value) for value in tree.values()]).sum()
 
 
 def fedaddp(
@@ -72,10 +77,7 @@ def fedaddp(
         personal = fisher_mask(local, batches, tau, task)
         start = trees.where(personal, local, params)
 
-        def distance(w: Tree, mask: Tree) -> Tensor:
-            return sum_of_norms(trees.sub(w, params))
-
-        objectives = split_objectives(personal, distance, state["clip_total"], lambda_1, lambda_2, task)
+        objectives = split_objectives(personal, params, state["clip_total"], lambda_1, lambda_2, task, whole=True)
         return personal, start, *task.minimize(start, batches.train, *objectives)
 
     def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:

@@ -21,16 +21,15 @@ sample-level noise calibration (privacy.py). Not imitated: training in evaluatio
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.local import Batch
+from pflpipe.local import Objective, Pull
 from pflpipe.methods import About, Method, Range, Upload
-from pflpipe.task import Batches, Loss, Task
+from pflpipe.task import Batches, Task
 from pflpipe.trees import Tree
 
 ABOUT = About(
@@ -54,37 +53,30 @@ def fisher_mask(state: Tree, batches: Batches, tau: float, task: Task) -> Tree:
     return {name: value >= tau for name, value in min_max(task.fisher(state, batches.all)).items()}
 
 
-def sum_of_norms(tree: Tree) -> Tensor:
-    """Return the sum of the tensors' L2 norms, which the official code takes for the norm of the whole."""
-    return torch.stack([torch.linalg.vector_norm(value) for value in tree.values()]).sum()
-
-
 def split_objectives(
     personal: Tree,
-    distance: Callable[[Tree, Tree], Tensor],
+    origin: Tree,
     bound: float | Tensor,
     lambda_1: float,
     lambda_2: float,
     task: Task,
-) -> tuple[tuple[Loss, Tree], tuple[Loss, Tree]]:
-    """Return the losses of the personal and of the shared coordinates, each with the mask of what it moves (Eqs. 8-11).
+    *,
+    whole: bool = False,
+) -> tuple[Objective, Objective]:
+    """Return the objectives of the personal and of the shared coordinates, each with the mask of what it moves (Eqs. 8-11).
 
     Args:
         personal: bool masks of the personal coordinates.
-        distance: ``(w, mask) -> scalar``, how far the coordinates in the mask have come; the personal ones are pulled to 0.
+        origin: from here the length of each part's change is measured; that of the personal part is pulled to 0.
         bound: the length of the shared coordinates' change is pulled towards this number.
         lambda_1, lambda_2: weights of the two pulls; without weight a pull is left out.
         task: gives the cross-entropy.
+        whole: for both parts, the length is instead that of all coordinates, as the sum of the tensors' norms.
     """
     shared = {name: ~mask for name, mask in personal.items()}
-
-    def personal_loss(w: Tree, batch: Batch) -> Tensor:
-        return task.loss(w, batch) + (0.5 * lambda_1 * distance(w, personal) if lambda_1 else 0.0)
-
-    def shared_loss(w: Tree, batch: Batch) -> Tensor:
-        return task.loss(w, batch) + (0.5 * lambda_2 * (distance(w, shared) - bound).abs() if lambda_2 else 0.0)
-
-    return (personal_loss, personal), (shared_loss, shared)
+    near = Pull(0.5 * lambda_1, origin, None if whole else personal, 0.0, whole)
+    far = Pull(0.5 * lambda_2, origin, None if whole else shared, bound, whole)
+    return Objective(task.loss, personal, near), Objective(task.loss, shared, far)
 
 
 def feddpa(
@@ -110,12 +102,9 @@ def feddpa(
             personal = {name: torch.zeros_like(value, dtype=torch.bool) for name, value in params.items()}
         start = trees.where(personal, state, params)  # line 7, Eq. 7
 
-        def change(w: Tree, mask: Tree) -> Tensor:
-            if "update_against_global" in task.departures:
-                return sum_of_norms(trees.sub(w, params))
-            return trees.norm(trees.mul(trees.sub(w, start), mask))
-
-        phases = split_objectives(personal, change, task.clip_norm, *pulls, task)[0 if dfp else 1 :]
+        against_global = "update_against_global" in task.departures
+        origin = params if against_global else start
+        phases = split_objectives(personal, origin, task.clip_norm, *pulls, task, whole=against_global)[0 if dfp else 1 :]
         if schedule == "alternate":
             return start, *task.minimize(start, batches.train, *phases)
         end = start

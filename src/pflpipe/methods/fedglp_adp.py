@@ -103,7 +103,8 @@ def grow(mask: Tree, update: Tree, progress: Tensor, beta: float) -> Tree:
     for names in trees.layers(mask).values():
         taken = torch.cat([mask[name].flatten() for name in names])
         size = torch.cat([update[name].flatten() for name in names]).abs().nan_to_num(0)  # infinity becomes a finite number
-        rank = torch.where(taken, math.inf, size).argsort(descending=True, stable=True).argsort()
+        order = torch.where(taken, math.inf, size).argsort(descending=True, stable=True)
+        rank = torch.zeros_like(order).scatter(0, order, torch.arange(len(taken), device=order.device))
         kept = taken | (rank < (progress * (beta * len(taken))).round())
         parts = torch.split(kept, [mask[name].numel() for name in names])
         grown |= {name: part.view(mask[name].shape) for name, part in zip(names, parts, strict=True)}
@@ -146,10 +147,7 @@ def fedglp_adp(
         personal = trees.within("mask.", state)
         start = trees.where(personal, trees.within("local.", state), params)  # Eq. 7
 
-        def change(w: Tree, mask: Tree) -> Tensor:
-            return trees.norm(trees.mul(trees.sub(w, start), mask))
-
-        objectives = split_objectives(personal, change, task.clip_norm, lambda_1, lambda_2, task)  # Eqs. 9-10
+        objectives = split_objectives(personal, start, task.clip_norm, lambda_1, lambda_2, task)  # Eqs. 9-10
         return personal, start, *task.minimize(start, batches.train, *objectives[0 if glp else 1 :])
 
     def local_update(params: Tree, server: Tree, state: Tree, batches: Batches, task: Task) -> tuple[Upload, Tree]:
