@@ -3,9 +3,11 @@
     python benchmarks/bench_rounds.py [PART ...] [--pairs 5] [--pictures 2000] [--out rounds.json]
     python benchmarks/bench_rounds.py methods --methods dp_fedavg feddpa --backends loop --clients 10 100 1000
 
-One process, one thread. What is compared is run in turn, so that a busy machine slows all of it; the first turn only warms up.
-Times are CPU seconds (``time.process_time``), medians over the turns, with wall-clock seconds beside them; ratios are medians
-of the turns' own ratios. Pictures are random unless ``--data`` names a CIFAR-10 file of this project, which costs the same.
+One process, one thread; with ``--processes 2`` the parts plain and feddpa use two cores: the plain loop with two threads of
+torch, ours with two processes of one. What is compared is run in turn, so that a busy machine slows all of it; the first turn
+only warms up. Times are CPU seconds (``time.process_time``), medians over the turns, with wall-clock seconds beside them; ratios
+are medians of the turns' own ratios. Pictures are random unless ``--data`` names a CIFAR-10 file of this project, which costs
+the same.
 
 methods: one round of every method, network and backend, by number of clients, each in a child process for its peak memory (its
     parent's included). Clients have 32 pictures, batch 16, one epoch; of 100 clients or more a tenth takes part. ``--clients``
@@ -38,8 +40,11 @@ import os
 import platform
 import resource
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -56,6 +61,7 @@ from pflpipe.clients import Backend, Examples, Rows, choose_backend
 from pflpipe.errors import ConfigError
 from pflpipe.partition import Split
 from pflpipe.privacy import Plan
+from pflpipe.processes import ALONE, Processes, joined
 from pflpipe.simulation import Simulation
 
 CNN, CLIENTS, BATCH, ROUNDS = cells.Model("cnn_cifar"), 10, 16, 10**6
@@ -88,6 +94,7 @@ def world(
     backend: Backend = "loop",
     batch: int = BATCH,
     epochs: int = 1,
+    processes: Processes = ALONE,
 ) -> Simulation:
     """Return a simulation of clients with equal shares of ``train`` that all test on the whole of ``test``."""
     about = methods.info(method).about
@@ -104,22 +111,34 @@ def world(
         test=test,
         seed=0,
         backend=backend,
+        processes=processes,
     )
 
 
 def rounds(simulation: Simulation) -> Case:
     """Return a function that runs one more round each time."""
-    progress = federated.start(simulation)
+    shared = None
+    if simulation.processes.size > 1:  # one file for all of them
+        shared = Path(tempfile.gettempdir()) / f"{os.environ['TORCHELASTIC_RUN_ID']}-{simulation.augment is None}.states"
+    progress = federated.start(simulation, shared)
     return lambda: federated.one_round(simulation, progress)
 
 
-def in_turn(cases: Mapping[str, Case], pairs: int) -> dict[str, dict[str, list[float]]]:
-    """Run the cases in turn, once to warm up and ``pairs`` times; return the CPU and the wall-clock seconds of each."""
+def in_turn(cases: Mapping[str, Case], pairs: int, processes: Processes = ALONE) -> dict[str, dict[str, list[float]]]:
+    """Run the cases in turn, once to warm up and ``pairs`` times; return the CPU and the wall-clock seconds of each.
+
+    Of several processes, the first one alone runs the plain cases, with as many threads. CPU seconds are then only its own.
+    """
     times: dict[str, dict[str, list[float]]] = {name: {"cpu": [], "wall": []} for name in cases}
     for turn in range(pairs + 1):
         for name, case in cases.items():
+            alone = name.startswith("plain")
+            torch.set_num_threads(processes.size if alone else 1)
+            processes.from_first(torch.zeros(1))
             cpu, wall = time.process_time(), time.perf_counter()
-            case()
+            if processes.is_first or not alone:
+                case()
+            processes.from_first(torch.zeros(1))
             if turn:
                 times[name]["cpu"].append(time.process_time() - cpu)
                 times[name]["wall"].append(time.perf_counter() - wall)
@@ -216,7 +235,7 @@ def bench_plain(args: argparse.Namespace) -> Any:
     train, test = Examples(x[: args.pictures], y[: args.pictures]), Examples(x[args.pictures :], y[args.pictures :])
     shares = np.array_split(np.arange(args.pictures), CLIENTS)
     tensors = plain.Federation([shuffled(x[rows], y[rows], BATCH) for rows in shares], shuffled(test.x, test.y, 256))
-    ours = world("dp_fedavg", train, test)
+    ours = world("dp_fedavg", train, test, processes=args.together)
     known = data.DATASETS["cifar10"]
     black = torch.tensor([-mean / std for mean, std in zip(known.mean, known.std, strict=True)])
     scored, progress = ours, federated.start(ours)
@@ -234,7 +253,7 @@ def bench_plain(args: argparse.Namespace) -> Any:
     }
     pairs = {"plain, tensors": "pflpipe", "plain, PIL": "pflpipe, crop and flip", "pflpipe, accuracies": "pflpipe"}
     title = f"plain: DP-FedAvg, cnn_cifar, batch {BATCH}, {CLIENTS} clients, {len(train.y)} + {len(test.y)} pictures"
-    return compared(title, in_turn(cases, args.pairs), len(train.y), pairs)
+    return compared(title, in_turn(cases, args.pairs, args.together), len(train.y), pairs)
 
 
 def bench_feddpa(args: argparse.Namespace) -> Any:
@@ -252,10 +271,12 @@ def bench_feddpa(args: argparse.Namespace) -> Any:
     cases: dict[str, Case] = {
         "plain, one forward pass for a batch": lambda: one.feddpa(plain.gradients_of_one_forward),
         "plain, one for each example": lambda: each.feddpa(plain.gradients_one_by_one),
-        "pflpipe": rounds(tested(world("feddpa", train, test))),
+        "pflpipe": rounds(tested(world("feddpa", train, test, processes=args.together))),
     }
     title = f"feddpa: FedDPA, cnn_cifar, batch {BATCH}, {CLIENTS} clients, {count} + {len(test.y)} pictures"
-    return compared(title, in_turn(cases, args.pairs), count, {name: "pflpipe" for name in cases if name != "pflpipe"})
+    return compared(
+        title, in_turn(cases, args.pairs, args.together), count, {name: "pflpipe" for name in cases if name != "pflpipe"}
+    )
 
 
 def bench_gradients(args: argparse.Namespace) -> Any:
@@ -458,17 +479,29 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["cnn_cifar"], choices=["cnn_cifar", "resnet20"])
     parser.add_argument("--backends", nargs="+", default=["loop", "vmap"], choices=["loop", "vmap"])
     parser.add_argument("--clients", nargs="+", type=int, default=[10])
+    parser.add_argument("--processes", type=int, default=1, help="cores that the parts plain and feddpa use")
     parser.add_argument("--out", help="write the figures here as JSON")
     args = parser.parse_args()
     if unknown := set(args.parts) - set(PARTS):
         parser.error(f"unknown part {', '.join(sorted(unknown))}; known are {', '.join(PARTS)}")
+    if args.processes > 1 and (not args.parts or set(args.parts) - {"plain", "feddpa"}):
+        parser.error("--processes is for the parts plain and feddpa")
+    with joined("cpu", args.processes) as (args.together, _):
+        if not args.together.is_first:
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - to the end of the process
+        run(args)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the parts, print their tables and write their figures."""
     torch.set_num_threads(1)
-    result: dict[str, Any] = {"machine": machine(), "options": vars(args)}
+    options = {name: value for name, value in vars(args).items() if name != "together"}
+    result: dict[str, Any] = {"machine": machine(), "options": options}
     print(", ".join(f"{name} {value}" for name, value in result["machine"].items()))
     for name, part in PARTS.items():
         if not args.parts or name in args.parts:
             result[name] = part(args)
-    if args.out:
+    if args.out and args.together.is_first:
         with open(args.out, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)
             file.write("\n")
