@@ -5,7 +5,7 @@
 
 One process, one thread; with ``--processes 2`` the parts plain and feddpa use two cores: the plain loop with two threads of
 torch, ours with two processes of one. What is compared is run in turn, so that a busy machine slows all of it; the first turn
-only warms up. Times are CPU seconds (``time.process_time``), medians over the turns, with wall-clock seconds beside them; ratios
+only warms up. Times are CPU seconds (``time.process_time``), medians over the turns, with wall-clock seconds beside; ratios
 are medians of the turns' own ratios. Pictures are random unless ``--data`` names a CIFAR-10 file of this project, which costs
 the same.
 
