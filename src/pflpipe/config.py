@@ -328,8 +328,9 @@ def _check_data(settings: Config, studies: Iterable[Study], folder: str | os.Pat
                 partition.check(wanted, found.classes, found.train_size, found.users)
                 models.check(model, found.image_shape, found.classes)
                 augment.check(transforms, found.image_shape)
-            for cell in study.cells:
-                methods.check_model(cell.method, cell.model, cell.hyperparameters)
+            works = {(c.method, c.model, canonical_json(c.hyperparameters)): c.hyperparameters for c in study.cells}
+            for (method, model, _), hyperparameters in works.items():
+                methods.check_model(method, model, hyperparameters)
 
 
 @contextlib.contextmanager

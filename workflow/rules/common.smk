@@ -1,4 +1,5 @@
 # What the rules share: the settings, the meaning of the wildcards, the names of the files.
+import gc
 import os
 import sys
 from pathlib import Path
@@ -30,6 +31,10 @@ from pflpipe.workflow import (
     plan_request,
     without_credentials,
 )
+
+# A plan of thousands of jobs is millions of objects that live to the end; looking for garbage among them takes a fifth of it.
+gc.freeze()
+gc.set_threshold(100_000, 50, 100)
 
 FIGURES = ("privacy_utility", "convergence", "partition", "noise")
 
@@ -137,6 +142,19 @@ def files_of_run(wildcards):
         "partition": PARTITION.format(partition=cell.partition_id),
         "data": DATASET.format(dataset=cell.dataset),
     }
+
+
+def largest_mb(files):
+    """Returns the size in MB of the largest of files and folders; Snakemake asks again later while one of them is missing."""
+    # Not `input.size_mb`, which is the sum of all and takes an event loop of its own for every job.
+    return 1e-6 * max(
+        (
+            sum(entry.stat().st_size for entry in os.scandir(file))
+            if os.path.isdir(file)
+            else os.path.getsize(file)
+        )
+        for file in files
+    )
 
 
 def methods_of(wildcards):

@@ -5,8 +5,7 @@ rule evaluate:
         script=SCRIPTS / "evaluate.py",
         code=lambda wc: PROJECT.code("evaluate", methods_of(wc)),
         search=lambda wc: [f"{RESULTS}/searches/{wc.study}.json"] * waits(wc),
-        runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),
-        states=lambda wc: each(f"{RUN}/state.pt", cells_of(wc)),
+        runs=lambda wc: each(RUN, cells_of(wc)),
         plans=lambda wc: each(PLAN, cells_of(wc)),
         partitions=lambda wc: each(PARTITION, cells_of(wc)),
         data=lambda wc: each(DATASET, cells_of(wc)),
@@ -22,7 +21,9 @@ rule evaluate:
         "../../envs/pflpipe.yaml"
     threads: 1
     resources:
-        mem_mb=lambda wc, input, attempt: attempt * max(2000, int(20 * input.size_mb)),
+        # One run is in memory at a time, so it is the largest that counts.
+        mem_mb=lambda wc, input, attempt: attempt
+        * max(2000, int(20 * largest_mb([*input.data, *input.runs]))),
         runtime=lambda wc, attempt: attempt * 120,
         gpu=int(SETTINGS.device.startswith("cuda")),
         device=SETTINGS.device,

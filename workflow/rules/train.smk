@@ -1,13 +1,11 @@
-# results/runs/<cell>/: one training run, the same for every study that contains the cell.
+# results/runs/<cell>/: one training run, the same for every study that contains the cell: rounds.csv, timing.csv, state.pt, run.json.
 rule train:
     input:
         unpack(files_of_run),
         script=SCRIPTS / "train.py",
     output:
-        rounds=f"{RUN}/rounds.csv",
-        timing=f"{RUN}/timing.csv",
-        state=f"{RUN}/state.pt",
-        run=f"{RUN}/run.json",
+        # One output instead of four files: Snakemake looks at every output of every run, for every rule that needs the run.
+        directory(RUN),
     log:
         "logs/train/{cell}.log",
     benchmark:
@@ -19,7 +17,7 @@ rule train:
     resources:
         # Of the data alone: `input.size_mb` looks at every file, in an event loop of its own for every run.
         mem_mb=lambda wc, input, attempt: attempt
-        * max(2000, int(20e-6 * os.path.getsize(input.data))),
+        * max(2000, int(20 * largest_mb([input.data]))),
         runtime=lambda wc, attempt: attempt * 240,
         gpu=int(SETTINGS.device.startswith("cuda")),
         device=SETTINGS.device,
