@@ -37,7 +37,6 @@ def closure(start: Path, package: Path) -> list[Path]:
     return sorted(found)
 
 
-@cache
 def digest(start: Path, package: Path) -> str:
     """Return ten hexadecimal digits that follow from the names and contents of the closure's files."""
     files = hashlib.sha256()

@@ -1,5 +1,6 @@
 # What the rules share: the settings, the meaning of the wildcards, the names of the files.
 import gc
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -134,6 +135,13 @@ def each(pattern, cells):
     return list(dict.fromkeys(pattern.format(**names) for names in ids))
 
 
+def quick(function):
+    """Notes the parameters of a function on it, which Snakemake otherwise finds out several times for every job."""
+    function.__signature__ = inspect.signature(function)
+    return function
+
+
+@quick
 def files_of_run(wildcards):
     """Returns the files that a run reads."""
     (cell,) = cells_of(wildcards)

@@ -1,4 +1,5 @@
-# results/runs/<cell>/: one training run, the same for every study that contains the cell: rounds.csv, timing.csv, state.pt, run.json.
+# results/runs/<cell>/: one training run, the same for every study that contains the cell: rounds.csv, timing.csv, state.pt and
+# run.json. A study may have ten thousand of them, so this rule does what it does for one job in the cheapest way.
 rule train:
     input:
         unpack(files_of_run),
@@ -15,18 +16,19 @@ rule train:
     threads: 1
     # How a run is computed is a resource and not a parameter: changing it repeats nothing that is done.
     resources:
-        # Of the data alone: `input.size_mb` looks at every file, in an event loop of its own for every run.
-        mem_mb=lambda wc, input, attempt: attempt
-        * max(2000, int(20 * largest_mb([input.data]))),
-        runtime=lambda wc, attempt: attempt * 240,
+        mem_mb=quick(
+            lambda wc, input, attempt: attempt
+            * max(2000, int(20 * largest_mb([input.data])))
+        ),
+        runtime=quick(lambda wc, attempt: attempt * 240),
         gpu=int(SETTINGS.device.startswith("cuda")),
         device=SETTINGS.device,
         backend=SETTINGS.backend,
         checkpoint_seconds=str(SETTINGS.checkpoint_seconds),
     params:
         # Not inputs, as in other rules: a study may have thousands of runs, and Snakemake looks at every input of every job.
-        code=lambda wc: PROJECT.code_version("train", *methods_of(wc)),
-        cell=lambda wc: canonical_json(cells_of(wc)[0].to_dict()),
+        code=quick(lambda wc: PROJECT.code_version("train", *methods_of(wc))),
+        cell=quick(lambda wc: canonical_json(cells_of(wc)[0].to_dict())),
         out=RUN,
         checkpoints=f"{RESULTS}/checkpoints",
     message:
