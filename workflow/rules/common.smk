@@ -155,14 +155,13 @@ def files_of_run(wildcards):
 def largest_mb(files):
     """Returns the size in MB of the largest of files and folders; Snakemake asks again later while one of them is missing."""
     # Not `input.size_mb`, which is the sum of all and takes an event loop of its own for every job.
-    return 1e-6 * max(
-        (
-            sum(entry.stat().st_size for entry in os.scandir(file))
-            if os.path.isdir(file)
-            else os.path.getsize(file)
-        )
+    sizes = (
+        sum(entry.stat().st_size for entry in os.scandir(file))
+        if os.path.isdir(file)
+        else os.path.getsize(file)
         for file in files
     )
+    return 1e-6 * max(sizes, default=0)  # no files: a search has not chosen yet
 
 
 def methods_of(wildcards):
