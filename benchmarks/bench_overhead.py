@@ -209,9 +209,11 @@ def main() -> None:
     """Run the comparison and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--runs", type=int, default=10_000, help="of the study that is planned, a multiple of 200")
+    parser.add_argument("--runs", type=int, default=10_000, help="of the study that is planned: a multiple of 200, from 2,000")
     parser.add_argument("--out")
     args = parser.parse_args()
+    if args.runs < 2_000 or args.runs % 200:
+        parser.error("--runs is a multiple of 200, and at least 2,000 for the growth to stand out")
     result: dict[str, float] = {}
     for part, number in ((jobs, args.repeats), (pipeline, args.repeats), (dry_run, args.runs)):
         with tempfile.TemporaryDirectory() as folder:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from snakemake.utils import update_config
 
+# A plan of thousands of jobs is millions of objects that live to the end; looking for garbage among them takes a fifth of it.
+gc.set_threshold(100_000, 50, 100)
+
 # The workflow runs the code beside it, with the Python that runs snakemake (or that of a rule's conda environment, which
 # comes first once it is activated), whatever else is installed.
 ROOT = Path(os.path.relpath(workflow.basedir))
@@ -32,10 +35,6 @@ from pflpipe.workflow import (
     plan_request,
     without_credentials,
 )
-
-# A plan of thousands of jobs is millions of objects that live to the end; looking for garbage among them takes a fifth of it.
-gc.freeze()
-gc.set_threshold(100_000, 50, 100)
 
 FIGURES = ("privacy_utility", "convergence", "partition", "noise")
 
