@@ -59,7 +59,8 @@ docs: install ## API pages from the docstrings, in docs/_build/index.html
 	$(BIN)/pdoc --docformat google --output-directory docs/_build pflpipe
 
 bench: install ## run every program in benchmarks/ but the comparison with other frameworks
-	@set -e; for program in $(filter-out benchmarks/bench_peers.py,$(wildcard benchmarks/bench_*.py)); do echo "== $$program"; $(BIN)/python "$$program"; done
+	@set -e; for program in $(filter-out benchmarks/bench_peers.py,$(wildcard benchmarks/bench_*.py)); do \
+	  echo "== $$program"; $(BIN)/python "$$program" --out "build/$$(basename $$program .py).json"; done
 
 bench-peers: install $(PEERS_STAMP) ## rounds beside pfl and Flower, in an environment of their own (OPTIONS="--repeats 5")
 	$(BIN)/python benchmarks/bench_peers.py --peers-python $(PEERS)/bin/python --out build/bench_peers.json $(OPTIONS)

@@ -7,10 +7,15 @@ measured between them. The work is a cell of the quickstart: 100 clients, 2,410 
 
 start-up: a job that trains one round of one step, less a bare ``import torch``. It contains reading the data, the first calls
     into torch's libraries, and writing the results.
-overhead: the wall-clock time of a whole job of 30 rounds, as Snakemake starts it, less the seconds of its rounds that
-    ``timing.csv`` counts.
-dry run: CPU seconds of ``snakemake --dry-run`` for a study with so many runs, and for as many jobs with four inputs and four
-    outputs in a workflow that is nothing else: what Snakemake takes itself.
+overhead: the wall-clock time of a whole job of 30 rounds, started by its script, less the seconds of its rounds that
+    ``timing.csv`` counts; with the import of torch and beyond it.
+snakemake: the same cell through ``snakemake``. ``pipeline_job`` is the job as Snakemake's ``benchmark`` measures it,
+    ``pipeline_overhead`` that less its rounds, ``pipeline_beyond_job`` what the whole call takes beyond the job: to start, to
+    plan and to finish. ``plan_quickstart`` is ``snakemake --dry-run`` of the quickstart.
+dry run: CPU seconds of ``snakemake --dry-run`` for the table of a study with so many runs, for a study whose search tries as
+    many, for everything of the first study (figures and MLflow too), and for as many jobs with four inputs and an output in a
+    workflow that is nothing else: what Snakemake takes itself. ``exponent`` is the growth from a tenth of the runs to all of
+    them, of what comes on top of a plan of 20 runs: 1 where it grows in proportion.
 
 Prints medians over the repeats; the dry runs are done once.
 """
@@ -20,8 +25,10 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -37,12 +44,22 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "workflow" / "scripts"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
 
+STUDY = {
+    "title": "many",
+    "description": "as many runs as asked for",
+    "dataset": "digits",
+    "partition": {"kind": "dirichlet", "clients": 100, "alpha": 0.3, "min_size": 6, "test_fraction": 0.2},
+    "model": {"name": "mlp", "hidden": [32]},
+    "training": {"rounds": 30, "local_epochs": 5, "batch_size": 0, "optimizer": "sgd", "lr": 0.25},
+    "privacy": {"delta": 0.001, "epsilon": 2, "clip_norm": 1.0},
+}
+METHODS, SEEDS = ("dp_fedavg", "fedrep"), list(range(10))
 BARE = """
 rule all:
-    input: [f"runs/{{i}}/f0" for i in range({runs})]
+    input: [f"runs/{{i}}" for i in range({runs})]
 rule run:
     input: "a", "b", "c", "d"
-    output: ["runs/{{i}}/" + f"f{{n}}" for n in range(4)]
+    output: "runs/{{i}}"
     log: "logs/{{i}}"
     shell: "true"
 """
@@ -92,8 +109,13 @@ class Job:
     def run(self) -> tuple[float, float, float]:
         """Return the wall-clock and CPU seconds of the job and the wall-clock seconds of its rounds."""
         wall, cpu = measure(self.command, self.folder)
-        with (self.out / "timing.csv").open(encoding="utf-8") as file:
-            return wall, cpu, sum(float(row["seconds"]) for row in csv.DictReader(file))
+        return wall, cpu, seconds_of_rounds(self.out)
+
+
+def seconds_of_rounds(run: Path) -> float:
+    """Return the wall-clock seconds that a run's rounds took together."""
+    with (run / "timing.csv").open(encoding="utf-8") as file:
+        return sum(float(row["seconds"]) for row in csv.DictReader(file))
 
 
 def jobs(folder: Path, repeats: int) -> dict[str, float]:
@@ -121,52 +143,81 @@ def jobs(folder: Path, repeats: int) -> dict[str, float]:
     return {f"{name}_seconds": round(statistics.median(values), 2) for name, values in found.items()}
 
 
+def snakemake(folder: Path, snakefile: Path, *words: str | Path) -> tuple[float, float]:
+    """Run Snakemake on a folder to its end and return its wall-clock and CPU seconds."""
+    program = Path(sys.executable).parent / "snakemake"
+    return measure([program, "--quiet", "all", "--cores", "1", "--directory", folder, "--snakefile", snakefile, *words], ROOT)
+
+
+def pipeline(folder: Path, repeats: int) -> dict[str, float]:
+    """Return medians over repeats of the whole job through Snakemake, and of planning the quickstart."""
+    shutil.copytree(ROOT / "studies", folder / "studies")
+    one = {**STUDY, "seeds": [0], "methods": [{"name": "dp_fedavg"}]}
+    (folder / "studies" / "one.yaml").write_text(json.dumps(one), encoding="utf-8")
+    (folder / "config.yaml").write_text("studies: [one]\ncheckpoint_seconds: 60\ndevice: cpu\n", encoding="utf-8")
+    run = f"results/runs/{cell(30, 5).id}"
+    found: dict[str, list[float]] = {}
+    for repeat in range(repeats + 1):
+        wall, _ = snakemake(folder, ROOT / "Snakefile", "--force", "--", run)
+        with (folder / "results" / "benchmarks" / "train" / f"{Path(run).name}.tsv").open(encoding="utf-8") as file:
+            (row,) = csv.DictReader(file, delimiter="\t")
+        job, training = float(row["s"]), seconds_of_rounds(folder / run)
+        plan = snakemake(folder, ROOT / "Snakefile", "--dry-run", "--", "results/tables/quickstart.csv")[0]
+        values = {
+            "pipeline_job_wall": job,
+            "pipeline_overhead_wall": job - training,
+            "pipeline_beyond_job_wall": wall - job,
+            "plan_quickstart_wall": plan,
+        }
+        for name, value in values.items():
+            if repeat:  # the first makes the data, the partition and the plan as well
+                found.setdefault(name, []).append(value)
+    return {f"{name}_seconds": round(statistics.median(values), 2) for name, values in found.items()}
+
+
 def dry_run(folder: Path, runs: int) -> dict[str, float]:
-    """Return the CPU seconds of planning a study of so many runs, and of planning as many jobs in a bare workflow."""
+    """Return the CPU seconds of planning so many runs in several ways."""
     (folder / "studies").mkdir()
-    seeds, rates = range(10), [round(0.001 * step, 3) for step in range(1, runs // 20 + 1)]
-    study = {
-        "title": "many",
-        "description": "as many runs as asked for",
-        "dataset": "digits",
-        "partition": {"kind": "dirichlet", "clients": 100, "alpha": 0.3, "min_size": 6, "test_fraction": 0.2},
-        "model": {"name": "mlp", "hidden": [32]},
-        "training": {"rounds": 30, "local_epochs": 5, "batch_size": 0, "optimizer": "sgd", "lr": 0.25},
-        "privacy": {"delta": 0.001, "epsilon": 2, "clip_norm": 1.0},
-        "seeds": list(seeds),
-        "axes": {"training.lr": rates},
-        "methods": [{"name": "dp_fedavg"}, {"name": "fedrep"}],
-    }
-    (folder / "studies" / "many.yaml").write_text(json.dumps(study), encoding="utf-8")
     (folder / "config.yaml").write_text("studies: [many]\n", encoding="utf-8")
-    snakemake = [
-        Path(sys.executable).parent / "snakemake",
-        "--dry-run",
-        "--quiet",
-        "all",
-        "--cores",
-        "1",
-        "--directory",
-        folder,
-    ]
-    ours = measure([*snakemake, "--snakefile", ROOT / "Snakefile", "--", "results/tables/many.csv"], ROOT)[1]
     for name in "abcd":
         (folder / name).touch()
-    (folder / "Snakefile").write_text(BARE.format(runs=runs), encoding="utf-8")
-    bare = measure([*snakemake, "--snakefile", folder / "Snakefile", "--workflow-profile", "none", "--", "all"], folder)[1]
-    cells = 2 * len(seeds) * len(rates)
-    return {"runs": cells, "dry_run_cpu_seconds": round(ours, 1), "bare_snakemake_cpu_seconds": round(bare, 1)}
+    found: dict[str, list[float]] = {}
+    for number in (20, runs // 10, runs):
+        rates = [round(0.001 * step, 3) for step in range(1, number // 20 + 1)]
+        many = {**STUDY, "seeds": SEEDS, "axes": {"training.lr": rates}, "methods": [{"name": name} for name in METHODS]}
+        searched = [{"name": name, "search": {"training.lr": rates}} for name in METHODS]
+        search = {"seeds": [100 + seed for seed in SEEDS], "validation_fraction": 0.2}
+        tried = {**STUDY, "seeds": [0], "search": search, "methods": searched}
+        for name, study in {"many": many, "tried": tried}.items():
+            (folder / "studies" / f"{name}.yaml").write_text(json.dumps(study), encoding="utf-8")
+        (folder / "Snakefile").write_text(BARE.format(runs=number), encoding="utf-8")
+        for name, (snakefile, *words) in {
+            "dry_run": (ROOT / "Snakefile", "--", "results/tables/many.csv"),
+            "search": (ROOT / "Snakefile", "--config", "studies=[tried]", "--", "results/tables/tried.csv"),
+            "everything": (ROOT / "Snakefile",),
+            "bare_snakemake": (folder / "Snakefile", "--workflow-profile", "none", "--", "all"),
+        }.items():
+            found.setdefault(name, []).append(snakemake(folder, snakefile, "--dry-run", *words)[1])
+    values: dict[str, float] = {"runs": runs}
+    for name, (few, tenth, all_of_them) in found.items():
+        values[f"{name}_cpu_seconds"] = round(all_of_them, 1)
+        values[f"{name}_exponent"] = round(math.log10((all_of_them - few) / (tenth - few)), 2)
+    return values
 
 
 def main() -> None:
     """Run the comparison and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--runs", type=int, default=10_000, help="of the study that is planned, a multiple of 20")
+    parser.add_argument("--runs", type=int, default=10_000, help="of the study that is planned: a multiple of 200, from 2,000")
     parser.add_argument("--out")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        result = jobs(Path(folder), args.repeats) | dry_run(Path(folder), args.runs)
+    if args.runs < 2_000 or args.runs % 200:
+        parser.error("--runs is a multiple of 200, and at least 2,000 for the growth to stand out")
+    result: dict[str, float] = {}
+    for part, number in ((jobs, args.repeats), (pipeline, args.repeats), (dry_run, args.runs)):
+        with tempfile.TemporaryDirectory() as folder:
+            result |= part(Path(folder), number)
     text = json.dumps(result | {"python": platform.python_version(), "processors": os.cpu_count()}, indent=1)
     print(text)
     if args.out:

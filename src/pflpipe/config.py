@@ -276,14 +276,15 @@ def load_outline(name: str, folder: str | os.PathLike[str] = STUDIES) -> Outline
         variant = point.entry.get("variant", "")
         candidates = []
         for values, complete in point.grid:
-            cells = [_cell({**complete, "seed": seed}, point.entry, point.place) for seed in document["seeds"]]
+            first = _cell({**complete, "seed": document["seeds"][0]}, point.entry, point.place)
+            cells = [dataclasses.replace(first, seed=seed) for seed in document["seeds"]]
             for before in (variants.setdefault(cell.id, variant) for cell in cells):
                 if before != variant:
                     raise ConfigError(
                         f"{point.place}: variants {before!r} and {variant!r} are the same run", do="change one or remove it"
                     )
             rows = tuple(Row(cell, variant, *printed(cell, variant)) for cell in cells)
-            tried = _trials(cells[0], document["search"]) if "search" in point.entry else ()
+            tried = _trials(first, document["search"]) if "search" in point.entry else ()
             candidates.append(Candidate(values, rows, tuple(Row(cell, variant) for cell in tried)))
         lines.append(Line(point.place.removeprefix(f"{file}: method "), tuple(candidates)))
     layout = layouts.read(document, str(file))
@@ -334,8 +335,9 @@ def _check_data(settings: Config, studies: Iterable[Study], folder: str | os.Pat
                 partition.check(wanted, found.classes, found.train_size, found.users)
                 models.check(model, found.image_shape, found.classes)
                 augment.check(transforms, found.image_shape)
-            for cell in study.cells:
-                methods.check_model(cell.method, cell.model, cell.hyperparameters)
+            works = {(c.method, c.model, canonical_json(c.hyperparameters)): c.hyperparameters for c in study.cells}
+            for (method, model, _), hyperparameters in works.items():
+                methods.check_model(method, model, hyperparameters)
 
 
 @contextlib.contextmanager

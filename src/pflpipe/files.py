@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
 
 @contextmanager
 def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
@@ -42,7 +44,7 @@ def write_text(target: str | os.PathLike[str], text: str) -> None:
 
 def canonical_json(value: Any) -> str:
     """Return the one JSON spelling of a value: sorted keys, no spaces, NaN refused."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def write_json(target: str | os.PathLike[str], value: Any) -> None:

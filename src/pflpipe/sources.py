@@ -37,7 +37,6 @@ def closure(start: Path, package: Path) -> list[Path]:
     return sorted(found)
 
 
-@cache
 def digest(start: Path, package: Path) -> str:
     """Return ten hexadecimal digits that follow from the names and contents of the closure's files."""
     files = hashlib.sha256()
@@ -67,7 +66,8 @@ def _imports(path: Path, package: Path) -> tuple[Path, ...]:
 
 def _statements(node: ast.AST, late: bool) -> Iterator[ast.Import | ast.ImportFrom]:
     """Walk over the import statements that run; ``late`` includes those inside functions."""
-    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    # An expression holds no statement, and most nodes are in expressions.
+    children: Iterable[ast.AST] = () if isinstance(node, ast.expr) else ast.iter_child_nodes(node)
     if isinstance(node, ast.Import | ast.ImportFrom):
         yield node
     elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):

@@ -40,6 +40,7 @@ class Project:
         self._cells: dict[str, Cell] = {}
         self._partitions: dict[str, Cell] = {}
         self._plans: dict[str, Cell] = {}
+        self._versions: dict[tuple[str, str], str] = {}
 
     def check(self) -> None:
         """Check the settings and the studies that they name, as ``pflpipe validate`` does; raises the same errors."""
@@ -135,9 +136,11 @@ class Project:
 
         The script's part changes with what all methods run, the method's with that and its own file.
         """
-        package = self.root / "src" / "pflpipe"
-        starts = (self.root / "workflow" / "scripts" / f"{script}.py", package / "methods" / f"{method}.py")
-        return ", ".join(f"{start.name} {sources.digest(start, package)}" for start in starts)
+        if (script, method) not in self._versions:
+            package = self.root / "src" / "pflpipe"
+            starts = (self.root / "workflow" / "scripts" / f"{script}.py", package / "methods" / f"{method}.py")
+            self._versions[script, method] = ", ".join(f"{start.name} {sources.digest(start, package)}" for start in starts)
+        return self._versions[script, method]
 
 
 def partition_request(cell: Cell) -> str:

@@ -1,9 +1,14 @@
 # What the rules share: the settings, the meaning of the wildcards, the names of the files.
+import gc
+import inspect
 import os
 import sys
 from pathlib import Path
 
 from snakemake.utils import update_config
+
+# A plan of thousands of jobs is millions of objects that live to the end; looking for garbage among them takes a fifth of it.
+gc.set_threshold(100_000, 50, 100)
 
 # The workflow runs the code beside it, with the Python that runs snakemake (or that of a rule's conda environment, which
 # comes first once it is activated), whatever else is installed.
@@ -129,6 +134,13 @@ def each(pattern, cells):
     return list(dict.fromkeys(pattern.format(**names) for names in ids))
 
 
+def quick(function):
+    """Notes the parameters of a function on it, which Snakemake otherwise finds out several times for every job."""
+    function.__signature__ = inspect.signature(function)
+    return function
+
+
+@quick
 def files_of_run(wildcards):
     """Returns the files that a run reads."""
     (cell,) = cells_of(wildcards)
@@ -137,6 +149,13 @@ def files_of_run(wildcards):
         "partition": PARTITION.format(partition=cell.partition_id),
         "data": DATASET.format(dataset=cell.dataset),
     }
+
+
+def largest_mb(files):
+    """Returns the size in MB of the largest file; Snakemake asks again later while one of them is missing."""
+    # Not `input.size_mb`, which is the sum of all and takes an event loop of its own for every job.
+    sizes = map(os.path.getsize, files)
+    return 1e-6 * max(sizes, default=0)  # no files: a search has not chosen yet
 
 
 def methods_of(wildcards):

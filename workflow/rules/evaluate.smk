@@ -5,9 +5,7 @@ rule evaluate:
         script=SCRIPTS / "evaluate.py",
         code=lambda wc: PROJECT.code("evaluate", methods_of(wc)),
         search=lambda wc: [f"{RESULTS}/searches/{wc.study}.json"] * waits(wc),
-        runs=lambda wc: each(f"{RUN}/run.json", cells_of(wc)),
-        states=lambda wc: each(f"{RUN}/state.pt", cells_of(wc)),
-        kept=lambda wc: each(f"{RUN}/states.bin", cells_of(wc)),
+        runs=lambda wc: each(RUN, cells_of(wc)),
         plans=lambda wc: each(PLAN, cells_of(wc)),
         partitions=lambda wc: each(PARTITION, cells_of(wc)),
         data=lambda wc: each(DATASET, cells_of(wc)),
@@ -23,9 +21,10 @@ rule evaluate:
         "../../envs/pflpipe.yaml"
     threads: SETTINGS.processes
     resources:
+        # One run is in memory at a time, and of the clients' states those of a group of clients.
         mem_mb=lambda wc, input, attempt: attempt
         * SETTINGS.processes
-        * max(2000, int(20e-6 * sum(map(os.path.getsize, input.data)))),
+        * max(2000, int(20 * largest_mb(input.data))),
         runtime=lambda wc, attempt: attempt * 120,
         gpu=int(SETTINGS.device.startswith("cuda")) * SETTINGS.processes,
         device=SETTINGS.device,

@@ -1,14 +1,12 @@
-# results/runs/<cell>/: one training run, the same for every study that contains the cell.
+# results/runs/<cell>/: one training run, the same for every study that contains the cell: rounds.csv, timing.csv, state.pt,
+# states.bin and run.json. A study may have ten thousand of them, so this rule does what it does for one job in the cheapest way.
 rule train:
     input:
         unpack(files_of_run),
         script=SCRIPTS / "train.py",
     output:
-        rounds=f"{RUN}/rounds.csv",
-        timing=f"{RUN}/timing.csv",
-        state=f"{RUN}/state.pt",
-        states=f"{RUN}/states.bin",
-        run=f"{RUN}/run.json",
+        # One output instead of five files: Snakemake looks at every output of every run, for every rule that needs the run.
+        directory(RUN),
     log:
         "logs/train/{cell}.log",
     benchmark:
@@ -18,19 +16,20 @@ rule train:
     threads: SETTINGS.processes
     # How a run is computed is a resource and not a parameter: changing it repeats nothing that is done.
     resources:
-        # Of the data alone: `input.size_mb` looks at every file, in an event loop of its own for every run.
-        mem_mb=lambda wc, input, attempt: attempt
-        * SETTINGS.processes
-        * max(2000, int(20e-6 * os.path.getsize(input.data))),
-        runtime=lambda wc, attempt: attempt * 240,
+        mem_mb=quick(
+            lambda wc, input, attempt: attempt
+            * SETTINGS.processes
+            * max(2000, int(20 * largest_mb([input.data])))
+        ),
+        runtime=quick(lambda wc, attempt: attempt * 240),
         gpu=int(SETTINGS.device.startswith("cuda")) * SETTINGS.processes,
         device=SETTINGS.device,
         backend=SETTINGS.backend,
         checkpoint_seconds=str(SETTINGS.checkpoint_seconds),
     params:
         # Not inputs, as in other rules: a study may have thousands of runs, and Snakemake looks at every input of every job.
-        code=lambda wc: PROJECT.code_version("train", *methods_of(wc)),
-        cell=lambda wc: canonical_json(cells_of(wc)[0].to_dict()),
+        code=quick(lambda wc: PROJECT.code_version("train", *methods_of(wc))),
+        cell=quick(lambda wc: canonical_json(cells_of(wc)[0].to_dict())),
         out=RUN,
         checkpoints=f"{RESULTS}/checkpoints",
     message:

@@ -7,6 +7,7 @@ block in a study. To add one: a file here, a test in ``tests/methods``, a line i
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import math
@@ -170,6 +171,7 @@ class MethodInfo:
     hyperparameters: dict[str, inspect.Parameter]
 
 
+@functools.cache
 def info(name: str) -> MethodInfo:
     """Import one method's file and return its entry; raises ConfigError with the nearest name."""
     if name not in NAMES:
