@@ -59,6 +59,7 @@ docs: install ## API pages from the docstrings, in docs/_build/index.html
 	$(BIN)/pdoc --docformat google --output-directory docs/_build pflpipe
 
 bench: install ## run every program in benchmarks/ but the comparison with other frameworks
+	@mkdir -p build
 	@set -e; for program in $(filter-out benchmarks/bench_peers.py,$(wildcard benchmarks/bench_*.py)); do \
 	  echo "== $$program"; $(BIN)/python "$$program" --out "build/$$(basename $$program .py).json"; done
 

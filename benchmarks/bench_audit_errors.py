@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import statistics
 import sys
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--coupled", type=int, default=200, help="seeds of level 0")
     parser.add_argument("--runs", type=int, default=200, help="seeds of level 1")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="write the figures here as JSON")
     args = parser.parse_args()
     with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
         level0 = pool.map(coupled, range(1, 1 + args.coupled), chunksize=1)
@@ -56,7 +58,10 @@ def main() -> None:
         "level 0": {"seeds": len(level0), "flagged": alarms[0], "longest": max(length for _, length in level0)},
         "level 1": {"seeds": len(level1), "flagged": alarms[1], "mu_lower / mu": tightness},
     }
-    print(json.dumps(report, indent=2))
+    text = json.dumps(report, indent=2)
+    print(text)
+    if args.out:
+        args.out.write_text(text + "\n", encoding="utf-8")
     sys.exit(alarms[0] > 0 or alarms[1] > 0.01 * len(level1))
 
 

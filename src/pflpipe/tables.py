@@ -130,7 +130,7 @@ def accuracies(clients: pd.DataFrame) -> dict[str, float | None]:
 def existing(path: Path) -> Path:
     """Return the path. Raises DataError when there is no such file (a script that was called before its inputs were made)."""
     if not path.is_file():
-        again = "let snakemake make it (remove the folder first if it is that of a run): snakemake --cores 2 results/tables/all.csv"
+        again = "let snakemake make it (after removing a run's folder): snakemake --cores 2 results/tables/all.csv"
         raise DataError(f"{path} does not exist", do=again)
     return path
 
