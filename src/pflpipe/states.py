@@ -93,10 +93,11 @@ class States(Mapping[str, Tensor]):
             return {}
         device = next(iter(self._initial.values())).device
         rows = torch.empty(len(clients), self._file.row_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
-        rows[:] = _packed({name: value.cpu().unsqueeze(0) for name, value in self._initial.items()})
-        for place, slot in enumerate(self._slots[list(clients)]):
-            if slot >= 0:
-                rows[place] = torch.frombuffer(self._file.read(slot), dtype=torch.uint8)
+        slots = self._slots[list(clients)]
+        if (slots < 0).any():
+            rows[:] = _packed({name: value.cpu().unsqueeze(0) for name, value in self._initial.items()})
+        for place in np.flatnonzero(slots >= 0):
+            rows[place] = torch.frombuffer(self._file.read(slots[place]), dtype=torch.uint8)
         return _unpacked(rows.to(device, non_blocking=True), self._initial)
 
     def replaced(self, clients: Sequence[int], states: Tree) -> States:
