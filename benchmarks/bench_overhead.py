@@ -102,7 +102,7 @@ class Job:
         words = ["--cell", partition_request(wanted), "--data", data, "--target", partition]
         measure([sys.executable, SCRIPTS / "partition.py", *words], folder)
         measure([sys.executable, SCRIPTS / "plan.py", "--cell", plan_request(wanted), "--out", plan], folder)
-        inputs = ["--cell", canonical_json(wanted.to_dict()), "--plan", plan, "--partition", partition, "--data", data]
+        inputs = ["--cell", canonical_json(wanted.to_dict()), "--inputs", plan, partition, data]
         outputs = ["--out", self.out, "--checkpoints", folder / "checkpoints"]
         self.command = [sys.executable, SCRIPTS / "train.py", *inputs, *outputs, "--device", "cpu"]
 

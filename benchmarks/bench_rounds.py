@@ -17,7 +17,8 @@ plain: a round with per-client evaluation against plain.py. CIFAR-10 CNN, batch 
     official code. ``PIL``: the loader transforms PIL pictures (crop and flip in training, ToTensor, Normalize). The line
     ``accuracies`` is what ``evaluate_every: 1`` does instead: it trains personal models from the released model, so that every
     client trains twice.
-feddpa: the same work for FedDPA, its Fisher information taken by examples.
+feddpa: the same work for FedDPA, its Fisher information taken by examples: from one forward pass of a batch, as in FedDPA's
+    official code, or from one for each.
 gradients: CPU seconds for each minibatch gradient at the papers' CIFAR-10 setting, E = 4, in units of DP-FedAvg's; whole rounds
     without evaluation. FedDPA, FedGLP-ADP and DP-FedSAM take two gradients of a minibatch. The papers' clients have ten times
     as many pictures, so that what is done once in a round weighs more here.
@@ -227,6 +228,12 @@ def pil_federation(images: np.ndarray, labels: np.ndarray, test: int) -> plain.F
     return plain.Federation(loaders, loader(range(count, len(labels)), last, plain.TEST_BATCH))
 
 
+def crop_and_flip() -> Augment:
+    """Return the training transforms of the papers' CIFAR-10 runs."""
+    known = data.DATASETS["cifar10"]
+    return Augment(("crop", "flip"), torch.tensor([-mean / std for mean, std in zip(known.mean, known.std, strict=True)]))
+
+
 def bench_plain(args: argparse.Namespace) -> Any:
     """DP-FedAvg against plain loops."""
     images, labels = pictures(args.data, args.pictures + args.pictures // 5)
@@ -236,8 +243,6 @@ def bench_plain(args: argparse.Namespace) -> Any:
     shares = np.array_split(np.arange(args.pictures), CLIENTS)
     tensors = plain.Federation([shuffled(x[rows], y[rows], BATCH) for rows in shares], shuffled(test.x, test.y, 256))
     ours = world("dp_fedavg", train, test, processes=args.together)
-    known = data.DATASETS["cifar10"]
-    black = torch.tensor([-mean / std for mean, std in zip(known.mean, known.std, strict=True)])
     scored, progress = ours, federated.start(ours)
 
     def with_accuracies() -> None:
@@ -248,7 +253,7 @@ def bench_plain(args: argparse.Namespace) -> Any:
         "plain, tensors": tensors.dp_fedavg,
         "plain, PIL": pil_federation(images, labels, len(test.y)).dp_fedavg,
         "pflpipe": rounds(tested(ours)),
-        "pflpipe, crop and flip": rounds(dataclasses.replace(tested(ours), augment=Augment(("crop", "flip"), black))),
+        "pflpipe, crop and flip": rounds(dataclasses.replace(tested(ours), augment=crop_and_flip())),
         "pflpipe, accuracies": with_accuracies,
     }
     pairs = {"plain, tensors": "pflpipe", "plain, PIL": "pflpipe, crop and flip", "pflpipe, accuracies": "pflpipe"}
@@ -258,8 +263,9 @@ def bench_plain(args: argparse.Namespace) -> Any:
 
 def bench_feddpa(args: argparse.Namespace) -> Any:
     """FedDPA against plain loops with per-sample Fisher information."""
-    count = args.pictures // 2
-    everything = examples(*pictures(args.data, count + count // 5))
+    count = args.pictures
+    images, labels = pictures(args.data, count + count // 5)
+    everything = examples(images, labels)
     x, y = everything.x, everything.y
     train, test = Examples(x[:count], y[:count]), Examples(x[count:], y[count:])
     shares = np.array_split(np.arange(count), CLIENTS)
@@ -267,16 +273,18 @@ def bench_feddpa(args: argparse.Namespace) -> Any:
     def federation() -> plain.Federation:
         return plain.Federation([shuffled(x[rows], y[rows], BATCH) for rows in shares], shuffled(test.x, test.y, 256))
 
-    one, each = federation(), federation()
+    one, each, pil = federation(), federation(), pil_federation(images, labels, len(test.y))
+    ours = tested(world("feddpa", train, test, processes=args.together))
     cases: dict[str, Case] = {
         "plain, one forward pass for a batch": lambda: one.feddpa(plain.gradients_of_one_forward),
         "plain, one for each example": lambda: each.feddpa(plain.gradients_one_by_one),
-        "pflpipe": rounds(tested(world("feddpa", train, test, processes=args.together))),
+        "plain, PIL, one forward pass for a batch": lambda: pil.feddpa(plain.gradients_of_one_forward),
+        "pflpipe": rounds(ours),
+        "pflpipe, crop and flip": rounds(dataclasses.replace(ours, augment=crop_and_flip())),
     }
+    peers = {name: "pflpipe, crop and flip" if "PIL" in name else "pflpipe" for name in cases if name.startswith("plain")}
     title = f"feddpa: FedDPA, cnn_cifar, batch {BATCH}, {CLIENTS} clients, {count} + {len(test.y)} pictures"
-    return compared(
-        title, in_turn(cases, args.pairs, args.together), count, {name: "pflpipe" for name in cases if name != "pflpipe"}
-    )
+    return compared(title, in_turn(cases, args.pairs, args.together), count, peers)
 
 
 def bench_gradients(args: argparse.Namespace) -> Any:

@@ -47,8 +47,8 @@ def test_every_method_has_the_numbers_of_one_process(tmp_path, backend, count):
 def train_shared(place: Path, cell: cells.Cell, out: str) -> list[str]:
     """The command that trains with two processes, as the rule does, with a checkpoint after every round."""
     inputs = inputs_of(place)
-    words = ["--cell", files.canonical_json(cell.to_dict()), "--plan", inputs.plan, "--partition", inputs.partition]
-    words += ["--data", inputs.data, "--out", place / out, "--checkpoints", place / "checkpoints", "--device", "cpu"]
+    words = ["--cell", files.canonical_json(cell.to_dict()), "--inputs", inputs.plan, inputs.partition, inputs.data]
+    words += ["--out", place / out, "--checkpoints", place / "checkpoints", "--device", "cpu"]
     words += ["--backend", "loop", "--processes", "2", "--checkpoint-seconds", "0"]
     return [sys.executable, *map(str, [ROOT / "workflow/scripts/train.py", *words])]
 

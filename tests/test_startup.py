@@ -33,11 +33,11 @@ def modules_of(script: Path, *words: str) -> set[str]:
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_a_training_job_imports_nothing_dear_beyond_torch(tmp_path, backend):
     cell = make_place(tmp_path, "feddpa")  # trains with masks and takes Fisher information
-    words = {"cell": canonical_json(cell.to_dict()), "out": "run", "checkpoints": "checkpoints", "backend": backend}
-    words |= {"plan": "plan.json", "partition": "partition.npz", "data": "digits.npz", "device": "cpu"}
-    for name in ("out", "checkpoints", "plan", "partition", "data"):
-        words[name] = str(tmp_path / words[name])
-    loaded = modules_of(ROOT / "workflow/scripts/train.py", *(f"--{name}={word}" for name, word in words.items()))
-    assert (tmp_path / "run" / "state.pt").exists()
+    inputs = [str(tmp_path / name) for name in ("plan.json", "partition.npz", "digits.npz")]
+    words = {"cell": canonical_json(cell.to_dict()), "backend": backend, "device": "cpu"}
+    words |= {name: str(tmp_path / name) for name in ("out", "checkpoints")}
+    given = [f"--{name}={word}" for name, word in words.items()]
+    loaded = modules_of(ROOT / "workflow/scripts/train.py", *given, "--inputs", *inputs)
+    assert (tmp_path / "out" / "state.pt").exists()
     assert {"torch", "pflpipe.federated", "pflpipe.methods.feddpa"} <= loaded
     assert loaded & DEAR == set()

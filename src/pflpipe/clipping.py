@@ -41,7 +41,8 @@ def clip(
     first = next(iter(flat.values()))
     peak = torch.zeros(first.shape[:lead], dtype=first.dtype, device=first.device)
     for rows in flat.values():
-        peak = torch.maximum(peak, rows.abs().amax(dim=-1))  # ten times as fast as a norm of infinite order
+        low, high = torch.aminmax(rows, dim=-1)  # one pass over the rows; a norm of infinite order takes ten times as long
+        peak = torch.maximum(peak, torch.maximum(-low, high))
     divisor = torch.where((peak > 0) & torch.isfinite(peak), peak, 1).unsqueeze(-1)
     units = {name: rows / divisor for name, rows in flat.items()}
     power = torch.zeros(peak.shape, dtype=torch.float64, device=peak.device)
@@ -54,16 +55,20 @@ def clip(
 
     shorten = finite & (norms > bound)
     factor = bound / length
+    all_short, all_finite = bool(shorten.all()), bool(finite.all())
     clipped = {}
     for name, tensor in tree.items():
         per_client = (*peak.shape, *[1] * (tensor.ndim - lead))
-        short = units[name].reshape(tensor.shape) * factor.to(tensor).reshape(per_client)
-        kept = tensor
+        short = units[name].mul_(factor.to(tensor).unsqueeze(-1)).reshape(tensor.shape)
         if name in scales:
             short = short * scales[name]
-            kept = torch.where(scales[name] > 0, tensor, 0)
-        kept = torch.where(shorten.reshape(per_client), short, kept)
-        clipped[name] = torch.where(finite.reshape(per_client), kept, 0)
+        # What follows makes no difference where every client is shortened, which is usual, and a pass over all updates costs.
+        if not all_short:
+            kept = torch.where(scales[name] > 0, tensor, 0) if name in scales else tensor
+            short = torch.where(shorten.reshape(per_client), short, kept)
+        if not all_finite:
+            short = torch.where(finite.reshape(per_client), short, 0)
+        clipped[name] = short
     return clipped, norms
 
 

@@ -2,6 +2,7 @@
 import gc
 import inspect
 import os
+import shlex
 import sys
 from pathlib import Path
 

@@ -3,7 +3,6 @@
 rule train:
     input:
         unpack(files_of_run),
-        script=SCRIPTS / "train.py",
     output:
         # One output instead of five files: Snakemake looks at every output of every run, for every rule that needs the run.
         directory(RUN),
@@ -23,19 +22,14 @@ rule train:
         ),
         runtime=quick(lambda wc, attempt: attempt * 240),
         gpu=int(SETTINGS.device.startswith("cuda")) * SETTINGS.processes,
-        device=SETTINGS.device,
-        backend=SETTINGS.backend,
-        checkpoint_seconds=str(SETTINGS.checkpoint_seconds),
+        compute=f"--device {SETTINGS.device} --backend {SETTINGS.backend} --checkpoint-seconds {SETTINGS.checkpoint_seconds}",
     params:
         # Not inputs, as in other rules: a study may have thousands of runs, and Snakemake looks at every input of every job.
         code=quick(lambda wc: PROJECT.code_version("train", *methods_of(wc))),
         cell=quick(lambda wc: canonical_json(cells_of(wc)[0].to_dict())),
-        out=RUN,
-        checkpoints=f"{RESULTS}/checkpoints",
     message:
         "Training {wildcards.cell}"
     shell:
-        "python {input.script} --cell {params.cell:q} --plan {input.plan:q} --partition {input.partition:q}"
-        " --data {input.data:q} --out {params.out:q} --checkpoints {params.checkpoints:q}"
-        " --checkpoint-seconds {resources.checkpoint_seconds} --device {resources.device} --backend {resources.backend}"
-        " --processes {threads} > {log} 2>&1"
+        # Three times for every job Snakemake fills in what stands in braces.
+        f"python {shlex.quote(str(SCRIPTS / 'train.py'))} --checkpoints {shlex.quote(f'{RESULTS}/checkpoints')}"
+        " --cell {params.cell:q} --inputs {input:q} --out {output:q} {resources.compute} --processes {threads} > {log} 2>&1"

@@ -13,9 +13,7 @@ from pflpipe.runs import Inputs, train
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cell", required=True, help="JSON of the cell")
-    parser.add_argument("--plan", type=Path, required=True, help="results/plans/<id>.json")
-    parser.add_argument("--partition", type=Path, required=True, help="results/partitions/<id>.npz")
-    parser.add_argument("--data", type=Path, required=True, help="data/<dataset>.npz")
+    parser.add_argument("--inputs", type=Path, nargs=3, required=True, help="files of the plan, the partition and the data set")
     parser.add_argument("--out", type=Path, required=True, help="folder for the five files")
     parser.add_argument("--checkpoints", type=Path, default=Path("results/checkpoints"), help="a killed run goes on here")
     parser.add_argument("--checkpoint-seconds", type=float, default=60.0, help="least time between two checkpoints")
@@ -26,7 +24,7 @@ def main() -> None:
     with joined(args.device, args.processes) as (processes, device):
         train(
             Cell.from_dict(json.loads(args.cell)),
-            Inputs(args.plan, args.partition, args.data),
+            Inputs(*args.inputs),
             args.out,
             args.checkpoints,
             device=device,
