@@ -41,6 +41,12 @@ localrules:
     track,
 
 
+onstart:
+    # What was planned stays to the end, so it is not looked at again.
+    gc.freeze()
+    gc.enable()
+
+
 rule all:
     default_target: True
     input:

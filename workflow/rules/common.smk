@@ -8,8 +8,9 @@ from pathlib import Path
 
 from snakemake.utils import update_config
 
-# A plan of thousands of jobs is millions of objects that live to the end; looking for garbage among them takes a fifth of it.
-gc.set_threshold(100_000, 50, 100)
+# A plan of thousands of jobs is millions of objects that live to the end; looking for garbage among them takes a quarter of the
+# time. The Snakefile turns this on again when jobs start.
+gc.disable()
 
 # The workflow runs the code beside it, with the Python that runs snakemake (or that of a rule's conda environment, which
 # comes first once it is activated), whatever else is installed.
