@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import malformed
-from pflpipe import cli, errors
+from pflpipe import cli, errors, program
 from pflpipe.errors import PflpipeError
 
 
@@ -240,7 +240,7 @@ def test_a_bug_keeps_its_traceback():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        errors.run_script(broken)
+        program.run_script(broken)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_run_script_maps_endings_to_exit_codes(error, code):
             raise error
 
     with pytest.raises(SystemExit) as stopped:
-        errors.run_script(script)
+        program.run_script(script)
     assert stopped.value.code == code
 
 

@@ -9,7 +9,7 @@ import argparse
 from typing import NoReturn
 
 from pflpipe import without_torch
-from pflpipe.errors import run_script
+from pflpipe.program import run_script
 
 
 def main() -> NoReturn:

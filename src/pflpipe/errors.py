@@ -11,10 +11,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 
 class PflpipeError(Exception):
@@ -170,22 +169,3 @@ def located(location: str) -> Iterator[None]:
         yield
     except PflpipeError as error:
         raise error.at(location) from None
-
-
-def run_script(main: Callable[[], None]) -> NoReturn:
-    """Run a script's ``main`` and exit: 0, or 2 with one line for each of a user's mistakes, or 130
-    for Ctrl-C.
-
-    Any other exception keeps its traceback, because it is a bug of pflpipe.
-    """
-    try:
-        main()
-    except PflpipeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output left (`pflpipe methods | head`)
-        sys.stderr.close()
-        sys.exit(1)
-    sys.exit(0)

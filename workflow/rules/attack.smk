@@ -12,8 +12,6 @@ rule attack:
         ATTACK,
     log:
         "logs/attack/{attack}/{cell}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/attack/{{attack}}/{{cell}}.tsv"
     conda:
         "../../envs/pflpipe.yaml"
     threads: 1
@@ -24,6 +22,7 @@ rule attack:
         device=SETTINGS.device,
         backend=SETTINGS.backend,
     params:
+        measures=f"{RESULTS}/benchmarks/attack/{{attack}}/{{cell}}.tsv",
         cell=ask(lambda wc: canonical_json(cells_of(wc)[0].to_dict())),
         code=ask(
             lambda wc: PROJECT.code(
@@ -41,6 +40,7 @@ rule attack:
             "attack",
             "--attack {wildcards.attack} --cell {params.cell:q} --plan {input.plan:q} --partition {input.partition:q}"
             " --data {input.data:q} --out {output:q} --device {resources.device} --backend {resources.backend}",
+            measured=True,
         )
 
 

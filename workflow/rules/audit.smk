@@ -8,8 +8,6 @@ rule audit:
         f"{RESULTS}/audits/{{audit}}.json",
     log:
         "logs/audit/{audit}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/audit/{{audit}}.tsv"
     conda:
         "../../envs/pflpipe.yaml"
     threads: 1
@@ -17,6 +15,7 @@ rule audit:
         mem_mb=lambda wc, attempt: attempt * 2000,
         runtime=lambda wc, attempt: attempt * 20,
     params:
+        measures=f"{RESULTS}/benchmarks/audit/{{audit}}.tsv",
         code=ask(
             lambda wc: PROJECT.code(
                 "audit", PROJECT.method_files(PROJECT.audited(wc.audit))
@@ -25,7 +24,7 @@ rule audit:
     message:
         "Auditing {wildcards.audit}"
     shell:
-        script("audit", "--audit {wildcards.audit} --out {output:q}")
+        script("audit", "--audit {wildcards.audit} --out {output:q}", measured=True)
 
 
 rule audit_table:

@@ -12,7 +12,7 @@ from snakemake.settings.types import DeploymentMethod
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
-from pflpipe.pipeline import project
+from pflpipe.pipeline import forks, project
 from pflpipe.pipeline.project import certified, each, published
 from pflpipe.study import config as configuration
 
@@ -75,10 +75,20 @@ if TRACKING:
     os.environ.update(MLFLOW_TRACKING_URI=TRACKING)
 
 
-def script(name, words):
-    """Returns the command that runs a script of workflow/scripts with the package beside it."""
+def script(name, words, measured=False):
+    """Returns the command that runs a script of workflow/scripts with the package beside it; what a measured one takes is in the
+    file that its rule names."""
+    settings = 'PYTHONPATH="$PFLPIPE_PATH"'
+    if measured:
+        settings += " PFLPIPE_MEASURES={params.measures:q}"
     command = f'"$PFLPIPE_PYTHON" "$PFLPIPE_ROOT/workflow/scripts/{name}.py"'
-    return f'PYTHONPATH="$PFLPIPE_PATH" {command} {words} > {{log}} 2>&1'
+    return f"{settings} {command} {words} > {{log}} 2>&1"
+
+
+# Only where something runs, and on this machine. `--no-hooks` leaves every script an interpreter of its own.
+onstart:
+    if workflow.local_exec and not CONDA:
+        os.environ["PFLPIPE_PYTHON"] = forks.start(os.environ["PFLPIPE_PATH"])
 
 
 def cells_of(wildcards):

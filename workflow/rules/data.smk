@@ -6,12 +6,11 @@ rule data:
         DATASET,
     log:
         "logs/data/{dataset}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/data/{{dataset}}.tsv"
     localrule: True
     conda:
         "../../envs/pflpipe.yaml"
     params:
+        measures=f"{RESULTS}/benchmarks/data/{{dataset}}.tsv",
         source=lambda wc: (
             ["--source", str(SETTINGS.datasets[wc.dataset])]
             if wc.dataset in SETTINGS.datasets
@@ -25,4 +24,5 @@ rule data:
         script(
             "data",
             "--dataset {wildcards.dataset} {params.source:q} --downloads {params.downloads:q} --target {output:q}",
+            measured=True,
         )

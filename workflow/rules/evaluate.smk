@@ -14,8 +14,6 @@ rule evaluate:
         f"{RESULTS}/scores/{{study}}/{{method}}.csv",
     log:
         "logs/evaluate/{study}/{method}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/evaluate/{{study}}/{{method}}.tsv"
     wildcard_constraints:
         study=r"\w+(/search)?",
     conda:
@@ -31,6 +29,7 @@ rule evaluate:
         device=SETTINGS.device,
         backend=SETTINGS.backend,
     params:
+        measures=f"{RESULTS}/benchmarks/evaluate/{{study}}/{{method}}.tsv",
         cells=ask(lambda wc: each("{cell}", cells_of(wc))),
         data=lambda wc: DATA,
         results=lambda wc: RESULTS,
@@ -42,4 +41,5 @@ rule evaluate:
             "evaluate",
             "--study {wildcards.study} --cells {params.cells:q} --data {params.data:q} --results {params.results:q}"
             " --out {output:q} --device {resources.device} --backend {resources.backend} --processes {threads}",
+            measured=True,
         )

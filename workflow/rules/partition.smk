@@ -6,12 +6,11 @@ rule partition:
         PARTITION,
     log:
         "logs/partition/{partition}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/partition/{{partition}}.tsv"
     localrule: True
     conda:
         "../../envs/pflpipe.yaml"
     params:
+        measures=f"{RESULTS}/benchmarks/partition/{{partition}}.tsv",
         cell=ask(lambda wc: project.partition_request(*cells_of(wc))),
         code=ask(lambda wc: PROJECT.code("partition")),
     message:
@@ -20,4 +19,5 @@ rule partition:
         script(
             "partition",
             "--cell {params.cell:q} --data {input.data:q} --target {output:q}",
+            measured=True,
         )

@@ -10,12 +10,11 @@ rule plan:
         PLAN,
     log:
         "logs/plan/{plan}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/plan/{{plan}}.tsv"
     localrule: True
     conda:
         "../../envs/pflpipe.yaml"
     params:
+        measures=f"{RESULTS}/benchmarks/plan/{{plan}}.tsv",
         cell=ask(lambda wc: project.plan_request(*cells_of(wc))),
         code=ask(lambda wc: PROJECT.code("plan")),
         partition=lambda wc, input: (
@@ -24,4 +23,8 @@ rule plan:
     message:
         "Planning {wildcards.plan}"
     shell:
-        script("plan", "--cell {params.cell:q} {params.partition:q} --out {output:q}")
+        script(
+            "plan",
+            "--cell {params.cell:q} {params.partition:q} --out {output:q}",
+            measured=True,
+        )

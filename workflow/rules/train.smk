@@ -10,8 +10,6 @@ rule train:
         directory(RUN),
     log:
         "logs/train/{run}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/train/{{run}}.tsv"
     conda:
         "../../envs/pflpipe.yaml"
     threads: SETTINGS.processes
@@ -24,6 +22,7 @@ rule train:
         gpu=GPUS * SETTINGS.processes,
         compute=f"--device {SETTINGS.device} --backend {SETTINGS.backend} --checkpoint-seconds {SETTINGS.checkpoint_seconds}",
     params:
+        measures=f"{RESULTS}/benchmarks/train/{{run}}.tsv",
         cell=ask(lambda wc: canonical_json(cells_of(wc)[0].to_dict())),
         checkpoints=f"{RESULTS}/checkpoints",
         code=ask(lambda wc: PROJECT.training_code(cells_of(wc))),
@@ -34,4 +33,5 @@ rule train:
             "train",
             "--cell {params.cell:q} --code {params.code:q} --inputs {input.plan:q} {input.partition:q} {input.data:q}"
             " --out {output:q} --checkpoints {params.checkpoints:q} {resources.compute} --processes {threads}",
+            measured=True,
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
-from pflpipe.errors import run_script
+from pflpipe.program import run_script
 from pflpipe.simulation.runs import Inputs
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pflpipe.errors import run_script
 from pflpipe.files import atomic
+from pflpipe.program import run_script
 from pflpipe.report import figures
 from pflpipe.report.attacks.registry import SHOWN
 from pflpipe.study.load import load_study

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from pflpipe.audit import cases
-from pflpipe.errors import run_script
 from pflpipe.files import write_json
+from pflpipe.program import run_script
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 
 from pflpipe.data.datasets import prepare
-from pflpipe.errors import run_script
+from pflpipe.program import run_script
 
 
 def main() -> None:

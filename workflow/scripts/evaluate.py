@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from pflpipe.errors import run_script
+from pflpipe.program import run_script
 from pflpipe.simulation.processes import joined
 from pflpipe.simulation.scores import evaluate_cells, places_of
 from pflpipe.study.load import load_outline

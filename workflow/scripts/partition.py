@@ -7,7 +7,7 @@ from pathlib import Path
 from pflpipe.cells import Cell
 from pflpipe.data.datasets import load_arrays
 from pflpipe.data.partition import make
-from pflpipe.errors import run_script
+from pflpipe.program import run_script
 
 
 def main() -> None:

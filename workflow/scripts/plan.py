@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from pflpipe.cells import Cell
-from pflpipe.errors import run_script
 from pflpipe.files import write_json
+from pflpipe.program import run_script
 from pflpipe.records import to_json
 from pflpipe.study.plans import plan_of
 

@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 
 from pflpipe.audit.verdict import require_kept
-from pflpipe.errors import run_script
 from pflpipe.files import read_json
+from pflpipe.program import run_script
 from pflpipe.report import tables
 from pflpipe.study.load import load_study
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pflpipe.errors import run_script
+from pflpipe.program import run_script
 from pflpipe.report import tracking
 from pflpipe.study.load import load_study
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from pflpipe.cells import Cell
-from pflpipe.errors import run_script
+from pflpipe.program import run_script
 from pflpipe.simulation.processes import joined
 from pflpipe.simulation.runs import Inputs, train
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pflpipe.errors import run_script
 from pflpipe.pipeline.project import Project
+from pflpipe.program import run_script
 from pflpipe.report import readme
 from pflpipe.study import config
 

@@ -1,0 +1,158 @@
+"""Scripts in forks of a process that has imported what they import.
+
+An interpreter that starts imports torch for two or three seconds, which is most of a job on small
+data. So one process imports it once, while Snakemake goes to work, and forks for every script. What
+Snakemake starts instead of Python is a small program (``forked.py``) that hands its words, folder,
+environment and output to that process, waits, and ends as the script ended: to Snakemake, to a log
+and to a signal it is the script. Sources are read once, when Snakemake starts, so that all jobs of
+a command run the code that its plan was made with.
+
+Where nothing forks (jobs on a cluster, jobs of several processes, systems without ``pidfd_open``,
+after the process has ended) scripts are run by Python itself.
+
+This file is run as a program and imports nothing but the standard library. The idea is that of the
+fork server of ``multiprocessing`` and of Android's zygote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import os
+import runpy
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+PRELOADED = (
+    "pflpipe.simulation.scores",
+    "pflpipe.study.plans",
+    "dp_accounting.pld.privacy_loss_distribution",
+    "pflpipe.audit.cases",
+    "scipy.stats",
+    "pflpipe.report.tables",
+    "pflpipe.report.figures",
+    "matplotlib.figure",
+)
+"""What most scripts import, what is needed first in front. MLflow, which takes seconds, is imported
+by the one job of a study that needs it."""
+
+CLIENT = Path(__file__).with_name("forked.py")
+REQUEST_BYTES = 2**20
+
+
+def start(path: str, modules: Sequence[str] = PRELOADED) -> str:
+    """Start the process, without waiting for it, and return the program to call instead of Python.
+
+    The process ends with its parent; scripts at work then are left alone. Where it cannot be
+    started, the program is Python.
+
+    Args:
+        path: the process's ``PYTHONPATH``.
+        modules: what it imports, the first before it forks at all.
+    """
+    if not hasattr(os, "pidfd_open"):
+        return sys.executable
+    folder = Path(tempfile.mkdtemp(prefix="pflpipe-"))
+    address, program = folder / "socket", folder / "python"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(str(address))
+    except OSError:  # such as a temporary folder whose name is too long for an address
+        shutil.rmtree(folder)
+        return sys.executable
+    listener.listen(1024)
+    words = [sys.executable, "-IS", str(CLIENT), sys.executable, str(address)]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+    program.chmod(0o700)
+    reading, _ = os.pipe()  # the other end stays open as long as this process lives
+    with listener:
+        subprocess.Popen(
+            [sys.executable, "-P", __file__, str(folder), str(listener.fileno()), *modules],
+            stdin=reading,
+            pass_fds=[listener.fileno()],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        )
+    os.close(reading)
+    return str(program)
+
+
+def serve(folder: Path, listener: socket.socket, modules: list[str]) -> None:
+    """Fork for every request until standard input ends; import more while there is none."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the scripts
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the keepers end
+    try:
+        importlib.import_module(modules.pop(0))
+        while True:
+            ready = select.select([listener, sys.stdin], [], [], 0 if modules else None)[0]
+            if sys.stdin in ready:
+                return
+            if listener in ready:
+                connection, _ = listener.accept()
+                if not os.fork():
+                    listener.close()
+                    _keep(connection)
+                connection.close()
+            elif modules:
+                importlib.import_module(modules.pop(0))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep(connection: socket.socket) -> None:
+    """Run one script in a fork, tell its caller how it ended, and end it if its caller ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    request, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 2)
+    if not (child := os.fork()):
+        connection.close()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, file in enumerate(files, start=1):
+            os.dup2(file, number)
+            os.close(file)
+        os._exit(_run(*json.loads(request)))
+    ended = os.pidfd_open(child)
+    if ended not in select.select([ended, connection], [], [])[0]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGTERM)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(OSError):
+        connection.sendall(json.dumps(code).encode())
+    os._exit(0)
+
+
+def _run(words: list[str], folder: str, environment: dict[str, str]) -> int:
+    """Be the script, and return its exit code."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = words
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [str(Path(words[0]).parent), *filter(None, paths)]
+    code: object = 0
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    # Modules that were imported are not taken down one by one, which takes as long as a small job.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code if isinstance(code, int) else int(code is not None)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])), sys.argv[3:])

@@ -1,0 +1,53 @@
+"""How a program ends: with one line for a user's mistake, an exit code, and what it took."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from pflpipe.errors import PflpipeError
+from pflpipe.files import write_text
+
+MEASURES = "PFLPIPE_MEASURES"
+"""Environment variable: the file for what a script took; none without it."""
+
+
+def run_script(main: Callable[[], None]) -> NoReturn:
+    """Run a script's ``main`` and exit: 0, or 2 with one line for each of a user's mistakes, or 130
+    for Ctrl-C.
+
+    Any other exception keeps its traceback, because it is a bug of pflpipe.
+    """
+    began = time.perf_counter()
+    try:
+        main()
+        write_measures(time.perf_counter() - began)
+    except PflpipeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output left (`pflpipe methods | head`)
+        sys.stderr.close()
+        sys.exit(1)
+    sys.exit(0)
+
+
+def write_measures(seconds: float) -> None:
+    """Write seconds, largest resident set (MB) and CPU seconds of this process, if somebody asked.
+
+    Of the processes that share a run the first one does. Not Snakemake's own benchmarks, which look
+    at the processes that Snakemake started: a script may be another one's fork (pipeline/forks.py).
+    """
+    file = os.environ.get(MEASURES)
+    if not file or os.environ.get("RANK", "0") != "0":
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    # Kilobytes, but bytes on macOS.
+    megabytes = used.ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
+    cpu = used.ru_utime + used.ru_stime
+    write_text(file, f"s\tmax_rss\tcpu_time\n{seconds:.2f}\t{megabytes:.1f}\t{cpu:.2f}\n")

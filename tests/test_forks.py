@@ -1,0 +1,175 @@
+"""A script in a fork of a warm process is, to whoever calls it, the script that Python runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pflpipe import program
+from pflpipe.pipeline import forks
+
+pytestmark = pytest.mark.pipeline
+# A module that is nowhere else, so that a script can tell where it runs.
+KNOWN = f"import sys\nprint({'warmed'!r} in sys.modules)\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("warm")
+    (path / "warmed.py").write_text("")
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(folder: Path) -> str:
+    return forks.start(str(folder), ["warmed"])
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "script.py"
+
+
+def run(
+    python: str, script: Path, *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    command = [python, str(script), *words]
+    clean = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    return subprocess.run(
+        command, capture_output=True, text=True, env=clean | environment, cwd=script.parent
+    )
+
+
+def test_a_script_finds_what_was_imported_for_it(python, script):
+    script.write_text(KNOWN)
+    assert run(python, script).stdout == "True\n"
+    assert run(sys.executable, script).stdout == "False\n"
+
+
+def test_words_folder_environment_output_and_path_are_those_of_python(python, script):
+    (script.parent / "beside.py").write_text("VALUE = 7")
+    script.write_text(
+        "import beside, json, os, sys\n"
+        "found = [sys.argv, os.getcwd(), os.environ['GIVEN'], __name__, beside.VALUE]\n"
+        "print(json.dumps([*found, sys.stdin.read()]))\n"
+        "print('to the log', file=sys.stderr)\n"
+    )
+    answers = [run(each, script, "a b", "--c", GIVEN="é") for each in (python, sys.executable)]
+    assert [(answer.returncode, answer.stderr) for answer in answers] == [(0, "to the log\n")] * 2
+    found, expected = (json.loads(answer.stdout) for answer in answers)
+    assert found == expected == [[str(script), "a b", "--c"], str(script.parent), "é"] + [
+        "__main__",
+        7,
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("", 0), ("sys.exit(2)", 2), ("sys.exit('no')", 1), ("1 / 0", 1), ("os._exit(9)", 9)],
+)
+def test_it_ends_as_the_script_ends(python, script, line, code):
+    script.write_text(f"import os, sys\n{line}\n")
+    found, expected = run(python, script), run(sys.executable, script)
+    assert found.returncode == expected.returncode == code
+    if line == "1 / 0":
+        assert found.stderr.splitlines()[-1] == expected.stderr.splitlines()[-1]
+
+
+def test_a_signal_that_ends_the_script_ends_its_caller(python, script):
+    script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    assert run(python, script).returncode == -signal.SIGKILL
+
+
+def test_a_caller_that_is_killed_takes_its_script_along(python, script):
+    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    with subprocess.Popen([python, str(script)], stdout=subprocess.PIPE, text=True) as caller:
+        assert caller.stdout is not None
+        ended = os.pidfd_open(int(caller.stdout.readline()))
+        caller.kill()
+        assert select.select([ended], [], [], 60)[0], "the script is over"
+
+
+@pytest.mark.parametrize("words", [("-c", KNOWN), ("-m", "json.tool", "--help")])
+def test_what_is_no_script_is_left_to_python(python, words):
+    answer = subprocess.run([python, *words], capture_output=True, text=True)
+    assert answer.returncode == 0
+    assert answer.stdout.startswith(("False", "usage"))
+
+
+def test_a_script_that_has_several_threads_is_left_to_python(python, script):
+    script.write_text(KNOWN)
+    assert run(python, script, OMP_NUM_THREADS="2").stdout == "False\n"
+    assert run(python, script, OMP_NUM_THREADS="1").stdout == "True\n"
+
+
+@pytest.fixture
+def ended(folder: Path) -> Iterator[str]:
+    """The program of a process whose parent is gone."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(forks.__file__).parents[2])!r})\n"
+        "from pflpipe.pipeline import forks\n"
+        f"print(forks.start({str(folder)!r}, ['warmed']))\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    return answer.stdout.strip()
+
+
+def test_the_process_ends_with_its_parent_and_leaves_nothing(ended):
+    # Its standard output, which is the pipe that was read to its end above, is closed by then.
+    assert not Path(ended).parent.exists()
+
+
+def test_after_its_end_scripts_are_left_to_python(python, script, tmp_path):
+    script.write_text(KNOWN)
+    words = [sys.executable, "-IS", str(forks.CLIENT), sys.executable, str(tmp_path / "nobody")]
+    answer = subprocess.run([*words, str(script)], capture_output=True, text=True)
+    assert answer.stdout == "False\n"
+
+
+def test_a_system_without_what_is_needed_has_python_itself(monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    assert forks.start("") == sys.executable
+    monkeypatch.undo()
+    monkeypatch.setattr(forks.tempfile, "tempdir", "/tmp/" + "long" * 40)
+    Path(forks.tempfile.tempdir).mkdir()
+    try:
+        assert forks.start("") == sys.executable
+        assert not list(Path(forks.tempfile.tempdir).iterdir())
+    finally:
+        Path(forks.tempfile.tempdir).rmdir()
+
+
+def test_what_is_imported_for_scripts_can_be_imported():
+    for name in forks.PRELOADED:
+        __import__(name)
+
+
+def test_a_script_notes_what_it_took_where_somebody_asks(monkeypatch, tmp_path):
+    file = tmp_path / "folder" / "took.tsv"
+
+    def ends(main) -> object:
+        with pytest.raises(SystemExit) as stopped:
+            program.run_script(main)
+        return stopped.value.code
+
+    assert ends(lambda: None) == 0  # nobody asked
+    monkeypatch.setenv(program.MEASURES, str(file))
+    assert ends(lambda: sys.exit(1)) == 1
+    assert not file.exists(), "of a script that failed"
+    monkeypatch.setenv("RANK", "1")
+    assert ends(lambda: None) == 0
+    assert not file.exists(), "by the second of several processes"
+    monkeypatch.setenv("RANK", "0")
+    assert ends(lambda: None) == 0
+    names, values = (line.split("\t") for line in file.read_text().splitlines())
+    assert names == ["s", "max_rss", "cpu_time"]
+    assert 10 < float(values[1]) < 1e5, "megabytes"
