@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import select
@@ -65,11 +66,8 @@ def test_words_folder_environment_output_and_path_are_those_of_python(python, sc
     answers = [run(each, script, "a b", "--c", GIVEN="é") for each in (python, sys.executable)]
     assert [(answer.returncode, answer.stderr) for answer in answers] == [(0, "to the log\n")] * 2
     found, expected = (json.loads(answer.stdout) for answer in answers)
-    assert found == expected == [[str(script), "a b", "--c"], str(script.parent), "é"] + [
-        "__main__",
-        7,
-        "",
-    ]
+    assert found == expected
+    assert found == [[str(script), "a b", "--c"], str(script.parent), "é", "__main__", 7, ""]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +148,12 @@ def test_a_system_without_what_is_needed_has_python_itself(monkeypatch):
 
 def test_what_is_imported_for_scripts_can_be_imported():
     for name in forks.PRELOADED:
-        __import__(name)
+        assert importlib.util.find_spec(name), name
+
+
+def test_where_one_of_these_is_missing_scripts_are_left_to_python(folder, script):
+    script.write_text(KNOWN)
+    assert run(forks.start(str(folder), ["missing"]), script).stdout == "False\n"
 
 
 def test_a_script_notes_what_it_took_where_somebody_asks(monkeypatch, tmp_path):

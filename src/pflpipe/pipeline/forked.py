@@ -25,9 +25,9 @@ request = json.dumps([WORDS, os.getcwd(), dict(os.environ)]).encode()
 try:
     server.connect(ADDRESS)
     socket.send_fds(server, [request], [1, 2])
-except OSError:  # nobody there, or more words than one message holds
+    answer = server.recv(16)
+except OSError:  # nobody there, or gone before it took this, or more words than one message holds
     by_python()
-answer = server.recv(16)
 code = json.loads(answer) if answer else 1
 if code < 0:  # a signal ended the script, and whoever called should see that
     if -code not in (signal.SIGKILL, signal.SIGSTOP):  # which nobody can handle
