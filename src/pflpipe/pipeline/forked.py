@@ -14,12 +14,12 @@ import sys
 PYTHON, ADDRESS, WORDS = sys.argv[1], sys.argv[2], sys.argv[3:]
 
 
-def by_python() -> None:
+def _by_python() -> None:
     os.execv(PYTHON, [PYTHON, *WORDS])
 
 
 if not WORDS or not WORDS[0].endswith(".py") or os.environ.get("OMP_NUM_THREADS", "1") != "1":
-    by_python()
+    _by_python()
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 request = json.dumps([WORDS, os.getcwd(), dict(os.environ)]).encode()
 try:
@@ -27,7 +27,7 @@ try:
     socket.send_fds(server, [request], [1, 2])
     answer = server.recv(16)
 except OSError:  # nobody there, or gone before it took this, or more words than one message holds
-    by_python()
+    _by_python()
 code = json.loads(answer) if answer else 1
 if code < 0:  # a signal ended the script, and whoever called should see that
     if -code not in (signal.SIGKILL, signal.SIGSTOP):  # which nobody can handle
