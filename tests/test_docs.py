@@ -45,12 +45,12 @@ def example(document: str) -> str:
 
 
 EXAMPLES = DOCS / "examples"
-METHOD = "docs/examples/ditto.py"
+METHOD = "docs/examples/mr_mtl.py"
 
 
-def simulated(method: Method, backend: Backend) -> Simulation:
+def simulated(method: Method, backend: Backend, **changes: float) -> Simulation:
     """Three private rounds of six clients with four to nine rows each, half of them drawn, in
-    float64."""
+    float64; ``changes`` are of the plan."""
     rng = np.random.default_rng(0)
     rows = np.split(np.arange(39), np.cumsum([4, 5, 6, 7, 8]))
     examples = Examples(
@@ -59,7 +59,7 @@ def simulated(method: Method, backend: Backend) -> Simulation:
     return Simulation(
         method=method,
         network=networks.build(cells.Model("mlp", (4,)), (5,), 3),
-        plan=Plan("gaussian", 2, 0.5, 1.0, 0.5, 3, 1e-3, 6),
+        plan=dataclasses.replace(Plan("gaussian", 2, 0.5, 1.0, 0.5, 3, 1e-3, 6), **changes),
         training=cells.Training(rounds=3, local_epochs=2, batch_size=4, optimizer="sgd", lr=0.2),
         departures=frozenset(),
         split=partition.Split(rows, rows, rows, np.arange(39)),
@@ -72,8 +72,8 @@ def simulated(method: Method, backend: Backend) -> Simulation:
     )
 
 
-def trained(method: Method, backend: Backend) -> rounds.Progress:
-    world = simulated(method, backend)
+def trained(method: Method, backend: Backend, **changes: float) -> rounds.Progress:
+    world = simulated(method, backend, **changes)
     return rounds.run(world, rounds.start(world))
 
 
@@ -81,51 +81,61 @@ def distance(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor])
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
-def ditto(**hyperparameters: float) -> Method:
-    return registry.info("ditto", str(ROOT / METHOD)).factory(**hyperparameters)
+def mr_mtl(**hyperparameters: float) -> Method:
+    return registry.info("mr_mtl", str(ROOT / METHOD)).factory(**hyperparameters)
 
 
 def test_the_page_shows_the_example_method_and_its_study_as_they_are():
     page = (DOCS / "adding_a_method.md").read_text()
     assert example("adding_a_method.md") == (ROOT / METHOD).read_text()
-    assert f"```yaml\n{(EXAMPLES / 'ditto.yaml').read_text()}```" in page
+    assert f"```yaml\n{(EXAMPLES / 'mr_mtl.yaml').read_text()}```" in page
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_the_example_method_releases_what_dp_fedavg_releases_to_the_bit(backend):
-    plain = trained(registry.info("dp_fedavg").factory(), backend)
-    for weight in (0.0, 1.0):
-        assert distance(trained(ditto(weight=weight), backend).params, plain.params) == 0
+def test_without_weight_the_example_method_releases_first_what_dp_fedavg_releases(backend):
+    plain, alone, pulled = (
+        trained(method, backend, sample_rate=1.0, rounds=1).params
+        for method in (registry.info("dp_fedavg").factory(), mr_mtl(weight=0.0), mr_mtl(weight=1.0))
+    )
+    assert distance(alone, plain) == 0
+    assert distance(pulled, plain) > 1e-4, "the penalty acts"
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_without_weight_the_example_method_trains_every_clients_model_alone(backend):
     alone = trained(registry.info("local_only").factory(), backend).states
-    assert distance(trained(ditto(weight=0.0), backend).states, alone) == 0
-    assert distance(trained(ditto(weight=1.0), backend).states, alone) > 1e-4, "the penalty acts"
+    assert distance(trained(mr_mtl(weight=0.0), backend).states, alone) == 0
 
 
-def test_the_more_weight_the_nearer_are_the_example_methods_models_to_the_global_one():
+def test_without_clip_and_noise_the_example_methods_server_has_the_mean_of_the_models():
+    """Of all clients, of whom half are drawn in each round."""
+    done = trained(mr_mtl(weight=0.5), "loop", clip_norm=1e9, noise_multiplier=0.0)
+    means = {name: value.mean(0) for name, value in done.states.items()}
+    assert max(float((done.states[name] - means[name]).abs().max()) for name in means) > 0.1
+    assert distance(done.params, means) < 1e-14
+
+
+def test_the_more_weight_the_nearer_are_the_example_methods_models_to_their_mean():
     lengths = []
     for weight in (0.0, 1.0, 3.0):
-        done = trained(ditto(weight=weight), "loop")
+        done = trained(mr_mtl(weight=weight), "loop")
         lengths.append(
             sum(
                 float((done.states[name] - done.params[name]).square().sum())
                 for name in done.params
             )
         )
-    assert lengths == sorted(lengths, reverse=True)
+    assert lengths == sorted(set(lengths), reverse=True)
 
 
 @pytest.mark.pipeline
 def test_the_example_study_runs_as_it_is(tmp_path, monkeypatch):
     """Copied into an empty project, as the page says: the scripts of the workflow in its order."""
     (tmp_path / "studies").mkdir()
-    for file in ("ditto.py", "ditto.yaml"):
+    for file in ("mr_mtl.py", "mr_mtl.yaml"):
         shutil.copy(EXAMPLES / file, tmp_path / "studies")
     monkeypatch.chdir(tmp_path)
-    study = load_study("ditto")
+    study = load_study("mr_mtl")
     datasets.prepare("digits", None, tmp_path, tmp_path / "data/digits.npz")
     arrays = datasets.load_arrays(tmp_path / "data/digits.npz")
     for cell in study.cells:
@@ -145,12 +155,12 @@ def test_the_example_study_runs_as_it_is(tmp_path, monkeypatch):
     for method in study.methods:
         own = [cell for cell in study.cells if cell.method == method]
         places = scores.places_of(own, [cell.id for cell in own], Path("results"), Path("data"))
-        file = Path("results/scores/ditto") / f"{method}.csv"
+        file = Path("results/scores/mr_mtl") / f"{method}.csv"
         scores.evaluate_cells(places, file, **how)
         rows = pd.read_csv(file).groupby("cell")["personal_own"].mean()
         found |= {(method, c.hyperparameters.get("weight")): rows[c.id] for c in own}
     assert len(found) == 4
-    assert found["ditto", 0.1] > found["dp_fedavg", None], "what the study is there to show"
+    assert found["mr_mtl", 0.1] > found["dp_fedavg", None], "what the study is there to show"
 
 
 def test_the_example_arrays_are_read_as_a_data_set_with_users(tmp_path, monkeypatch):

@@ -190,7 +190,7 @@ def key(cell: cells.Cell) -> str:
 
     A digest of the settings that training reads and that are not their defaults, and of the version
     of all streams. No value of the data is in it, else the noise would depend on what it hides. Of
-    a method from outside it has the source besides the name: two files may each have a ``ditto``.
+    a method from outside it has the source besides the name: two files may each have an ``mr_mtl``.
     """
     return hashlib.sha256(
         canonical_json({"streams": STREAMS, **_chosen(trained(cell))}).encode()

@@ -1,0 +1,93 @@
+"""APFL (Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020), Algorithm 1,
+under differential privacy.
+
+A client tests the mixture ``alpha v + (1 - alpha) w`` of a model v of its own with the global model
+w. When it is drawn it trains both on the same minibatches, for E epochs: w from the received model
+as in DP-FedAvg, and v along the gradient of the mixture's loss in v, alpha times that at the
+mixture. It uploads the change of w; v and alpha never leave it, so what is released is what
+DP-FedAvg releases, whatever alpha is.
+
+    alpha: of a client that begins; 0 tests the local w, 1 trains v alone. 0.5 in the official code
+    adaptive: one projected gradient step on alpha in each round (Eq. 10),
+        ``alpha <- alpha - eta <v - w, grad f(alpha v + (1 - alpha) w)>``, kept in [0, 1]
+
+The personal model is the mixture after one more such round from the last released w. The v of a
+client begins as the w that it first receives (the paper's w^0 where all take part in the first
+round); that of a client that was never in training begins as the released w.
+
+Reading of the paper, whose Eq. 10 is written for every local step: as in the authors' code
+(FedTorch) alpha moves once in a round; here before the minibatches, by the gradient of all own
+examples at the w received, so that the step has the study's learning rate eta and neither its
+momentum nor its weight decay. Differences of that code: it mixes the two models' logits instead of
+their parameters, moves alpha after the first minibatch by a mean of the two models' own gradients,
+and adds 0.02 alpha to it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from pflpipe import trees
+from pflpipe.learning.solvers import Batch
+from pflpipe.learning.task import Batches, Task
+from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.ditto import keep, kept, nothing_kept
+from pflpipe.trees import ClientState, Params, ServerState, Tree
+
+ABOUT = About(title="APFL", paper="Deng, Kamani, Mahdavi 2020")
+
+
+def mixed(alpha: Tensor, v: Tree, w: Tree) -> Params:
+    """Return ``alpha v + (1 - alpha) w``."""
+    return Params({name: alpha * v[name] + (1 - alpha) * w[name] for name in w})
+
+
+def apfl(*, alpha: Annotated[float, Range(0, 1)] = 0.5, adaptive: bool = True) -> Method:
+    """Return the method."""
+
+    def init_client(params: Params, task: Task) -> ClientState:
+        share = next(iter(params.values())).new_tensor(alpha)
+        return ClientState(nothing_kept(params) | {"alpha": share})
+
+    def moved(share: Tensor, v: Tree, w: Params, batches: Batches, task: Task) -> Tensor:
+        """Eq. 10."""
+        slopes = task.gradient(mixed(share, v, w), batches.all)
+        rise = [(gap * slopes[name]).sum() for name, gap in trees.sub(v, w).items()]
+        return (share - task.solver.lr * torch.stack(rise).sum()).clamp(0, 1)
+
+    def train(
+        params: Params, state: ClientState, batches: Batches, task: Task
+    ) -> tuple[Tree, Tree, Tensor, Tensor]:
+        """Return v, w and alpha after a round, and the mean sum of the losses of w and of the
+        mixture."""
+        v = kept(state, params)
+        share = moved(state["alpha"], v, params, batches, task) if adaptive else state["alpha"]
+
+        def loss(both: Tree, batch: Batch) -> Tensor:
+            v, w = trees.within("own.", both), trees.within("global.", both)
+            fixed = {name: value.detach() for name, value in w.items()}
+            return task.loss(w, batch) + task.loss(mixed(share, v, fixed), batch)
+
+        start = trees.prefixed("own.", v) | trees.prefixed("global.", params)
+        end, mean_loss = task.minimize(start, batches.train, loss)
+        return trees.within("own.", end), trees.within("global.", end), share, mean_loss
+
+    def local_update(
+        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
+    ) -> tuple[Upload, ClientState]:
+        v, w, share, loss = train(params, state, batches, task)
+        upload = Upload(update=trees.sub(w, params), extras={}, loss=loss)
+        return upload, ClientState(keep(v, state, batches) | {"alpha": share})
+
+    def personalize(
+        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
+    ) -> Params:
+        v, w, share, _ = train(params, state, batches, task)
+        return mixed(share, v, w)
+
+    return Method(
+        local_update, personalize=personalize, init_client=init_client, full_pass=adaptive
+    )

@@ -1,0 +1,82 @@
+"""pFedMe (Dinh, Tran, Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS
+2020), Algorithm 1, under differential privacy.
+
+The clients' losses f are replaced by their Moreau envelopes (Eqs. 2 and 3)
+
+    F(w) = min over theta of h(theta; w),    h(theta; w) = f(theta) + lambda / 2 |theta - w|_2^2,
+
+whose gradient is ``lambda (w - theta(w))`` with theta(w) the minimiser. A client begins at the
+global model; on each minibatch it takes K gradient steps on h from ``theta = w`` and then the
+step ``w <- w - eta lambda (w - theta)``. It uploads the change of w; theta never leaves it.
+
+    weight: lambda, 15 in the official code
+    steps: K, 5 in the official code
+    inner_lr: learning rate of the steps on h, 0.1 in most of the official commands
+        (``personal_learning_rate``). The default is ours: steps on h with an L-smooth f converge
+        below 2 / (lambda + L)
+    beta: the server's step, ``w <- w + beta`` times the released mean change; 1 in most of the
+        official commands
+
+eta is the study's learning rate, R the number of its minibatches in E epochs, and a study with
+Adam, momentum or weight decay steps with these along the same gradient. With ``eta lambda = 1`` and
+K = 1 this is DP-FedAvg with the learning rate ``inner_lr``.
+
+The personal model is theta(w) at the released w: E epochs from w with K steps on h for each
+minibatch. It needs nothing kept, so a client that was never in training has one as well.
+Differences of the official code: K steps go on from the theta of the minibatch before, a weight
+decay of 0.001 in the steps on h, all clients train in each round and some are averaged, and the
+theta that is tested is that of the last local step, whose centre is no longer the released w.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from torch import Tensor
+
+from pflpipe import trees
+from pflpipe.learning.directions import along, slope
+from pflpipe.learning.solvers import Batch, Solver
+from pflpipe.learning.task import Batches, Task
+from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.fedprox import proximal
+from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
+
+ABOUT = About(title="pFedMe", paper="Dinh et al., NeurIPS 2020")
+
+
+def pfedme(
+    *,
+    weight: Annotated[float, Range(0)] = 15.0,
+    steps: Annotated[int, Range(1)] = 5,
+    inner_lr: Annotated[float, Range(0)] = 0.05,
+    beta: Annotated[float, Range(0)] = 1.0,
+) -> Method:
+    """Return the method."""
+
+    def local_update(
+        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
+    ) -> tuple[Upload, ClientState]:
+        def envelope(w: Tree, batch: Batch) -> tuple[Tree, Tensor]:
+            """Gradient of the envelope, and h before the last step on it."""
+            h, theta = proximal(w, weight, task), w
+            for _ in range(steps):
+                found, height = slope(h, theta, batch)
+                theta = {name: theta[name] - inner_lr * found[name] for name in theta}
+            return {name: weight * value for name, value in trees.sub(w, theta).items()}, height
+
+        trained, loss = task.minimize(params, batches.train, along(envelope))
+        return Upload(update=trees.sub(trained, params), extras={}, loss=loss), state
+
+    def aggregate(
+        params: Params, released: Update, server: ServerState, task: Task
+    ) -> tuple[Params, ServerState]:
+        return trees.add(params, {name: beta * value for name, value in released.items()}), server
+
+    def personalize(
+        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
+    ) -> Params:
+        turns = [proximal(params, weight, task)] * steps  # so many steps on each minibatch
+        return task.minimize(params, batches.train, *turns, solver=Solver("sgd", inner_lr))[0]
+
+    return Method(local_update, aggregate, personalize)

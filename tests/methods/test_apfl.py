@@ -1,0 +1,105 @@
+"""APFL: rounds against an independent NumPy program, what it shares with DP-FedAvg and with local
+training, and the share that adapts."""
+
+import numpy as np
+import pytest
+
+import numpy_mlp
+from pflpipe import cells
+from pflpipe.simulation import rounds
+from pflpipe.trees import within
+from simulations import assert_equal, params_after, personal_models, plan, simulation
+
+ALPHA, LR, CLIP = 0.3, 0.2, 0.2
+LINEAR = cells.Model("mlp", ())
+BACKENDS = ["loop", "vmap"]
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_rounds(backend, adaptive):
+    world = simulation(
+        "apfl",
+        {"alpha": ALPHA, "adaptive": adaptive},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
+        backend=backend,
+        model=LINEAR,
+        lr=LR,
+    )
+    begun = rounds.start(world)
+    shared = {name: value.numpy() for name, value in begun.params.items()}
+    own, shares = [shared] * 4, [ALPHA] * 4
+
+    def mixed(share, v, w):
+        return {name: share * v[name] + (1 - share) * w[name] for name in w}
+
+    def trained(client, round, share, v, w):
+        if adaptive:
+            rows = world.split.train[client]
+            examples = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+            slope = numpy_mlp.gradient(mixed(share, v, w), *examples)
+            rise = sum(((v[name] - w[name]) * slope[name]).sum() for name in w)
+            share = min(max(share - LR * rise, 0.0), 1.0)
+        for x, y in numpy_mlp.steps(world, client, round, "train"):
+            of_w = numpy_mlp.gradient(w, x, y)
+            of_mixture = numpy_mlp.gradient(mixed(share, v, w), x, y)
+            w = {name: w[name] - LR * of_w[name] for name in w}
+            v = {name: v[name] - LR * share * of_mixture[name] for name in v}
+        return share, v, w
+
+    for round in range(2):
+        total = dict(shared)
+        for client in range(4):
+            begin = shares[client], own[client], shared
+            shares[client], own[client], end = trained(client, round, *begin)
+            sent = numpy_mlp.clipped({name: end[name] - shared[name] for name in end}, CLIP)
+            total = {name: total[name] + sent[name] / 4 for name in total}
+        shared = total
+    done = rounds.run(world, begun)
+    models, close = personal_models(world, done), {"rtol": 1e-10, "atol": 1e-13}
+    np.testing.assert_allclose(dict(done.states)["alpha"].numpy(), shares, **close)
+    assert (np.ptp(shares) > 1e-4) == adaptive
+    for client in range(4):
+        expected = mixed(*trained(client, 2, shares[client], own[client], shared))
+        for name, value in expected.items():
+            np.testing.assert_allclose(done.params[name].numpy(), shared[name], **close)
+            np.testing.assert_allclose(models[name][client].numpy(), value, **close)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_it_releases_what_dp_fedavg_releases(backend, optimizer):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+    expected = params_after(simulation("dp_fedavg", **settings))
+    for values in ({}, {"alpha": 0.9, "adaptive": False}):
+        assert_equal(params_after(simulation("apfl", values, **settings)), expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_its_ends_are_dp_fedavg_and_local_training(backend):
+    def ended(name, **values):
+        world = simulation(name, values, backend=backend)
+        return world, rounds.run(world, rounds.start(world))
+
+    plain, zero = ended("dp_fedavg"), ended("apfl", alpha=0.0, adaptive=False)
+    assert_equal(personal_models(*zero), personal_models(*plain))
+    alone, one = ended("local_only"), ended("apfl", alpha=1.0, adaptive=False)
+    assert_equal(within("own.", one[1].states), dict(alone[1].states))
+    assert_equal(personal_models(*one), personal_models(*alone))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_adapted_share_ends_nowhere_but_between_0_and_1(seed):
+    world = simulation("apfl", seed=seed, lr=3.0)
+    shares = dict(rounds.run(world, rounds.start(world)).states)["alpha"].tolist()
+    assert {0.0, 1.0} & set(shares), "a step went over an end"
+    assert all(0 <= share <= 1 for share in shares)
+
+
+def test_a_client_that_was_never_in_training_begins_with_the_released_model():
+    """Its two models see the same batches: with alpha 1 its own one is that of DP-FedAvg's
+    client."""
+    world, plain = simulation("apfl", {"alpha": 1.0}), simulation("dp_fedavg")
+    done, new = rounds.run(plain, rounds.start(plain)), rounds.start(world)
+    new.params, new.round = done.params, done.round
+    assert_equal(personal_models(world, new), personal_models(plain, done))

@@ -1,0 +1,93 @@
+"""Ditto: rounds against an independent NumPy program, what it shares with DP-FedAvg and with local
+training, and where its own models go."""
+
+import numpy as np
+import pytest
+import torch
+
+import numpy_mlp
+from pflpipe import cells
+from pflpipe.simulation import rounds
+from pflpipe.trees import within
+from simulations import assert_equal, params_after, personal_models, plan, simulation
+
+WEIGHT, LR, CLIP = 0.6, 0.2, 0.2
+LINEAR = cells.Model("mlp", ())
+BACKENDS = ["loop", "vmap"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_rounds_of_own_models_that_begin_as_the_first_model_received(backend):
+    """Under a draw in which one client comes late and one never."""
+    world = simulation(
+        "ditto",
+        {"weight": WEIGHT},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, sample_rate=0.5, rounds=3),
+        backend=backend,
+        model=LINEAR,
+        lr=LR,
+        seed=3,
+    )
+    begun = rounds.start(world)
+    shared = {name: value.numpy() for name, value in begun.params.items()}
+    own = {}
+
+    def trained(client, round, begin, weight, shared):
+        def pulled(w, x, y):
+            slope = numpy_mlp.gradient(w, x, y)
+            return {name: slope[name] + weight * (w[name] - shared[name]) for name in w}
+
+        steps = numpy_mlp.steps(world, client, round, "train")
+        return numpy_mlp.descend(begin, steps, pulled, lr=LR)
+
+    drawn = [np.flatnonzero(rounds.cohort(world, round)).tolist() for round in range(3)]
+    for round, clients in enumerate(drawn):
+        total = dict(shared)
+        for client in clients:
+            end = trained(client, round, shared, 0.0, shared)
+            own[client] = trained(client, round, own.get(client, shared), WEIGHT, shared)
+            sent = numpy_mlp.clipped({name: end[name] - shared[name] for name in end}, CLIP)
+            total = {name: total[name] + sent[name] / 2 for name in total}
+        shared = total
+    assert set(own) < set(range(4)), "one is never drawn"
+    assert set(own) - set(drawn[0]), "one comes late"
+    done = rounds.run(world, begun)
+    models = personal_models(world, done)
+    for client in range(4):
+        expected = trained(client, 3, own.get(client, shared), WEIGHT, shared)
+        for name, value in expected.items():
+            close = {"rtol": 1e-10, "atol": 1e-13}
+            np.testing.assert_allclose(done.params[name].numpy(), shared[name], **close)
+            np.testing.assert_allclose(models[name][client].numpy(), value, **close)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_it_releases_what_dp_fedavg_releases_to_the_bit(backend, optimizer):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+    expected = params_after(simulation("dp_fedavg", **settings))
+    for weight in (0.0, 1.0):
+        found = params_after(simulation("ditto", {"weight": weight}, **settings))
+        assert_equal(found, expected, 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_weight_every_clients_own_model_is_trained_alone(backend):
+    def states(name, **values):
+        world = simulation(name, values, backend=backend)
+        return rounds.run(world, rounds.start(world)).states
+
+    alone = dict(states("local_only"))
+    assert_equal(within("own.", states("ditto", weight=0.0)), alone, 0)
+    pulled = within("own.", states("ditto", weight=1.0))
+    assert max(float((pulled[name] - alone[name]).abs().max()) for name in alone) > 1e-3
+
+
+def test_the_more_weight_the_nearer_are_the_personal_models_to_the_global_one():
+    lengths = []
+    for weight in (0.0, 1.0, 3.0):
+        world = simulation("ditto", {"weight": weight})
+        done = rounds.run(world, rounds.start(world))
+        models = personal_models(world, done)
+        lengths.append(sum((models[name] - done.params[name]).square().sum() for name in models))
+    assert torch.stack(lengths).diff().max() < 0

@@ -1,0 +1,99 @@
+"""pFedMe: rounds against an independent NumPy program, its reduction to DP-FedAvg and where its
+personal models end."""
+
+import numpy as np
+import pytest
+
+import numpy_mlp
+from pflpipe import cells
+from pflpipe.simulation import rounds
+from simulations import assert_equal, open_plan, personal_models, plan, simulation
+
+WEIGHT, STEPS, INNER, BETA, LR, CLIP = 2.0, 3, 0.1, 0.7, 0.3, 0.1
+LINEAR = cells.Model("mlp", ())
+BACKENDS = ["loop", "vmap"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_golden_rounds(backend):
+    world = simulation(
+        "pfedme",
+        {"weight": WEIGHT, "steps": STEPS, "inner_lr": INNER, "beta": BETA},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
+        backend=backend,
+        model=LINEAR,
+        lr=LR,
+        momentum=0.5,
+    )
+    begun = rounds.start(world)
+    shared = {name: value.numpy() for name, value in begun.params.items()}
+
+    def stepped(theta, w, x, y):
+        slope = numpy_mlp.gradient(theta, x, y)
+        return {
+            name: theta[name] - INNER * (slope[name] + WEIGHT * (theta[name] - w[name]))
+            for name in w
+        }
+
+    def envelope(w, x, y):
+        theta = w
+        for _ in range(STEPS):
+            theta = stepped(theta, w, x, y)
+        return {name: WEIGHT * (w[name] - theta[name]) for name in w}
+
+    for round in range(2):
+        total = dict(shared)
+        for client in range(4):
+            steps = numpy_mlp.steps(world, client, round, "train")
+            end = numpy_mlp.descend(shared, steps, envelope, lr=LR, momentum=0.5)
+            sent = numpy_mlp.clipped({name: end[name] - shared[name] for name in end}, CLIP)
+            total = {name: total[name] + BETA * sent[name] / 4 for name in total}
+        shared = total
+    done = rounds.run(world, begun)
+    assert done.rows[0]["fraction_clipped"] > 0
+    models = personal_models(world, done)
+    for client in range(4):
+        theta = shared
+        for x, y in numpy_mlp.steps(world, client, 2, "train"):
+            for _ in range(STEPS):
+                theta = stepped(theta, shared, x, y)
+        for name, value in theta.items():
+            close = {"rtol": 1e-10, "atol": 1e-13}
+            np.testing.assert_allclose(done.params[name].numpy(), shared[name], **close)
+            np.testing.assert_allclose(models[name][client].numpy(), value, **close)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_step_on_h_followed_to_its_end_is_dp_fedavg(backend):
+    """eta lambda = 1 and K = 1: w moves onto theta, which is one gradient step from w."""
+    world = simulation(
+        "pfedme", {"weight": 5.0, "steps": 1, "inner_lr": 0.3}, backend=backend, lr=1 / 5.0
+    )
+    plain = simulation("dp_fedavg", backend=backend, lr=0.3)
+    found, expected = (rounds.run(each, rounds.start(each)) for each in (world, plain))
+    assert_equal(found.params, expected.params, 1e-12)
+    np.testing.assert_allclose(
+        [row["loss"] for row in found.rows], [row["loss"] for row in expected.rows], rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_personal_model_lies_where_the_pull_balances_the_loss(backend):
+    """theta(w) of all examples solves grad CE(theta) + lambda (theta - w) = 0 at the released w."""
+    world = simulation(
+        "pfedme",
+        {"weight": WEIGHT, "steps": 10, "inner_lr": 0.3},
+        plan=open_plan(1),
+        backend=backend,
+        sizes=(9,),
+        model=LINEAR,
+        batch_size=0,
+        local_epochs=5,
+    )
+    begun = rounds.start(world)
+    theta = {name: value[0].numpy() for name, value in personal_models(world, begun).items()}
+    examples = world.train.x[:9].numpy(), world.train.y[:9].numpy()
+    for name, slope in numpy_mlp.gradient(theta, *examples).items():
+        gap = theta[name] - begun.params[name].numpy()
+        assert np.abs(gap).max() > 1e-3
+        np.testing.assert_allclose(slope, -WEIGHT * gap, atol=1e-10)
