@@ -236,20 +236,26 @@ def watch(world: Simulation) -> Run:
     fields = {field.name: getattr(world, field.name) for field in dataclasses.fields(world)}
     watched = Watched(**fields | {"release": release})
     begun = rounds.start(watched)
-    models, seen = [begun.params], []
+    models, seen = [_public(watched, begun)], []
 
     def on_round(progress: Progress) -> None:
         (inputs,) = heard
         heard.clear()
         workers = np.array([client for round, client in asked if round == progress.round - 1])
-        seen.append(
-            _round(workers[inputs[1].numpy()], models[-1], progress.params, *inputs, world.plan)
-        )
-        models[-1] = progress.params
+        after = _public(watched, progress)
+        seen.append(_round(workers[inputs[1].numpy()], models[-1], after, *inputs, world.plan))
+        models[-1] = after
 
     initial = _numpy(begun.params)
     done = rounds.run(watched, begun, on_round)
     return Run(world, initial, seen, done)
+
+
+def _public(world: Simulation, progress: Progress) -> Tree:
+    """Return the global model, and what the server keeps under the names of an upload's other
+    parts, to which it adds what is released of them."""
+    parts = world.method.parts(world.task)
+    return progress.params | {name: progress.server[name] for name in parts}
 
 
 def _round(
