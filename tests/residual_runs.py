@@ -569,6 +569,39 @@ def differences(left: Run, right: Run) -> list[str]:
     return found
 
 
+def strangers(world: Simulation, client: int) -> list[str]:
+    """Return what other clients send or keep that shows one client's data otherwise than through
+    the releases; nothing where a run keeps joint differential privacy.
+
+    The run is made twice, the second time without the client's rows and with the releases of the
+    first one: all that others see of the client is then the same, so all that they do must be.
+    """
+    others = torch.arange(world.plan.clients) != client
+    played: list[Released] = []
+
+    def recording(*arguments: Any) -> Released:
+        played.append(world.release(*arguments))
+        return played[-1]
+
+    def watched(run: Simulation, release: Any) -> tuple[Progress, list[Tree]]:
+        sent: list[Tree] = []
+
+        def listening(generator: Any, uploads: Any, *rest: Any) -> Released:
+            sent.append(dict(uploads.update))
+            return release(generator, uploads, *rest)
+
+        run = dataclasses.replace(run, release=listening)
+        return rounds.run(run, rounds.start(run)), sent
+
+    first, said = watched(world, recording)
+    again = iter(played)
+    second, says = watched(without_rows(world, client), lambda *arguments: next(again))
+    found = set()
+    for left, right in zip([*said, dict(first.states)], [*says, dict(second.states)], strict=True):
+        found |= {name for name in left if not torch.equal(left[name][others], right[name][others])}
+    return sorted(found)
+
+
 def lay_out(place: Path, changed_data: bool = False) -> Path:
     """Lay out the digits and their partition; or other images, all with one label, in a file of
     the same shapes."""
