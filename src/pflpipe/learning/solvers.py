@@ -97,7 +97,8 @@ class Solver:
         step_bound: the change of each step is shortened to at most this length over all trained
             parameters.
         step_norm: 1 or 2, the norm in which that length is taken.
-        low, high: after each step every coordinate is brought into [low, high] (projected descent).
+        low, high: after each step all trained coordinates are brought into [low, high], whatever an
+            objective's mask (projected descent).
     """
 
     optimizer: str
