@@ -122,6 +122,10 @@ class Method:
     full_pass: bool = False
     avoids: tuple[str, ...] = ()
 
+    def upload(self, task: Task) -> Shapes:
+        """Return name -> shape of all that one client sends."""
+        return {name: task.network.shapes[name] for name in self.sends(task)} | self.parts(task)
+
 
 @dataclass(frozen=True)
 class About:

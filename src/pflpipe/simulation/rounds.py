@@ -191,7 +191,7 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
 def _check_upload(update: Tree, method: Method, task: Task) -> None:
     """Stop a method that sends what it promises to keep, such as a personal head or its own
     normalisation, or parts that are not those under audit."""
-    said = {name: task.network.shapes[name] for name in method.sends(task)} | method.parts(task)
+    said = method.upload(task)
     found = {name: tuple(value.shape[1:]) for name, value in update.items()}
     differing = sorted(name for name in said | found if said.get(name) != found.get(name))
     if differing:
