@@ -64,6 +64,7 @@ divided. What these attacks miss another one may find; the plan bounds all.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 

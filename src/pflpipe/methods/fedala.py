@@ -20,10 +20,11 @@ dropout and transforms, in minibatches of the full pass (the official code has t
 Passes that are not due are computed and discarded, in both backends.
 
 The upload is ``end - global``, the change from what was received, so that without a clip the server
-averages the clients' models as in the paper (line 19). Measured from the start instead, as FedDPA
-does, what clients keep of their own would never reach the server: the global model drifts away from
-what local training starts from (on the quickstart's digits at epsilon 8 that costs 3 to 4 points of
-personal accuracy). Either is clipped and noised, so the claim is the same.
+averages the clients' models as in the paper. Measured from the start instead, as FedDPA does, what
+clients keep of their own would never reach the server, whose model drifts away from what local
+training starts from: on the quickstart's digits, with the settings of dp_fedavg and three seeds, 4
+points of personal accuracy (84.2 against 81.0 at epsilon 8, 72.1 against 67.5 at epsilon 2). Either
+is clipped and noised, so the claim is the same.
 
 Differences: uniform weights, clip and noise as in DP-FedAvg. W and the local model never leave the
 client. The personal model is the end of one more local pass, ALA included. A client that was never
@@ -61,7 +62,7 @@ def some_rows(batches: Batches, share: float) -> Schedule:
     places = torch.arange(steps * width, device=whole.index.device)
     drawn = keyed.uniform(batches.key, keyed.OWN, (steps * width,))
     order = torch.where(places < batches.n, drawn, 2.0).argsort(stable=True)
-    count = (share * batches.n.double() + 1e-9).floor().long()  # 0.7 * 10 is less than 7
+    count = (share * batches.n.double() + 1e-9).floor().long()  # 0.29 * 100 is less than 29
     left = count - width * torch.arange(steps, device=order.device)
     index = whole.index.flatten()[order].view(steps, width)
     return replace(whole, index=index, count=left.clamp(0, width), sizes=None, common=0)
@@ -116,7 +117,7 @@ def fedala(
         local = {name: torch.where(trained, kept[name], received[name]) for name in received}
         gap = trees.sub(received, local)
 
-        def start(weights: Tree) -> Params:  # Eq. 4
+        def start(weights: Tree) -> Params:
             return Params(params | trees.add(local, trees.mul(gap, weights)))
 
         def loss(weights: Tree, batch: Batch) -> Tensor:

@@ -10,7 +10,7 @@ model is the released extractor with the head trained once more.
     weight: lambda of the alignment, 1 in the official code, which takes the mean over the features
         too. 0 sends no centroids: this is FedRep then, to the bit
     centroid_scale: s, the unit in which centroids are measured beside the extractor; the default is
-        ours, with which centroids take little of the clip from an extractor of a few layers
+        ours: on the quickstart's digits a smaller one takes too much of the clip from the extractor
     head_epochs, head_lr, head_momentum, head_weight_decay: the head phase, 1 epoch of SGD at 0.1,
         momentum 0.5, weight decay 5e-4 in the official code
 
