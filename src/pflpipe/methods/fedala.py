@@ -6,10 +6,11 @@ model and the global one, ``start = local + (global - local) * W``. Each coordin
 layers has its own weight in [0, 1], learned on the client's rows; the lower layers are the global
 model's, W = 1.
 
-    p: how many of the last layers are mixed; 0 is DP-FedAvg. 1 in the paper's experiments
+    p: how many of the last layers are mixed; 0 is DP-FedAvg. All defaults are the official code's,
+        which counts tensors: its 2 are the weight and the bias of one layer
     eta: step of the weights, ``W <- clip(W - eta * gradient * (global - local), 0, 1)``, the
-        projected gradient of the loss at the start; 1 in the paper
-    share: s, the fraction of its rows on which a client learns W, drawn anew in every round; 0.8
+        projected gradient of the loss at the start
+    share: s, the fraction of its rows on which a client learns W, drawn anew in every round
     start_epochs: passes over these rows when a client learns W for the first time, afterwards 1.
         The official code passes until the last 10 losses vary by less than 0.1, which is after 11
         passes at the earliest; here the number is fixed, as public as all other work
@@ -27,8 +28,8 @@ points of personal accuracy (84.2 against 81.0 at epsilon 8, 72.1 against 67.5 a
 is clipped and noised, so the claim is the same.
 
 Differences: uniform weights, clip and noise as in DP-FedAvg. W and the local model never leave the
-client. The personal model is the end of one more local pass, ALA included. A client that was never
-in training starts from the released model, whole.
+client. The personal model is the end of one more local pass, ALA included; the official code tests
+where that pass starts. A client that was never in training starts from the released model, whole.
 """
 
 from __future__ import annotations
