@@ -183,8 +183,8 @@ MUTANTS = {
     ),
     "padded steps are taken": Mutant(
         "learning/solvers.py",
-        "torch.where(real, vector - change, vector)",
-        "torch.where(real, vector - change, vector - change)",
+        "torch.where(real, moved, vector)",
+        "torch.where(real, moved, moved)",
         "test_clients.py",
     ),
     "images flipped three times in four": Mutant(
