@@ -183,8 +183,8 @@ MUTANTS = {
     ),
     "padded steps are taken": Mutant(
         "learning/solvers.py",
-        "torch.where(real, vector - change, vector)",
-        "torch.where(real, vector - change, vector - change)",
+        "torch.where(real, moved, vector)",
+        "torch.where(real, moved, moved)",
         "test_clients.py",
     ),
     "images flipped three times in four": Mutant(
@@ -259,6 +259,24 @@ MUTANTS = {
         "keyed.OWN + place",
         "keyed.OWN",
         "methods/test_fedglp_adp.py",
+    ),
+    "FedALA: weights beyond 1": Mutant(
+        "methods/fedala.py",
+        'Solver("sgd", eta, low=0.0, high=1.0)',
+        'Solver("sgd", eta)',
+        "methods/test_fedala.py",
+    ),
+    "FedALA: measured from the start": Mutant(
+        "methods/fedala.py",
+        "trees.sub(end, params)",
+        "trees.sub(end, start)",
+        "methods/test_fedala.py",
+    ),
+    "FedPAC: a client speaks of classes that it lacks": Mutant(
+        "methods/fedpac.py",
+        "(means - centroids).where(counts.unsqueeze(1) > 0, 0.0)",
+        "means - centroids",
+        "methods/test_fedpac.py",
     ),
     "a method's range is open": Mutant(
         "methods/registry.py",
@@ -336,6 +354,12 @@ MUTANTS = {
         "test_search.py",
     ),
     # audit
+    "what is sent besides parameters is not audited": Mutant(
+        "audit/worlds.py",
+        "self.network.shapes | self.method.parts(self.task)",
+        "self.network.shapes",
+        "audit/test_coupled.py",
+    ),
     "half the audit's runs unseen": Mutant(
         "audit/distinguish.py",
         "middle = (values[True].mean() + values[False].mean()) / 2",

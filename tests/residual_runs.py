@@ -236,20 +236,26 @@ def watch(world: Simulation) -> Run:
     fields = {field.name: getattr(world, field.name) for field in dataclasses.fields(world)}
     watched = Watched(**fields | {"release": release})
     begun = rounds.start(watched)
-    models, seen = [begun.params], []
+    models, seen = [_public(watched, begun)], []
 
     def on_round(progress: Progress) -> None:
         (inputs,) = heard
         heard.clear()
         workers = np.array([client for round, client in asked if round == progress.round - 1])
-        seen.append(
-            _round(workers[inputs[1].numpy()], models[-1], progress.params, *inputs, world.plan)
-        )
-        models[-1] = progress.params
+        after = _public(watched, progress)
+        seen.append(_round(workers[inputs[1].numpy()], models[-1], after, *inputs, world.plan))
+        models[-1] = after
 
     initial = _numpy(begun.params)
     done = rounds.run(watched, begun, on_round)
     return Run(world, initial, seen, done)
+
+
+def _public(world: Simulation, progress: Progress) -> Tree:
+    """Return the global model, and what the server keeps under the names of an upload's other
+    parts, to which it adds what is released of them."""
+    parts = world.method.parts(world.task)
+    return progress.params | {name: progress.server[name] for name in parts}
 
 
 def _round(
@@ -561,6 +567,39 @@ def differences(left: Run, right: Run) -> list[str]:
     if not all(np.nanmax(np.abs(gap)) < 1e-9 for gap in gaps):
         found.append("noise")
     return found
+
+
+def strangers(world: Simulation, client: int) -> list[str]:
+    """Return what other clients send or keep that shows one client's data otherwise than through
+    the releases; nothing where a run keeps joint differential privacy.
+
+    The run is made twice, the second time without the client's rows and with the releases of the
+    first one: all that others see of the client is then the same, so all that they do must be.
+    """
+    others = torch.arange(world.plan.clients) != client
+    played: list[Released] = []
+
+    def recording(*arguments: Any) -> Released:
+        played.append(world.release(*arguments))
+        return played[-1]
+
+    def watched(run: Simulation, release: Any) -> tuple[Progress, list[Tree]]:
+        sent: list[Tree] = []
+
+        def listening(generator: Any, uploads: Any, *rest: Any) -> Released:
+            sent.append(dict(uploads.update))
+            return release(generator, uploads, *rest)
+
+        run = dataclasses.replace(run, release=listening)
+        return rounds.run(run, rounds.start(run)), sent
+
+    first, said = watched(world, recording)
+    again = iter(played)
+    second, says = watched(without_rows(world, client), lambda *arguments: next(again))
+    found = set()
+    for left, right in zip([*said, dict(first.states)], [*says, dict(second.states)], strict=True):
+        found |= {name for name in left if not torch.equal(left[name][others], right[name][others])}
+    return sorted(found)
 
 
 def lay_out(place: Path, changed_data: bool = False) -> Path:

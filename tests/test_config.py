@@ -100,7 +100,7 @@ def test_quickstart_is_the_study_that_was_promised():
     assert study.methods == QUICKSTART
     # The network has no norm layers; appfl stands for both of its classes of clients; the settings
     # of the others were not searched.
-    unsearched = {"apfl", "ditto", "fedprox", "per_fedavg", "pfedme"}
+    unsearched = {"apfl", "ditto", "fedprox", "per_fedavg", "pfedme", "fedala", "fedpac"}
     assert set(study.methods) == set(NAMES) - {"fedbn", "appfl_steps"} - unsearched
     assert len(study.cells) == 120
     assert {cell.privacy.epsilon for cell in study.cells} == {None, 2.0, 8.0}

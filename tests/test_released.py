@@ -47,7 +47,7 @@ CLIENTS, ROWS, FEATURES = 6, 8, 5
 HUGE = np.arange(CLIENTS * ROWS, CLIENTS * ROWS + 9)
 """Rows of numbers so large that the second step on them ends in NaN: such an upload counts as
 zero."""
-TRAINED = ("dp_fedavg", "fedper", "fedglp_adp")
+TRAINED = ("dp_fedavg", "fedpac", "fedglp_adp")
 
 
 def cell(method: str, **changes: Any) -> cells.Cell:

@@ -25,6 +25,7 @@ SPECIAL = [
     Solver("sgd", 0.1, momentum=0.9, step_bound=0.2),
     Solver("adam", 0.01, weight_decay=0.05, rho=0.1, step_bound=0.2),
 ]
+PROJECTED = Solver("sgd", 0.1, momentum=0.9, low=-0.2, high=0.3)
 BOTH = [solvers.minimize_loop, solvers.minimize_functional]
 
 
@@ -71,7 +72,7 @@ def test_solver_equals_torch_optim_on_a_module(problem, solver, minimize):
     torch.testing.assert_close(mean, torch.stack(losses).mean(), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("solver", SOLVERS + SPECIAL, ids=str)
+@pytest.mark.parametrize("solver", [*SOLVERS, *SPECIAL, PROJECTED], ids=str)
 def test_padding_changes_nothing(problem, solver):
     params, schedule, task = problem
     plain, loss = solvers.minimize_functional(params, schedule, [Objective(task.loss)], solver)
@@ -314,6 +315,18 @@ def test_no_step_is_longer_than_its_bound(problem, solver, minimize):
         assert length <= solver.step_bound * (1 + 1e-12)
         bites += length > solver.step_bound * (1 - 1e-12)
     assert bites == 3
+
+
+@pytest.mark.parametrize("minimize", BOTH)
+def test_projected_steps_end_within_their_bounds_and_go_on_from_there(minimize):
+    # A step of -(0.3, 0.4) to (2.7, 0.6), where the first coordinate is above its bound; the next
+    # one is -(0.26, 0.24), which takes the second below.
+    bounded = Solver("sgd", 0.1, low=0.5, high=2.6)
+    assert one_step(minimize, bounded) == pytest.approx([2.6, 0.6, 6.5])
+    assert one_step(minimize, bounded, steps=2) == pytest.approx([2.34, 0.5, (6.5 + 4.1) / 2])
+    # What is not trained is not brought into the bounds.
+    low = Solver("sgd", 0.1, high=0.5)
+    assert one_step(minimize, low, names=("a.weight",)) == pytest.approx([0.5, 1.0, 6.5])
 
 
 def test_gradient_is_that_of_the_mean_loss_over_all_examples(problem):

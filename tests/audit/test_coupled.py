@@ -10,7 +10,15 @@ import torch
 from audit_plans import KEY, REFERENCE
 from pflpipe.audit import cases
 from pflpipe.audit.coupled import WIDEST, Sensitivity, longest, sensitivity
-from pflpipe.audit.worlds import CANARIES, Mechanism, directions, drawn_rows, exclusive, uploads
+from pflpipe.audit.worlds import (
+    CANARIES,
+    OF_PARTS,
+    Mechanism,
+    directions,
+    drawn_rows,
+    exclusive,
+    uploads,
+)
 from pflpipe.methods.registry import info
 from pflpipe.privacy.departures import check_extras
 from pflpipe.privacy.mechanism import Uploads, release
@@ -139,15 +147,23 @@ def test_a_secret_canary_is_looked_at_in_cohorts_of_fewer_clients_than_the_plan_
 
 
 @pytest.mark.parametrize(
-    "name", ["gaussian-central", "gaussian-scaled_by_fedaddp-central", "laplace-central"]
+    ("name", "further"),
+    [
+        ("gaussian-central", ()),
+        ("gaussian-scaled_by_fedaddp-central", ()),
+        ("gaussian-scaled_by_fedpac-central", OF_PARTS),
+        ("laplace-central", ()),
+    ],
 )
-def test_canaries_are_as_long_as_they_say_in_public_units(name):
+def test_canaries_are_as_long_as_they_say_in_public_units(name, further):
     mechanism = CASES[name].mechanism_under_audit()
     params = mechanism.network.init(torch.Generator().manual_seed(0))
     scale = mechanism.scale(params, mechanism.init_server(params))
     library = directions(mechanism, params)
-    assert tuple(library) == CANARIES
-    norm, lengths = mechanism.executed.norm, {"long": math.sqrt(6), "huge": 1e6}
+    assert tuple(library) == CANARIES + further
+    assert all(tree.keys() == mechanism.shapes.keys() for tree in library.values())
+    tensors = len(mechanism.shapes)
+    norm, lengths = mechanism.executed.norm, {"long": math.sqrt(tensors), "huge": 1e6}
     for canary, tree in library.items():
         sent = uploads(mechanism, tree, True, scale, 2)
         rows = [sent.update[name][0, 0] / scale.get(name, torch.ones(())) for name in tree]
@@ -209,3 +225,17 @@ def test_the_public_scale_of_the_audit_is_the_methods():
     assert scale.keys() == expected.keys()
     assert all(torch.equal(scale[name], expected[name]) for name in expected)
     assert any((value == 0).any() for value in scale.values())
+
+
+def test_a_method_that_sends_further_parts_is_audited_with_them_alone_and_together():
+    mechanism = CASES["gaussian-scaled_by_fedpac-central"].mechanism_under_audit()
+    params = mechanism.network.init(torch.Generator().manual_seed(0))
+    library = directions(mechanism, params)
+    assert mechanism.shapes == mechanism.network.shapes | {"centroids": (2, 4)}
+    touched = {
+        canary: {name for name, value in tree.items() if value.any()}
+        for canary, tree in library.items()
+    }
+    assert touched["parts"] == {"centroids"}
+    assert touched["aligned"] == set(params)
+    assert all(touched[canary] == set(mechanism.shapes) for canary in ("exclusive", "long", "huge"))

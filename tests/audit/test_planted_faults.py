@@ -10,8 +10,9 @@ from pflpipe.audit.coupled import WIDEST, Sensitivity, sensitivity
 from pflpipe.audit.distinguish import distinguish
 from pflpipe.audit.worlds import Mechanism
 from pflpipe.errors import DataError
+from pflpipe.methods import registry
 from pflpipe.privacy import executed, mechanism
-from pflpipe.privacy.mechanism import Released
+from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.seeds import release_rng
 from pflpipe.simulation import rounds
 from simulations import plan, simulation
@@ -198,6 +199,55 @@ def test_training_gives_every_round_the_generators_that_the_audit_gives_it():
     assert states == [str(state) for state in expected]
     assert len(set(states)) == 3
     assert Mechanism(REFERENCE, REFERENCE).rng is release_rng
+
+
+def clipped_part_by_part(generator, uploads, present, plan, scale, departures):
+    """The parameters to C, and what is sent besides to C as well, under noise for one C."""
+    parts = [uploads.update.keys() - {"centroids"}, {"centroids"}]
+    found = [
+        mechanism.release(
+            generator,
+            Uploads({name: uploads.update[name] for name in uploads.update if name in part}),
+            present,
+            plan,
+            {name: value for name, value in scale.items() if name in part},
+            departures,
+        )
+        for part in parts
+    ]
+    return dataclasses.replace(found[0], sum=found[0].sum | found[1].sum)
+
+
+def with_private_weights(generator, uploads, present, plan, scale, departures):
+    """The budget is divided as the longest upload is: by its parts' own norms."""
+    own = {
+        name: torch.linalg.vector_norm(value.flatten(2), dim=2).amax()
+        for name, value in uploads.update.items()
+    }
+    whole = max(own.values())
+    return mechanism.release(
+        generator,
+        uploads,
+        present,
+        plan,
+        {name: value / whole for name, value in own.items()},
+        departures,
+    )
+
+
+JOINT = {
+    "each part clipped to C": (clipped_part_by_part, "length"),
+    "weights of the parts from the upload's own norms": (with_private_weights, "spread"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", JOINT)
+def test_coupled_worlds_catch_a_joint_release_that_is_none(fault):
+    release, check = JOINT[fault]
+    sound = Mechanism(REFERENCE, REFERENCE, method=registry.info("fedpac").factory())
+    assert not sensitivity(sound, KEY).flagged
+    assert check in caught_by(sensitivity(dataclasses.replace(sound, release=release), KEY))
 
 
 @pytest.mark.slow

@@ -97,6 +97,13 @@ def test_neither_model_cohort_nor_noise_shows_whose_data_it_was(method):
         assert any(moved), "the other world is another one"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", CERTIFIED)
+def test_a_client_reaches_others_through_the_releases_alone(method):
+    """Which is what joint differential privacy needs beside the noise."""
+    assert residual_runs.strangers(residual_runs.world(method, rounds=2), 1) == []
+
+
 def test_files_of_runs_that_differ_in_one_setting_share_no_noise(tmp_path):
     place = lay_out(tmp_path)
     changes = [

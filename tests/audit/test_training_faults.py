@@ -14,6 +14,7 @@ initial head bias from all clients' labels    the job that trains     files of t
 a noise seed that follows the private loss    the engine's generator  differences: noise
 noise clamped at 3, 4.5 standard deviations   the noise               findings: tails
 second half of a tensor's noise is the first  the noise               findings: halves
+every client is given its neighbour's state   the engine's states     strangers
 ============================================  ======================  =============================
 
 Beyond those: noise that repeats itself mirrored, from round to round, or in Laplace runs; cohorts
@@ -22,6 +23,7 @@ of one stream for all runs.
 
 import dataclasses
 import hashlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -192,6 +194,21 @@ def test_a_noise_seed_that_follows_the_private_loss(method, monkeypatch):
 
     monkeypatch.setattr(rounds, "release_rng", following)
     assert differences(*two_worlds(world(method))) == ["noise"]
+
+
+@pytest.mark.parametrize("method", ["fedala", "fedper"])
+def test_a_client_that_is_given_the_state_of_another_one(method, monkeypatch):
+    base, original = world(method, rounds=2), Simulation.run_clients
+    assert residual_runs.strangers(base, 1) == []
+
+    def run_clients(self, hook, states, clients, work):
+        def of(chosen):
+            return states.of([(client + 1) % self.plan.clients for client in chosen])
+
+        return original(self, hook, SimpleNamespace(of=of), clients, work)
+
+    monkeypatch.setattr(Simulation, "run_clients", run_clients)
+    assert residual_runs.strangers(base, 1) != []
 
 
 def clamp(bound, monkeypatch):

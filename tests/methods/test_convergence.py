@@ -24,6 +24,7 @@ SETTINGS = {
     "dp_fedsam_topk": {"rho": 0.05},
     "dp_pfeddsu": {**HEAD, "keep_ratio": 0.5},
     "fedbabu": {"head_lr": 0.1},
+    "fedpac": {"head_epochs": 5, "weight": 0.1},
     "fedrep": HEAD,
     "pmtl_ft": {**HEAD, "weight": 0.1},
 }

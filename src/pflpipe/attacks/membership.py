@@ -64,6 +64,7 @@ divided. What these attacks miss another one may find; the plan bounds all.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -112,7 +113,8 @@ def infer(simulation: Simulation) -> dict[str, np.ndarray]:
     member, calibration = roles(simulation.seed, plan.clients)
     products, ratios, progress = _watch(simulation, member)
     variance = noise_variance(plan)
-    coordinates = plan.rounds * simulation.network.parameters
+    sent = simulation.method.upload(simulation.task).values()
+    coordinates = plan.rounds * sum(map(math.prod, sent))
     losses = _losses(simulation, progress, calibration)
     gains = -losses if np.isfinite(losses).all() else np.zeros_like(losses)
     mean, deviation = _null(gains, calibration)

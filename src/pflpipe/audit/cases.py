@@ -45,7 +45,7 @@ class Case:
     Attributes:
         mechanism: ``gaussian`` or ``laplace``.
         drawn: whether clients take part by a draw.
-        scaled_by: the method whose public scale is used; empty without one.
+        scaled_by: the method whose public scale and parts are used; empty without either.
         departures: sorted names.
         trust: what the attacker sees.
     """
@@ -186,14 +186,19 @@ def of_cell(cell: Cell) -> list[Case]:
 
 def _cases(mechanism: str, method: str, departures: tuple[str, ...]) -> list[Case]:
     drawn = "public_sampling" in departures
-    unscaled = not method or registry.info(method).factory().scale is base.unscaled
-    scaled = "" if departures or unscaled else method
+    scaled = "" if departures or not method or _plain_upload(method) else method
     found = [Case(mechanism, drawn, scaled, departures, "central")]
     if mechanism == "gaussian":  # Laplace noise cannot be shared out over the messages
         found.append(Case(mechanism, drawn, scaled, departures, "local"))
         if not departures:  # how clients are drawn has nothing to do with the scale
             found.append(Case(mechanism, True, "", (), "central"))
     return found
+
+
+def _plain_upload(method: str) -> bool:
+    """Whether a method's uploads are parameters that are clipped and noised as they are."""
+    hooks = registry.info(method).factory()
+    return hooks.scale is base.unscaled and hooks.parts is base.only_parameters
 
 
 def audit_key(case: Case, seed: int) -> str:
@@ -233,7 +238,7 @@ def audit(case: Case, seed: int = 0) -> dict[str, Any]:
     at = accounting.delta_of(claimed)
     gaussian = claimed.mechanism == "gaussian"
     counts = sizes(case.clients, mechanism.canary)
-    entry = ledger(executed, case.privacy, case.departures, counts, tuple(mechanism.network.shapes))
+    entry = ledger(executed, case.privacy, case.departures, counts, tuple(mechanism.shapes))
     epsilon_claimed = accounting.epsilon(claimed, at)
     epsilon_true = entry.epsilon_central if case.trust == "central" else entry.epsilon_local
     assert epsilon_true is not None  # every case has a mechanism, those of local trust a Gaussian

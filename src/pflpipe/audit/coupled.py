@@ -239,7 +239,7 @@ def _law(mechanism: Mechanism, noise: Tensor, scale: Tree) -> _Law | None:
 
     if mechanism.departures:
         return None
-    claimed, shapes = mechanism.claimed, mechanism.network.shapes
+    claimed, shapes = mechanism.claimed, mechanism.shapes
     assert claimed.noise_multiplier is not None
     kept = torch.cat(
         [

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pflpipe import cells, trees
 from pflpipe.learning import networks
-from pflpipe.learning.networks import Network
+from pflpipe.learning.networks import Network, Shapes
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry
@@ -40,6 +40,8 @@ Trust = Literal["central", "local"]
 CANARIES = ("dirac", "layer", "exclusive", "zero_mean", "aligned", "long", "huge")
 """One coordinate; one layer; coordinates that nobody else keeps; mean 0 in every tensor; along the
 public model; every tensor C long by itself; a million times C long."""
+OF_PARTS = ("parts",)
+"""Further canaries of a method that sends more than parameters: what it sends besides, alone."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class Mechanism:
         departures: what the release does otherwise than its plan says.
         trust: what the attacker sees: ``central``, the noisy sums; ``local``, the canary's single
             messages.
-        method: whose public scale and server step are used, by default one whose uploads are
-            clipped and noised as they are.
+        method: whose public scale, parts and server step are used, by default one whose uploads
+            are parameters that are clipped and noised as they are.
         release, sample, rng: the mechanism's code and what derives a round's generators; planted
             faults replace them.
     """
@@ -109,6 +111,11 @@ class Mechanism:
         return self.task.network
 
     @property
+    def shapes(self) -> Shapes:
+        """Name -> shape of all that is sent: the network's parameters, then the method's parts."""
+        return self.network.shapes | self.method.parts(self.task)
+
+    @property
     def scaled(self) -> bool:
         """Whether uploads are clipped and noised in public units."""
         return self.method.scale is not unscaled
@@ -118,9 +125,9 @@ class Mechanism:
         return self.method.init_server(params, self.task)
 
     def scale(self, params: Params, server: ServerState) -> Tree:
-        """Return the method's public scale, each tensor in the shape of its parameters."""
-        found = self.method.scale(params, server, self.task)
-        return {name: value.expand(params[name].shape) for name, value in found.items()}
+        """Return the method's public scale, each tensor in the shape of what it is for."""
+        found, shapes = self.method.scale(params, server, self.task), self.shapes
+        return {name: value.expand(shapes[name]) for name, value in found.items()}
 
     def aggregate(
         self, params: Params, released: Update, server: ServerState
@@ -222,7 +229,7 @@ def directions(mechanism: Mechanism, params: Tree) -> dict[str, Tree]:
         params: the public model ``[*shape]``.
     """
     plan = mechanism.executed
-    ones = {name: torch.ones(shape) for name, shape in mechanism.network.shapes.items()}
+    ones = {name: torch.ones(shape) for name, shape in mechanism.shapes.items()}
     zeros = {name: torch.zeros_like(value) for name, value in ones.items()}
     alone, first = exclusive(ones), next(iter(ones))
     point = zeros[first].clone()
@@ -237,10 +244,13 @@ def directions(mechanism: Mechanism, params: Tree) -> dict[str, Tree]:
         "layer": zeros | {name: ones[name] for name in in_first_layer},
         "exclusive": {name: mask.float() for name, mask in alone.items()},
         "zero_mean": signs,
-        "aligned": params,
+        "aligned": zeros | params,
         "long": {name: value / torch.linalg.vector_norm(value) for name, value in ones.items()},
         "huge": ones,
     }
+    parts = {name: ones[name] for name in ones if name not in params}
+    if parts:
+        shapes |= {"parts": zeros | parts}
     lengths = {"long": math.sqrt(len(ones)), "huge": 1e6}
     found = {}
     for name, tree in shapes.items():

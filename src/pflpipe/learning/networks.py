@@ -78,7 +78,12 @@ class Network:
     def apply(self, params: Tree, x: Tensor, key: Tensor | None = None) -> Tensor:
         """Return the logits ``[B, K]`` of a batch; with the ``key`` of a training step there is
         dropout."""
-        return _dense(params, "head", self.body(params, x, key))
+        return self.head(params, self.body(params, x, key))
+
+    @staticmethod
+    def head(params: Tree, z: Tensor) -> Tensor:
+        """Return the logits ``[B, K]`` of features ``z [B, F]``."""
+        return _dense(params, "head", z)
 
     @property
     def parameters(self) -> int:

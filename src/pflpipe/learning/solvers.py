@@ -38,6 +38,12 @@ class Batch:
     valid: Tensor | None = None
     key: Tensor | None = None
 
+    def mean(self, each: Tensor) -> Tensor:
+        """Return the mean of ``each [B]`` over the real rows; 0 without any."""
+        if self.valid is None:
+            return each.mean()
+        return each.where(self.valid, each.new_zeros(())).sum() / self.valid.sum().clamp(min=1)
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -91,6 +97,8 @@ class Solver:
         step_bound: the change of each step is shortened to at most this length over all trained
             parameters.
         step_norm: 1 or 2, the norm in which that length is taken.
+        low, high: after each step all trained coordinates are brought into [low, high], whatever an
+            objective's mask (projected descent).
     """
 
     optimizer: str
@@ -100,6 +108,13 @@ class Solver:
     rho: float = 0.0
     step_bound: float = math.inf
     step_norm: int = 1
+    low: float = -math.inf
+    high: float = math.inf
+
+    @property
+    def projects(self) -> bool:
+        """Whether there are bounds to bring the coordinates into."""
+        return self.low > -math.inf or self.high < math.inf
 
 
 @dataclass(frozen=True)
@@ -270,6 +285,8 @@ def minimize_loop(
             if solver.step_bound < math.inf:
                 change = flat.vector - before
                 flat.vector.copy_(before + _shortened(change, solver))
+            if solver.projects:
+                flat.vector.clamp_(solver.low, solver.high)
             if turn == 0:
                 total.add_(loss)
 
@@ -447,14 +464,14 @@ def minimize_functional(
             change, moments[turn] = _step(solver, gradient, moments[turn], step + 1)
             if solver.step_bound < math.inf:
                 change = _shortened(change, solver)
+            moved = vector - change
+            if solver.projects:
+                moved = moved.clamp(solver.low, solver.high)
             if step < schedule.common:
-                vector = vector - change
+                vector = moved
             else:
                 real = schedule.count[step] > 0
-                vector, value = (
-                    torch.where(real, vector - change, vector),
-                    torch.where(real, value, 0.0),
-                )
+                vector, value = torch.where(real, moved, vector), torch.where(real, value, 0.0)
             if turn == 0:
                 total = total + value
     return {**params, **_parted(vector, moving)}, total / (schedule.count > 0).sum().clamp(min=1)

@@ -7,6 +7,7 @@ those of the backend that runs it (clients.py).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -103,28 +104,36 @@ class Task:
     def loss(self, params: Tree, batch: Batch, *, dropout: bool = True) -> Tensor:
         """Return the mean cross-entropy over the real examples of a batch, with dropout (unless it
         is declined) and transforms if it has a key."""
+        return self.logits_loss(self.forward(params, batch, dropout=dropout)[1], batch)
+
+    def forward(self, params: Tree, batch: Batch, *, dropout: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the features ``[B, F]`` and the logits ``[B, K]`` of a batch, with dropout (unless
+        it is declined) and transforms if it has a key."""
         x = (
             batch.x
             if batch.key is None or self.augment is None
             else self.augment(batch.x, batch.key)
         )
         key = batch.key if dropout else None
-        if self.precision != "bf16":
-            return self.logits_loss(self.network.apply(params, x, key), batch)
-        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
-            logits = self.network.apply(params, x, key)
-        return self.logits_loss(logits.to(x.dtype), batch)
+        narrow = (
+            torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False)
+            if self.precision == "bf16"
+            else contextlib.nullcontext()
+        )
+        with narrow:
+            z = self.network.body(params, x, key)
+            logits = self.network.head(params, z)
+        return z.to(x.dtype), logits.to(x.dtype)
 
     def head_loss(self, head: Tree, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of the linear head on a batch of ``features``."""
-        return self.logits_loss(F.linear(batch.x, head["head.weight"], head["head.bias"]), batch)
+        return self.logits_loss(self.network.head(head, batch.x), batch)
 
     def logits_loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of ``logits [B, K]`` over the real examples of a batch."""
         if batch.valid is None:
             return F.cross_entropy(logits, batch.y)
-        each = _cross_entropies(logits, batch.y)
-        return each.where(batch.valid, each.new_zeros(())).sum() / batch.valid.sum().clamp(min=1)
+        return batch.mean(_cross_entropies(logits, batch.y))
 
     def minimize(
         self,

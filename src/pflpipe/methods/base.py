@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pflpipe import trees
+from pflpipe.learning.networks import Shapes
 from pflpipe.learning.task import Batches, Task
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -64,6 +65,11 @@ def everything(task: Task) -> tuple[str, ...]:
     return tuple(task.network.shapes)
 
 
+def only_parameters(task: Task) -> Shapes:
+    """Parts of a method whose uploads are changes of parameters and nothing else."""
+    return {}
+
+
 def fits_every_model(names: Sequence[str]) -> None:
     """Check of a method whose hyper-parameters name no part of the model."""
 
@@ -86,7 +92,9 @@ class Method:
     ``(params, task)``. ``scale(params, server, task)`` is a public tree s >= 0, computed from
     earlier releases alone: the update is clipped to ``|update / s|_2 <= C``, its noise is scaled by
     s, and a coordinate with s = 0 is not sent (mechanism.py). ``sends(task)`` names the parameters
-    that leave the client; an upload with any others stops the run (rounds.py). ``absorb(state,
+    that leave the client, ``parts(task)`` gives name -> shape of what is sent besides, statistics
+    of features, say; an upload with anything else stops the run (rounds.py). All of an upload is
+    clipped together and shares one budget, which ``scale`` divides over it. ``absorb(state,
     message, task) -> state`` shows a client its own noised message, where a published mechanism
     releases single messages. ``check(names)`` raises ConfigError when the hyper-parameters do not
     fit a model whose parameters have these names. ``head_epochs`` and ``full_pass`` ask for the
@@ -106,12 +114,17 @@ class Method:
     init_client: Callable[[Params, Task], ClientState] = no_state
     scale: Callable[[Params, ServerState, Task], Tree] = unscaled
     sends: Callable[[Task], Sequence[str]] = everything
+    parts: Callable[[Task], Shapes] = only_parameters
     absorb: Callable[[ClientState, Update, Task], ClientState] | None = None
     check: Callable[[Sequence[str]], object] = fits_every_model
     local_steps: int = 0
     head_epochs: int = 0
     full_pass: bool = False
     avoids: tuple[str, ...] = ()
+
+    def upload(self, task: Task) -> Shapes:
+        """Return name -> shape of all that one client sends."""
+        return {name: task.network.shapes[name] for name in self.sends(task)} | self.parts(task)
 
 
 @dataclass(frozen=True)

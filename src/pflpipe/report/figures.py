@@ -58,7 +58,7 @@ _METHODS = (
     "local_only", "fedavg", "dp_fedavg", "dp_fedavg_fb", "feddpa", "dp_fedsam", "ppsgd", "centaur",
     "fedglp_adp", "fedbabu", "dp_fedsim", "dp_pfeddsu", "pmtl_ft", "blur_lus", "dp_fedsam_topk",
     "fedaddp", "fedper", "fedrep", "fedbn", "lg_fedavg", "appfl", "appfl_steps",
-    "ditto", "fedprox", "apfl", "per_fedavg", "pfedme",
+    "ditto", "fedprox", "apfl", "per_fedavg", "pfedme", "fedala", "fedpac",
 )
 # fmt: on
 _WEIGHTS = {"noise": {"linewidth": 3.0, "alpha": 0.4}, "signal": {"linewidth": 0.0, "alpha": 1.0}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.errors import PrivacyError
 from pflpipe.learning.solvers import Schedule
-from pflpipe.learning.task import Batches
+from pflpipe.learning.task import Batches, Task
+from pflpipe.methods.base import Method
 from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import Residuals, of_release
@@ -143,7 +144,7 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
         "loss": losses.mean().item() if len(losses) else math.nan,
     }
     healthy = True
-    _check_names(update, method.sends(task))
+    _check_upload(update, method, task)
     if update:
         noise = release_rng(simulation.key, "noise", round)
         scale = method.scale(progress.params, progress.server, task)
@@ -187,15 +188,17 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
     )
 
 
-def _check_names(update: Tree, sent: Sequence[str]) -> None:
+def _check_upload(update: Tree, method: Method, task: Task) -> None:
     """Stop a method that sends what it promises to keep, such as a personal head or its own
-    normalisation."""
-    if set(update) != set(sent):
-        differing = ", ".join(sorted(set(update) ^ set(sent)))
+    normalisation, or parts that are not those under audit."""
+    said = method.upload(task)
+    found = {name: tuple(value.shape[1:]) for name, value in update.items()}
+    differing = sorted(name for name in said | found if said.get(name) != found.get(name))
+    if differing:
         raise PrivacyError(
-            "method: parameters in its upload",
-            got=differing,
-            expected="exactly those that it says it sends",
+            "method: tensors in its upload",
+            got=", ".join(differing),
+            expected="exactly those that it says it sends, in their shapes",
         )
 
 

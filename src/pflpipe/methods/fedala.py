@@ -1,0 +1,153 @@
+"""FedALA (Zhang, Hua, Wang, Song, Xue, Ma, Guan, "FedALA: Adaptive Local Aggregation for
+Personalized Federated Learning", AAAI 2023), Algorithm 1, under differential privacy.
+
+ALA, adaptive local aggregation: a client begins its local training at a mixture of its old local
+model and the global one, ``start = local + (global - local) * W``. Each coordinate of the top p
+layers has its own weight in [0, 1], learned on the client's rows; the lower layers are the global
+model's, W = 1.
+
+    p: how many of the last layers are mixed; 0 is DP-FedAvg. All defaults are the official code's,
+        which counts tensors: its 2 are the weight and the bias of one layer
+    eta: step of the weights, ``W <- clip(W - eta * gradient * (global - local), 0, 1)``, the
+        projected gradient of the loss at the start
+    share: s, the fraction of its rows on which a client learns W, drawn anew in every round
+    start_epochs: passes over these rows when a client learns W for the first time, afterwards 1.
+        The official code passes until the last 10 losses vary by less than 0.1, which is after 11
+        passes at the earliest; here the number is fixed, as public as all other work
+
+Reading of the paper and the official code: W starts at 1 and is kept from round to round; in its
+first round a client starts from the global model and learns no W; the weights are learned without
+dropout and transforms, in minibatches of the full pass (the official code has those of training).
+Passes that are not due are computed and discarded, in both backends.
+
+The upload is ``end - global``, the change from what was received, so that without a clip the server
+averages the clients' models as in the paper. Measured from the start instead, as FedDPA does, what
+clients keep of their own would never reach the server, whose model drifts away from what local
+training starts from: on the quickstart's digits, with the settings of dp_fedavg and three seeds, 4
+points of personal accuracy (84.2 against 81.0 at epsilon 8, 72.1 against 67.5 at epsilon 2). Either
+is clipped and noised, so the claim is the same.
+
+Differences: uniform weights, clip and noise as in DP-FedAvg. W and the local model never leave the
+client. The personal model is the end of one more local pass, ALA included; the official code tests
+where that pass starts. A client that was never in training starts from the released model, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from pflpipe import trees
+from pflpipe.errors import ConfigError
+from pflpipe.learning import keyed
+from pflpipe.learning.solvers import Batch, Schedule, Solver
+from pflpipe.learning.task import Batches, Task
+from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.trees import ClientState, Params, ServerState, Tree
+
+ABOUT = About(title="FedALA", paper="Zhang et al., AAAI 2023")
+
+
+def some_rows(batches: Batches, share: float) -> Schedule:
+    """Return one pass over ``floor(share n)`` of a client's n rows, drawn without replacement from
+    its key.
+
+    All steps of the full pass are there; those without rows have count 0.
+    """
+    whole = batches.all
+    steps, width = whole.index.shape
+    places = torch.arange(steps * width, device=whole.index.device)
+    drawn = keyed.uniform(batches.key, keyed.OWN, (steps * width,))
+    order = torch.where(places < batches.n, drawn, 2.0).argsort(stable=True)
+    count = (share * batches.n.double() + 1e-9).floor().long()  # 0.29 * 100 is less than 29
+    left = count - width * torch.arange(steps, device=order.device)
+    index = whole.index.flatten()[order].view(steps, width)
+    return replace(whole, index=index, count=left.clamp(0, width), sizes=None, common=0)
+
+
+def repeated(once: Schedule, times: int, more: Tensor) -> Schedule:
+    """Return the pass ``times`` over, all but the first without rows unless ``more`` holds."""
+    later = torch.where(more, once.count, 0)
+    return replace(
+        once,
+        index=once.index.repeat(times, 1),
+        count=torch.cat([once.count, later.repeat(times - 1)]),
+    )
+
+
+def fedala(
+    *,
+    p: Annotated[int, Range(0)] = 1,
+    eta: Annotated[float, Range(0)] = 1.0,
+    share: Annotated[float, Range(0, 1)] = 0.8,
+    start_epochs: Annotated[int, Range(1)] = 11,
+) -> Method:
+    """Return the method."""
+    solver = Solver("sgd", eta, low=0.0, high=1.0)
+
+    def top(params: Tree) -> Tree:
+        """Return the parameters of the last p layers."""
+        layers = list(trees.layers(params).values())[-p:] if p else []
+        return {name: params[name] for names in layers for name in names}
+
+    def check(names: Sequence[str]) -> None:
+        layers = len(trees.layers(names))
+        if p > layers:
+            raise ConfigError(
+                "method fedala: p", got=p, expected=f"at most {layers}, the model's layers"
+            )
+
+    def init_client(params: Params, task: Task) -> ClientState:
+        weights = {name: torch.ones_like(value) for name, value in top(params).items()}
+        rounds = next(iter(params.values())).new_zeros((), dtype=torch.int64)
+        kept = trees.prefixed("local.", top(params)) | trees.prefixed("weight.", weights)
+        return ClientState(kept | {"rounds": rounds})
+
+    def aggregated(
+        params: Params, state: ClientState, batches: Batches, task: Task
+    ) -> tuple[Params, Tree]:
+        """Return where the client starts and its weights W (lines 6-16)."""
+        if not p:
+            return params, {}
+        trained = state["rounds"] > 0
+        received, kept = top(params), trees.within("local.", state)
+        local = {name: torch.where(trained, kept[name], received[name]) for name in received}
+        gap = trees.sub(received, local)
+
+        def start(weights: Tree) -> Params:
+            return Params(params | trees.add(local, trees.mul(gap, weights)))
+
+        def loss(weights: Tree, batch: Batch) -> Tensor:
+            return task.loss(start(weights), batch)
+
+        rows = repeated(some_rows(batches, share), start_epochs, state["rounds"] == 1)
+        weights, _ = task.minimize(trees.within("weight.", state), rows, loss, solver=solver)
+        return start(weights), weights
+
+    def local_update(
+        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
+    ) -> tuple[Upload, ClientState]:
+        start, weights = aggregated(params, state, batches, task)
+        end, loss = task.minimize(start, batches.train, task.loss)
+        kept = trees.prefixed("local.", top(end)) | trees.prefixed("weight.", weights)
+        rounds = state["rounds"] + (batches.n > 0)
+        state = ClientState(kept | {"rounds": rounds})
+        return Upload(trees.sub(end, params), {}, loss), state
+
+    def personalize(
+        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
+    ) -> Params:
+        start, _ = aggregated(params, state, batches, task)
+        return task.minimize(start, batches.train, task.loss)[0]
+
+    return Method(
+        local_update,
+        personalize=personalize,
+        init_client=init_client,
+        check=check,
+        full_pass=p > 0,
+    )

@@ -1,0 +1,185 @@
+"""FedALA: a round against an independent NumPy program, what its weights do, and its reductions to
+DP-FedAvg."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+import keyed_by_hand
+import numpy_mlp
+from numpy_mlp import HEAD
+from pflpipe.errors import ConfigError
+from pflpipe.methods import registry
+from pflpipe.simulation import rounds
+from simulations import (
+    assert_equal,
+    next_states,
+    params_after,
+    personal_models,
+    plan,
+    simulation,
+    with_states,
+)
+
+BACKENDS = ["loop", "vmap"]
+ETA, SHARE, PASSES, LR, CLIP = 0.7, 0.9, 3, 0.2, 0.3
+SIZES = (9, 4, 1, 40)
+BEFORE = (0, 4, 1, 1)
+"""Rounds that the clients have trained in: none, many, and twice one, before the first ALA."""
+
+
+def later(begun):
+    """Give the clients local models and weights as in later rounds."""
+    rng = np.random.default_rng(5)
+
+    def change(name, value):
+        if name == "rounds":
+            return torch.tensor(BEFORE)
+        if name.startswith("weight."):
+            return torch.from_numpy(rng.random(value.shape))
+        return value + torch.from_numpy(rng.normal(size=value.shape))
+
+    return with_states(begun, change)
+
+
+def drawn_steps(world, client):
+    """The minibatches on which a client learns its weights: some of its rows, 32 at a time."""
+    rows, key = world.split.train[client], int(world.work(client, 0)["train"].keys[0])
+    draws = [keyed_by_hand.uniform(key, 2**16, place) for place in range(len(rows))]
+    chosen = rows[np.argsort(draws)[: int(SHARE * len(rows))]]
+    cuts = [chosen[at : at + 32] for at in range(0, len(chosen), 32)]
+    return [(world.train.x[cut].numpy(), world.train.y[cut].numpy()) for cut in cuts]
+
+
+def numpy_start(received, local, weights, steps, trained_rounds):
+    """Where a client starts and its weights, line by line from Algorithm 1."""
+    if trained_rounds == 0:
+        return received, weights
+    weights = dict(weights)
+
+    def start():
+        return received | {
+            name: local[name] + (received[name] - local[name]) * weights[name] for name in weights
+        }
+
+    for _ in range(PASSES if trained_rounds == 1 else 1):
+        for x, y in steps:
+            slope = numpy_mlp.gradient(start(), x, y)
+            for name in weights:
+                moved = weights[name] - ETA * slope[name] * (received[name] - local[name])
+                weights[name] = np.clip(moved, 0, 1)
+    return start(), weights
+
+
+def of(states, prefix, client):
+    return {
+        name.removeprefix(prefix): value[client].numpy()
+        for name, value in states.items()
+        if name.startswith(prefix)
+    }
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_round(backend, p):
+    world = simulation(
+        "fedala",
+        {"p": p, "eta": ETA, "share": SHARE, "start_epochs": PASSES},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
+        backend=backend,
+        sizes=SIZES,
+        lr=LR,
+    )
+    begun = later(rounds.start(world))
+    before, received = begun.states, {name: value.numpy() for name, value in begun.params.items()}
+    top = HEAD if p == 1 else tuple(received)
+    expected, ends, learned = dict(received), [], []
+    for client in range(4):
+        local, weights = (of(before, prefix, client) for prefix in ("local.", "weight."))
+        start, weights = numpy_start(
+            received, local, weights, drawn_steps(world, client), BEFORE[client]
+        )
+        steps = numpy_mlp.steps(world, client, 0, "train")
+        ends.append(numpy_mlp.descend(start, steps, numpy_mlp.gradient, lr=LR))
+        learned.append(weights)
+        change = numpy_mlp.clipped(
+            {name: ends[-1][name] - received[name] for name in received}, CLIP
+        )
+        expected = {name: expected[name] + change[name] / 4 for name in expected}
+    done = rounds.run(world, begun)
+    for name, value in expected.items():
+        np.testing.assert_allclose(done.params[name].numpy(), value, rtol=1e-9, atol=1e-12)
+    assert done.states["rounds"].tolist() == [count + 1 for count in BEFORE]
+    for client in range(4):
+        kept, weights = (of(done.states, prefix, client) for prefix in ("local.", "weight."))
+        assert set(kept) == set(weights) == set(top)
+        for name in top:
+            np.testing.assert_allclose(kept[name], ends[client][name], rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(weights[name], learned[client][name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_without_layers_to_mix_it_is_dp_fedavg_to_the_bit(backend, optimizer):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+    world = simulation("fedala", {"p": 0}, **settings)
+    done = rounds.run(world, rounds.start(world))
+    plain = simulation("dp_fedavg", **settings)
+    expected = rounds.run(plain, rounds.start(plain))
+    assert_equal(done.params, expected.params, 0)
+    assert_equal(personal_models(world, done), personal_models(plain, expected), 0)
+    assert set(done.states) == {"rounds"}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_begin_at_1_where_a_client_starts_from_the_global_model(backend):
+    still = simulation("fedala", {"p": 2, "eta": 0.0}, backend=backend)
+    assert_equal(params_after(still), params_after(simulation("dp_fedavg", backend=backend)), 1e-12)
+
+
+@pytest.mark.parametrize(
+    "change", [{"p": 2}, {"eta": 0.1}, {"share": 0.4}, {"start_epochs": 2}], ids=str
+)
+def test_every_hyperparameter_has_an_effect_from_the_second_round_on(change):
+    first, second = (
+        [params_after(simulation("fedala", given, plan=plan(rounds=count))) for count in (1, 2)]
+        for given in ({}, change)
+    )
+    assert_equal(first[0], second[0], 0)
+    assert not torch.equal(first[1]["head.weight"], second[1]["head.weight"])
+
+
+def test_weights_stay_between_0_and_1_and_reach_both():
+    world = simulation("fedala", {"p": 2, "eta": 50.0}, plan=plan(rounds=4))
+    found = rounds.run(world, rounds.start(world)).states["weight.fc1.weight"]
+    assert found.min() == 0
+    assert found.max() == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_personal_model_is_the_end_of_one_more_local_pass(backend):
+    world = simulation("fedala", {"p": 2}, backend=backend)
+    done = rounds.run(world, rounds.start(world))
+    ends = next_states(world, done)
+    models = personal_models(world, done)
+    assert_equal(models, {name: ends[f"local.{name}"] for name in models}, 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_client_that_was_never_drawn_starts_from_the_released_model(backend):
+    world = simulation("fedala", backend=backend, plan=plan(sample_rate=0.5, rounds=1), seed=3)
+    done = rounds.run(world, rounds.start(world))
+    fresh = (done.states["rounds"] == 0).nonzero().flatten().tolist()
+    assert 0 < len(fresh) < 4
+    plain = dataclasses.replace(world, method=registry.info("dp_fedavg").factory())
+    models, expected = personal_models(world, done), personal_models(plain, done)
+    for name, value in models.items():
+        same = [torch.equal(value[client], expected[name][client]) for client in range(4)]
+        assert [client for client in range(4) if same[client]] == fresh
+
+
+def test_more_layers_than_the_model_has_are_refused():
+    with pytest.raises(ConfigError, match="fedala: p; got 3; expected at most 2"):
+        registry.info("fedala").factory(p=3).check(["fc1.weight", "fc1.bias", *HEAD])

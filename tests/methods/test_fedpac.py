@@ -1,0 +1,209 @@
+"""FedPAC: two rounds against an independent NumPy program, its reductions to FedRep and DP-FedAvg,
+and what a joint release of two parts is."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+import numpy_mlp
+from pflpipe import trees
+from pflpipe.errors import PrivacyError
+from pflpipe.learning.task import Task
+from pflpipe.simulation import rounds
+from simulations import (
+    CLASSES,
+    assert_equal,
+    params_after,
+    personal_models,
+    plan,
+    simulation,
+    spied,
+    with_states,
+)
+
+BACKENDS = ["loop", "vmap"]
+BODY, HEAD = ("fc1.weight", "fc1.bias"), numpy_mlp.HEAD
+OF_HEAD = {"head_epochs": 2, "head_lr": 0.3, "head_momentum": 0.5, "head_weight_decay": 0.1}
+LR, CLIP, WEIGHT, SCALE = 0.2, 0.4, 0.8, 2.5
+
+
+def features(w, x):
+    return np.maximum(x @ w["fc1.weight"].T + w["fc1.bias"], 0)
+
+
+def aligned(centroids):
+    """Slope of the cross-entropy and of the squared distance of features to the centroids of their
+    classes, per feature; a centroid of zeros has no pull."""
+
+    def slope(w, x, y):
+        gap = features(w, x) - centroids[y]
+        gap *= centroids[y].any(1, keepdims=True)
+        back = 2 * WEIGHT * gap / gap.size * (features(w, x) > 0)
+        found = numpy_mlp.gradient(w, x, y)
+        found["fc1.weight"] = found["fc1.weight"] + back.T @ x
+        found["fc1.bias"] = found["fc1.bias"] + back.sum(0)
+        return found
+
+    return slope
+
+
+def head_phase(world, received, own, client, round):
+    """The received extractor with the client's head, trained on features that do not change."""
+    x = features(received, world.train.x[world.split.train[client]].numpy())
+    solver = {"lr": 0.3, "momentum": 0.5, "decay": 0.1}
+    y = world.train.y[world.split.train[client]].numpy()
+    cut = world.work(client, round)["head"]
+    places = [index[:count] for index, count in zip(cut.index, cut.count, strict=True)]
+    steps = [(x[place], y[place]) for place in places]
+    return received | numpy_mlp.descend(own, steps, numpy_mlp.gradient, **solver)
+
+
+def numpy_round(world, received, centroids, heads, round):
+    """One round of all clients, uploads clipped in their public units, without noise."""
+    change = {name: 0.0 * value for name, value in received.items() if name in BODY}
+    change["centroids"] = np.zeros_like(centroids)
+    kept = []
+    for client, rows in enumerate(world.split.train):
+        start = head_phase(world, received, heads[client], client, round)
+        kept.append({name: start[name] for name in HEAD})
+        steps = numpy_mlp.steps(world, client, round, "train")
+        end = numpy_mlp.descend(start, steps, aligned(centroids), lr=LR, names=BODY)
+        x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+        units = {name: end[name] - received[name] for name in BODY}
+        units["centroids"] = np.stack(
+            [
+                (features(end, x)[y == k].mean(0) - centroids[k]) / SCALE if k in y else 0 * row
+                for k, row in enumerate(centroids)
+            ]
+        )
+        for name, value in numpy_mlp.clipped(units, CLIP).items():
+            change[name] += value * (SCALE if name == "centroids" else 1) / 4
+    received = received | {name: received[name] + change[name] for name in BODY}
+    return received, centroids + change["centroids"], kept
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_rounds_and_personal_model(backend):
+    """The second round is the first in which features are pulled."""
+    world = simulation(
+        "fedpac",
+        {"weight": WEIGHT, "centroid_scale": SCALE, **OF_HEAD},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
+        backend=backend,
+        lr=LR,
+    )
+    begun = rounds.start(world)
+    rng = np.random.default_rng(3)
+    with_states(begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape)))
+    received = {name: value.numpy() for name, value in begun.params.items()}
+    heads = [{name: begun.states[name][i].numpy() for name in HEAD} for i in range(4)]
+    centroids = np.zeros((CLASSES, 4))
+    for round in range(2):
+        received, centroids, heads = numpy_round(world, received, centroids, heads, round)
+    done = rounds.run(world, begun)
+    assert done.rows[1]["fraction_clipped"] > 0
+    tolerance = {"rtol": 1e-9, "atol": 1e-12}
+    for name, value in received.items():
+        np.testing.assert_allclose(done.params[name].numpy(), value, **tolerance)
+    np.testing.assert_allclose(done.server["centroids"].numpy(), centroids, **tolerance)
+    models = personal_models(world, done)
+    for client in range(4):
+        expected = head_phase(world, received, heads[client], client, 2)
+        for name in HEAD:
+            np.testing.assert_allclose(done.states[name][client], heads[client][name], **tolerance)
+        for name, value in expected.items():
+            np.testing.assert_allclose(models[name][client], value, **tolerance)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_without_alignment_it_is_fedrep_to_the_bit(backend, optimizer):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+    ours, theirs = (
+        simulation(name, OF_HEAD | extra, **settings)
+        for name, extra in (("fedpac", {"weight": 0.0}), ("fedrep", {}))
+    )
+    done, expected = (rounds.run(world, rounds.start(world)) for world in (ours, theirs))
+    assert_equal(done.params, expected.params, 0)
+    assert_equal(personal_models(ours, done), personal_models(theirs, expected), 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_with_an_empty_head_and_without_alignment_it_is_dp_fedavg(backend, monkeypatch):
+    expected = params_after(simulation("dp_fedavg", backend=backend))
+    monkeypatch.setattr("pflpipe.learning.task.HEAD", ())
+    monkeypatch.setattr(Task, "train_head", lambda self, params, batches, solver: params)
+    assert_equal(params_after(simulation("fedpac", {"weight": 0.0}, backend=backend)), expected)
+
+
+def test_the_pull_brings_features_nearer_to_the_centroids_of_their_classes():
+    def distance(weight):
+        quiet = plan(noise_multiplier=0.0, clip_norm=100.0, rounds=6)
+        world = simulation("fedpac", {"weight": weight}, plan=quiet)
+        done = rounds.run(world, rounds.start(world))
+        rows, y = world.split.train[0], world.train.y[world.split.train[0]]
+        z = world.network.body(done.params, world.train.x[rows], None)
+        return (z - done.server["centroids"][y]).square().sum().item()
+
+    assert distance(5.0) < 0.5 * distance(1e-6)
+
+
+def test_a_larger_scale_leaves_more_of_the_clip_to_the_extractor_and_more_noise_to_the_centroids():
+    def parts(scale):
+        world = simulation("fedpac", {"centroid_scale": scale}, plan=plan(rounds=1))
+        _, ((_, units, released),), _ = spied(world)
+        noise = released.sum["centroids"] - released.clean["centroids"]
+        body = trees.norm({name: released.clean[name] for name in BODY})
+        assert units["centroids"] == scale
+        return body.item(), trees.norm({"": noise}).item()
+
+    (small, quiet), (large, loud) = parts(0.5), parts(4.0)
+    assert large > 1.2 * small
+    assert loud == pytest.approx(8 * quiet)
+
+
+def test_a_client_says_nothing_about_classes_that_it_does_not_have():
+    world = simulation("fedpac", plan=plan(rounds=2))
+    _, seen, _ = spied(world)
+    for uploads, _, _ in seen:
+        sent = uploads.update["centroids"].abs().sum(2) > 0
+        for client, rows in enumerate(world.split.train):
+            assert set(sent[client].nonzero().flatten().tolist()) <= set(
+                world.train.y[rows].tolist()
+            )
+
+
+def test_the_upload_counts_the_centroids():
+    world = simulation("fedpac", plan=plan(rounds=1))
+    done = rounds.run(world, rounds.start(world))
+    assert done.uploaded_bits == 32 * (4 * 5 + 4 + CLASSES * 4)
+
+
+@pytest.mark.parametrize("change", ["missing", "unknown", "of another shape"])
+def test_an_upload_with_other_parts_than_it_says_stops_the_run(change):
+    world = simulation("fedpac")
+    said = {
+        "missing": {},
+        "unknown": {"counts": (CLASSES,)},
+        "of another shape": {"centroids": (2,)},
+    }
+    method = dataclasses.replace(world.method, parts=lambda task: said[change])
+    spoiled = dataclasses.replace(world, method=method)
+    begun = rounds.start(world)
+    with pytest.raises(PrivacyError, match="centroids"):
+        rounds.run(spoiled, begun)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_heads_never_leave_the_client(backend):
+    """With an extractor that stands still all that clients learn beside means is their heads."""
+    world = simulation("fedpac", backend=backend, lr=0.0)
+    begun = rounds.start(world)
+    far = with_states(rounds.start(world), lambda _, value: value + 100.0)
+    _, one, _ = spied(world, begun)
+    _, other, _ = spied(world, far)
+    for (left, _, _), (right, _, _) in zip(one, other, strict=True):
+        assert left.extras == right.extras == {}
+        assert_equal(left.update, right.update, 0)
