@@ -161,6 +161,7 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
                 "diverged_round": diverged,
                 "participants": cell.training.rounds * cell.partition.clients,
                 "residuals": {"statistic": 24100.0, "coordinates": 24100, "rounding": 0.0},
+                "bound_residuals": {"statistic": 0.0, "coordinates": 0, "rounding": 0.0},
             },
             "program": {
                 "device": "cpu",

@@ -39,7 +39,7 @@ COLUMNS = (
     "sampling", "releases_per_round", "noise_multiplier_effective", "noise_multiplier_message",
     "noise_multiplier_weighted", "noise_multiplier_group", "epsilon_rdp_1e5", "epsilon_local_1e5",
     "epsilon_replace_one", "epsilon_replace_one_1e5", "epsilon_published", "epsilon_with_search",
-    "search_runs",
+    "search_runs", "clip_quantile", "clip_bit_noise", "noise_multiplier_update",
 )
 # fmt: on
 _WORDS = frozenset(
@@ -65,6 +65,8 @@ _LEDGER = [
     "delta",
     "noise_multiplier",
     "clip_norm",
+    "clip_quantile",
+    "clip_bit_noise",
 ]
 
 
@@ -161,6 +163,7 @@ def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
             releases=run.released.releases,
             participants=run.diagnostics.participants,
             residuals=run.diagnostics.residuals,
+            bound_residuals=run.diagnostics.bound_residuals,
         )
     return run
 
