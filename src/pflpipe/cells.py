@@ -527,12 +527,16 @@ def _partition_words(partition: Partition) -> str:
 
 def without_defaults(settings: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults, or have none; blocks within
-    it likewise."""
+    it likewise, one that has a default only if something in it differs."""
     found = {}
     for item in dataclasses.fields(settings):
         value = getattr(settings, item.name)
-        if value != item.default and not (item.default_factory is dict and not value):
-            found[item.name] = without_defaults(value) if dataclasses.is_dataclass(value) else value
+        if dataclasses.is_dataclass(value):
+            value = without_defaults(value)
+            if value or item.default is dataclasses.MISSING:
+                found[item.name] = value
+        elif value != item.default and not (item.default_factory is dict and not value):
+            found[item.name] = value
     return found
 
 
