@@ -211,6 +211,7 @@ def plan(cell: Cell) -> dict[str, Any]:
             "mechanism": budget.mechanism,
             "norm": 2,
             "clip_norm": budget.clip_norm,
+            "adaptive": None,
             "noise_multiplier": sigma,
             "sample_rate": training.sample_rate,
             "rounds": training.rounds,
@@ -230,6 +231,9 @@ def plan(cell: Cell) -> dict[str, Any]:
             "delta": budget.delta,
             "noise_multiplier": sigma,
             "clip_norm": budget.clip_norm,
+            "clip_quantile": None,
+            "clip_bit_noise": None,
+            "noise_multiplier_update": None,
             "noise_multiplier_effective": effective,
             "noise_multiplier_message": message,
             "noise_multiplier_weighted": effective

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from pflpipe import records
+from pflpipe.cells import without_defaults
 from pflpipe.errors import DataError
 from pflpipe.files import atomic
 from pflpipe.means import over_clients
@@ -110,6 +111,7 @@ def _record(study: str, row: Row, clients: pd.DataFrame, results: Path) -> dict[
     }
     solver |= {"augment": training.augment} if training.augment else {}
     solver |= {"precision": training.precision} if training.precision != "float32" else {}
+    solver |= {f"server.{name}": value for name, value in without_defaults(cell.server).items()}
     return {
         "study": study,
         "dataset": cell.dataset,
