@@ -212,16 +212,16 @@ def check(block: Any, location: str) -> None:
                 do = f"it may be left out with {location}.{other} {wanted} only"
                 problems.add(ConfigError(f"{here} is missing", do=do))
         if option.only:
-            other, wanted = option.only[0], option.only[1:]
+            other, fitting = option.only[0], option.only[1:]
             found = getattr(block, other)
-            fits = found in wanted if wanted else found is not None
+            fits = found in fitting if fitting else found is not None
             if fits and option.needed and value is None:
                 problems.add(
                     ConfigError(f"{here} is missing", do=f"{location}.{other} {found} needs it")
                 )
             if not fits and value != item.default:
-                what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(wanted)])}"
-                do = f"remove it for {found}" if wanted else f"add {other}, or remove it"
+                what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(fitting)])}"
+                do = f"remove it for {found}" if fitting else f"add {other}, or remove it"
                 problems.add(ConfigError(f"{what.strip()} only", got=value, do=do))
     problems.stop()
 
