@@ -161,6 +161,7 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
                 "diverged_round": diverged,
                 "participants": cell.training.rounds * cell.partition.clients,
                 "residuals": {"statistic": 24100.0, "coordinates": 24100, "rounding": 0.0},
+                "bound_residuals": {"statistic": 0.0, "coordinates": 0, "rounding": 0.0},
             },
             "program": {
                 "device": "cpu",
@@ -210,6 +211,7 @@ def plan(cell: Cell) -> dict[str, Any]:
             "mechanism": budget.mechanism,
             "norm": 2,
             "clip_norm": budget.clip_norm,
+            "adaptive": None,
             "noise_multiplier": sigma,
             "sample_rate": training.sample_rate,
             "rounds": training.rounds,
@@ -229,6 +231,9 @@ def plan(cell: Cell) -> dict[str, Any]:
             "delta": budget.delta,
             "noise_multiplier": sigma,
             "clip_norm": budget.clip_norm,
+            "clip_quantile": None,
+            "clip_bit_noise": None,
+            "noise_multiplier_update": None,
             "noise_multiplier_effective": effective,
             "noise_multiplier_message": message,
             "noise_multiplier_weighted": effective

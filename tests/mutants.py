@@ -315,6 +315,48 @@ MUTANTS = {
         'numpy_rng(self.seed, "batches", "train", round, 0)',
         "test_clients.py test_rounds.py test_seeds.py",
     ),
+    "a server's optimizer starts at tau": Mutant(
+        "simulation/server.py",
+        "_SECOND: server.tau**2}",
+        "_SECOND: server.tau}",
+        "test_server.py",
+    ),
+    "moments of what was not sent": Mutant(
+        "simulation/server.py",
+        "new = trees.where(dict.fromkeys(new, sent), new, old)",
+        "pass",
+        "test_server.py",
+    ),
+    "yogi is adam": Mutant(
+        "simulation/server.py",
+        'if server.optimizer == "yogi":',
+        'if server.optimizer == "adam":',
+        "test_server.py",
+    ),
+    "an adaptive bound moves the wrong way": Mutant(
+        "privacy/adaptive.py",
+        "torch.exp(-plan.adaptive.lr",
+        "torch.exp(plan.adaptive.lr",
+        "test_adaptive.py",
+    ),
+    "the bits are for nothing": Mutant(
+        "privacy/adaptive.py",
+        "return plan.noise_multiplier / math.sqrt(1 - share**2)",
+        "return plan.noise_multiplier",
+        "test_adaptive.py",
+    ),
+    "a client that is not finite tells a bit": Mutant(
+        "privacy/adaptive.py",
+        "torch.where(released.nonfinite, 0.0, below)",
+        "below",
+        "test_adaptive.py",
+    ),
+    "the bound's movement is taken on trust": Mutant(
+        "simulation/rounds.py",
+        "progress.bound_residuals += adaptive.residuals(",
+        "progress.bound_residuals = adaptive.residuals(",
+        "test_adaptive.py",
+    ),
     # words that everybody uses
     "a key of the seed alone": Mutant(
         "seeds.py",

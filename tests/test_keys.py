@@ -67,6 +67,17 @@ OTHER = {
         "delta": 1e-4,
         "clip_norm": 1.1,
         "accountant": "rdp",
+        "clip_quantile": 0.4,
+        "clip_lr": 0.3,
+        "clip_bit_noise": 2.0,
+    },
+    "server": {
+        "optimizer": "adam",
+        "lr": 0.1,
+        "momentum": 0.5,
+        "beta1": 0.8,
+        "beta2": 0.9,
+        "tau": 0.01,
     },
 }
 """Another value of every field that training reads; ``evaluate_every`` is the only one that it does

@@ -3,6 +3,7 @@ process."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pflpipe import cells, files
 from pflpipe.methods.registry import NAMES
 from pflpipe.simulation.processes import Processes
 from shared_run import outcome
-from test_runs import inputs_of, make_place, train_here
+from test_runs import ADAPTIVE, SERVER, inputs_of, make_place, train_here
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -108,7 +109,8 @@ def test_kill_9_ends_all_processes_and_the_run_ends_with_the_same_bytes(tmp_path
 def test_the_scripts_of_the_pipeline_share_their_clients_and_write_what_one_process_writes(
     tmp_path,
 ):
-    cell = make_place(tmp_path, "feddpa")
+    cell = make_place(tmp_path, "feddpa", adaptive=ADAPTIVE)
+    cell = dataclasses.replace(cell, server=SERVER)
     train_here(tmp_path, cell, backend="loop")
     done = subprocess.run(
         train_shared(tmp_path, cell, "shared"),

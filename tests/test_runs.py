@@ -22,6 +22,8 @@ from pflpipe.simulation import evaluation, rounds, runs
 from pflpipe.simulation.clients import Examples
 
 ROUNDS = 8
+ADAPTIVE = {"quantile": 0.5, "lr": 0.2, "bit_noise": 1.0}
+SERVER = cells.Server("adam", lr=0.05)
 
 
 def make_place(place: Path, method: str = "feddpa", **changes) -> cells.Cell:
@@ -49,7 +51,7 @@ def make_place(place: Path, method: str = "feddpa", **changes) -> cells.Cell:
         "noise_multiplier": 1.0,
         "sample_rate": 0.7,
     }
-    plan |= {"rounds": ROUNDS, "delta": 1e-3, "clients": 6}
+    plan |= {"rounds": ROUNDS, "delta": 1e-3, "clients": 6, "adaptive": None}
     files.write_json(place / "plan.json", {"plan": plan | changes})
     files.write_json(place / "cell.json", cell.to_dict())
     return cell
@@ -94,8 +96,9 @@ def train_there(place: Path, cell: cells.Cell, kill_after: int = 0) -> int | Non
 
 @pytest.mark.slow
 def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path):
-    cell = make_place(tmp_path / "whole")
-    make_place(tmp_path / "killed")
+    cell = make_place(tmp_path / "whole", adaptive=ADAPTIVE)
+    make_place(tmp_path / "killed", adaptive=ADAPTIVE)
+    cell = dataclasses.replace(cell, server=SERVER)
     assert train_there(tmp_path / "whole", cell) == 0
     for kill_after in sorted(random.Random(0).sample(range(2, ROUNDS + 1), 5)):
         assert train_there(tmp_path / "killed", cell, kill_after) == -signal.SIGKILL
@@ -111,7 +114,9 @@ def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path):
     assert (whole / "rounds.csv").read_bytes() == (killed / "rounds.csv").read_bytes()
     assert (whole / "run.json").read_bytes() == (killed / "run.json").read_bytes()
     left, right = (torch.load(folder / "state.pt", weights_only=True) for folder in (whole, killed))
-    assert left.keys() == right.keys() == {"params", "server", "states"}
+    assert left.keys() == right.keys() == {"params", "server", "bound", "states"}
+    assert left["bound"] == right["bound"] != 0.5
+    assert any(name.startswith("second.") for name in left["server"])
     for tree in (
         lambda saved: saved["params"],
         lambda saved: saved["server"],

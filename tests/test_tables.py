@@ -67,7 +67,8 @@ def test_the_csv_has_exactly_the_contracts_columns_and_one_row_per_cell(
         "global_own,global_common,diverged_round,upload_bytes_per_round,train_seconds,images_per_second,paper_value,"
         "paper_metric,cell,trust,sampling,releases_per_round,noise_multiplier_effective,noise_multiplier_message,"
         "noise_multiplier_weighted,noise_multiplier_group,epsilon_rdp_1e5,epsilon_local_1e5,epsilon_replace_one,"
-        "epsilon_replace_one_1e5,epsilon_published,epsilon_with_search,search_runs"
+        "epsilon_replace_one_1e5,epsilon_published,epsilon_with_search,search_runs,"
+        "clip_quantile,clip_bit_noise,noise_multiplier_update"
     )
     assert len(lines) == len(study.cells)
     assert list(pd.read_csv(tmp_path / "tiny.csv")["cell"]) == [cell.id for cell in study.cells]
@@ -719,4 +720,4 @@ def test_the_tex_table_compiles(study: Study, results: Path, tmp_path: Path) -> 
 
 
 def test_the_columns_are_unique() -> None:
-    assert len(set(COLUMNS)) == len(COLUMNS) == 54
+    assert len(set(COLUMNS)) == len(COLUMNS) == 57

@@ -13,7 +13,7 @@ from pflpipe._version import __version__
 
 if TYPE_CHECKING:
     from pflpipe.api import Result, federation, run, train
-    from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+    from pflpipe.cells import Cell, Model, Partition, Privacy, Server, Training
     from pflpipe.learning.networks import Network
     from pflpipe.learning.task import Batches, Task
     from pflpipe.methods.base import About, Method, Range, Upload
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": ("Result", "federation", "run", "train"),
-    "cells": ("Cell", "Model", "Partition", "Privacy", "Training"),
+    "cells": ("Cell", "Model", "Partition", "Privacy", "Server", "Training"),
     "learning.networks": ("Network",),
     "learning.task": ("Batches", "Task"),
     "methods.base": ("About", "Method", "Range", "Upload"),
@@ -50,6 +50,7 @@ __all__ = [
     "Privacy",
     "Range",
     "Result",
+    "Server",
     "Task",
     "Training",
     "Upload",

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.cells import Cell, Model, Privacy, Training
+from pflpipe import options
+from pflpipe.cells import Cell, Model, Privacy, Server, Training
 from pflpipe.data import datasets, partition
 from pflpipe.data.apportion import hold_out
 from pflpipe.data.partition import Split
@@ -37,6 +38,7 @@ from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.evaluation import accuracies
 from pflpipe.simulation.rounds import CURVES, Progress
+from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.study.plans import plan_of
 from pflpipe.trees import Tree
@@ -84,6 +86,7 @@ def federation(
     model: str | Model | Network,
     training: Training,
     privacy: Privacy | None = None,
+    server: Server | None = None,
     hyperparameters: Mapping[str, Any] | None = None,
     tests: Sequence[Shard] | None = None,
     test_fraction: float = 0.2,
@@ -103,6 +106,8 @@ def federation(
         training: rounds, local work, sampling.
         privacy: what is asked for, such as ``Privacy(epsilon=8, delta=1e-4, clip_norm=0.5)``: the
             mechanism is then Gaussian. None: no privacy, for methods that promise none.
+        server: how the server steps by what is released, such as ``Server("adam", lr=0.03)``;
+            None: it adds it.
         hyperparameters: of a named method; the rest have their defaults.
         tests: each client's own test examples. None: ``test_fraction`` of its examples, drawn
             from a stream of its own, and these take no part in training.
@@ -120,6 +125,8 @@ def federation(
         ConfigError, PrivacyError: unknown names, or values that cannot be.
     """
     privacy = _asked(method, privacy)
+    server = server or Server()
+    options.check(server, "server")
     target = device_of(device)
     shards = [_shard(f"clients[{i}]", shard, dtype) for i, shard in enumerate(clients)]
     if not shards:
@@ -158,7 +165,7 @@ def federation(
         departures=departures,
     )
     return Simulation(
-        method=hooks,
+        method=with_optimizer(hooks, server),
         network=network,
         plan=plan,
         training=training,
@@ -168,7 +175,13 @@ def federation(
         test=Examples(test[0].to(target), test[1].to(target)),
         seed=seed,
         key=_key(
-            secret or secrets.token_hex(32), method, hyperparameters, model, training, privacy
+            secret or secrets.token_hex(32),
+            method,
+            hyperparameters,
+            model,
+            training,
+            privacy,
+            server,
         ),
         backend=choose_backend(backend, target.type, network.parameters),
         dtype=dtype,
@@ -268,12 +281,20 @@ def _key(
     model: Model | Network,
     training: Training,
     privacy: Privacy,
+    server: Server,
 ) -> str:
     """Return the key of a run: runs with one secret and other settings share no noise."""
     named = method if isinstance(method, str) else "own hooks"
     network = str(model) if isinstance(model, Model) else "own network"
     values = canonical_json(dict(hyperparameters or {}))
-    return derived_key(secret, named, values, network, str(training), str(privacy))
+    newer = {
+        name: getattr(privacy, name) for name in ("clip_quantile", "clip_lr", "clip_bit_noise")
+    }
+    chosen = [
+        *([canonical_json(newer)] if privacy.clip_quantile is not None else []),
+        *([str(server)] if server != Server() else []),
+    ]
+    return derived_key(secret, named, values, network, str(training), str(privacy), *chosen)
 
 
 def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -257,6 +257,38 @@ class Privacy:
             phrase="clip norm C = {}",
         ),
     ] = None
+    clip_quantile: Annotated[
+        float | None,
+        Option(
+            "adaptive clipping: the bound follows this quantile of the clients' norms, by bits "
+            "that are released with noise; clip_norm is then the bound of the first round",
+            above=0,
+            below=1,
+            only=("mechanism", "gaussian"),
+            heading="γ",
+            phrase="clip norm adapted to the {} quantile",
+        ),
+    ] = field(default=None, repr=False)  # repr: api's keys stay what they were
+    clip_lr: Annotated[
+        float,
+        Option(
+            "of the logarithm of the adaptive bound",
+            above=0,
+            only=("clip_quantile",),
+            heading="η of C",
+            phrase="learning rate {} of the clip norm",
+        ),
+    ] = field(default=0.2, repr=False)
+    clip_bit_noise: Annotated[
+        float | None,
+        Option(
+            "standard deviation of the noise on the sum of the bits; null: q M / 20",
+            above=0,
+            only=("clip_quantile",),
+            heading="bit noise",
+            phrase="noise {} on the sum of bits",
+        ),
+    ] = field(default=None, repr=False)
     accountant: Annotated[
         str,
         Option(
@@ -267,6 +299,65 @@ class Privacy:
             always=True,
         ),
     ] = "exact"
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server makes of a released update (simulation/server.py); by default it adds it."""
+
+    optimizer: Annotated[
+        str,
+        Option(
+            "of the server: sgd; momentum (FedAvgM); adam or yogi (FedAdam, FedYogi), whose lr is "
+            "about the size of a coordinate's step",
+            words=("sgd", "momentum", "adam", "yogi"),
+            heading="server",
+            phrase="server optimizer {}",
+        ),
+    ] = "sgd"
+    lr: Annotated[
+        float,
+        Option("learning rate of the server", above=0, heading="server lr"),
+    ] = 1.0
+    momentum: Annotated[
+        float,
+        Option(
+            "part of the last step that is added to the next",
+            least=0,
+            below=1,
+            only=("optimizer", "momentum"),
+            heading="server momentum",
+        ),
+    ] = 0.9
+    beta1: Annotated[
+        float,
+        Option(
+            "decay of the mean of the updates",
+            least=0,
+            below=1,
+            only=("optimizer", "adam", "yogi"),
+            heading="server β1",
+        ),
+    ] = 0.9
+    beta2: Annotated[
+        float,
+        Option(
+            "decay of the mean of their squares",
+            least=0,
+            below=1,
+            only=("optimizer", "adam", "yogi"),
+            heading="server β2",
+        ),
+    ] = 0.99
+    tau: Annotated[
+        float,
+        Option(
+            "adaptivity: what is added to the root of that mean, which begins at tau squared",
+            above=0,
+            only=("optimizer", "adam", "yogi"),
+            heading="server τ",
+        ),
+    ] = 1e-3
 
 
 @dataclass(frozen=True)
@@ -307,6 +398,7 @@ class Cell:
     departures: tuple[str, ...] = ()
     seed: int = 0
     source: str = ""
+    server: Server = Server()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; ``Cell.from_dict`` is the inverse."""
@@ -435,12 +527,16 @@ def _partition_words(partition: Partition) -> str:
 
 def without_defaults(settings: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults, or have none; blocks within
-    it likewise."""
+    it likewise, one that has a default only if something in it differs."""
     found = {}
     for item in dataclasses.fields(settings):
         value = getattr(settings, item.name)
-        if value != item.default and not (item.default_factory is dict and not value):
-            found[item.name] = without_defaults(value) if dataclasses.is_dataclass(value) else value
+        if dataclasses.is_dataclass(value):
+            value = without_defaults(value)
+            if value or item.default is dataclasses.MISSING:
+                found[item.name] = value
+        elif value != item.default and not (item.default_factory is dict and not value):
+            found[item.name] = value
     return found
 
 

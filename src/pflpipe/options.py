@@ -35,8 +35,8 @@ class Option:
         pattern: regular expression of a text.
         keys: regular expression of the keys of a mapping, and words for it.
         some, distinct: of a tuple: not empty; no item twice.
-        only: a field of the same block and the value that it must have for this option to be more
-            than its default.
+        only: a field of the same block and the values, one of which it must have for this option to
+            be more than its default; without values, any but None.
         needed: whether the option must then be given.
         unless: a field of the same block and the value with which alone this option may be left
             out, at a default that its bounds exclude.
@@ -60,7 +60,7 @@ class Option:
     keys: tuple[str, str] | None = None
     some: bool = False
     distinct: bool = False
-    only: tuple[str, str] | None = None
+    only: tuple[str, ...] = ()
     needed: bool = False
     unless: tuple[str, str] | None = None
     heading: str = ""
@@ -212,15 +212,17 @@ def check(block: Any, location: str) -> None:
                 do = f"it may be left out with {location}.{other} {wanted} only"
                 problems.add(ConfigError(f"{here} is missing", do=do))
         if option.only:
-            other, wanted = option.only
+            other, fitting = option.only[0], option.only[1:]
             found = getattr(block, other)
-            if found == wanted and option.needed and value is None:
+            fits = found in fitting if fitting else found is not None
+            if fits and option.needed and value is None:
                 problems.add(
-                    ConfigError(f"{here} is missing", do=f"{location}.{other} {wanted} needs it")
+                    ConfigError(f"{here} is missing", do=f"{location}.{other} {found} needs it")
                 )
-            if found != wanted and value != item.default:
-                what = f"{here} is for {location}.{other} {wanted} only"
-                problems.add(ConfigError(what, got=value, do=f"remove it for {found}"))
+            if not fits and value != item.default:
+                what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(fitting)])}"
+                do = f"remove it for {found}" if fitting else f"add {other}, or remove it"
+                problems.add(ConfigError(f"{what.strip()} only", got=value, do=do))
     problems.stop()
 
 

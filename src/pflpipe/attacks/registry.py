@@ -62,6 +62,8 @@ def load(name: str) -> Attack:
 def lacks(name: str, cell: Cell) -> str:
     """Return what a cell would have to have for an attack to be about it, or nothing when it has
     all of it."""
+    if cell.privacy.clip_quantile is not None:
+        return "a fixed clip_norm"  # no adversary here reads the bits beside the updates
     return _LACKS[name](cell)
 
 

@@ -30,6 +30,7 @@ from pflpipe.seeds import derived_key
 
 EVERYBODY = Privacy("gaussian", epsilon=8.0, delta=0.02, clip_norm=2.5)
 DRAWN = Privacy("gaussian", noise_multiplier=2.248, delta=1e-5, clip_norm=2.5)
+BIT_NOISE = 1.6  # of adaptive clipping: both parts of a release then count about alike
 LAPLACE = Privacy("laplace", epsilon=8.0, clip_norm=2.5)
 
 Verdict = Literal["kept", "unsound", "refuted"]
@@ -48,6 +49,7 @@ class Case:
         scaled_by: the method whose public scale and parts are used; empty without either.
         departures: sorted names.
         trust: what the attacker sees.
+        adaptive: whether the clip bound adapts.
     """
 
     mechanism: str
@@ -55,6 +57,7 @@ class Case:
     scaled_by: str
     departures: tuple[str, ...]
     trust: Trust
+    adaptive: bool = False
 
     @property
     def id(self) -> str:
@@ -62,6 +65,7 @@ class Case:
         words = [
             self.mechanism,
             "drawn" * self.drawn,
+            "adaptive" * self.adaptive,
             f"scaled_by_{self.scaled_by}" * bool(self.scaled_by),
         ]
         return "-".join([*filter(None, [*words, "+".join(self.departures)]), self.trust])
@@ -90,7 +94,10 @@ class Case:
     @property
     def privacy(self) -> Privacy:
         """What is asked for."""
-        return LAPLACE if self.mechanism == "laplace" else DRAWN if self.drawn else EVERYBODY
+        asked = LAPLACE if self.mechanism == "laplace" else DRAWN if self.drawn else EVERYBODY
+        if not self.adaptive:
+            return asked
+        return dataclasses.replace(asked, clip_quantile=0.5, clip_bit_noise=BIT_NOISE)
 
     def plan(self, departures: Iterable[str]) -> Plan:
         """Return the plan that such a request gets from ``accounting.make_plan`` with these
@@ -124,8 +131,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Subject:
-    """Who is audited: a method in one of its versions, or one departure by itself (``method`` is
-    then empty)."""
+    """Who is audited: a method in one of its versions; or, with an empty ``method``, the release
+    under adaptive clipping (``profile`` adaptive) or one departure by itself (alone)."""
 
     method: str
     profile: str
@@ -133,8 +140,8 @@ class Subject:
 
 
 def subjects() -> list[Subject]:
-    """Return every version of every private method in each trust model, then every departure by
-    itself."""
+    """Return every version of every private method in each trust model, then adaptive clipping,
+    then every departure by itself."""
     found = []
     for name in NAMES:
         about = registry.info(name).about
@@ -152,6 +159,7 @@ def subjects() -> list[Subject]:
             found += [
                 Subject(name, profile, case) for case in _cases(about.mechanism, name, departures)
             ]
+    found += [Subject("", "adaptive", case) for case in _cases("gaussian", "", (), adaptive=True)]
     for departure in sorted(DEPARTURES):
         found.append(
             Subject(
@@ -181,17 +189,21 @@ def of_cell(cell: Cell) -> list[Case]:
     # An audit is found by its name alone, so a scale from outside the package has none of its own:
     # such a run stands on the audits of the mechanism.
     found = _cases(cell.privacy.mechanism, "" if cell.source else cell.method, ())
+    if cell.privacy.clip_quantile is not None:
+        found += _cases(cell.privacy.mechanism, "", (), adaptive=True)
     return found if cell.training.sample_rate < 1 else [case for case in found if not case.drawn]
 
 
-def _cases(mechanism: str, method: str, departures: tuple[str, ...]) -> list[Case]:
+def _cases(
+    mechanism: str, method: str, departures: tuple[str, ...], *, adaptive: bool = False
+) -> list[Case]:
     drawn = "public_sampling" in departures
     scaled = "" if departures or not method or _plain_upload(method) else method
-    found = [Case(mechanism, drawn, scaled, departures, "central")]
+    found = [Case(mechanism, drawn, scaled, departures, "central", adaptive)]
     if mechanism == "gaussian":  # Laplace noise cannot be shared out over the messages
-        found.append(Case(mechanism, drawn, scaled, departures, "local"))
+        found.append(Case(mechanism, drawn, scaled, departures, "local", adaptive))
         if not departures:  # how clients are drawn has nothing to do with the scale
-            found.append(Case(mechanism, True, "", (), "central"))
+            found.append(Case(mechanism, True, "", (), "central", adaptive))
     return found
 
 

@@ -205,13 +205,13 @@ def _rounds(
         present[mechanism.canary] &= there
     found = []
     for round in range(ROUNDS):
-        generator = mechanism.rng(key, "noise", round)
+        generator, bits = (mechanism.rng(key, name, round) for name in ("noise", "bits"))
         counts = [min(DRAWS_AT_ONCE, draws - done) for done in range(0, draws, DRAWS_AT_ONCE)]
         parts = []
         for count in counts:
             sent = uploads(mechanism, direction, there, scale, count)
             here = present.expand(count, -1)
-            parts.append(mechanism.seen(generator, sent, here, scale, others=1)[0])
+            parts.append(mechanism.seen(generator, sent, here, scale, others=1, bits=bits)[0])
         found.append(torch.cat(parts))
     return torch.stack(found, dim=1)
 
@@ -246,6 +246,7 @@ def _law(mechanism: Mechanism, noise: Tensor, scale: Tree) -> _Law | None:
             (scale[name] > 0 if name in scale else torch.ones(shapes[name])).reshape(-1)
             for name in shapes
         ]
+        + [torch.ones(1)] * (mechanism.executed.adaptive is not None)
     )
     units = noise[:, :, (kept > 0).repeat(noise.shape[2] // len(kept))] / claimed.noise_multiplier
     if claimed.mechanism == "laplace":

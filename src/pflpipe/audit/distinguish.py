@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.audit.worlds import Mechanism, directions, start, uploads
-from pflpipe.privacy import accounting
+from pflpipe.privacy import accounting, adaptive
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 from pflpipe.trees import Params, ServerState, Tree, Update
@@ -224,11 +224,11 @@ def _statistics(
     plan = mechanism.executed
     begun = start(mechanism, key)
     direction = directions(mechanism, begun)[canary]
-    flat = torch.cat([value.reshape(-1) for value in direction.values()]).double()
+    flat = mechanism.movement(direction)
     line = flat / torch.linalg.vector_norm(flat)
     unit = line / torch.linalg.vector_norm(line, ord=plan.norm)
     support = flat != 0
-    layers = _places(direction)
+    layers = _places(direction, len(flat))
     server = ServerState({})
     params = Params({name: value.expand(repeats, *value.shape) for name, value in begun.items()})
     if mechanism.scaled:
@@ -236,17 +236,28 @@ def _statistics(
     own = derived_key(key, "there" if there else "absent")
     total: dict[str, Tensor] = {}
     sent = uploads(mechanism, direction, there, {}, repeats)
+    bounds = torch.ones(repeats, dtype=torch.float64)  # adaptive ones, relative to the first
     for round in range(plan.rounds):
         scale: Tree = {}
         if mechanism.scaled:
             scale = torch.vmap(mechanism.scale)(params, server)
+        if plan.adaptive is not None:
+            # Repeats have bounds of their own: a bound is a unit in which the first one holds.
+            scale = {
+                name: (bounds.view(-1, *[1] * (value.ndim - 1)) * scale.get(name, 1)).to(value)
+                for name, value in params.items()
+            }
+        if scale:
             sent = uploads(mechanism, direction, there, scale, repeats)
         present = mechanism.cohort(round, mechanism.rng(own, "sample", round), repeats)
         if mechanism.secret and not there:
             present[:, mechanism.canary] = False
         if mechanism.trust == "local" and not present[:, mechanism.canary].any():
             continue  # a client that is not drawn sends no message
-        seen, sums = mechanism.seen(mechanism.rng(own, "noise", round), sent, present, scale)
+        noise, bits = (mechanism.rng(own, name, round) for name in ("noise", "bits"))
+        seen, sums = mechanism.seen(noise, sent, present, scale, bits=bits)
+        if plan.adaptive is not None:
+            bounds = adaptive.next_bound(plan, bounds, sums)
         known = not mechanism.secret and bool(present[0, mechanism.canary])
         for name, value in _round(
             mechanism.claimed, seen, line, unit, support, layers, known
@@ -257,14 +268,16 @@ def _statistics(
     return total
 
 
-def _places(tree: Tree) -> list[Tensor]:
-    """Return for each layer the places of its parameters in the flat vector, bool ``[d]``."""
+def _places(tree: Tree, length: int) -> list[Tensor]:
+    """Return for each layer the places of its parameters in the flat vector of this length, bool
+    ``[d]``."""
     owner = [
         layer
         for layer, names in trees.layers(tree).items()
         for name in names
         for _ in range(tree[name].numel())
     ]
+    owner += [""] * (length - len(owner))  # the bit
     return [torch.tensor([name == layer for name in owner]) for layer in trees.layers(tree)]
 
 

@@ -27,7 +27,7 @@ from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, unscaled
-from pflpipe.privacy import mechanism
+from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.departures import OF_MESSAGES, groups
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
@@ -120,6 +120,26 @@ class Mechanism:
         """Whether uploads are clipped and noised in public units."""
         return self.method.scale is not unscaled
 
+    @property
+    def shares(self) -> tuple[float, float]:
+        """How far a client may move the updates' part of a release and the bits', where 1 is what
+        the plan covers; the squares add up to 1."""
+        plan = self.executed
+        if plan.adaptive is None:
+            return 1.0, 0.0
+        assert plan.noise_multiplier is not None
+        bit = plan.noise_multiplier / (2 * plan.adaptive.bit_noise)
+        return math.sqrt(1 - bit**2), bit
+
+    def movement(self, direction: Tree) -> Tensor:
+        """Return how the canary moves what is seen, ``[d]``, in any multiple of what it may: along
+        its update, and by its bit, as it is clipped."""
+        flat = torch.cat([value.reshape(-1) for value in direction.values()]).double()
+        if self.executed.adaptive is None:
+            return flat
+        whole, bit = self.shares
+        return torch.cat([whole * flat / torch.linalg.vector_norm(flat), -flat.new_tensor([bit])])
+
     def init_server(self, params: Params) -> ServerState:
         """Return the method's first public server state."""
         return self.method.init_server(params, self.task)
@@ -150,10 +170,13 @@ class Mechanism:
         present: Tensor,
         scale: Tree,
         others: int = 0,
+        bits: np.random.Generator | None = None,
     ) -> tuple[Tensor, Tree]:
         """Release once and return what the attacker sees, ``[R, d]``, and the released sums.
 
-        What is seen is in units of what one client may change: 1 is a whole clip bound.
+        What is seen is in units of what one client may change: 1 is a whole clip bound. With
+        adaptive clipping a client may change two parts, the updates and the bit behind them, and
+        each is in units in which its noise should be that of the claim (``shares``).
 
         Args:
             generator: of the round's noise.
@@ -163,29 +186,38 @@ class Mechanism:
             scale: the public scale, ``[R, *shape]`` or ``[*shape]``.
             others: how many other clients' messages the attacker looks at beside the canary's under
                 ``local`` trust; each makes d longer.
+            bits: generator of the noise on the bits, for adaptive clipping.
         """
         sent, present, clients = drawn_rows(sent, present)
-        plan, departures = self.executed, self.executed_departures
+        plan, departures = adaptive.of_updates(self.executed, None), self.executed_departures
         released = self.release(generator, sent, present, plan, scale, departures)
-        size, views = (plan.clip_norm or 1.0), [released.sum]
-        if self.trust == "central":
-            size /= plan.expected_cohort
-        else:
+        sums, messages = dict(released.sum), dict(released.messages)
+        whole, bit = self.shares
+        sizes = dict.fromkeys(sums, (plan.clip_norm or 1.0) / whole)
+        if self.executed.adaptive is not None:
+            below, rule = adaptive.bits(released), adaptive.of_bits(self.executed)
+            told = self.release(bits, below, present, rule, {}, departures)
+            sums, messages = sums | told.sum, messages | told.messages
+            sizes |= dict.fromkeys(told.sum, adaptive.HALF / bit)
+        views, divisor = [sums], plan.expected_cohort
+        if self.trust == "local":
             rows = sorted(
                 range(clients.shape[1]), key=lambda row: int(clients[0, row]) != self.canary
             )
             views = [
-                {name: value[:, row] for name, value in released.messages.items()}
+                {name: value[:, row] for name, value in messages.items()}
                 for row in rows[: 1 + others]
             ]
+            divisor = 1.0
         parts = []
         for view in views:
             for name, value in view.items():
                 unit = scale[name].to(value) if name in scale else value.new_ones(())
+                size = sizes[name] / divisor
                 parts.append(
                     torch.where(unit > 0, value / unit, value).reshape(len(value), -1) / size
                 )
-        return torch.cat(parts, dim=1).double(), released.sum
+        return torch.cat(parts, dim=1).double(), sums
 
 
 def start(mechanism: Mechanism, key: str) -> Tree:
@@ -252,12 +284,14 @@ def directions(mechanism: Mechanism, params: Tree) -> dict[str, Tree]:
     if parts:
         shapes |= {"parts": zeros | parts}
     lengths = {"long": math.sqrt(len(ones)), "huge": 1e6}
+    # No doubt about the bit, whatever the bound is rounded to: all are clipped.
+    least = 1.0 if plan.adaptive is None else 2.0
     found = {}
     for name, tree in shapes.items():
         whole = torch.linalg.vector_norm(
             torch.cat([value.reshape(-1) for value in tree.values()]), ord=plan.norm
         )
-        factor = lengths.get(name, 1.0) * (plan.clip_norm or 1.0) / float(whole)
+        factor = max(least, lengths.get(name, 1.0)) * (plan.clip_norm or 1.0) / float(whole)
         found[name] = {key: value * factor for key, value in tree.items()}
     return found
 
@@ -295,12 +329,15 @@ def uploads(
         * bound
         / math.sqrt(trees.size(direction))
     )
+    # An update of zeros has a norm like any other, and a bit that tells of it; of one that is not
+    # finite nothing is left in either part.
+    absent = 0.0 if mechanism.executed.adaptive is None else math.nan
     update = {}
     for name, value in direction.items():
         rows = torch.where(
             alone[name], 0, signs.view(-1, *[1] * value.ndim).expand(clients, *value.shape)
         ).clone()
-        rows[canary] = value if there else 0
+        rows[canary] = value if there else absent
         rows = rows.expand(repeats, *rows.shape)
         if name in scale:
             unit = scale[name].to(rows)

@@ -135,6 +135,7 @@ class About:
         title: the method's name in print.
         paper: authors, venue, year.
         private: whether what it releases is clipped and noised (else the claim is ``none``).
+        sends: whether anything leaves a client; else there is nothing that a server could step by.
         has_global_model: whether there is a server model to test.
         mechanism: the noise of its paper, with which its claims are audited.
         trains: the method whose training this one shares to the bit, given the hyper-parameters
@@ -150,6 +151,7 @@ class About:
     title: str
     paper: str
     private: bool = True
+    sends: bool = True
     has_global_model: bool = True
     mechanism: str = "gaussian"
     trains: str = ""

@@ -121,7 +121,7 @@ def _keep(connection: socket.socket) -> None:
             os.close(file)
         os._exit(_run(*json.loads(request)))
     ended = os.pidfd_open(child)
-    if ended not in select.select([ended, connection], [], [])[0]:
+    if ended not in select.select([ended, connection.fileno()], [], [])[0]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGTERM)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -28,8 +28,9 @@ import numpy as np
 
 from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
+from pflpipe.privacy import adaptive
 from pflpipe.privacy.departures import check_departures
-from pflpipe.privacy.plan import Plan
+from pflpipe.privacy.plan import Adaptive, Plan
 
 FINEST_INTERVAL = 1e-4
 """dp_accounting's own discretisation of the privacy loss; every number that is reported uses it."""
@@ -38,6 +39,9 @@ SEARCH_INTERVAL = 1e-3
 WIDEST_LOSS, WIDEST_SINGLE_LOSS = 200.0, 20.0
 """A loss of all rounds, or of one, wider than this (next to no noise) gets a coarser grid in
 proportion, still a bound."""
+BIT_NOISE_SHARE = 20
+"""Of the expected cohort in the default noise on the sum of the bits (Andrew et al. 2021, section
+3.1: m / 20)."""
 RDP_ORDERS = [1 + order / 10 for order in range(1, 100)] + list(range(12, 64))
 """Those of Opacus' ``RDPAccountant``."""
 WIDEST_EXPONENT = 700.0
@@ -94,9 +98,43 @@ def make_plan(
         rounds=rounds,
         delta=0.0 if laplace and privacy.delta is None else privacy.delta,
         clients=clients,
+        adaptive=_adaptive(privacy, sample_rate * clients),
     )
-    if privacy.epsilon is None:
-        return plan
+    if plan.adaptive is not None:
+        adaptive.check_fits(names)
+    found = (
+        plan
+        if privacy.epsilon is None
+        else _reached(plan, privacy, names, sizes, local_epochs, batch_size, lr)
+    )
+    if plan.adaptive is not None:
+        adaptive.multiplier_of_updates(found)
+    return found
+
+
+def _adaptive(privacy: Privacy, expected_cohort: float) -> Adaptive | None:
+    """Return what is asked of the clip bound; None for one that stays."""
+    if privacy.clip_quantile is None:
+        return None
+    noise = privacy.clip_bit_noise
+    return Adaptive(
+        privacy.clip_quantile,
+        privacy.clip_lr,
+        expected_cohort / BIT_NOISE_SHARE if noise is None else noise,
+    )
+
+
+def _reached(
+    plan: Plan,
+    privacy: Privacy,
+    names: frozenset[str],
+    sizes: np.ndarray | None,
+    local_epochs: int | None,
+    batch_size: int | None,
+    lr: float | None,
+) -> Plan:
+    """Return the plan with the noise that reaches the epsilon asked for; see ``make_plan``."""
+    assert privacy.epsilon is not None
     asked = dataclasses.replace(plan, rounds=1) if "no_composition" in names else plan
     if "sample_level_calibration" in names:
         asked = _calibrate_per_sample(asked, privacy.epsilon, sizes, local_epochs, batch_size)
@@ -108,7 +146,7 @@ def make_plan(
             raise PrivacyError("departure learning_rate_in_noise", got=lr, expected=expected)
         assert asked.noise_multiplier is not None
         asked = dataclasses.replace(asked, noise_multiplier=2 * lr * asked.noise_multiplier)
-    return dataclasses.replace(asked, rounds=rounds)
+    return dataclasses.replace(asked, rounds=plan.rounds)
 
 
 def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
@@ -180,9 +218,7 @@ def composed_epsilon(plans: Iterable[Plan], delta: float) -> float:
     plan, of one mechanism."""
     rounds: Counter[Plan] = Counter()
     for plan in plans:  # rounds of equal noise add up, whichever run they belong to
-        rounds[dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1, rounds=1)] += (
-            plan.rounds
-        )
+        rounds[dataclasses.replace(_same_loss(plan), rounds=1)] += plan.rounds
     together = [dataclasses.replace(plan, rounds=count) for plan, count in rounds.items()]
     if len(together) == 1:
         return epsilon(together[0], delta)
@@ -334,7 +370,7 @@ def _accountant(plan: Plan, interval: float) -> Any:
 
 def _same_loss(plan: Plan) -> Plan:
     """Return the plan without what its loss does not depend on."""
-    return dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1)
+    return dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1, adaptive=None)
 
 
 def _coarser(plan: Plan) -> float:

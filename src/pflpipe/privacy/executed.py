@@ -16,6 +16,8 @@ from pflpipe.privacy.mechanism import public_cohort
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.residuals import Residuals
 
+NONE = Residuals()
+"""Those of a bound that stays."""
 RAREST = 1e-9
 """What chance alone makes less likely than this (two-sided) was not done as the plan says."""
 
@@ -28,6 +30,7 @@ def check(
     releases: int,
     participants: int,
     residuals: Residuals,
+    bound_residuals: Residuals = NONE,
 ) -> None:
     """Raise DataError unless a private run's releases, participations and noise can be those of its
     plan.
@@ -39,6 +42,7 @@ def check(
         releases: how many rounds released something.
         participants: how many clients took part, summed over the rounds.
         residuals: of all releases together.
+        bound_residuals: of all movements of an adaptive clip bound together.
     """
     if releases != plan.rounds:
         raise DataError(
@@ -48,6 +52,15 @@ def check(
         )
     _check_participations(participants, plan, departures, location)
     _check_noise(residuals, plan, departures, location)
+    if plan.adaptive is not None:
+        moved = bound_residuals.coordinates
+        if moved != plan.rounds:
+            raise DataError(
+                f"{location}: rounds that moved the clip bound",
+                got=moved,
+                expected=f"the {plan.rounds} of its plan",
+            )
+        _check_noise(bound_residuals, plan, departures, f"{location}: adaptive clip bound")
 
 
 def _check_participations(

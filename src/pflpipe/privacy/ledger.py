@@ -19,6 +19,7 @@ import numpy as np
 from pflpipe import trees
 from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
+from pflpipe.privacy import adaptive
 from pflpipe.privacy.accounting import (
     checked_sizes,
     delta_of,
@@ -89,7 +90,13 @@ class Ledger:
         noise_multiplier_group: with ``noise_on_support``, that of coordinates that one client alone
             keeps, else None. In this one and the last the departures of ``WITHOUT_BOUND`` count for
             nothing else, so that they show how much one step costs by itself.
-        clip_norm: C of the plan, in the units of an update.
+        clip_norm: C of the plan, in the units of an update; with adaptive clipping that of the
+            first round.
+        clip_quantile: that an adaptive clip bound follows; None for a bound that stays, as the next
+            two.
+        clip_bit_noise: standard deviation of the noise on the sum of the bits that tell of it.
+        noise_multiplier_update: what is left for the updates: their noise over the bound of the
+            round. With the bits' it makes up ``noise_multiplier`` (adaptive.py).
         warnings: one plain sentence for everything that makes a number differ from what the plan
             alone would give.
     """
@@ -117,6 +124,9 @@ class Ledger:
     noise_multiplier_weighted: float | None = None
     noise_multiplier_group: float | None = None
     clip_norm: float | None
+    clip_quantile: float | None = None
+    clip_bit_noise: float | None = None
+    noise_multiplier_update: float | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -226,6 +236,13 @@ def ledger(
     )
     if not private:
         return found
+    if plan.adaptive is not None:
+        found = dataclasses.replace(
+            found,
+            clip_quantile=plan.adaptive.quantile,
+            clip_bit_noise=plan.adaptive.bit_noise,
+            noise_multiplier_update=adaptive.multiplier_of_updates(plan),
+        )
     effective, at = effective_plan(plan, names, sizes, parameters), delta_of(plan)
     found = dataclasses.replace(
         found,

@@ -16,6 +16,27 @@ MECHANISMS = ("gaussian", "laplace", "none")
 
 
 @dataclass(frozen=True)
+class Adaptive:
+    """How a clip bound follows a quantile of the clients' norms (adaptive.py).
+
+    Attributes:
+        quantile: gamma in (0, 1).
+        lr: eta_C > 0, of the bound's logarithm.
+        bit_noise: sigma_b > 0, standard deviation of the noise on the sum of the bits.
+    """
+
+    quantile: float
+    lr: float
+    bit_noise: float
+
+    def __post_init__(self) -> None:
+        """Raise PrivacyError for a value out of its range."""
+        _number("quantile", self.quantile, lambda value: 0 < value < 1, "a number in (0, 1)")
+        for name in ("lr", "bit_noise"):
+            _number(name, getattr(self, name), lambda value: value > 0, "a finite number above 0")
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that sampling, clipping, noise and accounting need; public values only.
 
@@ -30,6 +51,9 @@ class Plan:
         rounds: T, each with one release.
         delta: in (0, 1); 0 is allowed for laplace; ``None`` without a mechanism.
         clients: M.
+        adaptive: how the bound moves from round to round, from ``clip_norm`` on; the noise
+            multiplier is then that of both parts of a release together (adaptive.py). Gaussian
+            only; ``None`` for a bound that stays.
 
     Raises:
         PrivacyError: a value is missing, superfluous or out of its range.
@@ -43,6 +67,7 @@ class Plan:
     rounds: int
     delta: float | None
     clients: int
+    adaptive: Adaptive | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
@@ -62,6 +87,12 @@ class Plan:
                 raise PrivacyError(
                     f"privacy plan: {name}", got=count, expected="a whole number of at least 1"
                 )
+        if self.adaptive is not None and self.mechanism != "gaussian":
+            raise PrivacyError(
+                f"privacy plan: adaptive clipping of {self.mechanism}",
+                got=f"quantile {self.adaptive.quantile:g}",
+                expected="a fixed clip_norm, or mechanism gaussian",
+            )
         _number("sample_rate", self.sample_rate, lambda value: 0 < value <= 1, "a number in (0, 1]")
         if self.mechanism == "none":
             for name in ("clip_norm", "noise_multiplier", "delta"):

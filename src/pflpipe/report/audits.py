@@ -222,6 +222,8 @@ def _distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
         first = rows.iloc[0]
         if first["profile"] == "alone":
             names = f"only {first['departures']}"
+        elif first["profile"] == "adaptive":
+            names = "adaptive clipping"
         elif first["profile"] == "strict" and len(rows) > 3:
             names = f"{len(rows)} methods, certified"
         else:

@@ -44,14 +44,15 @@ AUDIT = (
     *("sensitivity", "spread", "epsilon_lower", "flagged"),
 )
 """What is read of the audit's table (audit/report.py)."""
-_WORK = ("hyperparameters", "clip_norm", "local_epochs", "batch_size")
+_WORK = ("hyperparameters", "clip_norm", "clip_quantile", "local_epochs", "batch_size")
 _READINGS = ("central", "central_1e5", "local", "replace_one")
 _ACCURACIES = ("personal_own", "global_common")
 # fmt: off
 _LEDGER = (
     ("σ", "noise_multiplier"), ("C", "clip_norm"), ("σ, central", "noise_multiplier_effective"),
     ("σ, a message", "noise_multiplier_message"), ("σ, weights", "noise_multiplier_weighted"),
-    ("σ, group", "noise_multiplier_group"), ("ε asked for", "epsilon_target"),
+    ("σ, group", "noise_multiplier_group"), ("γ of C", "clip_quantile"),
+    ("σ, updates", "noise_multiplier_update"), ("ε asked for", "epsilon_target"),
     ("ε printed", "epsilon_nominal"), ("ε central", "epsilon_central"),
     ("at 1e-5", "epsilon_central_1e5"), ("ε replace-one", "epsilon_replace_one"),
     ("at 1e-5", "epsilon_replace_one_1e5"), ("ε messages", "epsilon_local"),
@@ -107,10 +108,10 @@ class Line:
         worst = largest(self.rows[name])
         if worst is None:
             return "–"
-        if name in ("epsilon_target", "epsilon_nominal", "clip_norm"):
-            return (
-                f"{worst:g} (nominal)" if name != "clip_norm" and not self.sound else f"{worst:g}"
-            )
+        if name in ("clip_norm", "clip_quantile"):
+            return f"{worst:g}"
+        if name in ("epsilon_target", "epsilon_nominal"):
+            return f"{worst:g}" if self.sound else f"{worst:g} (nominal)"
         return _plain(round_up(worst))
 
     def accuracy(self, name: str) -> str:

@@ -13,7 +13,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from pflpipe.cells import Cell
+from pflpipe.cells import Cell, Privacy
 from pflpipe.methods import registry
 from pflpipe.privacy.departures import OF_CALIBRATION, OF_MESSAGES
 from pflpipe.privacy.ledger import WITHOUT_BOUND, Planned
@@ -39,7 +39,11 @@ def as_published(cell: Cell) -> Cell | None:
         return cell
     if not _is_countable(cell, names) or names & WITHOUT_BOUND.keys():
         return None
-    return dataclasses.replace(cell, departures=tuple(sorted(names)))
+    # No published method here adapts its bound, which no multiplier of a plan follows anyway.
+    privacy = dataclasses.replace(
+        cell.privacy, clip_quantile=None, clip_lr=Privacy.clip_lr, clip_bit_noise=None
+    )
+    return dataclasses.replace(cell, departures=tuple(sorted(names)), privacy=privacy)
 
 
 def epsilon(cell: Cell, plans: Callable[[str], Planned]) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from pflpipe import records
+from pflpipe.cells import without_defaults
 from pflpipe.errors import DataError
 from pflpipe.files import atomic
 from pflpipe.means import over_clients
@@ -39,7 +40,7 @@ COLUMNS = (
     "sampling", "releases_per_round", "noise_multiplier_effective", "noise_multiplier_message",
     "noise_multiplier_weighted", "noise_multiplier_group", "epsilon_rdp_1e5", "epsilon_local_1e5",
     "epsilon_replace_one", "epsilon_replace_one_1e5", "epsilon_published", "epsilon_with_search",
-    "search_runs",
+    "search_runs", "clip_quantile", "clip_bit_noise", "noise_multiplier_update",
 )
 # fmt: on
 _WORDS = frozenset(
@@ -65,6 +66,8 @@ _LEDGER = [
     "delta",
     "noise_multiplier",
     "clip_norm",
+    "clip_quantile",
+    "clip_bit_noise",
 ]
 
 
@@ -108,6 +111,7 @@ def _record(study: str, row: Row, clients: pd.DataFrame, results: Path) -> dict[
     }
     solver |= {"augment": training.augment} if training.augment else {}
     solver |= {"precision": training.precision} if training.precision != "float32" else {}
+    solver |= {f"server.{name}": value for name, value in without_defaults(cell.server).items()}
     return {
         "study": study,
         "dataset": cell.dataset,
@@ -161,6 +165,7 @@ def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
             releases=run.released.releases,
             participants=run.diagnostics.participants,
             residuals=run.diagnostics.residuals,
+            bound_residuals=run.diagnostics.bound_residuals,
         )
     return run
 

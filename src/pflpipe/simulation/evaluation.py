@@ -30,7 +30,11 @@ def accuracies(
     round. Own is the client's own test split, validation its held-out examples, common the whole
     common test set. An accuracy over no examples is NaN.
     """
-    task, method, split = simulation.task_in(progress.round), simulation.method, simulation.split
+    task, method, split = (
+        simulation.task_in(progress.round, progress.bound),
+        simulation.method,
+        simulation.split,
+    )
     common = simulation.test.schedule(Rows.epochs(split.common, 1, EXAMPLES_AT_ONCE))
     held_out = {"own": split.test, "validation": split.validation}
     clients = range(simulation.plan.clients)

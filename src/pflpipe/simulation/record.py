@@ -39,11 +39,13 @@ class Diagnostics:
         diverged_round: the first round (from 1) with a number that is not finite; None if there is
             none.
         residuals: the noise of all releases, in units of what the plan promises.
+        bound_residuals: the same of the movements of an adaptive clip bound; empty without one.
     """
 
     participants: int
     diverged_round: int | None
     residuals: Residuals
+    bound_residuals: Residuals
 
 
 @dataclass(frozen=True)

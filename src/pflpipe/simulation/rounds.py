@@ -22,7 +22,7 @@ from pflpipe.errors import PrivacyError
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import Method
-from pflpipe.privacy import mechanism
+from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import Residuals, of_release
 from pflpipe.seeds import release_rng, seed_for
@@ -37,6 +37,7 @@ COLUMNS = (
     "round",
     "participants",
     "loss",
+    "clip_norm",
     "update_norm_mean",
     "update_norm_max",
     "fraction_clipped",
@@ -56,7 +57,9 @@ class Progress:
     finite (the run goes on: such uploads count as zero). ``releases`` counts calls of the release
     and ``residuals`` sums up what in them was no client's, to be compared with what the plan
     accounts for and with the noise that it promises. ``uploaded_bits`` adds up what one client
-    sends in each round, whoever was drawn.
+    sends in each round, whoever was drawn. ``bound`` is the clip bound of the next round where it
+    adapts, a public number (None: that of the plan), and ``bound_residuals`` sums up what in its
+    movements was no client's.
     """
 
     round: int
@@ -69,6 +72,8 @@ class Progress:
     releases: int = 0
     residuals: Residuals = field(default_factory=Residuals)
     uploaded_bits: float = 0.0
+    bound: float | None = None
+    bound_residuals: Residuals = field(default_factory=Residuals)
 
 
 def start(simulation: Simulation, states: Path | None = None) -> Progress:
@@ -116,8 +121,9 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
     """Run one round: replace the values of ``progress`` (never the tensors in place) and note its
     diagnostics."""
     began = time.perf_counter()
-    method, plan, round = simulation.method, simulation.plan, progress.round
-    task = simulation.task_in(round)
+    method, round = simulation.method, progress.round
+    task = simulation.task_in(round, progress.bound)
+    plan = task.plan
     drawn = cohort(simulation, round)
     # An empty cohort releases noise like any other: client 0 then computes for the shapes alone and
     # is not present.
@@ -142,6 +148,7 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
         "round": round + 1,
         "participants": int(present.sum()),
         "loss": losses.mean().item() if len(losses) else math.nan,
+        "clip_norm": math.nan if plan.clip_norm is None else plan.clip_norm,
     }
     healthy = True
     _check_upload(update, method, task)
@@ -160,6 +167,8 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
         )
         progress.uploaded_bits += mechanism.upload_bits(uploads, present, scale)
         row |= _diagnostics(released, present)
+        if simulation.plan.adaptive is not None:
+            _move_bound(simulation, progress, released, present)
     if present.any():
         healthy = trees.is_finite(new_states)
         progress.states = progress.states.replaced(clients, new_states)
@@ -186,6 +195,21 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
             "images_per_second": images / seconds,
         }
     )
+
+
+def _move_bound(
+    simulation: Simulation, progress: Progress, released: Released, present: Tensor
+) -> None:
+    """Release the bits of a round, the second part of its release, and move the clip bound by
+    them."""
+    plan, before = simulation.plan, progress.bound or simulation.plan.clip_norm
+    assert before is not None
+    bits = adaptive.bits(released)
+    noise = release_rng(simulation.key, "bits", progress.round)
+    told = simulation.release(noise, bits, present, adaptive.of_bits(plan), {}, frozenset())
+    progress.bound = adaptive.next_bound(plan, before, told.sum).item()
+    progress.bound_residuals += adaptive.residuals(plan, before, progress.bound, told.clean)
+    progress.uploaded_bits += mechanism.upload_bits(bits, present, {})
 
 
 def _check_upload(update: Tree, method: Method, task: Task) -> None:

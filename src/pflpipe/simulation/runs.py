@@ -39,9 +39,11 @@ from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
 from pflpipe.simulation.rounds import COLUMNS, Progress, run, start
+from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
 
+_RESIDUALS = ("residuals", "bound_residuals")
 TIMING_COLUMNS = ("round", "seconds", "images", "images_per_second")
 
 
@@ -138,7 +140,7 @@ def build(
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
     network = networks.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
     return Simulation(
-        method=entry.factory(**cell.hyperparameters),
+        method=with_optimizer(entry.factory(**cell.hyperparameters), cell.server),
         network=network,
         plan=plan,
         training=cell.training,
@@ -215,7 +217,8 @@ def train(
     write_rows(out / "timing.csv", TIMING_COLUMNS, progress.timing)
     states = progress.states.save(out / "states.bin")
     with atomic(out / "state.pt") as path:
-        torch.save({"params": progress.params, "server": progress.server, "states": states}, path)
+        parts = {"params": progress.params, "server": progress.server, "bound": progress.bound}
+        torch.save(parts | {"states": states}, path)
     write_json(out / "run.json", to_json(_record(cell, simulation, progress)))
     checkpoint.remove()
 
@@ -234,6 +237,7 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress) -> Record:
             participants=sum(int(row["participants"]) for row in progress.rows),
             diverged_round=progress.diverged_round,
             residuals=progress.residuals,
+            bound_residuals=progress.bound_residuals,
         ),
         program=Program(
             device=str(simulation.train.x.device),
@@ -291,11 +295,8 @@ class Checkpoint:
             self._noted = States.restored(
                 saved["progress"]["states"], self.states, simulation.processes
             )
-            residuals = Residuals(**saved["progress"]["residuals"])
-            found, told = (
-                Progress(**saved["progress"] | {"states": self._noted, "residuals": residuals}),
-                "",
-            )
+            sums = {name: Residuals(**saved["progress"][name]) for name in _RESIDUALS}
+            found, told = Progress(**saved["progress"] | {"states": self._noted} | sums), ""
         except DataError as error:
             found, told = None, str(error)
         except Exception as error:  # whatever a file may hold that was cut off
@@ -316,10 +317,8 @@ class Checkpoint:
             return
         try:
             with atomic(self.path) as path:
-                content = vars(progress) | {
-                    "states": progress.states.notes(),
-                    "residuals": asdict(progress.residuals),
-                }
+                content = vars(progress) | {"states": progress.states.notes()}
+                content |= {name: asdict(content[name]) for name in _RESIDUALS}
                 torch.save({"fingerprint": self.fingerprint, "progress": content}, path)
             self._noted = progress.states  # so that its rows are not written over
         except (OSError, RuntimeError) as error:

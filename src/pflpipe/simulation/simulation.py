@@ -20,7 +20,7 @@ from pflpipe.learning.networks import Network
 from pflpipe.learning.solvers import Batch, Schedule, Solver
 from pflpipe.learning.task import Batches, Task, Transform
 from pflpipe.methods.base import Method
-from pflpipe.privacy import mechanism
+from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.mechanism import Released
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import numpy_rng
@@ -66,16 +66,20 @@ class Simulation:
         """What all clients share in the first round."""
         return self.task_in(0)
 
-    def task_in(self, round: int) -> Task:
-        """Return what all clients share in a round, counted from 0; its learning rate may follow
-        from it."""
+    def task_in(self, round: int, bound: float | None = None) -> Task:
+        """Return what all clients share in a round, counted from 0, from which its learning rate
+        may follow; its plan is that of the round's updates.
+
+        Args:
+            bound: C_t of an adaptive plan; None for that of the first round.
+        """
         training = self.training
         lr = training.lr * training.lr_decay**round
         solver = Solver(training.optimizer, lr, training.momentum, training.weight_decay)
         minimize = minimizer(self.backend)
         return Task(
             self.network,
-            self.plan,
+            adaptive.of_updates(self.plan, bound),
             solver,
             training.local_epochs,
             self.departures,

@@ -25,7 +25,7 @@ from pflpipe.study.candidates import SearchRange
 CASES = "cases"  # an axis whose values are mappings over several blocks
 #: What a search may choose: how a method works, and neither its task nor the privacy that is asked
 #: of it.
-_CHOSEN_BLOCKS, _CHOSEN_WORDS = ("model", "training"), ("privacy.clip_norm",)
+_CHOSEN_BLOCKS, _CHOSEN_WORDS = ("model", "training", "server"), ("privacy.clip_norm",)
 
 
 @dataclass(frozen=True)
@@ -271,11 +271,12 @@ def _searched(
 ) -> dict[str, list[Any] | SearchRange]:
     """Return what the search tries for an entry: what it tries for all, and the entry's own."""
     shared = document.get("search", {}).get("values", {})
-    private = registry.info(entry["name"], entry["source"]).about.private
+    about = registry.info(entry["name"], entry["source"]).about
+    without = {"privacy": not about.private, "server": not about.sends}
     values = {
         path: given
         for path, given in shared.items()
-        if private or not path.startswith("privacy.")  # it would change nothing
+        if not without.get(path.partition(".")[0])  # it would change nothing
     }
     return candidates.read({**values, **entry.get("search", {})})
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from pflpipe import options, outside
-from pflpipe.cells import BLOCKS, Cell, Privacy
+from pflpipe.cells import BLOCKS, Cell, Privacy, Server
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import read_json
 from pflpipe.methods import registry
+from pflpipe.privacy import adaptive
 from pflpipe.privacy.departures import OF_CALIBRATION, check_departures
 from pflpipe.study import documents, expansion, layouts, printed
 from pflpipe.study.config import RESULTS, STUDIES
@@ -209,13 +210,19 @@ def _cell(
     for block, kind in BLOCKS.items():
         if block not in violated:
             blocks[block] = options.build(kind, values.get(block, {}))
-    if not registry.info(name, source).about.private:
+    about = registry.info(name, source).about
+    if not about.sends:
+        blocks["server"] = Server()  # a study's server says nothing to it
+    if not about.private:
         blocks["privacy"] = Privacy()
     elif "privacy" not in values:
         do = "a private method needs epsilon or noise_multiplier, delta and clip_norm"
         own.add(ConfigError("privacy is missing", do=do))
     elif "privacy" in blocks:
         _check_privacy(blocks["privacy"], own)
+        if blocks["privacy"].clip_quantile is not None:
+            with own.at():
+                adaptive.check_fits(departures)
     for block, built in blocks.items():
         with own.at():
             options.check(built, block)

@@ -1,0 +1,155 @@
+"""Adaptive clipping: the bound follows a quantile of the clients' norms, which they tell by one bit
+each.
+
+Source: Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive
+Clipping", NeurIPS 2021, Algorithm 1. In round t every present client sends its update clipped to
+C_t and the bit b_i = [its norm was at most C_t]. With b~ the noised mean of the bits, gamma the
+quantile and eta_C the learning rate
+
+    C_{t+1} = C_t exp(-eta_C (b~ - gamma)),        C_0 = the study's ``clip_norm``.
+
+One release of two parts. The sum of the updates has noise of C_t z_Delta, the sum of the bits noise
+of sigma_b, and bits are sent as b_i - 1/2, so that an absent client, who sends 0 for both, moves
+their sum by 1/2. In units of its own noise a client moves the first part by at most 1 / z_Delta and
+the second by at most 1 / (2 sigma_b), and both together (they are independent, and Gaussian) by
+
+    z^-2 = z_Delta^-2 + (2 sigma_b)^-2                                                (Theorem 1)
+
+where z is the multiplier of the plan. So the plan keeps z, everything is counted as before, and
+the price of the bits is that z_Delta > z.
+
+Why this holds under Poisson sampling too: whether a client is drawn decides over both parts at
+once, so with each coordinate in units of its own noise the round is one sampled Gaussian release of
+a vector of length at most 1, with noise z. Why rounds may be added up whose bounds follow from each
+other: C_t follows from earlier releases alone, and whatever it is, the round has this multiplier.
+
+Reading: b~ is the noised sum of the b_i - 1/2 over q M, plus 1/2. The paper draws a fixed number of
+clients and divides by it; here that number is secret, and its mean q M is not. A client whose
+update is not finite sends 0 for both parts, as if it were absent. The norm is that of the scaled
+update (``mechanism.release``) where a method has a public scale.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from pflpipe.errors import PrivacyError
+from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
+from pflpipe.privacy.mechanism import Released, Uploads
+from pflpipe.privacy.plan import Plan
+from pflpipe.privacy.residuals import Residuals
+from pflpipe.trees import Tree
+
+HALF = 0.5
+"""How long a centred bit is."""
+BITS = "bits"
+"""The only tensor of the second part."""
+
+
+def check_fits(departures: Collection[str]) -> None:
+    """Raise PrivacyError for departures with which there is no joint norm to adapt to, or no sum in
+    which the bits could hide."""
+    without = (OF_MESSAGES | WITHOUT_JOINT_CLIP).intersection(departures)
+    if without:
+        raise PrivacyError(
+            f"departure {min(without)}: privacy.clip_quantile",
+            got="adaptive clipping",
+            expected="a fixed clip_norm",
+            do="adaptive clipping is for one noised sum of jointly clipped updates",
+        )
+
+
+def multiplier_of_updates(plan: Plan) -> float:
+    """Return z_Delta, the noise multiplier of the updates' part of an adaptive plan.
+
+    Raises:
+        PrivacyError: the bits alone tell as much as the plan allows in all.
+    """
+    assert plan.adaptive is not None
+    assert plan.noise_multiplier is not None
+    share = plan.noise_multiplier / (2 * plan.adaptive.bit_noise)
+    if not share < 1:
+        raise PrivacyError(
+            "privacy.clip_bit_noise",
+            got=plan.adaptive.bit_noise,
+            expected=f"above {plan.noise_multiplier / 2:.6g}, half the noise multiplier",
+            do="with less noise the bits alone cost more than the whole budget",
+        )
+    return plan.noise_multiplier / math.sqrt(1 - share**2)
+
+
+def of_updates(plan: Plan, bound: float | None) -> Plan:
+    """Return the plan that releases the updates of a round: C_t and z_Delta for an adaptive plan,
+    any other plan as it is.
+
+    Args:
+        bound: C_t; None for the first round.
+    """
+    if plan.adaptive is None:
+        return plan
+    return dataclasses.replace(
+        plan,
+        clip_norm=plan.clip_norm if bound is None else bound,
+        noise_multiplier=multiplier_of_updates(plan),
+        adaptive=None,
+    )
+
+
+def of_bits(plan: Plan) -> Plan:
+    """Return the plan that releases the bits of a round: noise of sigma_b on the sum of numbers of
+    at most 1/2."""
+    assert plan.adaptive is not None
+    return dataclasses.replace(
+        plan,
+        clip_norm=HALF,
+        noise_multiplier=plan.adaptive.bit_noise / HALF,
+        adaptive=None,
+    )
+
+
+def bits(released: Released) -> Uploads:
+    """Return the centred bits b_i - 1/2 of all clients ``[..., M]``, 0 for a client that is not
+    finite; those of clients that are not drawn go no further than the release.
+
+    Args:
+        released: of the round's updates; who was shortened is private until noise is on it.
+    """
+    below = torch.where(released.clipped, -HALF, HALF).double()
+    return Uploads({BITS: torch.where(released.nonfinite, 0.0, below)})
+
+
+def next_bound(plan: Plan, bound: float | Tensor, told: Tree) -> Tensor:
+    """Return C_{t+1}, ``[...]`` for repeats, in float64.
+
+    Args:
+        plan: an adaptive one.
+        bound: C_t.
+        told: what was released of the bits.
+    """
+    assert plan.adaptive is not None
+    below = told[BITS] + HALF
+    return bound * torch.exp(-plan.adaptive.lr * (below - plan.adaptive.quantile))
+
+
+def residuals(plan: Plan, before: float, after: float, clean: Tree) -> Residuals:
+    """Return what of the bound's movement is not the clients', in units of sigma_b / (q M).
+
+    It is taken from the bounds and not from what was released: a bound that moves by anything else
+    than released bits has no such residual.
+
+    Args:
+        plan: an adaptive one.
+        before, after: C_t and C_{t+1}.
+        clean: what of the release of the bits is not noise.
+    """
+    assert plan.adaptive is not None
+    spread = plan.adaptive.bit_noise / plan.expected_cohort
+    exponent = math.log(after / before) / plan.adaptive.lr
+    noise = plan.adaptive.quantile - HALF - exponent - float(clean[BITS])
+    rounding = torch.finfo(torch.float64).eps * (1 + abs(exponent) + 1 / plan.adaptive.lr)
+    return Residuals((noise / spread) ** 2, 1, (rounding / spread) ** 2)

@@ -1,0 +1,457 @@
+"""Adaptive clipping: the path of the bound, what both parts cost, what a run may not do with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pflpipe import cells
+from pflpipe.attacks import registry as attacks
+from pflpipe.audit import cases
+from pflpipe.audit.coupled import sensitivity
+from pflpipe.audit.distinguish import distinguish
+from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
+from pflpipe.privacy import adaptive, executed, mechanism
+from pflpipe.privacy.accounting import composed_epsilon, epsilon, gdp_epsilon, make_plan
+from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
+from pflpipe.privacy.ledger import ledger
+from pflpipe.privacy.mechanism import Uploads
+from pflpipe.privacy.plan import Adaptive
+from pflpipe.records import from_json, to_json
+from pflpipe.report.published import as_published
+from pflpipe.seeds import release_rng
+from pflpipe.simulation import rounds
+from pflpipe.simulation.clients import Examples
+from pflpipe.study.load import read
+from releases import generator
+from simulations import assert_equal, plan, simulation, snapshot, spied
+
+torch.set_num_threads(1)
+ASKED = cells.Privacy(
+    "gaussian", epsilon=8.0, delta=1e-3, clip_norm=0.1, clip_quantile=0.5, clip_bit_noise=10.0
+)
+
+
+def moving(rounds=3, quantile=0.5, lr=0.2, bit_noise=0.5, **changes):
+    """A plan whose bound adapts."""
+    return plan(rounds=rounds, adaptive=Adaptive(quantile, lr, bit_noise), **changes)
+
+
+def world(method="dp_fedavg", rule=None, release=mechanism.release, **options):
+    found = simulation(method, plan=rule or moving(), **options)
+    return dataclasses.replace(found, release=release)
+
+
+def held(world, done):
+    """Hold a run against its plan."""
+    executed.check(
+        world.plan,
+        (),
+        "run",
+        releases=done.releases,
+        participants=sum(int(row["participants"]) for row in done.rows),
+        residuals=done.residuals,
+        bound_residuals=done.bound_residuals,
+    )
+
+
+# ---------------------------------------------------------------- what both parts cost
+
+
+@pytest.mark.parametrize(("z", "bit_noise"), [(1.0, 0.8), (2.6, 5.0), (0.3, 0.151), (7.9, 5.0)])
+def test_both_parts_together_cost_what_the_plan_says(z, bit_noise):
+    """Two Gaussian releases of a round are mu-GDP with mu^2 = 1 / z_Delta^2 + (1/2)^2 / sigma_b^2
+    (Dong, Roth, Su 2022, Corollary 3.3); the plan counts T rounds of 1 / z."""
+    rule = moving(rounds=7, noise_multiplier=z, bit_noise=bit_noise, delta=1e-4)
+    z_delta = adaptive.of_updates(rule, None).noise_multiplier
+    mu = math.sqrt(7 * (1 / z_delta**2 + 0.25 / bit_noise**2))
+    assert gdp_epsilon(mu, 1e-4) == pytest.approx(epsilon(rule, 1e-4), rel=1e-9)
+    assert z_delta > z
+
+
+def test_the_bits_have_noise_of_sigma_b_on_their_sum():
+    rule = moving(bit_noise=1.7, sample_rate=0.5)
+    bits = adaptive.of_bits(rule)
+    assert bits.clip_norm * bits.noise_multiplier == pytest.approx(1.7, rel=1e-15)
+    present = torch.ones(4, dtype=torch.bool)
+    uploads = Uploads({"bits": torch.tensor([[0.5, -0.5, 0.0, 0.5]]).double().expand(4000, -1)})
+    told = mechanism.release(generator(), uploads, present.expand(4000, -1), bits)
+    assert told.sum["bits"].mean().item() == pytest.approx(0.5 / 2, abs=5 * 0.85 / 4000**0.5)
+    assert told.sum["bits"].std().item() == pytest.approx(1.7 / 2, rel=5 / 8000**0.5)
+
+
+def test_bits_without_enough_noise_are_an_error_that_says_how_much():
+    with pytest.raises(PrivacyError, match=r"clip_bit_noise.*above 1\.315"):
+        make_plan(
+            dataclasses.replace(ASKED, epsilon=None, noise_multiplier=2.63, clip_bit_noise=1.3),
+            rounds=30,
+            sample_rate=1.0,
+            clients=100,
+        )
+
+
+def test_the_noise_on_the_bits_is_a_twentieth_of_the_cohort_by_default():
+    asked = dataclasses.replace(ASKED, epsilon=None, noise_multiplier=1.0, clip_bit_noise=None)
+    found = make_plan(asked, rounds=30, sample_rate=0.5, clients=200)
+    assert found.adaptive == Adaptive(0.5, 0.2, 5.0)
+
+
+def test_a_plan_and_its_epsilons_are_those_of_the_fixed_bound():
+    rule = make_plan(ASKED, rounds=30, sample_rate=1.0, clients=100)
+    fixed = make_plan(
+        cells.Privacy("gaussian", 8.0, None, 1e-3, 0.1), rounds=30, sample_rate=1.0, clients=100
+    )
+    assert dataclasses.replace(rule, adaptive=None) == fixed
+    entries = [ledger(one, ASKED) for one in (rule, fixed)]
+    told = ("clip_quantile", "clip_bit_noise", "noise_multiplier_update")
+    assert [getattr(entries[0], name) for name in told[:2]] == [0.5, 10.0]
+    assert entries[0].noise_multiplier_update == pytest.approx(
+        (fixed.noise_multiplier**-2 - 20.0**-2) ** -0.5
+    )
+    assert dataclasses.replace(entries[0], **dict.fromkeys(told)) == entries[1]
+    assert composed_epsilon([rule, fixed], 1e-3) == composed_epsilon([fixed, fixed], 1e-3)
+    assert from_json(type(rule), to_json(rule), "plan") == rule
+
+
+@pytest.mark.parametrize(
+    "changes", [{"quantile": 1.0}, {"quantile": 0}, {"lr": 0.0}, {"bit_noise": math.nan}]
+)
+def test_values_out_of_range_are_refused(changes):
+    with pytest.raises(PrivacyError, match=next(iter(changes))):
+        Adaptive(**{"quantile": 0.5, "lr": 0.2, "bit_noise": 1.0} | changes)
+
+
+def test_laplace_noise_has_no_adaptive_bound():
+    with pytest.raises(PrivacyError, match="adaptive clipping of laplace"):
+        moving(mechanism="laplace", norm=1)
+
+
+# ---------------------------------------------------------------- the path of the bound
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_the_bound_takes_the_path_of_algorithm_1(rate):
+    """Golden: norms, bits, noise and steps once more in NumPy, from what the clients sent."""
+    base = world(rule=moving(rounds=6, quantile=0.3, lr=0.7, sample_rate=rate))
+    done, seen, _ = spied(base)
+    bound, path = 0.5, []
+    for round, (sent, _, _) in enumerate(seen[::2]):
+        path.append(bound)
+        drawn = mechanism.sample_clients(release_rng(base.key, "sample", round), base.plan)
+        flat = [value.numpy().reshape(len(value), -1) for value in sent.update.values()]
+        rows = np.concatenate(flat, axis=1)[: int(drawn.sum())]
+        below = np.linalg.norm(rows, axis=1) <= bound
+        noise = 0.5 * release_rng(base.key, "bits", round).standard_normal()
+        share = (np.where(below, 0.5, -0.5).sum() + noise) / (rate * 4) + 0.5
+        bound *= math.exp(-0.7 * (share - 0.3))
+    assert path[0] == 0.5
+    found = [row["clip_norm"] for row in done.rows] + [done.bound]
+    np.testing.assert_allclose(found, [*path, bound], rtol=1e-12)
+
+
+@pytest.mark.parametrize("quantile", [0.2, 0.5])
+def test_the_bound_reaches_the_quantile_of_the_norms(quantile):
+    """Clients whose norms never change, and noise that is none to speak of."""
+    norms = np.sort(np.random.default_rng(0).lognormal(size=101))
+    rule = moving(quantile=quantile, lr=0.5, bit_noise=1e-6, noise_multiplier=0.0, clients=101)
+    sent = Uploads({"w": torch.from_numpy(norms).view(-1, 1)})
+    present, bound = torch.ones(101, dtype=torch.bool), 0.05
+    for _ in range(50):
+        now = adaptive.of_updates(rule, bound)
+        bits = adaptive.bits(mechanism.release(generator(), sent, present, now))
+        told = mechanism.release(generator(1), bits, present, adaptive.of_bits(rule))
+        bound = adaptive.next_bound(rule, bound, told.sum).item()
+    assert abs(np.searchsorted(norms, bound) - quantile * 101) <= 2
+
+
+def test_a_client_that_is_not_finite_sends_nothing_and_who_is_not_drawn_is_not_heard():
+    rule = moving(clients=4, noise_multiplier=0.0)
+    sent = Uploads({"w": torch.tensor([[0.1], [9.0], [torch.nan], [0.2]]).double()})
+    present = torch.tensor([True, True, True, False])
+    released = mechanism.release(generator(), sent, present, adaptive.of_updates(rule, 1.0))
+    bits = adaptive.bits(released)
+    assert bits.update["bits"].tolist()[:3] == [0.5, -0.5, 0.0]
+    told = mechanism.release(generator(), bits, present, adaptive.of_bits(rule))
+    assert told.clean["bits"].item() == 0.0
+
+
+def test_the_norm_is_that_of_the_scaled_update():
+    rule = moving(noise_multiplier=0.0)
+    sent = Uploads({"w": torch.full((4, 1), 3.0)})
+    everybody, scale = torch.ones(4, dtype=torch.bool), {"w": torch.tensor([10.0])}
+    for given, below in ((scale, 0.5), ({}, -0.5)):
+        now = adaptive.of_updates(rule, 1.0)
+        released = mechanism.release(generator(), sent, everybody, now, given)
+        assert adaptive.bits(released).update["bits"].tolist() == [below] * 4
+
+
+# ---------------------------------------------------------------- in a run
+
+
+def test_methods_clips_and_noise_follow_the_bound_of_the_round():
+    base, told, given = world(rule=moving(rounds=4)), [], []
+    hooks = base.method
+
+    def local_update(params, server, state, batches, task):
+        told.append((task.clip_norm, task.plan.noise_multiplier))
+        return hooks.local_update(params, server, state, batches, task)
+
+    def release(generator, uploads, present, plan, scale, departures):
+        given.append((plan.clip_norm, plan.noise_multiplier))
+        return mechanism.release(generator, uploads, present, plan, scale, departures)
+
+    spying = dataclasses.replace(hooks, local_update=local_update)
+    base = dataclasses.replace(base, method=spying, release=release)
+    done = rounds.run(base, rounds.start(base))
+    z_delta = (0.3**-2 - 1.0) ** -0.5
+    expected = [(row["clip_norm"], pytest.approx(z_delta)) for row in done.rows]
+    assert given[::2] == expected
+    assert told[:: len(told) // 4] == expected
+    assert given[1::2] == [(0.5, 1.0)] * 4
+    assert len({bound for bound, _ in expected}) == 4
+    assert done.releases == 4, "both parts are one release"
+    assert done.uploaded_bits == 4 * 32 * (base.network.parameters + 1)
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_a_run_goes_on_with_the_same_bits(backend):
+    base, half = world(rule=moving(rounds=3), backend=backend), []
+    done = rounds.run(base, rounds.start(base), lambda at: half.append(snapshot(at)))
+    again = rounds.run(base, half[0])
+    assert (again.bound, again.bound_residuals) == (done.bound, done.bound_residuals)
+    assert_equal(again.params, done.params, 0)
+    held(base, done)
+
+
+def test_backends_agree_on_the_bound():
+    bounds = []
+    for backend in ("loop", "vmap"):
+        base = world("feddpa", backend=backend)
+        bounds.append(rounds.run(base, rounds.start(base)).bound)
+    assert bounds[0] == bounds[1] != 0.5
+
+
+def test_the_noise_of_updates_and_cohorts_are_those_of_the_fixed_bound():
+    """The bits have a stream of their own: the first round differs by the size of the noise
+    alone."""
+    firsts = []
+    for rule in (moving(rounds=1, sample_rate=0.5), plan(rounds=1, sample_rate=0.5)):
+        _, seen, _ = spied(world(rule=rule))
+        sent, _, released = seen[0]
+        unit = adaptive.of_updates(rule, None).noise_multiplier
+        firsts.append({n: (released.sum[n] - released.clean[n]) / unit for n in sent.update})
+    assert_equal(*firsts, 1e-9)
+
+
+def test_bounds_that_stay_draw_and_tell_nothing_of_it():
+    done, seen, _ = spied(world(rule=plan()))
+    assert done.bound is None
+    assert done.bound_residuals.coordinates == 0
+    assert len(seen) == 3
+    assert [row["clip_norm"] for row in done.rows] == [0.5] * 3
+
+
+# ---------------------------------------------------------------- planted faults
+
+
+def without_noise(generator, uploads, present, plan, scale, departures):
+    quiet = {"noise_multiplier": 0.0} if adaptive.BITS in uploads.update else {}
+    now = dataclasses.replace(plan, **quiet)
+    return mechanism.release(generator, uploads, present, now, scale, departures)
+
+
+def test_the_law_of_the_noise_catches_bits_without_any():
+    base = world(rule=moving(rounds=2))
+    held(base, rounds.run(base, rounds.start(base)))
+    quiet = dataclasses.replace(base, release=without_noise)
+    with pytest.raises(DataError, match=r"adaptive clip bound.*size of the noise"):
+        held(base, rounds.run(quiet, rounds.start(quiet)))
+
+
+def exact_quantile(norms):
+    """The step of a bound that goes straight to the quantile of the round's norms, which are the
+    last but one heard."""
+
+    def next_bound(plan, bound, told):
+        return torch.quantile(norms[-2], plan.adaptive.quantile)
+
+    return next_bound
+
+
+def listening(norms, release=mechanism.release):
+    def heard(*arguments):
+        released = release(*arguments)
+        norms.append(released.norms)
+        return released
+
+    return heard
+
+
+def test_the_law_of_the_noise_catches_a_bound_of_private_norms(monkeypatch):
+    norms = []
+    base = world(rule=moving(rounds=20), local_epochs=1, release=listening(norms))
+    held(base, rounds.run(base, rounds.start(base)))
+    monkeypatch.setattr(adaptive, "next_bound", exact_quantile(norms))
+    done = rounds.run(base, rounds.start(base))
+    with pytest.raises(DataError, match=r"adaptive clip bound.*size of the noise"):
+        held(base, done)
+
+
+def ends_of_other_data(norms):
+    """Bound and model of two runs whose clients hold other data, when no release has any of it, but
+    the diagnostics of the releases do."""
+
+    def blind(generator, uploads, present, plan, scale, departures):
+        zeros = {name: torch.zeros_like(value) for name, value in uploads.update.items()}
+        rest = (present, plan, scale, departures)
+        noise = mechanism.release(generator, Uploads(zeros), *rest)
+        return dataclasses.replace(
+            mechanism.release(np.random.default_rng(0), uploads, *rest), sum=noise.sum
+        )
+
+    base = world(release=listening(norms, blind))
+    others = Examples(torch.flip(base.train.x, [0]) + 1, torch.flip(base.train.y, [0]))
+    found = []
+    for one in (base, dataclasses.replace(base, train=others)):
+        done = rounds.run(one, rounds.start(one))
+        found.append((done.bound, done.params))
+    return found
+
+
+def test_the_bound_depends_on_data_through_what_is_released_alone(monkeypatch):
+    (bound, params), (other, others) = ends_of_other_data([])
+    assert bound == other
+    assert_equal(params, others, 0)
+    norms = []
+    monkeypatch.setattr(adaptive, "next_bound", exact_quantile(norms))
+    (bound, _), (other, _) = ends_of_other_data(norms)
+    assert bound != other, "the fault above is caught however many rounds there are"
+
+
+def test_a_run_whose_bound_did_not_move_in_every_round_is_refused():
+    base = world()
+    done = rounds.run(base, rounds.start(base))
+    fewer = dataclasses.replace(done.bound_residuals, coordinates=2)
+    moved = dataclasses.replace(done, bound_residuals=fewer)
+    with pytest.raises(DataError, match="rounds that moved the clip bound; got 2"):
+        held(base, moved)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["central", "local"])
+def test_the_audit_keeps_the_release_and_catches_bits_without_noise(name):
+    case = cases.find(f"gaussian-adaptive-{name}")
+    sound = case.mechanism_under_audit()
+    found = sensitivity(sound, "adaptive")
+    assert not found.flagged
+    assert found.length == pytest.approx(1, abs=0.04), "both parts are measured, to the full"
+    assert sensitivity(dataclasses.replace(sound, release=without_noise), "adaptive").flagged
+
+
+@pytest.mark.slow
+def test_the_audit_catches_updates_with_the_noise_of_a_fixed_bound(monkeypatch):
+    """z in place of z_Delta: what the bits cost is forgotten."""
+    case = cases.find("gaussian-adaptive-central")
+    monkeypatch.setattr(adaptive, "multiplier_of_updates", lambda plan: plan.noise_multiplier)
+    assert sensitivity(case.mechanism_under_audit(), "adaptive").flagged
+
+
+@pytest.mark.slow
+def test_whole_runs_keep_the_claim_while_the_bound_follows_what_was_released():
+    mechanism_ = cases.find("gaussian-adaptive-central").mechanism_under_audit()
+    found = distinguish(mechanism_, "dirac", 1000, "adaptive")
+    assert not found.flagged
+    assert found.mu_lower > 1.8, "an attacker who reads both parts comes near mu = 2.6"
+    quiet = dataclasses.replace(mechanism_, release=without_noise)
+    assert distinguish(quiet, "dirac", 1000, "adaptive").flagged
+
+
+# ---------------------------------------------------------------- where it cannot be
+
+
+CELL = cells.Cell(
+    "digits",
+    cells.Partition("iid", 20),
+    cells.Model("mlp", (8,)),
+    cells.Training(5, 1, 4, "sgd", 0.1),
+    ASKED,
+    "fedaddp",
+)
+
+
+def test_a_run_stands_on_the_audits_of_both_parts():
+    found = {case.id for case in cases.of_cell(CELL)}
+    assert {"gaussian-scaled_by_fedaddp-central", "gaussian-adaptive-central"} <= found
+    assert found <= cases.cases().keys()
+
+
+@pytest.mark.parametrize("name", attacks.NAMES)
+def test_attacks_that_read_updates_alone_are_not_about_it(name):
+    fixed = dataclasses.replace(CELL.privacy, clip_quantile=None, clip_bit_noise=None)
+    plain = dataclasses.replace(CELL, method="dp_fedavg", privacy=fixed)
+    assert not attacks.lacks(name, plain)
+    assert attacks.lacks(name, dataclasses.replace(plain, privacy=ASKED)) == "a fixed clip_norm"
+
+
+def test_the_method_as_published_has_a_fixed_bound():
+    found = as_published(dataclasses.replace(CELL, method="dp_fedsam"))
+    assert found.departures
+    assert found.privacy.clip_quantile is None
+
+
+def test_departures_without_one_sum_of_jointly_clipped_updates_are_refused():
+    for name in sorted(OF_MESSAGES | WITHOUT_JOINT_CLIP):
+        with pytest.raises(PrivacyError, match=rf"{name}: privacy\.clip_quantile"):
+            make_plan(ASKED, rounds=3, sample_rate=1.0, clients=100, departures=[name])
+    adaptive.check_fits(["public_sampling", "update_against_global"])
+
+
+STUDY = """
+title: t
+description: d
+dataset: digits
+partition: {kind: iid, clients: 20}
+model: {name: mlp, hidden: [8]}
+training: {rounds: 2, local_epochs: 1, batch_size: 4, optimizer: sgd, lr: 0.1}
+privacy: PRIVACY
+seeds: [0]
+methods:
+  - METHOD
+"""
+ALL = "{epsilon: 2, delta: 0.001, clip_norm: 1, clip_quantile: 0.5}"
+
+
+@pytest.mark.parametrize(
+    ("privacy", "method", "told"),
+    [
+        (ALL, "{name: fedaddp, profile: paper}", "departure.*clip_quantile"),
+        ("{epsilon: 2, delta: 0.1, clip_norm: 1, clip_lr: 0.1}", "{name: fedper}", "clip_lr.*add"),
+        (ALL.replace("{", "{mechanism: laplace, ", 1), "{name: appfl}", "clip_quantile.*gaussian"),
+        (ALL.replace("0.5", "1.5"), "{name: fedper}", "clip_quantile"),
+    ],
+)
+def test_a_study_that_asks_for_what_cannot_be_is_refused(privacy, method, told, tmp_path):
+    text = STUDY.replace("PRIVACY", privacy).replace("METHOD", method)
+    (tmp_path / "asked.yaml").write_text(text)
+    problems = Problems()
+    read("asked", tmp_path, problems)
+    with pytest.raises(PflpipeError, match=told):
+        problems.stop()
+
+
+def test_a_study_that_asks_for_what_can_be_has_cells_of_their_own(tmp_path):
+    (tmp_path / "asked.yaml").write_text(
+        STUDY.replace("PRIVACY", ALL).replace("METHOD", "{name: fedper}")
+    )
+    problems = Problems()
+    (line,) = read("asked", tmp_path, problems).lines
+    problems.stop()
+    cell = line.candidates[0].rows[0].cell
+    fixed = dataclasses.replace(cell.privacy, clip_quantile=None)
+    assert cell.privacy.clip_quantile == 0.5
+    other = dataclasses.replace(cell, privacy=fixed)
+    assert len({cell.plan_id, other.plan_id, cell.id, other.id}) == 4

@@ -1,0 +1,335 @@
+"""Server optimizers: golden steps, what stays as it is, and that a server knows releases alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from pflpipe import cells, options, trees
+from pflpipe.api import federation
+from pflpipe.cells import Server
+from pflpipe.data.datasets import Arrays
+from pflpipe.data.partition import Split
+from pflpipe.errors import PflpipeError, Problems
+from pflpipe.methods import registry
+from pflpipe.methods.base import Method
+from pflpipe.methods.registry import NAMES
+from pflpipe.privacy import mechanism
+from pflpipe.privacy.mechanism import Uploads
+from pflpipe.simulation import rounds, runs
+from pflpipe.simulation.clients import Examples
+from pflpipe.simulation.server import with_optimizer
+from pflpipe.study.load import read
+from pflpipe.trees import ServerState
+from simulations import assert_equal, plan, simulation, snapshot, spied
+
+torch.set_num_threads(1)
+SERVERS = {
+    "sgd": Server("sgd", lr=0.5),
+    "momentum": Server("momentum", lr=0.7, momentum=0.8),
+    "adam": Server("adam", lr=0.1, beta1=0.8, beta2=0.95, tau=0.01),
+    "yogi": Server("yogi", lr=0.1, beta1=0.8, beta2=0.95, tau=0.01),
+}
+SENDING = [name for name in NAMES if registry.info(name).about.sends]
+
+
+def served(world, server):
+    """The simulation with a server optimizer."""
+    return dataclasses.replace(world, method=with_optimizer(world.method, server))
+
+
+def by_hand(w, releases, server):
+    """Algorithm 2 of Reddi et al. and FedAvgM once more, coordinate by coordinate."""
+    w = np.array(w, dtype=np.float64)
+    for i in range(w.size):
+        m, v = 0.0, server.tau * server.tau
+        for release in releases:
+            d = float(release[i])
+            if server.optimizer == "sgd":
+                w[i] += server.lr * d
+                continue
+            if server.optimizer == "momentum":
+                m = server.momentum * m + d
+                w[i] += server.lr * m
+                continue
+            m = server.beta1 * m + (1 - server.beta1) * d
+            if server.optimizer == "adam":
+                v = server.beta2 * v + (1 - server.beta2) * d**2
+            else:
+                v = v - (1 - server.beta2) * d**2 * np.sign(v - d**2)
+            w[i] += server.lr * m / (np.sqrt(v) + server.tau)
+    return w
+
+
+def flat(tree):
+    return torch.cat([tree[name].reshape(-1) for name in sorted(tree)]).numpy()
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_steps_are_those_of_the_papers(name):
+    world = simulation("dp_fedavg", plan=plan(rounds=5))
+    done, seen, states = spied(served(world, SERVERS[name]))
+    releases = [flat(released.sum) for _, _, released in seen]
+    expected = by_hand(flat(states[0][0]), releases, SERVERS[name])
+    np.testing.assert_allclose(flat(done.params), expected, rtol=0, atol=1e-13)
+
+
+def replayed(releases, server):
+    """The parameters after these releases, and their starting point, of one tensor."""
+    start = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    method = with_optimizer(Method(lambda *_: None, sends=lambda task: ("w",)), server)
+    params, state = {"w": start}, method.init_server({"w": start}, None)
+    for release in releases:
+        params, state = method.aggregate(params, {"w": release}, state, None)
+    return start, params["w"]
+
+
+def test_momentum_is_that_of_torch():
+    releases = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    start, found = replayed(releases, SERVERS["momentum"])
+    w = torch.nn.Parameter(start.clone())
+    step = torch.optim.SGD([w], lr=0.7, momentum=0.8)
+    for release in releases:
+        w.grad = -release
+        step.step()
+    torch.testing.assert_close(found, w.detach(), rtol=1e-13, atol=1e-14)
+
+
+def test_adam_is_that_of_torch_without_its_corrections():
+    """Torch divides m by 1 - beta_1^t and v by 1 - beta_2^t, and begins at v = 0: its learning rate
+    and its epsilon undo the former, its state the latter."""
+    releases = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    server = SERVERS["adam"]
+    start, found = replayed(releases, server)
+    w = torch.nn.Parameter(start.clone())
+    step = torch.optim.Adam([w], betas=(server.beta1, server.beta2))
+    step.state[w] = {
+        "step": torch.tensor(0.0),
+        "exp_avg": torch.zeros_like(start),
+        "exp_avg_sq": torch.full_like(start, server.tau**2),
+    }
+    for t, release in enumerate(releases, 1):
+        root = (1 - server.beta2**t) ** 0.5
+        step.param_groups[0]["lr"] = server.lr * (1 - server.beta1**t) / root
+        step.param_groups[0]["eps"] = server.tau / root
+        w.grad = -release
+        step.step()
+    torch.testing.assert_close(found, w.detach(), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_the_default_is_the_method_itself(method):
+    own = registry.info(method).factory()
+    assert with_optimizer(own, Server()) is own
+
+
+def world_of(method, **changes):
+    """A small run of any method."""
+    if registry.info(method).about.needs == ("norm",):
+        changes |= {"model": cells.Model("resnet20"), "shape": (8, 8, 1), "sizes": (2, 1)}
+    return simulation(method, **changes)
+
+
+@pytest.mark.parametrize("method", ["fedper", "dp_fedsim", "fedglp_adp", "dp_pfeddsu", "fedavg"])
+def test_a_server_optimizer_changes_what_it_should_and_nothing_else(method):
+    """Own parts of the model stay where they were; what a method's server keeps is what it keeps
+    of releases."""
+    world = served(world_of(method), SERVERS["adam"])
+    begun = rounds.start(world)
+    _, seen, states = spied(world, begun)
+    sent = set(world.method.sends(world.task))
+    for (before, _), (after, _), (_, scale, released) in zip(
+        states, states[1:], seen, strict=False
+    ):
+        for name, value in after.items():
+            moved = value != before[name]
+            if name not in sent:
+                assert not moved.any()
+                continue
+            carried = released.sum[name] != 0
+            if name in scale:
+                assert not moved[(scale[name] == 0).expand(moved.shape)].any()
+            assert (moved | ~carried).all()
+
+
+def test_a_coordinate_that_is_not_sent_keeps_its_value_and_its_moments():
+    """Else it would go on by what was released of it before."""
+    scales = [torch.ones(2), torch.tensor([1.0, 0.0])]
+    turn = itertools.count()
+    method = Method(
+        lambda *_: None,
+        sends=lambda task: ("w",),
+        scale=lambda params, server, task: {"w": scales[next(turn)]},
+    )
+    method = with_optimizer(method, SERVERS["yogi"])
+    first = {"w": torch.zeros(2)}
+    params, state = method.aggregate(
+        first, {"w": torch.ones(2)}, method.init_server(first, None), None
+    )
+    after, kept = method.aggregate(params, {"w": torch.tensor([1.0, 0.0])}, state, None)
+    assert after["w"][1] == params["w"][1] > 0
+    for moment in ("first.w", "second.w"):
+        assert kept[moment][1] == state[moment][1]
+        assert kept[moment][0] != state[moment][0]
+
+
+@pytest.mark.parametrize("method", ["dp_fedsim", "fedglp_adp"])
+def test_what_a_server_keeps_of_releases_is_what_was_released(method):
+    values = {"dp_fedsim": {"similarity": "updates"}, "fedglp_adp": {}}[method]
+    world = simulation(method, values)
+    hooks, heard = world.method, []
+
+    def aggregate(params, released, server, task):
+        heard.append((released, server))
+        return hooks.aggregate(params, released, server, task)
+
+    listening = dataclasses.replace(world, method=dataclasses.replace(hooks, aggregate=aggregate))
+    _, seen, _ = spied(served(listening, SERVERS["momentum"]))
+    names = set(hooks.init_server(rounds.start(world).params, world.task))
+    assert names
+    for (released, server), (_, _, outcome) in zip(heard, seen, strict=True):
+        assert released is outcome.sum
+        assert set(server) == names
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_backends_agree_and_a_run_goes_on_with_the_same_bits(name):
+    ends = []
+    for backend in ("loop", "vmap"):
+        world = served(simulation("dp_fedsim", backend=backend), SERVERS[name])
+        half = []
+        done = rounds.run(
+            world, rounds.start(world), lambda at, half=half: half.append(snapshot(at))
+        )
+        again = rounds.run(world, half[0])
+        assert_equal(again.params, done.params, 0)
+        assert_equal(again.server, done.server, 0)
+        ends.append(done)
+    assert_equal(ends[0].params, ends[1].params)
+
+
+def ends_of_other_data(world):
+    """Model and server of two runs whose clients hold other data, when no release has any of it."""
+
+    def blind(generator, uploads, present, plan, scale, departures):
+        zeros = {name: torch.zeros_like(value) for name, value in uploads.update.items()}
+        return mechanism.release(
+            generator, Uploads(zeros, uploads.extras), present, plan, scale, departures
+        )
+
+    others = Examples(torch.flip(world.train.x, [0]) + 1, torch.flip(world.train.y, [0]))
+    found = []
+    for one in (world, dataclasses.replace(world, train=others)):
+        one = dataclasses.replace(one, release=blind)
+        done = rounds.run(one, rounds.start(one))
+        found.append((done.params, done.server))
+    return found
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_server_depends_on_data_through_releases_alone(name):
+    (params, server), (others, state) = ends_of_other_data(
+        served(simulation("fedaddp", local_epochs=1), SERVERS[name])
+    )
+    assert_equal(params, others, 0)
+    assert_equal(server, state, 0)
+
+
+def test_a_server_whose_moments_are_of_raw_updates_is_caught():
+    """Planted: the optimizer is fed by the clients' own mean, kept aside before noise is on it."""
+    world, raw = simulation("dp_fedavg"), []
+    hooks, fed = world.method, with_optimizer(world.method, SERVERS["momentum"])
+
+    def local_update(params, server, state, batches, task):
+        upload, new = hooks.local_update(params, state=state, batches=batches, task=task, server={})
+        raw.append(upload.update)
+        return upload, new
+
+    def aggregate(params, released, server, task):
+        mean = {name: sum(row[name] for row in raw) / len(raw) for name in released}
+        raw.clear()
+        _, state = fed.aggregate(params, mean, server, task)
+        return trees.add(params, released), ServerState(state)
+
+    leaky = dataclasses.replace(fed, local_update=local_update, aggregate=aggregate)
+    (params, server), (others, state) = ends_of_other_data(dataclasses.replace(world, method=leaky))
+    assert_equal(params, others, 0)
+    assert any(not torch.equal(server[name], state[name]) for name in server)
+
+
+def test_options_of_one_optimizer_are_refused_for_another():
+    for wrong in (Server(momentum=0.5), Server("momentum", beta1=0.5), Server("sgd", tau=0.1)):
+        with pytest.raises(PflpipeError, match="server"):
+            options.check(wrong, "server")
+    for right in SERVERS.values():
+        options.check(right, "server")
+
+
+STUDY = """
+title: t
+description: d
+dataset: digits
+partition: {kind: iid, clients: 20}
+model: {name: mlp, hidden: [8]}
+training: {rounds: 2, local_epochs: 1, batch_size: 0, optimizer: sgd, lr: 0.1}
+privacy: {epsilon: 2, delta: 0.001, clip_norm: 1}
+server: {optimizer: adam, lr: 0.1}
+seeds: [0]
+search: {seeds: [7], validation_fraction: 0.2, values: {server.lr: [0.01, 0.1]}}
+methods:
+  - name: dp_fedavg
+    search: {server.tau: [0.001, 0.1]}
+  - name: local_only
+"""
+
+
+def test_a_search_tries_server_options_and_a_method_that_sends_nothing_has_none(tmp_path):
+    (tmp_path / "served.yaml").write_text(STUDY)
+    problems = Problems()
+    outline = read("served", tmp_path, problems)
+    problems.stop()
+    tried = {line.entry["name"]: line.candidates for line in outline.lines}
+    found = [one.rows[0].cell.server for one in tried["dp_fedavg"]]
+    assert {(one.lr, one.tau) for one in found} == {
+        (lr, tau) for lr in (0.01, 0.1) for tau in (0.001, 0.1)
+    }
+    assert {one.optimizer for one in found} == {"adam"}
+    assert [one.rows[0].cell.server for one in tried["local_only"]] == [Server()]
+
+
+def test_only_what_is_sent_has_moments_and_a_federation_has_the_server_that_is_asked_for():
+    shards = [(np.ones((3, 5)), np.array([0, 1, 2])) for _ in range(3)]
+    world = federation(
+        "fedper",
+        shards,
+        model=cells.Model("mlp", (4,)),
+        training=cells.Training(2, 1, 0, "sgd", 0.1),
+        privacy=cells.Privacy(noise_multiplier=1.0, delta=1e-3, clip_norm=1.0),
+        server=SERVERS["adam"],
+        secret="told",
+    )
+    sent = {name for name in world.network.shapes if not name.startswith("head.")}
+    moments = {f"{kind}.{name}" for kind in ("first", "second") for name in sent}
+    assert set(rounds.start(world).server) == moments
+
+
+def test_the_server_of_a_cell_is_that_of_its_run():
+    """Built as the pipeline builds it, of arrays in memory."""
+    images, labels = np.zeros((6, 8, 8, 1), dtype=np.uint8), np.arange(6) % 3
+    split = Split([np.array([0, 1]), np.array([2, 3])], [[], []], [[], []], np.arange(2))
+    cell = cells.Cell(
+        "digits",
+        cells.Partition("iid", 2),
+        cells.Model("mlp", (4,)),
+        cells.Training(3, 1, 0, "sgd", 0.1),
+        cells.Privacy("gaussian", noise_multiplier=0.3, delta=1e-3, clip_norm=0.5),
+        "dp_fedavg",
+        server=SERVERS["yogi"],
+    )
+    arrays = Arrays(images, labels, images, labels, 3)
+    world = runs.build(cell, arrays, split, plan(2), device="cpu", backend="loop")
+    assert "second.fc1.weight" in rounds.start(world).server
