@@ -44,7 +44,9 @@ ACTIVITIES = ["Walking", "Jogging", "Upstairs", "Downstairs", "Sitting", "Standi
 def wisdm_file(unknown: str = "XPEAK") -> bytes:
     rows = []
     for number, (person, activity) in enumerate(zip(PEOPLE, ACTIVITIES, strict=True)):
-        values = dict.fromkeys(NAMES[:30], 0.25) | dict.fromkeys(NAMES[30:], 9.81 * (number % 3))
+        values = dict.fromkeys(NAMES[:30], 0.25 - 0.1 * (number > 0)) | dict.fromkeys(
+            NAMES[30:], 9.81 * (number % 3)
+        )
         values |= {"XAVG": 0, "XPEAK": 1500, "YPEAK": 250, "ZPEAK": 4925, "RESULTANT": -4.905}
         words = {name: f"{value:g}" for name, value in values.items()}
         if number == 4:
@@ -75,7 +77,7 @@ def test_wisdm_is_read_from_its_original_in_units_of_no_ones_data(form, tmp_path
     x = raw["train_images"]
     assert (x.dtype, x.shape) == (np.float32, (12, *datasets.DATASETS["wisdm"].image_shape))
     expected = np.zeros((12, 42))
-    expected[:, :30] = 1.5  # a share of 0.25, from 0.1 in steps of 0.1
+    expected[0, :30], expected[1:, :30] = 1.5, 0.5  # shares of 0.25 and 0.15
     expected[:, 30:] = (np.arange(12) % 3)[:, None]  # multiples of gravity
     expected[:, 32:35] = 1.5, 0.25, 4.925  # seconds
     expected[4, 32] = 0  # no peaks
@@ -272,7 +274,9 @@ def test_a_federation_learns_sequences(network, tmp_path):
 
 def test_a_network_from_outside_is_given_channels_first(tmp_path):
     (tmp_path / "small.py").write_text(SMALL)
-    network = networks.build(Model(f"{tmp_path}/small.py:Conv1"), (8, 3), 3)
+    model = Model(f"{tmp_path}/small.py:Conv1")
+    network = networks.build(model, (8, 3), 3)
+    assert networks.parameter_names(model) == tuple(network.shapes), "known without any data"
     params = network.init(torch.Generator().manual_seed(0))
     x = torch.from_numpy(sequences(4)[0])
     z = (
