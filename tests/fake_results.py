@@ -98,7 +98,7 @@ def write(study: Study, folder: Path, *, diverged: dict[str, int] | None = None)
     for method, lines in scores.items():
         header = (
             "cell,client,train_size,personal_own,personal_validation,personal_common,"
-            "global_own,global_validation,global_common"
+            "global_own,global_validation,global_common,personal_new,global_new"
         )
         write_csv(results / "scores" / study.name / f"{method}.csv", header, lines)
     write_tidy(tidy(study, results), results / "tables" / f"{study.name}.csv")
@@ -178,7 +178,7 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
     for client in range(cell.partition.clients):
         own = level + float(rng.normal())
         shared = ["", "", ""] if cell.method == "local_only" else [own - 1, own - 1, own - 2]
-        lines.append([cell.id, client, 14, own, own, own - 5, *shared])
+        lines.append([cell.id, client, 14, own, own, own - 5, *shared, "", ""])
     return lines
 
 

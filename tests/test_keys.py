@@ -39,6 +39,7 @@ OTHER = {
         "min_size": 2,
         "validation_fraction": 0.2,
         "test_fraction": 0.1,
+        "new_clients": 2,
     },
     "model": {
         "name": "cnn_femnist",

@@ -68,7 +68,7 @@ def test_the_csv_has_exactly_the_contracts_columns_and_one_row_per_cell(
         "paper_metric,cell,trust,sampling,releases_per_round,noise_multiplier_effective,noise_multiplier_message,"
         "noise_multiplier_weighted,noise_multiplier_group,epsilon_rdp_1e5,epsilon_local_1e5,epsilon_replace_one,"
         "epsilon_replace_one_1e5,epsilon_published,epsilon_with_search,search_runs,"
-        "clip_quantile,clip_bit_noise,noise_multiplier_update"
+        "clip_quantile,clip_bit_noise,noise_multiplier_update,new_clients,personal_new,global_new"
     )
     assert len(lines) == len(study.cells)
     assert list(pd.read_csv(tmp_path / "tiny.csv")["cell"]) == [cell.id for cell in study.cells]
@@ -84,6 +84,9 @@ def test_accuracies_are_unweighted_means_over_clients(
     assert row["global_common"] == pytest.approx(mine["global_common"].sum() / 12)
 
 
+NO_NEW = {"personal_new": None, "global_new": None}
+
+
 @pytest.mark.parametrize(("clients", "counted"), [(1, 1), (9, 1), (10, 1), (11, 2), (100, 10)])
 def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(
     clients: int, counted: int
@@ -91,7 +94,7 @@ def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(
     values = [float((7 * client) % clients) for client in range(clients)]
     found = accuracies(
         pd.DataFrame({"personal_own": values}).assign(
-            personal_common=1.0, global_own=None, global_common=None
+            personal_common=1.0, global_own=None, global_common=None, **NO_NEW
         )
     )
     assert found["personal_own_worst_decile"] == sum(sorted(values)[:counted]) / counted
@@ -104,6 +107,7 @@ def test_a_client_without_test_rows_is_left_out_of_the_mean() -> None:
             "personal_common": 1.0,
             "global_own": None,
             "global_common": None,
+            **NO_NEW,
         }
     )
     assert accuracies(frame)["personal_own"] == 60.0

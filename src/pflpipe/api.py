@@ -36,7 +36,7 @@ from pflpipe.privacy.ledger import Ledger, ledger
 from pflpipe.seeds import derived_key, numpy_rng
 from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
-from pflpipe.simulation.evaluation import accuracies
+from pflpipe.simulation.evaluation import accuracies, accuracies_of_new
 from pflpipe.simulation.rounds import CURVES, Progress
 from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Simulation
@@ -61,12 +61,15 @@ class Result:
         clients: one row per client: ``train_size`` and accuracies in percent (``personal_own``,
             ``personal_common``, ``global_own``, ``global_common``; NaN over no examples).
             Diagnostics: measured on the clients' own data, covered by no epsilon.
+        new_clients: one row per client who took no part in training (``partition.new_clients`` of
+            a cell): ``personal_new`` and ``global_new`` on its own test examples. Diagnostics too.
     """
 
     simulation: Simulation
     progress: Progress
     ledger: Ledger
     clients: list[dict[str, float]]
+    new_clients: list[dict[str, Any]]
 
     @property
     def params(self) -> Tree:
@@ -246,7 +249,13 @@ def _finish(
     on_round: Callable[[Progress], None],
 ) -> Result:
     done = rounds.run(simulation, rounds.start(simulation), on_round)
-    return Result(simulation, done, entry, accuracies(simulation, done, has_global_model))
+    return Result(
+        simulation,
+        done,
+        entry,
+        accuracies(simulation, done, has_global_model),
+        accuracies_of_new(simulation, done, has_global_model),
+    )
 
 
 def _asked(method: str | Method, privacy: Privacy | None) -> Privacy:

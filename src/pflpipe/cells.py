@@ -110,6 +110,17 @@ class Partition:
             heading="own test fraction",
         ),
     ] = None
+    new_clients: Annotated[
+        int,
+        Option(
+            "clients N besides, held out of training altogether: after the last round each of them "
+            "makes a personal model of the released one, which is tested; natural with clients "
+            "left out: N of all user ids",
+            least=0,
+            heading="new clients",
+            phrase="{} new clients",
+        ),
+    ] = 0
 
 
 @dataclass(frozen=True)

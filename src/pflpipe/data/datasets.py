@@ -4,9 +4,9 @@
 ``prepare`` makes ``data/<dataset>.npz``, the only file that later rules read, and beside it
 ``<dataset>.pin``, which keeps the name to these values:
 
-- ``train_images`` uint8 [N, H, W] or [N, H, W, C] (channels last), or float32 [N, D] features;
-  ``train_labels`` int64 [N] in 0..K-1; ``test_images``, ``test_labels`` likewise; ``classes`` int64
-  scalar K;
+- ``train_images`` uint8 [N, H, W] or [N, H, W, C] (channels last), or float32 [N, D] features or
+  [N, T, C] sequences (time, then channels); ``train_labels`` int64 [N] in 0..K-1; ``test_images``,
+  ``test_labels`` likewise; ``classes`` int64 scalar K;
 - ``train_users``, ``test_users`` int64 [N] in 0..U-1, numbered in the sorted order of the original
   ids, both or none. Every id of either is a user, those without training rows too.
 
@@ -47,7 +47,7 @@ class DatasetInfo:
     Attributes:
         classes: number of classes K.
         train_size: number of training examples.
-        image_shape: (H, W, C).
+        image_shape: (H, W, C), or (D,) of float features.
         mean, std: per-channel (or one for all) constants of ``normalise``, on the scale 0..1.
         needs_network: whether the files must be fetched, if nobody laid them out.
         users: number of user ids, or None.
@@ -55,7 +55,7 @@ class DatasetInfo:
 
     classes: int
     train_size: int
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     needs_network: bool = True
@@ -80,6 +80,8 @@ DATASETS: dict[str, DatasetInfo] = {
     "emnist_digits": DatasetInfo(10, 240_000, (28, 28, 1)),
     "emnist_mnist": DatasetInfo(10, 60_000, (28, 28, 1)),
     "femnist": DatasetInfo(62, 671_585, (28, 28, 1), mean=(0.1307,), std=(0.3081,), users=3_400),
+    "mnist_writers": DatasetInfo(10, 56_014, (28, 28, 1), users=836),
+    "wisdm": DatasetInfo(6, 4_332, (42,), users=36),
 }
 
 
@@ -108,7 +110,7 @@ class Header:
     """What a study must know of a data set before any job starts.
 
     Attributes:
-        image_shape: (H, W, C) of uint8 images or (D,) of float features.
+        image_shape: (H, W, C) of uint8 images, (D,) of float features, (T, C) of sequences.
         classes: number of classes K.
         train_size: training examples, after the test set has been set aside.
         users: number of user ids, with and without training rows, or None.
@@ -196,7 +198,7 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
     held_out = 0 if "test_labels" in small else _test_size(str(path), sizes)
     count = None if users is None else len(_user_ids(small))
     return Header(
-        _image_shape(shapes["train_images"][0]), classes, int(sizes.sum()) - held_out, count
+        _image_shape(*shapes["train_images"]), classes, int(sizes.sum()) - held_out, count
     )
 
 
@@ -328,18 +330,19 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
 
 
 def normalise(images: np.ndarray, dataset: str) -> np.ndarray:
-    """Return network inputs: float32 [N, H, W, C] (channels last), or features float32 [N, D] as
-    they are.
+    """Return network inputs: float32 [N, H, W, C] (channels last), or float32 features [N, D] and
+    sequences [N, T, C] as they are.
 
     Args:
-        images: uint8 [N, H, W] or [N, H, W, C], or float32 [N, D].
+        images: uint8 [N, H, W] or [N, H, W, C], or float32 [N, D] or [N, T, C].
         dataset: the constants are those of ``DATASETS``, and 0.5 and 0.5 for any other name.
     """
     if images.dtype != np.uint8:
         return images
     known = DATASETS.get(dataset)
     mean, std = (known.mean, known.std) if known else ((0.5,), (0.5,))
-    scaled = images.reshape(len(images), *_image_shape(images.shape)).astype(np.float32)
+    scaled = images.reshape(len(images), *_image_shape(images.shape, images.dtype))
+    scaled = scaled.astype(np.float32)
     scaled /= np.float32(255)
     scaled -= np.asarray(mean, dtype=np.float32)
     scaled /= np.asarray(std, dtype=np.float32)
@@ -392,9 +395,9 @@ def _split(arrays: dict[str, Any], location: str, name: str) -> dict[str, Any]:
     }
 
 
-def _image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """(H, W, C) or (D,) of an array of images or features."""
-    return (*shape[1:], 1) if len(shape) == 3 else shape[1:]
+def _image_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """(H, W, C), (D,) or (T, C) of an array of images, features or sequences."""
+    return (*shape[1:], 1) if len(shape) == 3 and dtype == np.uint8 else shape[1:]
 
 
 def _shapes(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -483,12 +486,12 @@ def _check_shapes(
                 )
         elif key in IMAGES:
             _check_image_shape(f"{location}: {key}", shape, dtype)
-            expected = known.image_shape if known else _image_shape(arrays["train_images"][0])
-            if _image_shape(shape) != expected:
+            expected = known.image_shape if known else _image_shape(*arrays["train_images"])
+            if _image_shape(shape, dtype) != expected:
                 reason = f"as {dataset} has" if known else "as train_images has"
                 raise DataError(
                     f"{location}: {key}",
-                    got=f"images {_image_shape(shape)}",
+                    got=f"images {_image_shape(shape, dtype)}",
                     expected=f"{expected}, {reason}",
                 )
         else:
@@ -506,18 +509,18 @@ def _check_shapes(
 
 
 def _check_image_shape(location: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Accept uint8 [N,H,W], uint8 [N,H,W,C] with C <= 4, and floats [N,D]."""
+    """Accept uint8 [N,H,W], uint8 [N,H,W,C] with C <= 4, and floats [N,D] or [N,T,C]."""
     images = dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] <= 4))
-    features = dtype.kind == "f" and len(shape) == 2
+    features = dtype.kind == "f" and len(shape) in (2, 3)
     if not (images or features):
         raise DataError(
             location,
             got=f"{dtype} {list(shape)}",
             expected=(
-                "uint8 [N, H, W], uint8 [N, H, W, C] with the channels last, or float [N, D] "
-                "features"
+                "uint8 [N, H, W], uint8 [N, H, W, C] with the channels last, float [N, D] features "
+                "or float [N, T, C] sequences"
             ),
-            do="bring images to 0..255 as uint8, and flatten floats to features",
+            do="bring images to 0..255 as uint8, and floats to features or sequences",
         )
     if 0 in shape:
         raise DataError(
@@ -571,12 +574,12 @@ def _check_users(location: str, train: np.ndarray, test: np.ndarray) -> None:
 
 
 def _checked_images(location: str, key: str, images: np.ndarray) -> np.ndarray:
-    """uint8 images as they are, features as float32 after a check for NaN and infinity."""
+    """uint8 images as they are, floats as float32 after a check for NaN and infinity."""
     if images.dtype == np.uint8:
         return images
     with np.errstate(over="ignore"):
         features = images.astype(np.float32)
-    finite = np.isfinite(features).all(axis=1)
+    finite = np.isfinite(features).reshape(len(features), -1).all(axis=1)
     if not finite.all():
         row = int(np.argmin(finite))
         got = (

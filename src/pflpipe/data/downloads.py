@@ -3,12 +3,14 @@
 A data set is read from files laid out as torchvision lays them out (MNIST/raw, cifar-10-batches-py,
 train_32x32.mat, ...) or from its original archives lying in the same places; what is missing is
 downloaded. Addresses and digests are torchvision's own; federated EMNIST has TensorFlow
-Federated's. An archive is fetched into a temporary folder, its digest compared, and only then
-renamed to its place. Archives are unpacked into a temporary folder that is removed after reading.
+Federated's, and WISDM, for which nobody publishes one, is not fetched. An archive is fetched into a
+temporary folder, its digest compared, and only then renamed to its place. Archives are unpacked
+into a temporary folder that is removed after reading.
 
 Every reader returns ``train_images, train_labels, test_images, test_labels`` (and ``train_users,
-test_users``) as numpy arrays with upright uint8 images, channels last, ink bright on dark, labels
-0..K-1. data.py checks them.
+test_users``; without a test set of its own, those of training alone) as numpy arrays with upright
+uint8 images, channels last, ink bright on dark, or float features, and labels 0..K-1. datasets.py
+checks them.
 """
 
 from __future__ import annotations
@@ -41,6 +43,11 @@ TIMEOUT = (
 FEMNIST_URL = "https://storage.googleapis.com/tff-datasets-public/fed_emnist.tar.bz2"
 FEMNIST_SHA256 = "fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0"
 FEMNIST_FILES = ("fed_emnist_train.h5", "fed_emnist_test.h5")
+
+WISDM_FILE = "WISDM_ar_v1.1/WISDM_ar_v1.1_transformed.arff"
+WISDM_ARCHIVES = ("WISDM_ar_v1.1.tar.gz", "WISDM_ar_latest.tar.gz")
+WISDM_CLASSES = ("Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking")
+GRAVITY = 9.81  # m/s^2
 
 Raw = dict[str, np.ndarray]
 
@@ -82,7 +89,8 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
     """Read a data set from its original files.
 
     Args:
-        dataset: one of ``mnist, fashion_mnist, cifar10, cifar100, svhn, emnist_<split>, femnist``.
+        dataset: one of ``mnist, fashion_mnist, cifar10, cifar100, svhn, emnist_<split>, femnist,
+            mnist_writers, wisdm``.
         root: the folder with the files, and where missing archives are put.
         scratch: a writable folder for temporary files; on the same file system as ``root`` when
             downloading.
@@ -92,6 +100,11 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
         DataError: files are missing and cannot be fetched, or are damaged.
     """
     original = _original(dataset)
+    if not original.archives and not original.unpacked(root):
+        raise DataError(
+            f"{dataset} is not downloaded, as nobody publishes a digest of it",
+            do=f"put {original.layout} into {root}",
+        )
     if not original.unpacked(root):
         try:
             scratch.mkdir(parents=True, exist_ok=True)
@@ -188,6 +201,9 @@ def _original(dataset: str) -> Original:
             "train and test folders,"
         )
         return Original((archive,), _femnist_is_unpacked, _unpack_femnist, _read_femnist, layout)
+    if dataset == "wisdm":
+        layout = " or ".join((WISDM_FILE, *WISDM_ARCHIVES))
+        return Original((), _wisdm_is_there, shutil.copy, _read_wisdm, layout)
 
     from torchvision import datasets as tv
 
@@ -195,6 +211,8 @@ def _original(dataset: str) -> Original:
         return _emnist(dataset.removeprefix("emnist_"), tv.EMNIST)
     if dataset in ("mnist", "fashion_mnist"):
         return _mnist_family({"mnist": tv.MNIST, "fashion_mnist": tv.FashionMNIST}[dataset])
+    if dataset == "mnist_writers":
+        return _mnist_writers(tv.MNIST, tv.QMNIST)
     if dataset in ("cifar10", "cifar100"):
         return _cifar({"cifar10": tv.CIFAR10, "cifar100": tv.CIFAR100}[dataset])
     return _svhn(tv.SVHN)
@@ -237,6 +255,44 @@ def _mnist_family(cls: Any) -> Original:
         _gunzip,
         read,
         f"{names} (packed or not)",
+    )
+
+
+def _mnist_writers(mnist: Any, qmnist: Any) -> Original:
+    """MNIST's examples with the writers that QMNIST's files of labels name (Yadav and Bottou,
+    "Cold Case: The Lost MNIST Digits", NeurIPS 2019): columns 0 and 2 of their rows are class and
+    writer. Training and test set share no writer and are put together, as users bring a test set
+    of their own; the first 10,000 of QMNIST's 60,000 test rows are MNIST's."""
+    pictures = _mnist_family(mnist)
+    found = [qmnist.resources[part][1] for part in ("train", "test")]
+    archives = tuple(
+        Archive((url,), f"QMNIST/raw/{url.rpartition('/')[2]}", md5) for url, md5 in found
+    )
+    files = tuple(archive.path.removesuffix(".gz") for archive in archives)
+
+    def read(root: Path) -> Raw:
+        from torchvision.datasets.mnist import read_sn3_pascalvincent_tensor
+
+        raw = pictures.read(root)
+        tables = [read_sn3_pascalvincent_tensor(str(root / file)).numpy() for file in files]
+        of_test = len(raw["test_labels"])
+        rows = np.concatenate([tables[0], tables[1][:of_test]])
+        labels = np.concatenate([raw["train_labels"], raw["test_labels"]])
+        if not np.array_equal(rows[:, 0], labels):
+            raise DataError(f"{root / files[0]}: classes", expected="those of MNIST, in its order")
+        return {
+            "train_images": np.concatenate([raw["train_images"], raw["test_images"]]),
+            "train_labels": labels,
+            "train_users": rows[:, 2].astype(np.int64),
+        }
+
+    names = ", ".join(archive.path for archive in archives)
+    return Original(
+        pictures.archives + archives,
+        lambda root: pictures.unpacked(root) and _have(files)(root),
+        _gunzip,
+        read,
+        f"{pictures.layout}, {names} (packed or not)",
     )
 
 
@@ -414,3 +470,57 @@ def _read_leaf(files: list[Path]) -> Raw:
         if files
         else {}
     )
+
+
+# WISDM v1.1, activity prediction (Kwapisz, Weiss, Moore, "Activity Recognition using Cell Phone
+# Accelerometers", SensorKDD 2010): 5,418 windows of 10 seconds of 36 people, six activities.
+
+
+def _wisdm_is_there(root: Path) -> bool:
+    return any((root / name).is_file() for name in (WISDM_FILE, *WISDM_ARCHIVES))
+
+
+def _read_wisdm(root: Path) -> Raw:
+    """Read the transformed examples: 42 features in units that no example has a part in.
+
+    A row is a number, the person, 43 features and the activity; ``scipy.io.arff`` refuses the
+    file's header.
+
+    A mean and a deviation over all rows, which is how features are usually standardised, is a
+    release that no noise covers: it moves with every person, and each of them would train on it.
+    The units here follow from the file's description alone. Shares of the ten bins of an axis are
+    counted from 1/10 in steps of 1/10, accelerations (means, deviations, resultant) in multiples of
+    gravity, times between peaks in seconds of the window's ten. A time is 0 where the file has
+    ``?``, because no peaks were found. XAVG, which is 0 in every row of the release, is left out.
+    """
+    rows = [line.split(",") for line in _wisdm_data(root)]
+    if any(len(row) != 46 for row in rows):
+        raise ValueError("rows of other than 46 values")
+    found = np.array([[np.nan if v == "?" else float(v) for v in row[2:-1]] for row in rows])
+    # X0 to Z9; XAVG; YAVG and ZAVG; XPEAK, YPEAK and ZPEAK; three deviations twice and RESULTANT
+    bins, _, means, peaks, others = np.split(found, [30, 31, 33, 36], axis=1)
+    shares = (bins - 0.1) / 0.1
+    seconds = np.nan_to_num(peaks) / 1000
+    features = np.hstack([shares, means / GRAVITY, seconds, others / GRAVITY])
+    return {
+        "train_images": features.astype(np.float32),
+        "train_labels": np.array([WISDM_CLASSES.index(row[-1].strip('"')) for row in rows]),
+        "train_users": np.array([int(row[1].strip('"')) for row in rows]),
+    }
+
+
+def _wisdm_data(root: Path) -> list[str]:
+    """Return the lines behind ``@data``."""
+    if (root / WISDM_FILE).is_file():
+        text = (root / WISDM_FILE).read_text(encoding="ascii")
+    else:
+        archive = next(root / name for name in WISDM_ARCHIVES if (root / name).is_file())
+        with tarfile.open(archive) as tar:
+            member = tar.extractfile(WISDM_FILE)
+            if member is None:
+                raise ValueError(f"{WISDM_FILE} is no file")
+            text = member.read().decode("ascii")
+    header, found, data = text.partition("@data")
+    if not found or "RESULTANT" not in header:
+        raise ValueError("no header of the transformed examples")
+    return [line.strip() for line in data.splitlines() if line.strip()]

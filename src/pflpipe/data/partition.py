@@ -20,13 +20,18 @@ not to have trained on. ``natural`` users bring their own test rows instead of a
 set's, or are split inside each user by ``test_fraction``. The common test set is all test rows
 (``natural``: those of the clients, with training examples or without). Every draw derives from the
 seed by name; clients keep the order in which they were drawn, rows within a client ascend.
+
+With ``new_clients`` N the examples are dealt to N clients more. A stream of its own says which of
+all of them are new, whatever they hold; these take no part in training, and a natural one's test
+rows are in no common test set.
 """
 
 from __future__ import annotations
 
 import os
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +58,7 @@ class Split:
         common: int64, ascending; the common test set.
         own_from_train: whether ``test`` indexes the training arrays (a part of the clients' own
             examples) or the test arrays.
+        new: the same of N clients that are held out of training altogether, if there are any.
     """
 
     train: list[np.ndarray]
@@ -60,18 +66,27 @@ class Split:
     test: list[np.ndarray]
     common: np.ndarray
     own_from_train: bool = False
+    new: Split | None = None
+
+    @property
+    def everything(self) -> tuple[np.ndarray, np.ndarray]:
+        """All rows of these clients in the training arrays, and in the test arrays; new clients'
+        are not among them."""
+        own = np.concatenate(self.test)
+        held = np.concatenate([*self.train, *self.validation])
+        return (np.append(held, own), own[:0]) if self.own_from_train else (held, own)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write ``<part>_index`` int64 [total], ``<part>_offsets`` int64 [M + 1], ``common_index``
-        and ``own_from_train``."""
+        and ``own_from_train``, and ``new_<part>_index``, ``new_<part>_offsets`` of new clients, if
+        there are any."""
         arrays: dict[str, Any] = {
             "common_index": self.common,
             "own_from_train": np.array(self.own_from_train),
         }
-        for part in PARTS:
-            rows: list[np.ndarray] = getattr(self, part)
-            arrays[f"{part}_index"] = np.concatenate(rows)
-            arrays[f"{part}_offsets"] = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        arrays |= _packed(self)
+        if self.new is not None:
+            arrays |= {f"new_{name}": values for name, values in _packed(self.new).items()}
         with atomic(path) as temporary:
             np.savez(temporary, **arrays)
 
@@ -80,21 +95,76 @@ class Split:
         """Read what ``save`` wrote; DataError when the file is missing or damaged."""
         try:
             with np.load(path, allow_pickle=False) as bundle:
-                parts = {
-                    part: np.split(bundle[f"{part}_index"], bundle[f"{part}_offsets"][1:-1])
-                    for part in PARTS
-                }
-                return cls(
-                    **parts,
-                    common=bundle["common_index"],
-                    own_from_train=bool(bundle["own_from_train"]),
-                )
+                split = _unpacked(bundle, "")
+                if "new_train_index" not in bundle:
+                    return split
+                return replace(split, new=_unpacked(bundle, "new_"))
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
             raise DataError(
                 f"{path} cannot be read",
                 got=str(error),
                 do="make it with workflow/scripts/partition.py",
             ) from error
+
+
+def _packed(split: Split) -> dict[str, np.ndarray]:
+    arrays = {}
+    for part in PARTS:
+        rows: list[np.ndarray] = getattr(split, part)
+        arrays[f"{part}_index"] = np.concatenate(rows)
+        arrays[f"{part}_offsets"] = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return arrays
+
+
+def _unpacked(bundle: Mapping[str, np.ndarray], prefix: str) -> Split:
+    train, validation, test = (
+        np.split(bundle[f"{prefix}{part}_index"], bundle[f"{prefix}{part}_offsets"][1:-1])
+        for part in PARTS
+    )
+    common, own_from_train = bundle["common_index"], bool(bundle["own_from_train"])
+    return Split(train, validation, test, common, own_from_train)
+
+
+def check_new(
+    split: Split, partition: cells.Partition, arrays: Arrays, location: str = "partition"
+) -> None:
+    """Refuse a split whose new clients are not those that were asked for, or hold what a training
+    client holds: an example that it trains, validates or is chosen on, or for ``natural`` an
+    example of the same user.
+
+    A test row of the data set may be shared where there are fewer than clients (``make``).
+
+    Args:
+        split: who holds what.
+        partition: the wish.
+        arrays: the data set.
+        location: names the split in messages.
+
+    Raises:
+        DataError: naming the first such row or user.
+    """
+    found = 0 if split.new is None else len(split.new.train)
+    if found != partition.new_clients:
+        raise DataError(f"{location}: new clients", got=found, expected=str(partition.new_clients))
+    if split.new is None:
+        return
+    old, new = split.everything, split.new.everything
+    what, shared = "training examples", np.intersect1d(old[0], new[0])
+    if partition.kind == "natural" and not len(shared):
+        assert arrays.train_users is not None  # for mypy: only such data have natural clients
+        assert arrays.test_users is not None
+        trained, held_out = (
+            np.append(arrays.train_users[rows], arrays.test_users[tests])
+            for rows, tests in (old, new)
+        )
+        what, shared = "users", np.intersect1d(trained, held_out)
+    if len(shared):
+        raise DataError(
+            f"{location}: {what} of new clients",
+            got=f"{len(shared)} of clients in training, the first {shared[0]}",
+            expected="none",
+            do="make the partition again with workflow/scripts/partition.py",
+        )
 
 
 def check(
@@ -125,6 +195,7 @@ def check(
             got=p.classes_per_client,
             expected=f"1 to {classes}, the data set's classes",
         )
+    everyone = p.clients + p.new_clients
     if p.kind == "natural":
         if users is None:
             raise DataError(
@@ -139,14 +210,20 @@ def check(
                 got=f"natural, with {users} user id",
                 expected="a data set with at least 2 user ids",
             )
-        if p.clients > users:
+        if not p.clients and p.new_clients > users - 2:
+            raise DataError(
+                f"{location}.new_clients",
+                got=p.new_clients,
+                expected=f"at most {users - 2}, so that 2 of {users} user ids are left to train",
+            )
+        if p.clients and everyone > users:
             raise DataError(
                 f"{location}.clients",
-                got=p.clients,
+                got=_count(p),
                 expected=f"at most {users}, the data set's user ids",
             )
-    elif train_size < p.clients * p.min_size:
-        got = f"{p.clients} clients with min_size {p.min_size}"
+    elif train_size < everyone * p.min_size:
+        got = f"{_count(p)} clients with min_size {p.min_size}"
         raise DataError(
             location,
             got=got,
@@ -155,11 +232,16 @@ def check(
         )
 
 
+def _count(partition: cells.Partition) -> int | str:
+    new = partition.new_clients
+    return f"{partition.clients} and {new} new" if new else partition.clients
+
+
 def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
     """Divide a data set over clients.
 
     Every training example belongs to exactly one client (``natural``: those of users beyond the
-    first M, or with fewer than ``min_size``, to nobody; ``pathological`` with s M < K: those of
+    first M + N, or with fewer than ``min_size``, to nobody; ``pathological`` with s M < K: those of
     classes that nobody drew). A ``natural`` user's own test is the user's own test rows, or with
     ``test_fraction`` a part of the user's training rows.
 
@@ -181,17 +263,21 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
         assert users is not None  # for mypy: check() refused
         assert arrays.train_users is not None
         assert arrays.test_users is not None
-        chosen = users[: partition.clients or None]
-        shares = _of_min_size(_rows_of(arrays.train_users, chosen), partition.min_size)
+        chosen = users[: partition.clients + partition.new_clients if partition.clients else None]
+        new = _draw_new(len(chosen), partition.new_clients, seed)
+        shares = _rows_of(arrays.train_users, chosen)
+        shares = _of_min_size(shares, partition.min_size, new)
         test = _rows_of(arrays.test_users, chosen)
-        common = np.flatnonzero(np.isin(arrays.test_users, chosen))
+        common = np.flatnonzero(np.isin(arrays.test_users, chosen[~new]))
     else:
+        everyone = replace(partition, clients=partition.clients + partition.new_clients)
+        new = _draw_new(everyone.clients, partition.new_clients, seed)
         if partition.kind == "iid":
-            shares = np.array_split(rng.permutation(len(labels)), partition.clients)
+            shares = np.array_split(rng.permutation(len(labels)), everyone.clients)
         elif partition.kind == "dirichlet":
-            shares = _dirichlet(labels, classes, partition, rng)
+            shares = _dirichlet(labels, classes, everyone, rng)
         else:
-            shares = _pathological(labels, classes, partition, rng)
+            shares = _pathological(labels, classes, everyone, rng)
         if partition.test_fraction is None:
             held = np.stack([np.bincount(labels[rows], minlength=classes) for rows in shares])
             test = _own_tests(arrays.test_labels, held, numpy_rng(seed, "partition", "test"))
@@ -200,13 +286,25 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
         test, shares = _set_aside(shares, sizes, seed, "test")
     sizes = [held_out_size(len(rows), partition.validation_fraction) for rows in shares]
     validation, train = _set_aside(shares, sizes, seed, "validation")
-    return Split(
-        train,
-        validation,
-        [np.sort(rows) for rows in test],
-        common,
-        partition.test_fraction is not None,
+    own_from_train = partition.test_fraction is not None
+    everybody = Split(train, validation, [np.sort(rows) for rows in test], common, own_from_train)
+    return replace(_only(everybody, ~new), new=_only(everybody, new)) if new.any() else everybody
+
+
+def _only(split: Split, chosen: np.ndarray) -> Split:
+    """Return the split of the clients ``chosen``, bool [clients]."""
+    train, validation, test = (
+        [rows for rows, kept in zip(getattr(split, part), chosen, strict=True) if kept]
+        for part in PARTS
     )
+    return replace(split, train=train, validation=validation, test=test)
+
+
+def _draw_new(clients: int, count: int, seed: int) -> np.ndarray:
+    """Return which clients are new, bool [clients]; nothing that anybody holds decides it."""
+    new = np.zeros(clients, dtype=bool)
+    new[numpy_rng(seed, "partition", "new").choice(clients, count, replace=False)] = True
+    return new
 
 
 def _set_aside(
@@ -229,16 +327,18 @@ def _set_aside(
     return parts, rests
 
 
-def _of_min_size(shares: list[np.ndarray], min_size: int) -> list[np.ndarray]:
+def _of_min_size(shares: list[np.ndarray], min_size: int, new: np.ndarray) -> list[np.ndarray]:
     """Leave out the rows of users who hold fewer than ``min_size``: a public rule that each device
     applies to itself."""
     kept = [rows if len(rows) >= min_size else rows[:0] for rows in shares]
-    if not any(map(len, kept)):
+    if not any(len(rows) for rows, is_new in zip(kept, new, strict=True) if not is_new):
+        besides = f", {new.sum()} new ones aside" if new.any() else ""
         raise DataError(
             "partition.min_size",
             got=min_size,
             expected=(
                 f"so many training examples of at least one of the first {len(shares)} user ids"
+                f"{besides}"
             ),
             do="take a lower min_size or more clients",
         )

@@ -2,8 +2,8 @@
 
 The module is called through ``torch.func.functional_call``, so one object serves every client, in
 a loop and under vmap. Its last linear layer is the head; the module with an identity in that place
-is the feature extractor. It gets images channels first and contiguous, ``[B, C, H, W]``, as every
-module expects them (``view`` needs it).
+is the feature extractor. It gets images and sequences channels first and contiguous,
+``[B, C, H, W]`` and ``[B, C, T]``, as every module expects them (``view`` needs it).
 
 What would make a claim of privacy or a comparison false is refused when the network is built: rows
 of a batch that influence each other, state that data leave behind (BatchNorm has both), randomness
@@ -38,7 +38,7 @@ from pflpipe.trees import Tree
 HEAD = ("head.weight", "head.bias")
 # Shapes to ask for the names of parameters, which must not depend on them: the module is made, and
 # called with no image.
-_USUAL_SHAPES = ((32, 32, 3), (28, 28, 1), (64,))
+_USUAL_SHAPES = ((32, 32, 3), (28, 28, 1), (64,), (64, 3))
 _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
 # What a row of features may differ by for rounding, relative to the largest.
 _ROUNDING = 1e-4
@@ -51,7 +51,7 @@ class Adapted:
 
     Attributes:
         shapes: name -> shape of each parameter, in the module's order.
-        body: ``(params, x [B, H, W, C] or [B, D], key) -> z [B, F]``.
+        body: ``(params, x [B, H, W, C], [B, T, C] or [B, D], key) -> z [B, F]``.
         start: seed -> parameters as the module initialises itself, float32.
     """
 
@@ -67,10 +67,10 @@ def adapt(
 
     Args:
         reference: the file, relative to the working directory, and the name in it: a class, or a
-            function that returns a module. It is called as ``Net(image_shape=(C, H, W) or (D,),
-            classes=K, **options)``.
+            function that returns a module. It is called as ``Net(image_shape=(C, H, W), (C, T) or
+            (D,), classes=K, **options)``.
         options: further arguments.
-        image_shape: ``(H, W, C)`` or ``(D,)``.
+        image_shape: ``(H, W, C)``, ``(T, C)`` or ``(D,)``.
         classes: number of classes K.
 
     Raises:
@@ -147,7 +147,7 @@ def _made(
 ) -> nn.Module:
     """Make the module with its own initialisation, drawn from ``seed``; the global generator stays
     as it is."""
-    shape = (image_shape[-1], *image_shape[:-1])  # (C, H, W), and (D,) as it is
+    shape = (image_shape[-1], *image_shape[:-1])  # (C, H, W), (C, T), and (D,) as it is
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:
@@ -300,7 +300,7 @@ class _Body:
 
 
 def _channels_first(x: Tensor) -> Tensor:
-    return x.permute(0, 3, 1, 2).contiguous() if x.dim() == 4 else x
+    return x.movedim(-1, 1).contiguous() if x.dim() > 2 else x
 
 
 def _check_calls(

@@ -96,7 +96,7 @@ def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Net
 
     Args:
         model: name and options.
-        image_shape: shape of one example: ``(H, W, C)`` or ``(D,)``.
+        image_shape: shape of one example: ``(H, W, C)``, ``(T, C)`` or ``(D,)``.
         classes: number of classes K.
 
     Raises:

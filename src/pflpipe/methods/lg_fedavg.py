@@ -8,6 +8,8 @@ what one more local pass gives.
 
 Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights; there is no
 auxiliary loss on the local representations, and the paper's initial rounds of FedAvg are left out.
+A new client trains an extractor of its own under the released head; the paper's average over all
+clients' models, for devices that it does not know, would need what stays with its client here.
 """
 
 from __future__ import annotations

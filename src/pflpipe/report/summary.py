@@ -33,6 +33,8 @@ METRIC_WORDS = {
     "personal_common": "personal common",
     "global_own": "global own",
     "global_common": "global common",
+    "personal_new": "personal new",
+    "global_new": "global new",
 }
 METRICS = tuple(METRIC_WORDS)
 NOMINAL_WORDS = (

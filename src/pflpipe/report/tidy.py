@@ -40,7 +40,8 @@ COLUMNS = (
     "sampling", "releases_per_round", "noise_multiplier_effective", "noise_multiplier_message",
     "noise_multiplier_weighted", "noise_multiplier_group", "epsilon_rdp_1e5", "epsilon_local_1e5",
     "epsilon_replace_one", "epsilon_replace_one_1e5", "epsilon_published", "epsilon_with_search",
-    "search_runs", "clip_quantile", "clip_bit_noise", "noise_multiplier_update",
+    "search_runs", "clip_quantile", "clip_bit_noise", "noise_multiplier_update", "new_clients",
+    "personal_new", "global_new",
 )
 # fmt: on
 _WORDS = frozenset(
@@ -143,6 +144,7 @@ def _record(study: str, row: Row, clients: pd.DataFrame, results: Path) -> dict[
         "paper_value": row.paper_value,
         "paper_metric": row.paper_metric,
         "cell": cell.id,
+        "new_clients": partition.new_clients,
     }
 
 
@@ -175,9 +177,11 @@ def _planned(results: Path, name: str) -> Planned:
 
 
 def accuracies(clients: pd.DataFrame) -> dict[str, float | None]:
-    """Return the metrics of one cell from its score rows (one per client), in percent.
+    """Return the metrics of one cell from its score rows (one per client, new ones
+    among them), in percent.
 
-    Every mean is unweighted over the clients that have a value. The worst decile is the mean of the
+    Every mean is unweighted over the clients that have a value; those of training and new ones
+    have theirs in different columns. The worst decile is the mean of the
     ceil(M / 10) clients with the lowest ``personal_own``. A metric that no client has (no global
     model, no test rows) is ``None``.
     """

@@ -1,18 +1,29 @@
-"""Accuracies of a federation's personal models and of its global model, after any round."""
+"""Accuracies of a federation's personal models and of its global model, after any round, and of
+the models of clients who come when it is over.
+
+A new client was never drawn, so its state is one that it makes itself of what was released. It does
+alone what a client in training has done besides sending: the local work of as many rounds as a
+client is expected to be drawn in, on the last released model, of which it keeps its state. A head
+or a local model that had only begun would otherwise be compared with trained ones; where a method
+keeps no state there is nothing to catch up with. Then it personalizes as all others do.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches
 from pflpipe.means import over_clients
+from pflpipe.seeds import seed_for
 from pflpipe.simulation.clients import Rows
 from pflpipe.simulation.rounds import CURVES, Progress
-from pflpipe.simulation.simulation import Simulation
+from pflpipe.simulation.simulation import SEEN_BY_METHODS, Simulation, batches
 from pflpipe.trees import ClientState
 
 # Examples classified at once: measured best for the papers' networks on a CPU.
@@ -75,6 +86,58 @@ def accuracies(
                 if total and (model == "personal" or has_global_model)
                 else math.nan
             )
+        rows.append(row)
+    return rows
+
+
+def accuracies_of_new(
+    simulation: Simulation, progress: Progress, has_global_model: bool
+) -> list[dict[str, Any]]:
+    """Return the accuracies (percent) of every new client's personal model and of the global model
+    on its own test split, ``personal_new`` and ``global_new``, one row per new client; no rows
+    where there are none.
+
+    They are called ``new0``, ``new1`` ..., and what they draw (the order of their batches) shares
+    nothing with the streams of the clients in training. Their validation examples are not used.
+    """
+    if simulation.split.new is None:
+        return []
+    simulation = dataclasses.replace(
+        simulation, split=simulation.split.new, seed=seed_for(simulation.seed, "new clients")
+    )
+    task, method, split = simulation.task_in(progress.round), simulation.method, simulation.split
+    begun = method.init_client(progress.params, task)
+    expected = max(1, round(simulation.plan.sample_rate * simulation.plan.rounds))
+    turns = range(expected if begun else 0)
+    work = [
+        simulation.work(client, progress.round)
+        | {"own": Rows.epochs(own, 1, EXAMPLES_AT_ONCE)}
+        | {
+            f"{name} {turn}": rows
+            for turn in turns
+            for name, rows in simulation.work(client, turn).items()
+        }
+        for client, own in enumerate(split.test)
+    ]
+
+    def hook(_: ClientState, last: Batches, others: Mapping[str, Schedule]) -> dict[str, Tensor]:
+        state = begun
+        for turn in turns:
+            seen = {name: others[f"{name} {turn}"] for name in SEEN_BY_METHODS}
+            state = method.local_update(
+                progress.params, progress.server, state, batches(last.n, seen), task
+            )[1]
+        personal = method.personalize(progress.params, progress.server, state, last, task)
+        models = {"personal_new": personal, "global_new": progress.params}
+        return {name: task.correct(model, others["own"]) for name, model in models.items()}
+
+    correct = simulation.run_clients(hook, None, range(len(work)), work)
+    rows = []
+    for client, own in enumerate(split.test):
+        row: dict[str, Any] = {"client": f"new{client}", "train_size": len(split.train[client])}
+        for name, counts in correct.items():
+            defined = len(own) and (name == "personal_new" or has_global_model)
+            row[name] = 100 * counts[client].item() / len(own) if defined else math.nan
         rows.append(row)
     return rows
 

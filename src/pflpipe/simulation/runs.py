@@ -24,7 +24,7 @@ from pflpipe._version import __version__
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
 from pflpipe.data.datasets import Arrays
-from pflpipe.data.partition import Split
+from pflpipe.data.partition import Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.files import atomic, canonical_json, write_json
 from pflpipe.learning import networks
@@ -86,6 +86,7 @@ def simulate(
             got=len(split.train),
             expected=str(cell.partition.clients),
         )
+    check_new(split, cell.partition, arrays, str(inputs.partition))
     plan = read_plan(inputs.plan)
     found, wanted = (
         (plan.clients, plan.rounds, plan.sample_rate),

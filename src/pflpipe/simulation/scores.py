@@ -3,6 +3,7 @@ by client."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.methods import registry
 from pflpipe.simulation import runs
-from pflpipe.simulation.evaluation import accuracies
+from pflpipe.simulation.evaluation import accuracies, accuracies_of_new
 from pflpipe.simulation.processes import ALONE, Processes
 
 COLUMNS = (
@@ -23,7 +24,11 @@ COLUMNS = (
     "global_own",
     "global_validation",
     "global_common",
+    "personal_new",
+    "global_new",
 )
+"""``client`` counts from 0; rows of clients who took no part in training are called ``new0``,
+``new1`` ... and have nothing in the columns that are averaged over those who did."""
 
 
 def places_of(
@@ -69,8 +74,8 @@ def evaluate_cells(
     backend: str,
     processes: Processes = ALONE,
 ) -> None:
-    """Write the scores file of several cells: one row per cell and client, accuracies in percent,
-    empty where undefined.
+    """Write the scores file of several cells: one row per cell and client, new clients last,
+    accuracies in percent, empty where undefined.
 
     Args:
         places: for each cell its input files and the folder of its run.
@@ -86,8 +91,10 @@ def evaluate_cells(
         )
         progress = runs.load_final(run, simulation)
         has_global_model = registry.of(cell).about.has_global_model
-        rows += [
-            {"cell": cell.id, **row} for row in accuracies(simulation, progress, has_global_model)
+        found = [
+            *accuracies(simulation, progress, has_global_model),
+            *accuracies_of_new(simulation, progress, has_global_model),
         ]
+        rows += [dict.fromkeys(COLUMNS, math.nan) | {"cell": cell.id} | row for row in found]
     if processes.is_first:
         runs.write_rows(out, COLUMNS, rows)

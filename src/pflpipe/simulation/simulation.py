@@ -36,6 +36,14 @@ EXAMPLES_OF_FULL_PASS = 32
 SEEN_BY_METHODS = ("train", "head", "all")
 
 
+def batches(n: Tensor, schedules: Mapping[str, Schedule]) -> Batches:
+    """Return what a method sees of a client with n training examples; its schedules are those of
+    ``Simulation.work``."""
+    train, head, all = (schedules[name] for name in SEEN_BY_METHODS)
+    # The head phase's rows count features that do not exist yet, so it is given no data at all.
+    return Batches(n, train, replace(head, x=head.x[:0], y=head.y[:0]), all)
+
+
 @dataclass(frozen=True)
 class Simulation:
     """One cell, made concrete: the method, the network, the plan and the clients' data on a device.
@@ -150,7 +158,6 @@ class Simulation:
         each an empty state. ``others`` holds the schedules that a method must not see (a client's
         own test and validation).
         """
-        # The head phase's rows count features that do not exist yet, so it is given no data at all.
         sources = {
             name: self.test if name == "own" and not self.split.own_from_train else self.train
             for name in work[0]
@@ -158,14 +165,12 @@ class Simulation:
         sizes = [len(self.split.train[client]) for client in clients]
 
         def one(state: ClientState, schedules: dict[str, Schedule], n: Tensor) -> Any:
-            head = schedules["head"]
-            schedules |= {"head": replace(head, x=head.x[:0], y=head.y[:0])}
             others = {
                 name: schedule
                 for name, schedule in schedules.items()
                 if name not in SEEN_BY_METHODS
             }
-            return hook(state, Batches(n, *[schedules[name] for name in SEEN_BY_METHODS]), others)
+            return hook(state, batches(n, schedules), others)
 
         def states_of(indices: Sequence[int]) -> ClientState:
             if states is None:

@@ -1,0 +1,288 @@
+"""Data that are no pictures, and data of people: WISDM, MNIST by writer, and sequences, from their
+files to accuracies."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pflpipe
+from pflpipe.cells import Model, Partition, Training
+from pflpipe.data import datasets, downloads, partition
+from pflpipe.data.datasets import load_arrays, prepare
+from pflpipe.errors import ConfigError, DataError
+from pflpipe.learning import augment, networks
+
+torch.set_num_threads(1)
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+# ---------------------------------------------------------------- WISDM
+
+NAMES = [f"{axis}{number}" for axis in "XYZ" for number in range(10)]
+NAMES += [f"{axis}{word}" for word in ("AVG", "PEAK", "ABSOLDEV", "STANDDEV") for axis in "XYZ"]
+HEADER = "@relation activity_recognition_labeled\r\n\r\n" + "".join(
+    f"@attribute {name}\r\n"
+    for name in (
+        '"UNIQUE_ID" numeric',
+        '"user" {"33" , "7", "19"} ',
+        *(f'"{name}" numeric' for name in [*NAMES, "RESULTANT"]),
+        'class{ "Walking" , "Jogging" , "Upstairs" , "Downstairs" , "Sitting" , "Standing" }',
+    )
+)
+"""As the file has it: quoted names, a space too many, and none before the brace of the classes."""
+PEOPLE = [33] * 6 + [7] * 5 + [19]
+ACTIVITIES = ["Walking", "Jogging", "Upstairs", "Downstairs", "Sitting", "Standing"] * 2
+
+
+def wisdm_file(unknown: str = "XPEAK") -> bytes:
+    rows = []
+    for number, (person, activity) in enumerate(zip(PEOPLE, ACTIVITIES, strict=True)):
+        values = dict.fromkeys(NAMES[:30], 0.25 - 0.1 * (number > 0)) | dict.fromkeys(
+            NAMES[30:], 9.81 * (number % 3)
+        )
+        values |= {"XAVG": 0, "XPEAK": 1500, "YPEAK": 250, "ZPEAK": 4925, "RESULTANT": -4.905}
+        words = {name: f"{value:g}" for name, value in values.items()}
+        if number == 4:
+            words[unknown] = "?"
+        rows.append(f"{number},{person},{','.join(words.values())},{activity}")
+    return (HEADER + "\r\n@data\r\n" + "\r\n".join(rows) + "\r\n").encode()
+
+
+def wisdm_folder(root: Path, form: str, content: bytes) -> Path:
+    root.mkdir()
+    if form == "unpacked":
+        (root / downloads.WISDM_FILE).parent.mkdir()
+        (root / downloads.WISDM_FILE).write_bytes(content)
+    else:
+        with tarfile.open(root / form, "w:gz") as tar:
+            member = tarfile.TarInfo(downloads.WISDM_FILE)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return root
+
+
+@pytest.mark.parametrize("form", ["unpacked", *downloads.WISDM_ARCHIVES])
+def test_wisdm_is_read_from_its_original_in_units_of_no_ones_data(form, tmp_path):
+    root = wisdm_folder(tmp_path / "wisdm", form, wisdm_file())
+    before = sorted(root.rglob("*"))
+    raw = downloads.read_original("wisdm", root, tmp_path, may_download=False)
+    assert sorted(root.rglob("*")) == before
+    x = raw["train_images"]
+    assert (x.dtype, x.shape) == (np.float32, (12, *datasets.DATASETS["wisdm"].image_shape))
+    expected = np.zeros((12, 42))
+    expected[0, :30], expected[1:, :30] = 1.5, 0.5  # shares of 0.25 and 0.15
+    expected[:, 30:] = (np.arange(12) % 3)[:, None]  # multiples of gravity
+    expected[:, 32:35] = 1.5, 0.25, 4.925  # seconds
+    expected[4, 32] = 0  # no peaks
+    expected[:, 41] = -0.5
+    np.testing.assert_allclose(x, expected, rtol=1e-6, atol=1e-6)
+    assert raw["train_users"].tolist() == PEOPLE
+    assert raw["train_labels"].tolist() == [5, 1, 4, 0, 2, 3] * 2
+
+
+def test_one_persons_rows_move_no_feature_of_another_one(tmp_path):
+    lines = wisdm_file().splitlines(keepends=True)
+    fewer = b"".join(line for line in lines if b",33," not in line)
+    one, other = (
+        downloads.read_original(
+            "wisdm", wisdm_folder(tmp_path / name, "unpacked", text), tmp_path, may_download=False
+        )
+        for name, text in (("all", wisdm_file()), ("fewer", fewer))
+    )
+    kept = one["train_users"] != 33
+    assert np.array_equal(one["train_images"][kept], other["train_images"])
+
+
+def test_wisdm_becomes_users_with_a_test_set_of_their_own(tmp_path):
+    root = wisdm_folder(tmp_path / "wisdm", "unpacked", wisdm_file())
+    prepare("wisdm", root, tmp_path, tmp_path / "out.npz")
+    arrays = load_arrays(tmp_path / "out.npz")
+    assert arrays.users.tolist() == [0, 1, 2]
+    assert np.bincount(arrays.test_users).tolist() == [1, 0, 1]  # a fifth of 5, of 1 and of 6
+    assert arrays.classes == 6
+
+
+DAMAGED = {
+    "missing value": (wisdm_file("YAVG"), r"train_images; got 'NaN.* in 1 rows, the first 4'"),
+    "cut off": (wisdm_file()[:-60], "rows of other than 46 values"),
+    "another file": (b"33,Jogging,491059,-0.69,12.68,0.50;\n", "no header"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_another_file_in_its_place_is_refused(case, tmp_path):
+    content, words = DAMAGED[case]
+    root = wisdm_folder(tmp_path / "wisdm", "unpacked", content)
+    with pytest.raises(DataError, match=words) as caught:
+        prepare("wisdm", root, tmp_path, tmp_path / "out.npz")
+    assert "\n" not in str(caught.value)
+
+
+def test_without_its_file_wisdm_says_what_to_put_where(tmp_path):
+    with pytest.raises(DataError, match=r"not downloaded.*put WISDM_ar_v1\.1/.*into") as caught:
+        prepare("wisdm", None, tmp_path / "down", tmp_path / "out.npz")
+    assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------- MNIST by writer
+
+
+def idx(values: np.ndarray, kind: int) -> bytes:
+    """MNIST's format: type (8 = uint8, 12 = int32), number of dimensions, sizes, big endian."""
+    sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
+    plain = values.astype({8: ">u1", 12: ">i4"}[kind]).tobytes()
+    return bytes([0, 0, kind, values.ndim]) + sizes + plain
+
+
+def writers_files(monkeypatch: pytest.MonkeyPatch, classes: np.ndarray) -> dict[str, bytes]:
+    """MNIST with 8 training and 4 test examples, and QMNIST's labels, 8 and 9 rows; torchvision's
+    digests are set to theirs."""
+    from torchvision.datasets import MNIST, QMNIST
+
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 28, 28))
+    files = {}
+    for prefix, part in (("train", slice(0, 8)), ("t10k", slice(8, 12))):
+        files[f"MNIST/raw/{prefix}-images-idx3-ubyte.gz"] = idx(pixels[part], 8)
+        files[f"MNIST/raw/{prefix}-labels-idx1-ubyte.gz"] = idx(np.arange(12)[part] % 10, 8)
+    rows = np.zeros((17, 8))
+    rows[:, 0], rows[:, 1], rows[:, 2] = classes, 4, 2100 + np.arange(17) // 2
+    files["QMNIST/raw/qmnist-train-labels-idx2-int.gz"] = idx(rows[:8], 12)
+    files["QMNIST/raw/qmnist-test-labels-idx2-int.gz"] = idx(rows[8:], 12)
+    packed = {name: gzip.compress(content) for name, content in files.items()}
+    digests = {
+        Path(name).name: hashlib.md5(content, usedforsecurity=False).hexdigest()
+        for name, content in packed.items()
+    }
+    monkeypatch.setattr(
+        MNIST, "resources", [(Path(n).name, digests[Path(n).name]) for n in list(packed)[:4]]
+    )
+    table = {
+        part: [("", ""), (f"http://nowhere.invalid/{name}", digests[name])]
+        for part in ("train", "test")
+        for name in [f"qmnist-{part}-labels-idx2-int.gz"]
+    }
+    monkeypatch.setattr(QMNIST, "resources", table)
+    return packed
+
+
+def put(root: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("form", ["archives", "unpacked"])
+def test_mnist_has_the_writers_that_qmnist_names(form, tmp_path, monkeypatch):
+    files = writers_files(monkeypatch, np.arange(17) % 10)
+    if form == "unpacked":
+        files = {name[: -len(".gz")]: gzip.decompress(text) for name, text in files.items()}
+    put(tmp_path / "down", files)
+    raw = downloads.read_original("mnist_writers", tmp_path / "down", tmp_path, may_download=False)
+    assert np.array_equal(
+        raw["train_images"], np.random.default_rng(0).integers(0, 256, (12, 28, 28))
+    )
+    assert raw["train_labels"].tolist() == (np.arange(12) % 10).tolist()
+    assert raw["train_users"].tolist() == (2100 + np.arange(12) // 2).tolist()
+    assert "test_images" not in raw
+
+
+def test_labels_of_other_pictures_are_refused(tmp_path, monkeypatch):
+    put(tmp_path / "down", writers_files(monkeypatch, (1 + np.arange(17)) % 10))
+    with pytest.raises(DataError, match="classes; expected those of MNIST"):
+        downloads.read_original("mnist_writers", tmp_path / "down", tmp_path, may_download=False)
+
+
+@pytest.mark.parametrize("name", ["mnist_writers", "wisdm"])
+def test_what_is_known_of_a_name_is_what_its_data_have(name):
+    source = SHARED / f"{name}.npz"
+    if not source.is_file():
+        pytest.skip(f"{source} is not on this machine")
+    assert datasets.read_header(source, name) == datasets.describe(name)
+
+
+# ---------------------------------------------------------------- sequences
+
+SMALL = '''
+from torch import nn
+
+
+class Conv1(nn.Module):
+    """One convolution over time, then the mean over time."""
+
+    def __init__(self, image_shape, classes):
+        super().__init__()
+        channels, time = image_shape
+        self.conv, self.fc = nn.Conv1d(channels, 4, 3), nn.Linear(4, classes)
+
+    def forward(self, x):
+        return self.fc(self.conv(x).relu().mean(-1))
+'''
+
+
+def sequences(count: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    """Sequences ``[n, 8, 3]``: the class is the channel that swings."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(count) % 3
+    x = 0.1 * rng.normal(size=(count, 8, 3))
+    x[np.arange(count), :, labels] += np.sin(np.arange(8))
+    return x.astype(np.float32), labels
+
+
+def test_sequences_come_through_as_they_are(tmp_path):
+    x, y = sequences()
+    np.savez(tmp_path / "own.npz", train_images=x, train_labels=y, train_users=np.arange(60) % 4)
+    header = datasets.describe("mine", tmp_path / "own.npz")
+    assert (header.image_shape, header.users) == ((8, 3), 4)
+    prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
+    arrays = load_arrays(tmp_path / "out.npz")
+    assert datasets.normalise(arrays.train_images, "mine").shape == (48, 8, 3)
+    assert len(partition.make(arrays, Partition("natural"), 0).train) == 4
+    worse = x.copy()
+    worse[5, 2, 1] = np.nan
+    with pytest.raises(DataError, match="in 1 rows, the first 5"):
+        datasets.arrays_from({"train_images": worse, "train_labels": y}, "mine")
+    with pytest.raises(ConfigError, match="images"):
+        augment.check(("flip",), header.image_shape)
+    with pytest.raises(ConfigError, match="choose mlp"):
+        networks.check(Model("cnn_femnist"), header.image_shape, 3)
+
+
+@pytest.mark.parametrize("network", ["mlp", "outside"])
+def test_a_federation_learns_sequences(network, tmp_path):
+    (tmp_path / "small.py").write_text(SMALL)
+    x, y = sequences()
+    model = Model("mlp", (8,)) if network == "mlp" else Model(f"{tmp_path}/small.py:Conv1")
+    shards = [(x[part], y[part]) for part in np.array_split(np.arange(60), 3)]
+    found = pflpipe.train(
+        "fedavg",
+        shards,
+        model=model,
+        training=Training(8, 2, 5, "adam", 0.03),
+        device="cpu",
+        backend="vmap",
+    )
+    assert found.accuracies["global_common"] > 60
+    assert tuple(found.simulation.train.x.shape[1:]) == (8, 3)
+
+
+def test_a_network_from_outside_is_given_channels_first(tmp_path):
+    (tmp_path / "small.py").write_text(SMALL)
+    model = Model(f"{tmp_path}/small.py:Conv1")
+    network = networks.build(model, (8, 3), 3)
+    assert networks.parameter_names(model) == tuple(network.shapes), "known without any data"
+    params = network.init(torch.Generator().manual_seed(0))
+    x = torch.from_numpy(sequences(4)[0])
+    z = (
+        torch.nn.functional.conv1d(x.permute(0, 2, 1), params["conv.weight"], params["conv.bias"])
+        .relu()
+        .mean(-1)
+    )
+    expected = z @ params["head.weight"].T + params["head.bias"]
+    torch.testing.assert_close(network.apply(params, x), expected)

@@ -1,0 +1,394 @@
+"""Clients who took no part in training: nothing of theirs is in it, and what they are tested with
+is a model of their own making."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pflpipe
+from pflpipe import files
+from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.data import datasets
+from pflpipe.data.datasets import Arrays
+from pflpipe.data.partition import PARTS, Split, check_new, make
+from pflpipe.errors import DataError
+from pflpipe.methods import registry
+from pflpipe.methods.registry import NAMES
+from pflpipe.privacy import accounting
+from pflpipe.privacy.ledger import Planned, ledger
+from pflpipe.records import to_json
+from pflpipe.report import tidy
+from pflpipe.seeds import seed_for
+from pflpipe.simulation import evaluation, rounds, runs, scores
+from pflpipe.simulation.simulation import Simulation
+from pflpipe.study.outline import Row, Study
+from pflpipe.trees import Tree
+from simulations import assert_equal, open_plan, plan, simulation
+
+torch.set_num_threads(1)
+exactly = settings(derandomize=True, deadline=None, max_examples=20)
+KINDS = st.sampled_from(
+    [
+        Partition("dirichlet", 9, alpha=0.3, min_size=3),
+        Partition("pathological", 9, classes_per_client=2, test_fraction=0.3),
+        Partition("iid", 9, test_fraction=0.2),
+        Partition("natural", 9),
+        Partition("natural", 9, test_fraction=0.3, min_size=8),
+        Partition("natural"),
+    ]
+)
+USERS = 16
+
+
+def data(seed: int = 0, mixed: np.ndarray | None = None) -> Arrays:
+    """16 users with 240 + 80 examples of 4 classes; examples of the users ``mixed`` have other
+    labels."""
+    rng = np.random.default_rng(seed)
+    labels, users = rng.integers(0, 4, 320), rng.integers(0, USERS, 320)
+    if mixed is not None:
+        labels = np.where(np.isin(users, mixed), 3 - labels, labels)
+    blank = np.zeros((320, 1, 1), np.uint8)
+    train, test = slice(0, 240), slice(240, 320)
+    return Arrays(
+        blank[train], labels[train], blank[test], labels[test], 4, users[train], users[test]
+    )
+
+
+# ---------------------------------------------------------------- who they are
+
+
+@exactly
+@given(KINDS, st.integers(1, 6), st.integers(0, 99))
+def test_new_clients_are_as_many_as_asked_and_share_nothing_with_the_others(wish, count, seed):
+    arrays = data(seed)
+    wish = dataclasses.replace(wish, new_clients=count)
+    split = make(arrays, wish, seed)
+    assert split.new is not None
+    everybody = USERS if not wish.clients else 9 + count
+    assert (len(split.train), len(split.new.train)) == (everybody - count, count)
+    train = [np.concatenate([*part.train, *part.validation]) for part in (split, split.new)]
+    if split.own_from_train:
+        parts = zip(train, (split, split.new), strict=True)
+        train = [np.concatenate([rows, *part.test]) for rows, part in parts]
+    rows = np.concatenate(train)
+    assert len(np.unique(rows)) == len(rows)
+    if wish.kind != "natural":
+        assert len(rows) == len(arrays.train_labels)
+    else:
+        trained, held_out = (set(arrays.train_users[part].tolist()) for part in train)
+        assert not trained & held_out
+        tested = set(arrays.test_users[split.common].tolist())
+        assert not tested & held_out
+        assert (trained | held_out | tested) <= set(range(everybody))
+    check_new(split, wish, arrays)
+
+
+@exactly
+@given(st.integers(1, 5), st.integers(0, 99), st.sampled_from([None, 0.3]))
+def test_what_new_users_hold_changes_nothing_for_the_others(count, seed, test_fraction):
+    wish = Partition("natural", 9, new_clients=count, test_fraction=test_fraction)
+    before, arrays = make(data(), wish, seed), data()
+    assert before.new is not None
+    whose = np.unique(np.concatenate([arrays.train_users[rows] for rows in before.new.train]))
+    after = make(data(mixed=whose), wish, seed)
+    for part in PARTS:
+        for one, other in (
+            *zip(getattr(before, part), getattr(after, part), strict=True),
+            *zip(getattr(before.new, part), getattr(after.new, part), strict=True),
+        ):
+            assert np.array_equal(one, other)
+
+
+def test_who_is_new_follows_from_the_seed_and_is_nobodys_choice():
+    wish = Partition("natural", 9, new_clients=3)
+    drawn = []
+    for seed in range(40):
+        split, arrays = make(data(), wish, seed), data()
+        drawn.append({int(arrays.train_users[rows[0]]) for rows in split.new.train})
+    assert len(set(map(frozenset, drawn))) > 20
+    assert set.union(*drawn) == set(range(12))
+
+
+def test_without_new_clients_the_file_is_what_it_was(tmp_path):
+    make(data(), Partition("iid", 9), 0).save(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as stored:
+        assert not [name for name in stored.files if name.startswith("new")]
+    assert Split.load(tmp_path / "a.npz").new is None
+
+
+def test_a_split_with_new_clients_is_loaded_as_it_was_saved(tmp_path):
+    split = make(data(), Partition("natural", 9, new_clients=4, test_fraction=0.3), 0)
+    split.save(tmp_path / "a.npz")
+    found = Split.load(tmp_path / "a.npz")
+    assert found.own_from_train
+    assert found.new.own_from_train
+    for one, other in ((split, found), (split.new, found.new)):
+        for part in PARTS:
+            pairs = zip(getattr(one, part), getattr(other, part), strict=True)
+            assert all(np.array_equal(*pair) for pair in pairs)
+        assert np.array_equal(one.common, other.common)
+
+
+REFUSED = {
+    "more than there are users": (Partition("natural", 9, new_clients=8), "got '9 and 8 new'"),
+    "nobody left to train": (Partition("natural", new_clients=15), "at most 14, so that 2 of 16"),
+    "too few examples": (Partition("iid", 9, min_size=24, new_clients=2), "9 and 2 new clients"),
+    "a negative number": (Partition("iid", 9, new_clients=-1), "new_clients; got -1"),
+    "only new ones with examples": (
+        Partition("natural", 4, new_clients=12, min_size=20),
+        "first 16 user ids, 12 new ones aside",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wish_that_cannot_be_met_is_refused_in_one_line(case):
+    wish, words = REFUSED[case]
+    with pytest.raises(Exception, match=words) as caught:
+        make(data(), wish, 0)
+    assert "\n" not in str(caught.value)
+
+
+def planted(split: Split, fault: str) -> Split:
+    """Put something of the first new client into training."""
+    new, train, validation = split.new, list(split.train), list(split.validation)
+    row = new.train[0][:1]
+    if fault == "a training example":
+        train[2] = np.append(train[2], row)
+    elif fault == "a validation example":
+        validation[2] = np.append(validation[2], new.validation[0][:1])
+    elif fault == "another example of the same user":
+        train[2] = np.append(train[2], row)
+        new = dataclasses.replace(new, train=[new.train[0][1:], *new.train[1:]])
+    elif fault == "one client too few":
+        new = dataclasses.replace(new, train=new.train[1:])
+    return dataclasses.replace(split, train=train, validation=validation, new=new)
+
+
+FAULTS = {
+    "a training example": "training examples of new clients; got '1 of clients in training",
+    "a validation example": "training examples of new clients",
+    "another example of the same user": "users of new clients; got '1 of",
+    "one client too few": "new clients; got 2; expected 3",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_new_client_that_was_in_training_is_caught(fault):
+    arrays = data()
+    wish = Partition("natural", 9, new_clients=3, validation_fraction=0.3)
+    split = make(arrays, wish, 0)
+    check_new(split, wish, arrays)
+    with pytest.raises(DataError, match=FAULTS[fault]):
+        check_new(planted(split, fault), wish, arrays)
+
+
+# ---------------------------------------------------------------- what they are tested with
+
+SIZES = (9, 4, 1, 6, 7, 0, 5)
+
+
+def world(method: str, backend: str = "loop") -> Simulation:
+    """Four clients in training and three new ones, one of them without training examples."""
+    entry = registry.info(method)
+    made = (plan if entry.about.private else open_plan)(7, rounds=2)
+    short = {"head_epochs": 1} if "head_epochs" in entry.hyperparameters else {}
+    found = simulation(method, short, sizes=SIZES, backend=backend, plan=made)
+    split = found.split
+    old, new = (
+        dataclasses.replace(split, **{part: getattr(split, part)[place] for part in PARTS})
+        for place in (slice(0, 4), slice(4, 7))
+    )
+    return dataclasses.replace(
+        found,
+        plan=dataclasses.replace(found.plan, clients=4),
+        split=dataclasses.replace(old, new=new),
+    )
+
+
+def accuracies_in(found: Simulation) -> list[dict[str, Any]]:
+    return evaluation.accuracies_of_new(found, rounds.run(found, rounds.start(found)), True)
+
+
+WITHOUT_NORM = [name for name in NAMES if "norm" not in registry.info(name).about.needs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", WITHOUT_NORM)
+def test_new_clients_of_every_method_are_tested_alike_in_loop_and_vmap(method):
+    loop, vmapped = (accuracies_in(world(method, backend)) for backend in ("loop", "vmap"))
+    assert [row["client"] for row in loop] == ["new0", "new1", "new2"]
+    assert [row["train_size"] for row in loop] == [7, 0, 5]
+    assert all(math.isfinite(row["personal_new"]) for row in loop)
+    assert loop == vmapped
+
+
+def by_hand(found: Simulation, released: Tree) -> list[Tree]:
+    """Personal model of each new client of FedPer: a head of its own, trained for two rounds beside
+    the released body, and one pass over both."""
+    others = dataclasses.replace(
+        found, split=found.split.new, seed=seed_for(found.seed, "new clients")
+    )
+    models = []
+    for client in range(3):
+        head = {name: released[name] for name in ("head.weight", "head.bias")}
+        for round in (0, 1, 2):  # two that a client is drawn in, and the last pass
+            params = released | head
+            for batch in others.train.schedule(others.work(client, round)["train"]):
+                leaves = {name: v.clone().requires_grad_() for name, v in params.items()}
+                logits = others.network.apply(leaves, batch.x)
+                torch.nn.functional.cross_entropy(logits, batch.y).backward()
+                params = {name: (v - 0.3 * v.grad).detach() for name, v in leaves.items()}
+            head = {name: params[name] for name in head}
+        models.append(params)
+    return models
+
+
+def test_a_new_client_trains_a_head_of_its_own_for_as_long_as_the_others_did():
+    found, models = world("fedper"), []
+
+    def spy(*arguments: Any) -> Tree:
+        models.append(personalize(*arguments))
+        return models[-1]
+
+    personalize = found.method.personalize
+    watched = dataclasses.replace(found, method=dataclasses.replace(found.method, personalize=spy))
+    done = rounds.run(watched, rounds.start(watched))
+    evaluation.accuracies_of_new(watched, done, has_global_model=False)
+    for model, expected in zip(models, by_hand(found, done.params), strict=True):
+        assert_equal(model, expected)
+
+
+def test_a_new_client_of_a_method_without_a_state_personalizes_the_released_model():
+    found = world("dp_fedavg")
+    done = rounds.run(found, rounds.start(found))
+    rows = evaluation.accuracies_of_new(found, done, has_global_model=True)
+    held = found.split.new
+    for client, row in enumerate(rows):
+        x, y = found.test.x[held.test[client]], found.test.y[held.test[client]]
+        right = (found.network.apply(done.params, x).argmax(1) == y).double().mean().item()
+        assert row["global_new"] == pytest.approx(100 * right)
+    assert rows[1]["personal_new"] == rows[1]["global_new"], "it has no examples to train on"
+    assert math.isnan(evaluation.accuracies_of_new(found, done, False)[0]["global_new"])
+
+
+@pytest.mark.parametrize("method", ["fedper", "feddpa"])
+def test_what_new_clients_hold_reaches_no_release_and_no_other_clients_accuracy(method):
+    found = world(method)
+    poisoned = found.train.x.clone()
+    for rows in (*found.split.new.train, *found.split.new.validation):
+        poisoned[rows] = math.nan
+    other = dataclasses.replace(found, train=dataclasses.replace(found.train, x=poisoned))
+    ends = [rounds.run(place, rounds.start(place)) for place in (found, other)]
+    for name, value in ends[0].params.items():
+        assert torch.equal(value, ends[1].params[name])
+    one, two = (
+        evaluation.accuracies(place, end, True)
+        for place, end in zip((found, other), ends, strict=True)
+    )
+    np.testing.assert_equal(one, two)
+    assert len(one) == 4
+
+
+# ---------------------------------------------------------------- from files to the table
+
+CELL = Cell(
+    dataset="mine",
+    partition=Partition("natural", clients=9, new_clients=3, test_fraction=0.3),
+    model=Model("mlp", (4,)),
+    training=Training(2, 1, 4, "sgd", 0.3),
+    privacy=Privacy("gaussian", noise_multiplier=1.0, delta=1e-3, clip_norm=0.5),
+    method="fedper",
+)
+STUDY = Study("tiny", "Tiny", "Made up.", (Row(CELL),))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place: Path = tmp_path_factory.mktemp("new")
+    arrays = data()
+    labels = arrays.train_labels, arrays.test_labels
+    images = [np.random.default_rng(0).normal(size=(len(y), 3)) + y[:, None] for y in labels]
+    raw = vars(arrays) | {"train_images": images[0], "test_images": images[1]}
+    np.savez(place / "own.npz", **raw)
+    datasets.prepare("mine", place / "own.npz", place, place / "mine.npz")
+    results = place / "results"
+    inputs = inputs_of(place)
+    split = make(datasets.load_arrays(inputs.data), CELL.partition, CELL.seed)
+    split.save(inputs.partition)
+    made = accounting.make_plan(CELL.privacy, rounds=2, sample_rate=1.0, clients=9)
+    files.write_json(inputs.plan, to_json(Planned(made, ledger(made, CELL.privacy))))
+    run = results / f"runs/{registry.run_id(CELL)}"
+    how = {"device": "cpu", "backend": "vmap"}
+    runs.train(CELL, inputs, run, place / "checkpoints", checkpoint_seconds=3600, **how)
+    scores.evaluate_cells([(CELL, inputs, run)], results / "scores/tiny/fedper.csv", **how)
+    return place
+
+
+def inputs_of(place: Path) -> runs.Inputs:
+    results = place / "results"
+    return runs.Inputs(
+        results / f"plans/{CELL.plan_id}.json",
+        results / f"partitions/{CELL.partition_id}.npz",
+        place / "mine.npz",
+    )
+
+
+def test_rows_of_new_clients_have_nothing_in_the_columns_of_the_others(folder):
+    with open(folder / "results/scores/tiny/fedper.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["client"] for row in rows] == [*map(str, range(9)), "new0", "new1", "new2"]
+    for row in rows:
+        is_new = row["client"].startswith("new")
+        assert bool(row["personal_new"]) == is_new
+        assert bool(row["personal_own"]) == bool(row["personal_common"]) == (not is_new)
+        assert row["personal_validation"] == "" or not is_new
+
+
+def test_the_table_has_new_clients_in_columns_of_their_own(folder):
+    (line,) = tidy.tidy(STUDY, folder / "results").to_dict("records")
+    with open(folder / "results/scores/tiny/fedper.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for name, count in (("personal_own", 9), ("personal_new", 3)):
+        values = [float(row[name]) for row in rows if row[name]]
+        assert len(values) == count
+        assert line[name] == pytest.approx(np.mean(values))
+    assert (line["clients"], line["new_clients"], line["global_new"]) == (9, 3, None)
+
+
+def test_the_python_door_has_the_rows_of_new_clients_too(folder):
+    found = pflpipe.run(CELL, folder, device="cpu", backend="vmap")
+    with open(folder / "results/scores/tiny/fedper.csv", newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["client"].startswith("new")]
+    assert [str(row["personal_new"]) for row in found.new_clients] == [
+        row["personal_new"] for row in rows
+    ]
+    assert len(found.clients) == 9
+
+
+def test_a_file_in_which_a_new_client_trains_stops_the_run(folder, tmp_path):
+    inputs = inputs_of(folder)
+    split = Split.load(inputs.partition)
+    train = [np.append(split.train[0], split.new.train[1][:1]), *split.train[1:]]
+    dataclasses.replace(split, train=train).save(tmp_path / "split.npz")
+    faulty = dataclasses.replace(inputs, partition=tmp_path / "split.npz")
+    with pytest.raises(DataError, match="of new clients; got '1 of clients in training"):
+        runs.simulate(CELL, faulty, device="cpu", backend="loop")
+
+
+def test_a_plan_that_draws_new_clients_too_is_refused(folder, tmp_path):
+    made = accounting.make_plan(CELL.privacy, rounds=2, sample_rate=1.0, clients=12)
+    files.write_json(tmp_path / "plan.json", to_json(Planned(made, ledger(made, CELL.privacy))))
+    faulty = dataclasses.replace(inputs_of(folder), plan=tmp_path / "plan.json")
+    with pytest.raises(DataError, match=r"clients, rounds, sample rate; got \(12,"):
+        runs.simulate(CELL, faulty, device="cpu", backend="loop")
