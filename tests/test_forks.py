@@ -16,6 +16,8 @@ import pytest
 
 from pflpipe import program
 from pflpipe.pipeline import forks
+from pflpipe.pipeline.project import Project
+from pflpipe.study.config import Config
 
 pytestmark = pytest.mark.pipeline
 # A module that is nowhere else, so that a script can tell where it runs.
@@ -176,3 +178,19 @@ def test_a_script_notes_what_it_took_where_somebody_asks(monkeypatch, tmp_path):
     names, values = (line.split("\t") for line in file.read_text().splitlines())
     assert names == ["s", "max_rss", "cpu_time"]
     assert 10 < float(values[1]) < 1e5, "megabytes"
+
+
+def test_an_edit_after_the_start_does_not_pass_for_what_was_imported(tmp_path):
+    shared = tmp_path / "src" / "pflpipe" / "shared.py"
+    script = tmp_path / "workflow" / "scripts" / "job.py"
+    for file, text in {
+        shared: "VALUE = 1\n",
+        shared.with_name("__init__.py"): "",
+        script: "from pflpipe import shared\nprint(shared.VALUE)\n",
+    }.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    first, later = (Project(Config(studies=()), tmp_path, thorough=False) for _ in range(2))
+    first.note_code()
+    shared.write_text("VALUE = 2\n")
+    assert first.code("job") != later.code("job"), "so the next command does the job again"

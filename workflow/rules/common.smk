@@ -88,6 +88,7 @@ def script(name, words, measured=False):
 # Only where something runs, and on this machine. `--no-hooks` leaves every script an interpreter of its own.
 onstart:
     if workflow.local_exec and not CONDA:
+        PROJECT.note_code()
         os.environ["PFLPIPE_PYTHON"] = forks.start(os.environ["PFLPIPE_PATH"])
 
 

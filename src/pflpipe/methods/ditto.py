@@ -11,9 +11,8 @@ model is v, trained once more in the same way beside the last released w.
 
 Differences from the paper: the upload is clipped and noised as in DP-FedAvg, with uniform weights;
 v is trained on the minibatches of w and by the same solver. The v of a client begins as the w that
-it first receives, which is the paper's w^0 only where all take part in the first round. So does
-that of a client that was never in training: its personal model is the released w, trained for E
-epochs under the penalty.
+it first receives, which is the paper's w^0 only where all take part in the first round; that of a
+client that was never in training begins as the released w.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ An interpreter that starts imports torch for two or three seconds, which is most
 data. So one process imports it once, while Snakemake goes to work, and forks for every script. What
 Snakemake starts instead of Python is a small program (``forked.py``) that hands its words, folder,
 environment and output to that process, waits, and ends as the script ended: to Snakemake, to a log
-and to a signal it is the script. Sources are read once, when Snakemake starts, so that all jobs of
-a command run the code that its plan was made with.
+and to a signal it is the script. What is imported stays as it was when Snakemake started, whatever
+is edited while it works.
 
 Where nothing forks (jobs on a cluster, jobs of several processes, systems without ``pidfd_open``,
 after the process has ended) scripts are run by Python itself.

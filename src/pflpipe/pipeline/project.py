@@ -252,6 +252,12 @@ class Project:
         starts = [self.root / "workflow" / "scripts" / f"{script}.py", *files]
         return ", ".join(f"{start.name} {self._digest(start)}" for start in starts)
 
+    def note_code(self) -> None:
+        """Take the digests of all scripts as they are now, for jobs that are to run what was
+        imported now (forks.py): an edit in the meantime must not pass for what they ran."""
+        for script in sorted((self.root / "workflow" / "scripts").glob("*.py")):
+            self._digest(script)
+
     def training_code(self, cells: Iterable[Cell]) -> str:
         """Return digests of the meaning of what trains these cells."""
         return self.code("train", self.files_of(list(cells)))
