@@ -196,6 +196,12 @@ def test_an_upload_with_other_parts_than_it_says_stops_the_run(change):
         rounds.run(spoiled, begun)
 
 
+def test_parts_are_not_clipped_one_by_one_where_the_ledger_counts_layers():
+    world = simulation("fedpac", departures=("per_tensor_clip",))
+    with pytest.raises(PrivacyError, match=r"per_tensor_clip.*centroids"):
+        rounds.run(world, rounds.start(world))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_heads_never_leave_the_client(backend):
     """With an extractor that stands still all that clients learn beside means is their heads."""

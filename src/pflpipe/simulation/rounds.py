@@ -23,6 +23,7 @@ from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import Method
 from pflpipe.privacy import adaptive, mechanism
+from pflpipe.privacy.departures import SPLIT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import Residuals, of_release
 from pflpipe.seeds import release_rng, seed_for
@@ -223,6 +224,13 @@ def _check_upload(update: Tree, method: Method, task: Task) -> None:
             "method: tensors in its upload",
             got=", ".join(differing),
             expected="exactly those that it says it sends, in their shapes",
+        )
+    split = task.departures & SPLIT_CLIP
+    if split and method.parts(task):
+        raise PrivacyError(
+            f"departure {min(split)}: parts of an upload",
+            got=", ".join(method.parts(task)),
+            expected="parameters alone, by which the ledger counts what is clipped by itself",
         )
 
 
