@@ -25,6 +25,16 @@ include: "workflow/rules/report.smk"
 include: "workflow/rules/released.smk"
 
 
+from pflpipe.pipeline import forks  # common.smk says where the package is
+
+
+# Scripts on this machine are forks of one process (docs/reruns.md); `--no-hooks` leaves each an interpreter of its own.
+onstart:
+    if workflow.local_exec and not CONDA:
+        PROJECT.note_code()
+        os.environ.update(PFLPIPE_PYTHON=forks.start(SOURCES))
+
+
 # On a cluster, rules with `localrule: True` run beside snakemake itself: they take seconds, or need the network.
 rule all:
     default_target: True

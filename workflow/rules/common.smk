@@ -12,7 +12,7 @@ from snakemake.settings.types import DeploymentMethod
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
-from pflpipe.pipeline import forks, project
+from pflpipe.pipeline import project
 from pflpipe.pipeline.project import certified, each, published
 from pflpipe.study import config as configuration
 
@@ -65,31 +65,21 @@ if MAIN:
 TRACKING = os.environ.get("MLFLOW_TRACKING_URI") or SETTINGS.tracking_uri or ""
 CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 PATHS = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+SOURCES = os.pathsep.join(filter(None, PATHS))
 os.environ.update(
     PFLPIPE_PYTHON="python" if CONDA else sys.executable,
-    PFLPIPE_PATH=os.pathsep.join(filter(None, PATHS)),
+    PFLPIPE_PATH=SOURCES,
     PFLPIPE_ROOT=str(ROOT),
     PFLPIPE_SNAKEFILE=workflow.main_snakefile,
 )
-if TRACKING:
-    os.environ.update(MLFLOW_TRACKING_URI=TRACKING)
+os.environ.update({"MLFLOW_TRACKING_URI": TRACKING} if TRACKING else {})
 
 
 def script(name, words, measured=False):
-    """Returns the command that runs a script of workflow/scripts with the package beside it; what a measured one takes is in the
-    file that its rule names."""
-    settings = 'PYTHONPATH="$PFLPIPE_PATH"'
-    if measured:
-        settings += " PFLPIPE_MEASURES={params.measures:q}"
+    """Returns the command that runs a script of workflow/scripts with the package beside it."""
+    measures = "PFLPIPE_MEASURES={params.measures:q} " * measured
     command = f'"$PFLPIPE_PYTHON" "$PFLPIPE_ROOT/workflow/scripts/{name}.py"'
-    return f"{settings} {command} {words} > {{log}} 2>&1"
-
-
-# Only where something runs, and on this machine. `--no-hooks` leaves every script an interpreter of its own.
-onstart:
-    if workflow.local_exec and not CONDA:
-        PROJECT.note_code()
-        os.environ["PFLPIPE_PYTHON"] = forks.start(os.environ["PFLPIPE_PATH"])
+    return f'PYTHONPATH="$PFLPIPE_PATH" {measures}{command} {words} > {{log}} 2>&1'
 
 
 def cells_of(wildcards):
