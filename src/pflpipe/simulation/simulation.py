@@ -129,7 +129,10 @@ class Simulation:
         """
         rows, size, method = self.split.train[client], self.training.batch_size, self.method
         stream = numpy_rng(self.seed, "batches", "train", round, client)
-        head = numpy_rng(self.seed, "batches", "head", round, client)
+        # A generator takes as long to make as a schedule.
+        head = (
+            numpy_rng(self.seed, "batches", "head", round, client) if method.head_epochs else None
+        )
         drop_last = self.training.drop_last
         if method.local_steps:
             train = Rows.steps(rows, method.local_steps, size, stream, drop_last=drop_last)
