@@ -655,6 +655,7 @@ def final_model(
         "rounds": 1,
         "delta": 1e-3,
         "clients": DIGITS.clients,
+        "adaptive": None,
     }
     files.write_json(place / "plan.json", {"plan": rule})
     inputs = runs.Inputs(place / "plan.json", place / "partition.npz", place / "digits.npz")
