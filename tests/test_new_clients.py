@@ -26,6 +26,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned, ledger
+from pflpipe.privacy.plan import Adaptive
 from pflpipe.records import to_json
 from pflpipe.report import tidy
 from pflpipe.seeds import seed_for
@@ -280,6 +281,22 @@ def test_a_new_client_of_a_method_without_a_state_personalizes_the_released_mode
         assert row["global_new"] == pytest.approx(100 * right)
     assert rows[1]["personal_new"] == rows[1]["global_new"], "it has no examples to train on"
     assert math.isnan(evaluation.accuracies_of_new(found, done, False)[0]["global_new"])
+
+
+def test_a_new_client_is_told_the_clip_bound_that_the_last_round_left():
+    found, told = world("feddpa"), []
+    hooks, moves = found.method, Adaptive(0.5, 0.2, 1.0)
+
+    def personalize(params, server, state, batches, task):
+        told.append(task.clip_norm)
+        return hooks.personalize(params, server, state, batches, task)
+
+    method = dataclasses.replace(hooks, personalize=personalize)
+    adapting = dataclasses.replace(found.plan, adaptive=moves)
+    found = dataclasses.replace(found, method=method, plan=adapting)
+    done = rounds.run(found, rounds.start(found))
+    evaluation.accuracies_of_new(found, done, has_global_model=True)
+    assert set(told) == {done.bound} != {found.plan.clip_norm}
 
 
 @pytest.mark.parametrize("method", ["fedper", "feddpa"])

@@ -177,6 +177,19 @@ def test_a_coordinate_that_is_not_sent_keeps_its_value_and_its_moments():
         assert kept[moment][0] != state[moment][0]
 
 
+def test_parts_besides_parameters_are_left_to_the_method():
+    ends = []
+    for server in (Server(), SERVERS["sgd"]):
+        world = served(simulation("fedpac", plan=plan(rounds=1)), server)
+        begun = rounds.start(world)
+        before, done = begun.params, rounds.run(world, begun)
+        ends.append((trees.sub(done.params, before), done.server))
+    (step, plain), (half, kept) = ends
+    assert_equal({name: 0.5 * value for name, value in step.items()}, half)
+    assert_equal({"method.centroids": plain["centroids"]}, kept, 0)
+    assert plain["centroids"].any()
+
+
 @pytest.mark.parametrize("method", ["dp_fedsim", "fedglp_adp"])
 def test_what_a_server_keeps_of_releases_is_what_was_released(method):
     values = {"dp_fedsim": {"similarity": "updates"}, "fedglp_adp": {}}[method]

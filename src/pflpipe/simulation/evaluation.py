@@ -105,7 +105,8 @@ def accuracies_of_new(
     simulation = dataclasses.replace(
         simulation, split=simulation.split.new, seed=seed_for(simulation.seed, "new clients")
     )
-    task, method, split = simulation.task_in(progress.round), simulation.method, simulation.split
+    task = simulation.task_in(progress.round, progress.bound)
+    method, split = simulation.method, simulation.split
     begun = method.init_client(progress.params, task)
     expected = max(1, round(simulation.plan.sample_rate * simulation.plan.rounds))
     turns = range(expected if begun else 0)

@@ -76,7 +76,7 @@ def with_optimizer(method: Method, server: Server) -> Method:
         stepped, new_own = method.aggregate(params, released, own, task)
         scale = method.scale(params, own, task)
         new_params, new_state = Params(dict(params)), trees.prefixed(_OWN, new_own)
-        for name in released:
+        for name in filter(params.__contains__, released):  # further parts are the method's own
             old = {prefix: state[prefix + name] for prefix in kept}
             step, new = _step(stepped[name] - params[name], old, server)
             if name in scale:
