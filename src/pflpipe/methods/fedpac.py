@@ -41,6 +41,7 @@ head, trained on the released extractor.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch.nn.functional as F
@@ -48,7 +49,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.networks import Shapes
-from pflpipe.learning.solvers import Batch, Solver
+from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Range, Upload
 from pflpipe.methods.centaur import centaur
@@ -81,27 +82,19 @@ def fedpac(
     head_weight_decay: Annotated[float, Range(0)] = 5e-4,
 ) -> Method:
     """Return the method."""
+    own_heads = centaur(
+        head_epochs=head_epochs,
+        head_lr=head_lr,
+        head_momentum=head_momentum,
+        head_weight_decay=head_weight_decay,
+    )
     if not weight:
-        return centaur(
-            head_epochs=head_epochs,
-            head_lr=head_lr,
-            head_momentum=head_momentum,
-            head_weight_decay=head_weight_decay,
-        )
-    solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)
+        return own_heads
 
     def init_server(params: Params, task: Task) -> ServerState:
         return ServerState(
             {name: params["head.weight"].new_zeros(shape) for name, shape in parts(task).items()}
         )
-
-    def init_client(params: Params, task: Task) -> ClientState:
-        return ClientState({name: params[name] for name in task.head_names})
-
-    def personalize(
-        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
-    ) -> Params:
-        return task.train_head(Params(params | state), batches, solver)
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
@@ -114,7 +107,7 @@ def fedpac(
             gap = (z - wanted).square().mean(1).where((wanted != 0).any(1), 0.0)
             return task.logits_loss(logits, batch) + weight * batch.mean(gap)
 
-        start = personalize(params, server, state, batches, task)
+        start = own_heads.personalize(params, server, state, batches, task)
         end, mean_loss = task.minimize(start, batches.train, loss, names=task.body_names)
         means, counts = class_means(end, batches, task)
         offsets = (means - centroids).where(counts.unsqueeze(1) > 0, 0.0)
@@ -133,14 +126,11 @@ def fedpac(
     def parts(task: Task) -> Shapes:
         return {"centroids": task.network.shapes["head.weight"]}
 
-    return Method(
-        local_update,
-        aggregate,
-        personalize,
-        init_server,
-        init_client,
-        scale,
-        sends=lambda task: task.body_names,
+    return replace(
+        own_heads,
+        local_update=local_update,
+        aggregate=aggregate,
+        init_server=init_server,
+        scale=scale,
         parts=parts,
-        head_epochs=head_epochs,
     )
