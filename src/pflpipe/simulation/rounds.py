@@ -203,7 +203,8 @@ def _move_bound(
 ) -> None:
     """Release the bits of a round, the second part of its release, and move the clip bound by
     them."""
-    plan, before = simulation.plan, progress.bound or simulation.plan.clip_norm
+    plan = simulation.plan
+    before = plan.clip_norm if progress.bound is None else progress.bound
     assert before is not None
     bits = adaptive.bits(released)
     noise = release_rng(simulation.key, "bits", progress.round)
