@@ -135,17 +135,15 @@ def test_after_its_end_scripts_are_left_to_python(python, script, tmp_path):
     assert answer.stdout == "False\n"
 
 
-def test_a_system_without_what_is_needed_has_python_itself(monkeypatch):
+def test_a_system_without_what_is_needed_has_python_itself(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "pidfd_open")
     assert forks.start("") == sys.executable
     monkeypatch.undo()
-    monkeypatch.setattr(forks.tempfile, "tempdir", "/tmp/" + "long" * 40)
-    Path(forks.tempfile.tempdir).mkdir()
-    try:
-        assert forks.start("") == sys.executable
-        assert not list(Path(forks.tempfile.tempdir).iterdir())
-    finally:
-        Path(forks.tempfile.tempdir).rmdir()
+    folder = tmp_path / ("long" * 40)  # a socket's name has at most 107 bytes
+    folder.mkdir()
+    monkeypatch.setattr(forks.tempfile, "tempdir", str(folder))
+    assert forks.start("") == sys.executable
+    assert not list(folder.iterdir())
 
 
 def test_what_is_imported_for_scripts_can_be_imported():
