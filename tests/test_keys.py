@@ -40,6 +40,7 @@ OTHER = {
         "validation_fraction": 0.2,
         "test_fraction": 0.1,
         "new_clients": 2,
+        "common_test": 7,
     },
     "model": {
         "name": "cnn_femnist",

@@ -255,6 +255,24 @@ def test_iid_sizes_differ_by_one_at_most():
     assert np.ptp(sizes(split)) <= 1
 
 
+@pytest.mark.parametrize("kind", ["iid", "natural"])
+def test_a_common_test_of_so_many_rows_is_drawn_from_all_of_them(kind):
+    data = arrays(np.arange(400) % 10, users=8)
+    every = make(data, Wish(kind, 4, new_clients=2), 0)
+    some = make(data, Wish(kind, 4, new_clients=2, common_test=30), 0)
+    assert len(np.unique(some.common)) == 30
+    assert set(some.common) < set(every.common)
+    assert np.array_equal(some.common, np.sort(some.common))
+    for part in partition.PARTS:  # nothing else moves
+        pairs = zip(getattr(some, part), getattr(every, part), strict=True)
+        assert all(np.array_equal(*pair) for pair in pairs)
+    other = make(data, Wish(kind, 4, new_clients=2, common_test=30), 1)
+    assert not np.array_equal(some.common, other.common)
+    for rows in (0, 100_000):
+        whole = make(data, Wish(kind, 4, new_clients=2, common_test=rows), 0)
+        assert np.array_equal(whole.common, every.common)
+
+
 def test_natural_takes_the_first_users_with_their_own_rows():
     data = arrays(np.arange(100) % 10, np.arange(40) % 10, users=8)
     split = make(data, Wish("natural", 5), 0)

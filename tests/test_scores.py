@@ -55,6 +55,15 @@ def test_a_personal_model_is_made_of_the_clients_own_final_state():
         )
 
 
+def test_a_search_learns_validation_accuracies_and_nothing_of_test_data():
+    world, progress = trained()
+    unreadable = dataclasses.replace(world, test=None)  # any look at it raises
+    rows = scores.accuracies(world, progress, has_global_model=True)
+    found = scores.accuracies(unreadable, progress, has_global_model=True, validation_only=True)
+    kept = ("client", "train_size", "personal_validation", "global_validation")
+    np.testing.assert_equal(found, [{name: row[name] for name in kept} for row in rows])
+
+
 def test_no_examples_means_no_accuracy():
     world, progress = trained()
     rows = scores.accuracies(world, progress, has_global_model=True)

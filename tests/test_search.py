@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import math
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from pflpipe.study import search
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline, load_study
 from pflpipe.study.outline import Outline, Study
+from pflpipe.study.plans import plan_of
 
 STUDY = malformed.STUDY | {
     "axes": {"privacy.epsilon": [2, 8]},
@@ -157,6 +159,53 @@ def test_the_study_runs_the_choice_at_its_own_seeds_and_partition(outline):
     assert {cell.id for cell in study.cells}.isdisjoint(cell.id for cell in outline.search.cells)
     assert study.methods == ("fedavg", "feddpa")
     assert len(study.rows) == 2 + 2 * 2 * 2
+
+
+def test_a_search_at_one_budget_chooses_for_all_of_them(outline, tmp_path):
+    asked = {**STUDY["search"], "at": {"privacy.epsilon": 8}}
+    malformed.write(tmp_path / "studies/good.yaml", STUDY | {"search": asked})
+    at_eight = load_outline("good")
+    tried = {cell.privacy.epsilon for cell in at_eight.search.cells}
+    assert tried == {8.0}
+    assert len(at_eight.search.cells) == len(outline.search.cells) // 2
+    study = choose(at_eight, by_rate_and_tau)
+    assert values(study)["", 2.0] == values(study)["", 8.0] == (0.4, 0.5)
+    row = next(row for row in study.rows if row.chosen and row.cell.privacy.epsilon == 2)
+    final = plan_of(row.cell).plan.noise_multiplier
+    mu = math.sqrt(row.cell.training.rounds * (row.chosen.runs / (24 / 8) ** 2 + 1 / final**2))
+    assert row.chosen.epsilon == pytest.approx(2)
+    assert gdp_delta(mu, row.chosen.epsilon_with_search) == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        ({"privacy.epsilom": 8}, "search.at: unknown axis 'privacy.epsilom'"),
+        ({"privacy.epsilon": -8}, "privacy.epsilon"),
+        ({}, "search.at"),
+    ],
+)
+def test_a_search_at_a_budget_that_cannot_be_is_refused(outline, tmp_path, at, words):
+    asked = {**STUDY["search"], "at": at}
+    malformed.write(tmp_path / "studies/good.yaml", STUDY | {"search": asked})
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load_outline("good")
+
+
+def test_an_entry_may_have_more_seeds_than_the_study_and_none_of_the_searchs(outline, tmp_path):
+    methods = [{**STUDY["methods"][0], "seeds": [0, 1, 2, 3]}, *STUDY["methods"][1:]]
+    malformed.write(tmp_path / "studies/good.yaml", STUDY | {"methods": methods})
+    seeds = {
+        (row.cell.method, row.cell.seed)
+        for line in load_outline("good").lines
+        for row in line.candidates[0].rows
+    }
+    assert {seed for method, seed in seeds if method == "fedavg"} == {0, 1, 2, 3}
+    assert {seed for method, seed in seeds if method == "feddpa"} == set(STUDY["seeds"])
+    methods[0]["seeds"] = [0, 100]
+    malformed.write(tmp_path / "studies/good.yaml", STUDY | {"methods": methods})
+    with pytest.raises(ConfigError, match=r"search.seeds: also under `seeds`; got \[100\]"):
+        load_outline("good")
 
 
 def test_test_data_do_not_matter(outline):

@@ -121,6 +121,17 @@ class Partition:
             phrase="{} new clients",
         ),
     ] = 0
+    common_test: Annotated[
+        int,
+        Option(
+            "rows of the common test set, drawn from it at random; 0 = all. Every client's model "
+            "is tested on each, which takes longer than training where clients are many",
+            least=0,
+            heading="common test",
+            phrase="{} rows of common test",
+            said={0: "all"},
+        ),
+    ] = 0
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,18 @@ def main() -> None:
         "--processes", type=int, default=1, help="that share the clients: one for each core or GPU"
     )
     args = parser.parse_args()
-    outline = load_outline(args.study.partition("/")[0])
+    study, _, search = args.study.partition("/")
+    outline = load_outline(study)
     places = places_of(outline.everything.cells, args.cells, args.results, args.data)
     with joined(args.device, args.processes) as (processes, device):
-        evaluate_cells(places, args.out, device=device, backend=args.backend, processes=processes)
+        evaluate_cells(
+            places,
+            args.out,
+            device=device,
+            backend=args.backend,
+            processes=processes,
+            validation_only=bool(search),
+        )
 
 
 run_script(main)

@@ -281,6 +281,9 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
         if partition.test_fraction is None:
             held = np.stack([np.bincount(labels[rows], minlength=classes) for rows in shares])
             test = _own_tests(arrays.test_labels, held, numpy_rng(seed, "partition", "test"))
+    if 0 < partition.common_test < len(common):
+        stream = numpy_rng(seed, "partition", "common")
+        common = np.sort(stream.choice(common, partition.common_test, replace=False))
     if partition.test_fraction is not None:
         sizes = [held_out_size(len(rows), partition.test_fraction) for rows in shares]
         test, shares = _set_aside(shares, sizes, seed, "test")

@@ -31,7 +31,11 @@ EXAMPLES_AT_ONCE = 256
 
 
 def accuracies(
-    simulation: Simulation, progress: Progress, has_global_model: bool
+    simulation: Simulation,
+    progress: Progress,
+    has_global_model: bool,
+    *,
+    validation_only: bool = False,
 ) -> list[dict[str, float]]:
     """Return the accuracies (percent) of every client's personal model and of the global model, one
     row per client.
@@ -40,14 +44,20 @@ def accuracies(
     after the last round of ``progress``, once for every client whether or not it was drawn in that
     round. Own is the client's own test split, validation its held-out examples, common the whole
     common test set. An accuracy over no examples is NaN.
+
+    Args:
+        validation_only: leave out the test data, of which a search must not know anything.
     """
     task, method, split = (
         simulation.task_in(progress.round, progress.bound),
         simulation.method,
         simulation.split,
     )
-    common = simulation.test.schedule(Rows.epochs(split.common, 1, EXAMPLES_AT_ONCE))
-    held_out = {"own": split.test, "validation": split.validation}
+    held_out = {"validation": split.validation}
+    common = None
+    if not validation_only:
+        held_out["own"] = split.test
+        common = simulation.test.schedule(Rows.epochs(split.common, 1, EXAMPLES_AT_ONCE))
     clients = range(simulation.plan.clients)
     work = [
         simulation.work(client, progress.round)
@@ -59,24 +69,22 @@ def accuracies(
         state: ClientState, batches: Batches, others: Mapping[str, Schedule]
     ) -> dict[str, Tensor]:
         personal = method.personalize(progress.params, progress.server, state, batches, task)
-        correct = {"personal_common": task.correct(personal, common)}
+        correct = {}
+        if common is not None:
+            correct["personal_common"] = task.correct(personal, common)
         for name, schedule in others.items():
             correct[f"personal_{name}"] = task.correct(personal, schedule)
             correct[f"global_{name}"] = task.correct(progress.params, schedule)
         return correct
 
     correct = simulation.run_clients(hook, progress.states, clients, work)
-    global_common = task.correct(progress.params, common).item()
-    sizes = {
-        "own": split.test,
-        "validation": split.validation,
-        "common": [split.common] * len(clients),
-    }
+    sizes = {**held_out, "common": [split.common] * len(clients)}
+    of_global = {}
+    if common is not None:
+        of_global["global_common"] = task.correct(progress.params, common).item()
     rows = []
     for client in clients:
-        right = {name: counts[client].item() for name, counts in correct.items()} | {
-            "global_common": global_common
-        }
+        right = {name: counts[client].item() for name, counts in correct.items()} | of_global
         row: dict[str, float] = {"client": client, "train_size": len(split.train[client])}
         for name, count in right.items():
             model, _, data = name.partition("_")

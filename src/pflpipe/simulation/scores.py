@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
@@ -73,6 +74,7 @@ def evaluate_cells(
     device: str,
     backend: str,
     processes: Processes = ALONE,
+    validation_only: bool = False,
 ) -> None:
     """Write the scores file of several cells: one row per cell and client, new clients last,
     accuracies in percent, empty where undefined.
@@ -83,6 +85,7 @@ def evaluate_cells(
         device: ``cpu``, ``cuda`` or ``auto``.
         backend: ``loop``, ``vmap``, ``graphs`` (a GPU only) or ``auto``.
         processes: share the clients; the first one writes the file.
+        validation_only: of a search; the columns of test data stay empty.
     """
     rows = []
     for cell, inputs, run in places:
@@ -91,10 +94,11 @@ def evaluate_cells(
         )
         progress = runs.load_final(run, simulation)
         has_global_model = registry.of(cell).about.has_global_model
-        found = [
-            *accuracies(simulation, progress, has_global_model),
-            *accuracies_of_new(simulation, progress, has_global_model),
+        found: list[dict[str, Any]] = [
+            *accuracies(simulation, progress, has_global_model, validation_only=validation_only)
         ]
+        if not validation_only:
+            found += accuracies_of_new(simulation, progress, has_global_model)
         rows += [dict.fromkeys(COLUMNS, math.nan) | {"cell": cell.id} | row for row in found]
     if processes.is_first:
         runs.write_rows(out, COLUMNS, rows)

@@ -31,10 +31,11 @@ _CHOSEN_BLOCKS, _CHOSEN_WORDS = ("model", "training", "server"), ("privacy.clip_
 @dataclass(frozen=True)
 class Candidate:
     """One set of values to choose from: ``chosen`` (dotted path -> value), the complete ``values``
-    of a run but for the seed, and the location for errors."""
+    of a run but for the seed, those of the runs that ``tried`` it, and the location for errors."""
 
     chosen: dict[str, Any]
     values: dict[str, Any]
+    tried: dict[str, Any]
     location: str
 
 
@@ -65,6 +66,8 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
     """
     axes_are_known = _check_axes(document.get("axes", {}), f"{file}: axes", _known(()), problems)
     search = document.get("search", {})
+    at = {path: [value] for path, value in search.get("at", {}).items()}
+    axes_are_known &= _check_axes(at, f"{file}: search.at", sorted(PATHS - {"method"}), problems)
     axes_are_known &= _check_values(
         search.get("values", {}), f"{file}: search.values", _known(()), search, problems
     )
@@ -180,7 +183,9 @@ def _check_search(document: dict[str, Any], file: str, problems: Problems) -> No
                 do=f"widen all, for equal effort, or none; not widened: {', '.join(same)}",
             )
         )
-    both = sorted(set(document["search"]["seeds"]) & set(document["seeds"]))
+    lists = (document, *(entry for entry in document["methods"] if "seeds" in entry))
+    final = {seed for words in lists for seed in words["seeds"]}
+    both = sorted(final & set(document["search"]["seeds"]))
     if both:
         what = f"{file}: search.seeds: also under `seeds`"
         problems.add(ConfigError(what, got=both, expected="seeds of their own"))
@@ -242,10 +247,11 @@ def points(
 ) -> Iterator[Point]:
     """Yield these method entries at every point of the axes, in the order of the file."""
     base = {key: document[key] for key in ("dataset", "profile", *BLOCKS) if key in document}
+    tried_at = document.get("search", {}).get("at", {})
     for entry in entries:
         label = f"{entry['name']} ({entry['variant']})" if "variant" in entry else entry["name"]
         searched = _searched(document, entry)
-        tried = list(_tried(document, searched, Path(file).stem, label))
+        sets = list(_sets(document, searched, Path(file).stem, label))
         own = {
             key: entry[key]
             for key in ("profile", "official_code", "hyperparameters", *BLOCKS)
@@ -257,12 +263,15 @@ def points(
         ):
             start, point = f"{file}: method {label}", {**study_point, **method_point}
             found = []
-            for chosen in tried:
+            for chosen in sets:
                 values = copy.deepcopy(base)
                 for words in (_nest(study_point), [own], _nest(method_point), _nest(chosen)):
                     for word in words:
                         _merge(values, word)
-                found.append(Candidate(chosen, values, start + _at({**point, **chosen})))
+                tried = copy.deepcopy(values)
+                for word in _nest(tried_at):
+                    _merge(tried, word)
+                found.append(Candidate(chosen, values, tried, start + _at({**point, **chosen})))
             yield Point(entry, start + _at(point), searched, tuple(found))
 
 
@@ -281,7 +290,7 @@ def _searched(
     return candidates.read({**values, **entry.get("search", {})})
 
 
-def _tried(
+def _sets(
     document: Mapping[str, Any],
     searched: Mapping[str, list[Any] | SearchRange],
     study: str,

@@ -145,18 +145,14 @@ def _lines(
         variant = point.entry.get("variant", "")
         candidates = []
         for candidate in point.candidates:
-            first = _cell(
-                {**candidate.values, "seed": document["seeds"][0]},
-                point.entry,
-                candidate.location,
-                problems,
-            )
-            if first is None:
+            first = _cell(candidate.values, point.entry, candidate.location, file, problems)
+            tried = first
+            if candidate.tried != candidate.values:
+                tried = _cell(candidate.tried, point.entry, candidate.location, file, problems)
+            if first is None or tried is None:
                 continue
-            if outside.is_reference(first.model.name):
-                own = outside.beside(first.model.name, file.parent)
-                first = dataclasses.replace(first, model=dataclasses.replace(first.model, name=own))
-            cells = [dataclasses.replace(first, seed=seed) for seed in document["seeds"]]
+            seeds = point.entry.get("seeds", document["seeds"])
+            cells = [dataclasses.replace(first, seed=seed) for seed in seeds]
             before = variants.setdefault(first.id, variant)
             if before != variant:
                 what = f"variants {before!r} and {variant!r} are the same run"
@@ -166,8 +162,8 @@ def _lines(
                 value, metric = lookup(first, variant)
             rows = tuple(Row(cell, variant, value, metric) for cell in cells)
             searches = point.searched and "search" in document
-            tried = _trials(first, document["search"]) if searches else ()
-            trials = tuple(Row(cell, variant) for cell in tried)
+            runs = _trials(tried, document["search"]) if searches else ()
+            trials = tuple(Row(cell, variant) for cell in runs)
             candidates.append(Candidate(candidate.chosen, rows, trials))
         if candidates:
             words = point.location.removeprefix(f"{file}: method ")
@@ -185,10 +181,10 @@ def _trials(cell: Cell, search: Mapping[str, Any]) -> Iterator[Cell]:
 
 
 def _cell(
-    values: dict[str, Any], entry: dict[str, Any], location: str, problems: Problems
+    values: dict[str, Any], entry: dict[str, Any], location: str, file: Path, problems: Problems
 ) -> Cell | None:
-    """Build one cell, or note what is wrong and return None."""
-    name, source, seed = entry["name"], entry["source"], values.pop("seed")
+    """Build one cell, its seed aside, or note what is wrong and return None."""
+    name, source = entry["name"], entry["source"]
     own = Problems()
     violated: set[str | int] = set()
     for violation in documents.cell_violations(values):
@@ -242,6 +238,9 @@ def _cell(
     if own:
         problems.take(own, location)
         return None
+    if outside.is_reference(blocks["model"].name):
+        network = outside.beside(blocks["model"].name, file.parent)
+        blocks["model"] = dataclasses.replace(blocks["model"], name=network)
     return Cell(
         dataset=values["dataset"],
         **blocks,
@@ -250,7 +249,6 @@ def _cell(
         profile=profile,
         official_code=official,
         departures=departures,
-        seed=seed,
         source=source,
     )
 

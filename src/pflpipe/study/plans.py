@@ -10,7 +10,7 @@ from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, ledger
 
 
-def plan_of(cell: Cell, sizes: np.ndarray | None) -> Planned:
+def plan_of(cell: Cell, sizes: np.ndarray | None = None) -> Planned:
     """Return a cell's plan and its ledger.
 
     Args:

@@ -22,6 +22,7 @@ from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.study import ranking
 from pflpipe.study.outline import Candidate, Chosen, Line, Outline
+from pflpipe.study.plans import plan_of
 
 
 def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
@@ -94,8 +95,9 @@ def _cost(line: Line, best: Candidate, results: Path) -> dict[str, Any]:
     search.
 
     Candidates that share a training run share its release, which costs once. A certified plan does
-    not depend on the seed, so the best candidate's plan is that of the final run as well. Nothing
-    is returned where a plan with departures, or none, leaves no certified epsilon to compare with.
+    not depend on the seed, so the best candidate's plan is that of the final run as well, unless
+    the search tries at a budget of its own. Nothing is returned where a plan with departures, or
+    none, leaves no certified epsilon to compare with.
     """
     found = {
         cell.plan_id: records.load(Planned, results / "plans" / f"{cell.plan_id}.json")
@@ -104,7 +106,10 @@ def _cost(line: Line, best: Candidate, results: Path) -> dict[str, Any]:
     if {planned.ledger.claim for planned in found.values()} != {"certified"}:
         return {}
     plans = {name: planned.plan for name, planned in found.items()}
-    final = plans[best.trials[0].cell.plan_id]
+    tried, cell = plans[best.trials[0].cell.plan_id], best.rows[0].cell
+    # All users of a data set, where no number of clients is given, are those of the search.
+    counted = dataclasses.replace(cell.partition, clients=tried.clients)
+    final = plans.get(cell.plan_id) or plan_of(dataclasses.replace(cell, partition=counted)).plan
     searched = [plans[cell.plan_id] for cell in _runs(line).values()]
     assert final.delta is not None
     return {
