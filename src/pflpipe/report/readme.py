@@ -25,6 +25,8 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_text
 from pflpipe.methods import registry
+from pflpipe.report import sentences
+from pflpipe.report.statistics import by_seed, contest
 from pflpipe.report.summary import finite, largest, mean_text, over_seeds, round_up
 from pflpipe.report.tidy import existing, stored
 from pflpipe.report.typeset import Entry, Table, markdown
@@ -267,14 +269,14 @@ def _claim(line: _Line) -> str:
 
 
 def _sentences(lines: Sequence[_Line]) -> Iterator[str]:
-    """Yield what the table says at a glance: the best, the references, and what a nominal epsilon
-    is worth."""
+    """Yield what the table says at a glance: who may be the best, the references, and what a
+    nominal epsilon is worth."""
     certified = [line for line in lines if line.claim == "certified"]
     for budget in reversed(_budgets(lines)):
-        # As it is printed, so that lines which look equal are treated as equal.
-        best = f"{max(line.mean(budget) for line in certified):.1f}"
-        names = " and ".join(line.label for line in certified if f"{line.mean(budget):.1f}" == best)
-        yield f"At {budget} the best certified personal models, those of {names}, reach {best}."
+        rows = [(line.label, line.budgets[budget]) for line in certified if budget in line.budgets]
+        found = contest(by_seed(rows, _METRICS["personal"]))
+        means = {line.label: line.mean(budget) for line in certified}
+        yield f"At {budget} {sentences.leader(found, means, 'certified personal models')}."
     references = [
         f"{line.label} {line.mean(NO_PRIVACY):.1f}" for line in lines if line.claim == "none"
     ]
