@@ -111,7 +111,7 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     figure = existing(results / "figures" / QUICKSTART / "privacy_utility.png")
     before = readme.read_text(encoding="utf-8")
     lines = _lines(study, frame)
-    table = _table(study, frame, lines, _measured(study, frame, results, root))
+    table = _table(study, frame, lines, measured(study, frame, results, root))
     text = _replaced(before, TABLE, f"{markdown(table)}\n{runs_comment(study, code)}", str(readme))
     text = _replaced(text, SENTENCES, "\n".join(_sentences(lines)), str(readme))
     told = []
@@ -211,7 +211,7 @@ def _budgets(lines: Sequence[_Line]) -> list[str]:
     ]
 
 
-def _table(study: Study, frame: pd.DataFrame, lines: Sequence[_Line], measured: str) -> Table:
+def _table(study: Study, frame: pd.DataFrame, lines: Sequence[_Line], origin: str) -> Table:
     budgets = _budgets(lines)
     seeds = len({cell.seed for cell in study.cells})
     deltas = ", ".join(f"{value:g}" for value in frame["delta"].dropna().unique())
@@ -225,7 +225,7 @@ def _table(study: Study, frame: pd.DataFrame, lines: Sequence[_Line], measured: 
         "These accuracies are diagnostics, the experimenter's measurements on public data: no ε "
         "covers them.",
         *([diverged] if frame["diverged_round"].notna().any() else []),
-        measured,
+        origin,
     ]
     rows = []
     for line in lines:
@@ -309,7 +309,7 @@ def _compared(lines: Sequence[_Line]) -> str:
     )
 
 
-def _measured(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> str:
+def measured(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> str:
     """Return where, with what and when the runs of a study were trained; no name, address or path
     of the machine.
 

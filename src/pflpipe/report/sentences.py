@@ -28,8 +28,8 @@ def number(difference: Difference, digits: int = 1) -> str:
     """Return ``+3.2 (0.5 to 5.9)``; the mean alone where there is no interval, ``–`` where nothing
     is known.
 
-    An end is printed nearer to 0 than it is by at most half a digit, but never as 0.0 or with
-    another sign where the interval excludes 0.
+    An end that is not 0 is never printed as 0, so that what is printed excludes 0 where the
+    interval does.
     """
     if math.isnan(difference.mean):
         return "–"
@@ -50,6 +50,11 @@ def verdict(difference: Difference) -> str:
     return ("not distinguishable from", "better than", "worse than")[difference.sign]
 
 
+def stand(difference: Difference) -> str:
+    """Return ``better off than``, ``worse off than`` or ``not distinguishable from``, of people."""
+    return verdict(difference).replace(" than", " off than")
+
+
 def against(found: Mapping[str, Difference], baseline: str) -> str:
     """Return who of several lines is better or worse than a baseline, and how many the seeds do not
     tell from it: part of a sentence, without its budget."""
@@ -65,6 +70,23 @@ def against(found: Mapping[str, Difference], baseline: str) -> str:
         subject = "1 method is" if count == 1 else f"{count} methods are"
         parts.append(f"{subject} not distinguishable from {whom}")
     return ", ".join(parts)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Return the parts of one sentence, with a capital and without its full stop."""
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def each_budget(parts: Mapping[str, str]) -> str:
+    """Return a sentence of a part for every budget; empty without any."""
+    text = joined([f"at {budget}, {part}" for budget, part in parts.items()])
+    return f"{text}." if text else ""
+
+
+def escaped(text: str) -> str:
+    """Return text for Markdown, where an underscore is a mark."""
+    return text.replace("_", "\\_")
 
 
 def leader(found: Contest | None, means: Mapping[str, float], what: str) -> str:

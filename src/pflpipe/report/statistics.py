@@ -15,7 +15,8 @@ the next one (data/partition.py): clients are nested in seeds, not crossed with 
 of the seeds' means has theirs in it. What an interval is about is therefore other seeds of the same
 data set: noise, deal, who is new. It is not about other data.
 
-Two questions, and for each a family of intervals of which one is wrong in at most 5 % of studies:
+Two questions, and for each a family of intervals, of which any excludes 0 wrongly in at most 5 % of
+studies:
 
 - a line against a baseline that was named before anybody looked: Holm's procedure over the lines
   (Holm 1979, A simple sequentially rejective multiple test procedure);
