@@ -117,9 +117,9 @@ class _Page:
         ]
 
     def line(self, budget: str, label: str) -> pd.DataFrame | None:
-        """Return the runs of a line that is no nominal one; None if the study has none."""
+        """Return the runs of a line; None if the study has none."""
         for section in self.sections:
-            if section.budget == budget and section.claim != "nominal" and label in section.lines:
+            if section.budget == budget and label in section.lines:
                 return section.lines[label]
         return None
 
@@ -314,8 +314,8 @@ class _Page:
             same = ["–"] * 3
             if reached is not None:
                 part = reached / float(rows["rounds"].iloc[0])
-                same = [str(reached), _megabytes(rows, part), f"{part * seconds:.3g}"]
-            texts = [label, _budget(section), total, f"{seconds:.3g}", *same]
+                same = [str(reached), _megabytes(rows, part), _three_digits(part * seconds)]
+            texts = [label, _budget(section), total, _three_digits(seconds), *same]
             yield tuple(map(Entry, texts))
 
     def _table(
@@ -409,4 +409,9 @@ def _dagger(rows: pd.DataFrame) -> str:
 
 def _megabytes(rows: pd.DataFrame, part: float = 1.0) -> str:
     total = over_seeds(rows["upload_bytes_per_round"] * rows["rounds"])
-    return f"{part * total / 1e6:.3g}"
+    return _three_digits(part * total / 1e6)
+
+
+def _three_digits(value: float) -> str:
+    # 1230 and not 1.23e+03.
+    return f"{float(f'{value:.3g}'):g}"
