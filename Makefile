@@ -17,7 +17,7 @@ STUDIES := $(filter-out studies/paper_results.yaml,$(wildcard studies/*.yaml))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart readme test test-fast coverage mutants lint studies-check format docs bench bench-peers report lock clean
+.PHONY: help install quickstart readme results test test-fast coverage mutants lint studies-check format docs bench bench-peers report lock clean
 
 help: ## list these targets
 	@echo "usage: make TARGET   (variables: PYTHON=python3, CORES=all, WORKERS=2 test processes, CPU=1 no GPU libraries)"
@@ -43,6 +43,9 @@ quickstart: install ## install, then build the default study: results/tables/all
 
 readme: install ## put the numbers and the figure of the last quickstart into README.md; trains nothing
 	$(BIN)/python -m pflpipe.pipeline.readme
+
+results: install ## docs/results.md from docs/results/; STUDY="a b" first puts these finished studies there; trains nothing
+	$(BIN)/python -m pflpipe.pipeline.results $(STUDY)
 
 test: install ## install, then run all tests
 	$(PYTEST)

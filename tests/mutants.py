@@ -440,6 +440,18 @@ MUTANTS = {
         "/ len(values)",
         "test_tables.py",
     ),
+    "Holm's procedure without its steps": Mutant(
+        "report/statistics.py",
+        "level = ALPHA / left",
+        "level = ALPHA",
+        "test_statistics.py",
+    ),
+    "called better where the interval includes 0": Mutant(
+        "report/statistics.py",
+        "return int(self.low > 0) - int(self.high < 0)",
+        "return int(self.mean > 0) - int(self.mean < 0)",
+        "test_statistics.py",
+    ),
     "epsilon rounded down": Mutant(
         "report/summary.py",
         "math.ceil(epsilon / step * (1 - 1e-6)) * step",

@@ -283,11 +283,21 @@ def test_a_nominal_row_without_a_claimed_number_has_the_honest_one_alone(
     assert not any("nominal ε" in key for key in found)
 
 
-def test_equal_means_are_equally_bold_and_gain_nothing(study: Study, made: pd.DataFrame) -> None:
+def test_lines_that_the_seeds_do_not_tell_apart_are_equally_bold_and_gain_nothing(
+    study: Study, made: pd.DataFrame
+) -> None:
     changed = made.copy()
-    changed.loc[changed["method"] == "dp_fedavg", "personal_common"] += 3.04
+    chosen = changed["method"] == "dp_fedavg"
+    changed.loc[chosen, "personal_common"] = changed.loc[chosen, "seed"].map({0: 63, 1: 61, 2: 62})
     found = shown(study, changed)
-    assert found["DP-FedAvg"] == found["FedDPA & co_1 (50%)"] == ("**63.0 ± 1.0**",) * 2
+    assert found["DP-FedAvg"] == ("**62.0 ± 1.0**",) * 2
+    assert found["FedDPA & co_1 (50%)"] == ("**63.0 ± 1.0**",) * 2
+
+
+def test_nothing_is_bold_with_two_seeds(study: Study, made: pd.DataFrame) -> None:
+    two = dataclasses.replace(study, rows=tuple(row for row in study.rows if row.cell.seed < 2))
+    found = shown(two, made[made["seed"] < 2])
+    assert not any("**" in text or "↑" in text for line in found.values() for text in line)
 
 
 def test_a_diverged_run_is_marked_with_its_round(study: Study, made: pd.DataFrame) -> None:

@@ -508,6 +508,49 @@ def test_one_seed_prints_no_deviation(study: Study, frame: pd.DataFrame) -> None
     assert not any("±" in line or "nan" in line for line in table)
 
 
+def bold(study: Study, frame: pd.DataFrame) -> set[tuple[str, str]]:
+    """Label and budget's epsilon of the lines whose personal accuracy is bold."""
+    table = summarise(study, frame)
+    own = table.header.index("personal own")
+    lines = [line for section in table.sections for line in section]
+    return {(line[0].text, line[2].text.split()[0]) for line in lines if line[own].bold}
+
+
+def test_bold_is_whoever_the_seeds_do_not_tell_from_the_best(
+    study: Study, frame: pd.DataFrame
+) -> None:
+    changed = frame.copy()
+    for method, at_2, at_8 in (
+        ("dp_fedavg", (70, 75, 80), (70, 75, 80)),
+        # Pairing counts and not the spread over seeds: always 1 above, and by turns 6 and 4 above.
+        ("feddpa", (71.1, 76, 80.9), (76, 71, 84)),
+    ):
+        rows = (changed["method"] == method) & (changed["claim"] == "certified")
+        for epsilon, values in ((2.0, at_2), (8.0, at_8)):
+            chosen = rows & (changed["epsilon_target"] == epsilon)
+            changed.loc[chosen, "personal_own"] = list(map(float, values))
+    assert {line for line in bold(study, changed) if line[1] != "∞"} == {
+        ("feddpa", "2"),
+        ("feddpa", "8"),
+        ("dp_fedavg", "8"),
+    }
+    assert any(
+        "not distinguishable from the best: with 95 % confidence" in note
+        for note in summarise(study, changed).notes
+    )
+
+
+def test_nothing_is_bold_with_fewer_than_three_seeds(study: Study, frame: pd.DataFrame) -> None:
+    two = with_rows(study, [row for row in study.rows if row.cell.seed < 2])
+    assert bold(two, frame[frame["seed"] < 2]) == set()
+    # One line that lacks a seed is never bold, and the others need no value of it.
+    changed = frame.copy()
+    chosen = (changed["claim"] == "certified") & (changed["epsilon_target"] == 8.0)
+    first = changed.index[chosen & (changed["method"] == "dp_fedavg")][0]
+    changed.loc[first, "personal_own"] = math.nan
+    assert not {line for line in bold(study, changed) if line[1] == "8"}
+
+
 def test_bold_is_the_best_of_the_same_budget_and_claim(study: Study, frame: pd.DataFrame) -> None:
     changed = frame.copy()
     for method, claim, value in (

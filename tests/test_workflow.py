@@ -161,6 +161,33 @@ def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
 
 
 @pytest.mark.pipeline
+def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_results(project):
+    searched = {"name": "feddpa", "search": {"training.lr": [0.1, 0.5]}}
+    methods = [{"name": "local_only"}, {"name": "dp_fedavg"}, searched]
+    search = {"seeds": [100], "validation_fraction": 0.3}
+    small = {**STUDY, "seeds": [0, 1, 2], "search": search, "methods": methods}
+    malformed.write(project / "studies/small.yaml", small)
+    result = snakemake(project, "results/tables/small.csv")
+    assert result.returncode == 0, result.stderr
+
+    def make_results(*studies: str) -> None:
+        program = "import runpy; runpy.run_module('pflpipe.pipeline.results', run_name='__main__')"
+        result = warm.python(program, ("results", *studies), project, environment())
+        assert result.returncode == 0, result.stderr
+
+    make_results("small")
+    page = project / "docs/results.md"
+    text = page.read_text()
+    shutil.rmtree(project / "results")
+    page.unlink()
+    make_results()
+    assert page.read_text() == text
+    for words in ("## Tiny", "1. At ε = 8, ", "| feddpa | certified | 8 | ", "Measured on "):
+        assert words in text
+    assert "Hyper-parameters were chosen on validation data" in text
+
+
+@pytest.mark.pipeline
 def test_jobs_run_with_the_threads_they_were_given(finished):
     runs = [json.loads(file.read_text()) for file in (finished / "results/runs").glob("*/run.json")]
     assert [run["program"]["threads"] for run in runs] == [1, 1]

@@ -2,8 +2,8 @@
 printed ones.
 
 It keeps the promises of the summary (summary.py): a nominal epsilon is called so and has the honest
-one below it, a diverged run is marked with its round, and rows compete for bold type only with rows
-of the same budget and the same claim.
+one below it, a diverged run is marked with its round, and bold type is what the seeds support among
+rows of the same column, budget and claim.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from pflpipe.report.statistics import by_seed, contest
 from pflpipe.report.summary import (
+    BOLD_WORDS,
     METRIC_WORDS,
     NOMINAL_WORDS,
     finite,
     largest,
     mean_text,
     not_covered,
-    over_seeds,
     round_up,
 )
 from pflpipe.report.typeset import Entry, Table
@@ -45,15 +46,12 @@ class _Position:
     Attributes:
         rows: of the tidy frame.
         rival: what it competes with for bold type: rows of the same column, budget and claim.
-        values: what is shown, one for every seed that has one.
-        shown: their mean as it is printed, so that lines which look equal are treated as equal;
-            None without values.
+        values: what is shown, by seed; NaN where there is none.
     """
 
     rows: pd.DataFrame
     rival: tuple[int, str, str]
-    values: list[float]
-    shown: float | None
+    values: pd.Series[float]
 
     @property
     def claim(self) -> str:
@@ -89,18 +87,17 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
     everywhere = [
         position for _, positions in lines for position in positions if position is not None
     ]
-    ranked: dict[tuple[int, str, str], list[float]] = {}
+    rivals: dict[tuple[int, str, str], list[_Position]] = {}
     for position in everywhere:
-        if position.shown is not None:
-            ranked.setdefault(position.rival, []).append(position.shown)
-    for means in ranked.values():
-        means.sort(reverse=layout.metric not in _COSTS)
+        rivals.setdefault(position.rival, []).append(position)
+    contests = [_contest(layout, members) for members in rivals.values()]
+    gains = {name: gain for found in contests for name, gain in found.items()}
     sections = [
         tuple(
             entries
             for line, positions in lines
             if line.named == named
-            for entries in _lines(layout, line.name, positions, ranked)
+            for entries in _lines(layout, line.name, positions, gains)
         )
         for named in (True, False)
     ]
@@ -128,14 +125,26 @@ def _position(
         return None
     rows = frame.iloc[list(members)]
     if layout.metric == "seconds_per_round":
-        values = finite(rows["train_seconds"] / rows["rounds"])
+        values = rows["train_seconds"] / rows["rounds"]
     elif layout.metric == "upload_megabytes_per_round":
-        values = finite(rows["upload_bytes_per_round"] / 1e6)
+        values = rows["upload_bytes_per_round"] / 1e6
     else:
-        values = finite(rows[layout.metric])
+        values = rows[layout.metric]
     rival = (column, budget_text(study.rows[members[0]].cell), str(rows["claim"].iloc[0]))
-    shown = round(over_seeds(values), _digits(layout)) if values else None
-    return _Position(rows, rival, values, shown)
+    return _Position(rows, rival, by_seed([(0, rows.assign(shown=values))], "shown")[0])
+
+
+def _contest(layout: PaperLayout, members: Sequence[_Position]) -> dict[int, float]:
+    """Return those that may be the best, by identity; with its distance to the next one where only
+    one may be and it is no cost, else with 0."""
+    costs = layout.metric in _COSTS
+    found = contest(
+        pd.DataFrame({id(one): -one.values if costs else one.values for one in members})
+    )
+    if found is None:
+        return {}
+    distances = [difference.mean for difference in found.behind.values()]
+    return dict.fromkeys(found.kept, min(distances) if found.decided and not costs else 0.0)
 
 
 def _digits(layout: PaperLayout) -> int:
@@ -146,12 +155,12 @@ def _lines(
     layout: PaperLayout,
     name: str,
     positions: Positions,
-    ranked: dict[tuple[int, str, str], list[float]],
+    gains: dict[int, float],
 ) -> Iterator[tuple[Entry, ...]]:
     """Yield a method's line of the table and, below it, the printed numbers and the epsilons."""
     nominal = any(position.claim == "nominal" for position in positions if position is not None)
     ours = [
-        Entry("") if position is None else _ours(layout, position, ranked.get(position.rival, []))
+        Entry("") if position is None else _ours(layout, position, gains.get(id(position)))
         for position in positions
     ]
     yield (Entry(f"{name} [nominal]" if nominal else name), *ours)
@@ -164,14 +173,13 @@ def _lines(
     yield tuple(map(Entry, ("– honest ε" if nominal else "– ε", *map(_honest, positions))))
 
 
-def _ours(layout: PaperLayout, position: _Position, means: list[float]) -> Entry:
-    text = mean_text(position.values, len(position.rows), _digits(layout))
-    best = len(means) > 1 and position.shown == means[0]
-    if best and means[0] > means[1]:
-        text += f" ↑{means[0] - means[1]:.1f}"
+def _ours(layout: PaperLayout, position: _Position, gain: float | None) -> Entry:
+    text = mean_text(finite(position.values), len(position.rows), _digits(layout))
+    if gain:
+        text += f" ↑{gain:.{_digits(layout)}f}"
     if position.diverged:
         text += f" †{','.join(map(str, position.diverged))}"
-    return Entry(text, best)
+    return Entry(text, bold=gain is not None)
 
 
 def _paper(layout: PaperLayout, position: _Position | None) -> str:
@@ -215,8 +223,10 @@ def _notes(layout: PaperLayout, positions: Sequence[_Position], *, ours_too: boo
         )
     if any(position.claim == "nominal" for position in positions):
         yield NOMINAL_WORDS
-    gain = "" if layout.metric in _COSTS else "; ↑ its distance to the second best"
-    yield f"Bold: best mean of its column among rows of the same budget and claim{gain}."
+    gain = (
+        "" if layout.metric in _COSTS else "; ↑ the distance of one that is bold alone to the next"
+    )
+    yield f"Bold, in its column among rows of the same budget and claim: {BOLD_WORDS}{gain}."
     if any(position.diverged for position in positions):
         yield "† diverged in that round; its scores are counted as they are."
     if ours_too:

@@ -25,6 +25,8 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_text
 from pflpipe.methods import registry
+from pflpipe.report import sentences
+from pflpipe.report.statistics import by_seed, contest
 from pflpipe.report.summary import finite, largest, mean_text, over_seeds, round_up
 from pflpipe.report.tidy import existing, stored
 from pflpipe.report.typeset import Entry, Table, markdown
@@ -109,7 +111,7 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     figure = existing(results / "figures" / QUICKSTART / "privacy_utility.png")
     before = readme.read_text(encoding="utf-8")
     lines = _lines(study, frame)
-    table = _table(study, frame, lines, _measured(study, frame, results, root))
+    table = _table(study, frame, lines, measured(study, frame, results, root))
     text = _replaced(before, TABLE, f"{markdown(table)}\n{runs_comment(study, code)}", str(readme))
     text = _replaced(text, SENTENCES, "\n".join(_sentences(lines)), str(readme))
     told = []
@@ -209,7 +211,7 @@ def _budgets(lines: Sequence[_Line]) -> list[str]:
     ]
 
 
-def _table(study: Study, frame: pd.DataFrame, lines: Sequence[_Line], measured: str) -> Table:
+def _table(study: Study, frame: pd.DataFrame, lines: Sequence[_Line], origin: str) -> Table:
     budgets = _budgets(lines)
     seeds = len({cell.seed for cell in study.cells})
     deltas = ", ".join(f"{value:g}" for value in frame["delta"].dropna().unique())
@@ -223,7 +225,7 @@ def _table(study: Study, frame: pd.DataFrame, lines: Sequence[_Line], measured: 
         "These accuracies are diagnostics, the experimenter's measurements on public data: no ε "
         "covers them.",
         *([diverged] if frame["diverged_round"].notna().any() else []),
-        measured,
+        origin,
     ]
     rows = []
     for line in lines:
@@ -267,14 +269,14 @@ def _claim(line: _Line) -> str:
 
 
 def _sentences(lines: Sequence[_Line]) -> Iterator[str]:
-    """Yield what the table says at a glance: the best, the references, and what a nominal epsilon
-    is worth."""
+    """Yield what the table says at a glance: who may be the best, the references, and what a
+    nominal epsilon is worth."""
     certified = [line for line in lines if line.claim == "certified"]
     for budget in reversed(_budgets(lines)):
-        # As it is printed, so that lines which look equal are treated as equal.
-        best = f"{max(line.mean(budget) for line in certified):.1f}"
-        names = " and ".join(line.label for line in certified if f"{line.mean(budget):.1f}" == best)
-        yield f"At {budget} the best certified personal models, those of {names}, reach {best}."
+        rows = [(line.label, line.budgets[budget]) for line in certified if budget in line.budgets]
+        found = contest(by_seed(rows, _METRICS["personal"]))
+        means = {line.label: line.mean(budget) for line in certified}
+        yield f"At {budget} {sentences.leader(found, means, 'certified personal models')}."
     references = [
         f"{line.label} {line.mean(NO_PRIVACY):.1f}" for line in lines if line.claim == "none"
     ]
@@ -307,7 +309,7 @@ def _compared(lines: Sequence[_Line]) -> str:
     )
 
 
-def _measured(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> str:
+def measured(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> str:
     """Return where, with what and when the runs of a study were trained; no name, address or path
     of the machine.
 

@@ -1,19 +1,21 @@
 """The summary of a study for people: mean and standard deviation over seeds.
 
 It keeps four promises: a nominal epsilon never stands without its mark and the honest one beside
-it, a diverged run is marked with its round, rows compete for bold type only with rows of the same
-budget and the same claim, and the caption says which numbers no epsilon covers.
+it, a diverged run is marked with its round, bold type is what the seeds support (statistics.py)
+among rows of the same budget and the same claim, and the caption says which numbers no epsilon
+covers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from pflpipe.report.statistics import MIN_SEEDS, by_seed, contest
 from pflpipe.report.typeset import Entry, Table
 from pflpipe.study.outline import Study
 from pflpipe.study.settings import (
@@ -40,6 +42,11 @@ METRICS = tuple(METRIC_WORDS)
 NOMINAL_WORDS = (
     "Nominal: the number the paper would print for a mechanism with departures that break it; "
     "the honest ε is what that mechanism provides."
+)
+BOLD_WORDS = (
+    "not distinguishable from the best: with 95 % confidence the line that is truly best is among "
+    "those in bold (paired differences over seeds); with fewer than "
+    f"{MIN_SEEDS} seeds nothing is bold"
 )
 
 
@@ -88,7 +95,18 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
     ):
         members.sort(key=lambda line: (-line.mean("personal_own"), line.setting.label))
         best = {metric: _best(members, metric) for metric in metrics}
-        built.append(tuple(_entries(line, metrics, best, paper, inline_paper) for line in members))
+        built.append(
+            tuple(
+                _entries(
+                    line,
+                    metrics,
+                    {metric for metric in metrics if index in best[metric]},
+                    paper,
+                    inline_paper,
+                )
+                for index, line in enumerate(members)
+            )
+        )
     searched = tuple(_searches(study, plan))
     notes = (*searched, *_notes(plan, lines, warnings, searched=bool(searched)))
     return Table(
@@ -107,17 +125,16 @@ def _rank(line: _Line) -> tuple[Any, ...]:
     return kind != NO_PRIVACY, kind, float(value) if value else 0.0, line.claim
 
 
-def _best(members: list[_Line], metric: str) -> str | None:
-    # The best mean as it is printed, so that lines which look equal are treated as equal; nothing
-    # to win alone.
-    values = [line.mean(metric) for line in members if line.values(metric)]
-    return f"{max(values):.1f}" if len(values) > 1 else None
+def _best(members: Sequence[_Line], metric: str) -> Collection[int]:
+    # Positions of the members that may be the best; nothing to win alone.
+    found = contest(by_seed([(i, line.rows) for i, line in enumerate(members)], metric))
+    return found.kept if found else ()
 
 
 def _entries(
     line: _Line,
     metrics: list[str],
-    best: Mapping[str, str | None],
+    best: Collection[str],
     paper: list[str],
     inline_paper: bool,
 ) -> tuple[Entry, ...]:
@@ -132,8 +149,7 @@ def _entries(
     values = [float(value) for value in line.rows["paper_value"] if pd.notna(value)]
     printed = f"{values[0]:g}" if values else ""
     for metric in metrics:
-        bold = bool(line.values(metric)) and f"{line.mean(metric):.1f}" == best[metric]
-        entries.append(Entry(mean_text(line.values(metric), len(line.rows)), bold))
+        entries.append(Entry(mean_text(line.values(metric), len(line.rows)), metric in best))
         if paper == [metric]:
             entries.append(Entry(printed))
     entries.append(Entry(str(len(line.rows))))
@@ -337,7 +353,7 @@ def _notes(
     for words in dict.fromkeys(plan.per_method.values()):
         names = [name for name, its in plan.per_method.items() if its == words]
         yield f"{', '.join(names)}: {words}."
-    yield "Bold: best mean among rows of the same budget and claim."
+    yield f"Bold, among rows of the same budget and claim: {BOLD_WORDS}."
     diverged = [
         f"{line.setting.label} ({line.setting.budget}) seed {seed} in round {int(when)}"
         for line in lines

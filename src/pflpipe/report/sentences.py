@@ -1,0 +1,112 @@
+"""Sentences about a comparison, in a vocabulary that follows from intervals.
+
+"Better" and "worse" are said of a line whose adjusted interval excludes 0, "best" of one that
+nobody else may be; everything else is "not distinguishable", or a number without a word. Whatever
+generates text that compares takes its words from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
+
+NAMED = 5
+"""Of a longer list as many are named; the others are counted."""
+
+
+def names(labels: Sequence[str]) -> str:
+    """Return ``a``, ``a and b``, ``a, b and c``, or ``a, b, c, d, e and 3 more``."""
+    shown = (
+        list(labels) if len(labels) <= NAMED else [*labels[:NAMED], f"{len(labels) - NAMED} more"]
+    )
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+
+
+def number(difference: Difference, digits: int = 1) -> str:
+    """Return ``+3.2 (0.5 to 5.9)``; the mean alone where there is no interval, ``–`` where nothing
+    is known.
+
+    An end that is not 0 is never printed as 0, so that what is printed excludes 0 where the
+    interval does.
+    """
+    if math.isnan(difference.mean):
+        return "–"
+    mean = f"{difference.mean:+.{digits}f}"
+    if not math.isfinite(difference.low):
+        return mean
+    low, high = (_end(value, digits) for value in (difference.low, difference.high))
+    return f"{mean} ({low} to {high})"
+
+
+def _end(value: float, digits: int) -> str:
+    text = f"{value:.{digits}f}"
+    return text if float(text) or not value else f"{value:.1g}"
+
+
+def verdict(difference: Difference) -> str:
+    """Return ``better than``, ``worse than`` or ``not distinguishable from``."""
+    return ("not distinguishable from", "better than", "worse than")[difference.sign]
+
+
+def stand(difference: Difference) -> str:
+    """Return ``better off than``, ``worse off than`` or ``not distinguishable from``, of people."""
+    return verdict(difference).replace(" than", " off than")
+
+
+def against(found: Mapping[str, Difference], baseline: str) -> str:
+    """Return who of several lines is better or worse than a baseline, and how many the seeds do not
+    tell from it: part of a sentence, without its budget."""
+    ranked = sorted(found, key=lambda label: -found[label].mean)
+    groups = {sign: [label for label in ranked if found[label].sign == sign] for sign in (1, -1, 0)}
+    parts = [
+        f"{names(labels)} {'is' if len(labels) == 1 else 'are'} {word} {baseline}"
+        for sign, word in ((1, "better than"), (-1, "worse than"))
+        if (labels := groups[sign])
+    ]
+    if count := len(groups[0]):
+        whom = "it" if parts else baseline  # named just before
+        subject = "1 method is" if count == 1 else f"{count} methods are"
+        parts.append(f"{subject} not distinguishable from {whom}")
+    return ", ".join(parts)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Return the parts of one sentence, with a capital and without its full stop."""
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def each_budget(parts: Mapping[str, str]) -> str:
+    """Return a sentence of a part for every budget; empty without any."""
+    text = joined([f"at {budget}, {part}" for budget, part in parts.items()])
+    return f"{text}." if text else ""
+
+
+def escaped(text: str) -> str:
+    """Return text for Markdown, where an underscore is a mark."""
+    return text.replace("_", "\\_")
+
+
+def leader(found: Contest | None, means: Mapping[str, float], what: str) -> str:
+    """Return who is or may be the best: part of a sentence, without its budget.
+
+    Args:
+        found: the contest of the lines; None where the seeds are too few for one.
+        means: of every line, in percent.
+        what: whose accuracy is compared, such as ``certified personal models``.
+    """
+    if found is None:
+        first = max(means, key=lambda label: means[label])
+        few = f"fewer than {MIN_SEEDS} common seeds, so nobody is ranked"
+        reason = "nothing to compare it with" if len(means) == 1 else few
+        return f"the largest mean of the {what} is {means[first]:.1f}, of {first} ({reason})"
+    top = str(found.leader)
+    if found.decided:
+        return f"the best {what} are those of {top}, {means[top]:.1f}"
+    others = sorted(found.kept - {top}, key=lambda label: -means[label])
+    return (
+        f"the largest mean of the {what} is {means[top]:.1f}, of {top}, not distinguishable from "
+        f"{names(others)}"
+    )
