@@ -727,6 +727,16 @@ def test_printed_numbers_beside_the_study_are_missing(load):
         load(paper=malformed.PAPER)
 
 
+def test_printed_numbers_that_were_edited_are_read_again(load):
+    named = TABLE_I | {"methods": {"dp_fedavg": "DP-FedAvg"}}
+    words = {**FEDSIM, "methods": [{"name": "dp_fedavg"}], "seeds": [0], "paper": named}
+    file = Path("studies/paper_results.yaml")
+    text = file.read_text()
+    assert [row.paper_value for row in load(**words).rows] == [85.28]
+    file.write_text(text.replace("85.28", "12.5"))
+    assert [row.paper_value for row in load(**words).rows] == [12.5]
+
+
 def test_every_printed_accuracy_is_a_percentage():
     rows = documents.read_yaml(ROOT / "studies/paper_results.yaml")["results"]
     assert len(rows) == 263

@@ -335,9 +335,9 @@ def test_a_plan_of_another_cell_is_refused(tmp_path, change):
 def test_accuracy_on_digits_lies_in_its_window(tmp_path):
     """Too good fails as well: it means that the noise got lost (the idea of a two-sided window is
     Opacus')."""
-    cell = make_place(tmp_path, "dp_fedavg", rounds=30, clients=100, sample_rate=1.0)
+    cell = make_place(tmp_path, "dp_fedavg", rounds=12, clients=100, sample_rate=1.0)
     division = cells.Partition("dirichlet", 100, alpha=0.3, min_size=6)
-    training = cells.Training(30, 5, 0, "sgd", 0.5)
+    training = cells.Training(12, 5, 0, "sgd", 0.5)
     cell = dataclasses.replace(
         cell, partition=division, training=training, model=cells.Model("mlp", (32,))
     )
@@ -354,8 +354,8 @@ def test_accuracy_on_digits_lies_in_its_window(tmp_path):
         found.append(
             evaluation.accuracies(noisy, progress, has_global_model=True)[0]["global_common"]
         )
-    assert 85 < found[0] < 93, found
-    assert 80 < found[1] < 92, found
+    assert 72 < found[0] < 84, found
+    assert 70 < found[1] < 84, found
     assert found[2] < 40, found
 
 
