@@ -1,8 +1,7 @@
-"""A program for torchrun: runs several methods with the processes that there are and writes what
-the first one got.
+"""A program for torchrun: runs every method with the processes that there are and writes what the
+first one got.
 
-python -m torch.distributed.run --standalone --nproc-per-node=2 tests/shared_run.py FOLDER BACKEND
-METHOD...
+python -m torch.distributed.run --standalone --nproc-per-node=3 tests/shared_run.py FOLDER
 """
 
 from __future__ import annotations
@@ -16,26 +15,38 @@ import torch
 
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
+from pflpipe.simulation.clients import Backend
 from pflpipe.simulation.evaluation import accuracies
 from pflpipe.simulation.processes import ALONE, Processes, joined
+from pflpipe.simulation.simulation import Simulation
 from simulations import open_plan, plan, simulation
+
+RUNS = [
+    *((name, "loop") for name in registry.NAMES),
+    # What is done with clients in groups does not depend on the method, only on what they hand
+    # over: nothing but an update; states of numbers; of truth values and a message of their own;
+    # statistics besides; no update.
+    *((name, "vmap") for name in ("dp_fedavg", "feddpa", "fedglp_adp", "fedpac", "local_only")),
+]
+
+
+def world(method: str, backend: Backend, processes: Processes = ALONE) -> Simulation:
+    """Return a run of three rounds, the last with a single client."""
+    make = plan if registry.info(method).about.private else open_plan
+    alone = simulation(method, plan=make(sample_rate=0.5), backend=backend, local_epochs=1)
+    return dataclasses.replace(alone, processes=processes)
 
 
 def outcome(
-    method: str, backend: str, rate: float, processes: Processes = ALONE, states: Path | None = None
+    method: str, backend: Backend, processes: Processes = ALONE, states: Path | None = None
 ) -> dict[str, Any]:
-    """Return the end of a run of three rounds and its accuracies; at a low rate cohorts are smaller
-    than two."""
-    make = plan if registry.info(method).about.private else open_plan
-    world = dataclasses.replace(
-        simulation(method, plan=make(sample_rate=rate), backend=backend, local_epochs=1),
-        processes=processes,
-    )
-    done = rounds.run(world, rounds.start(world, states))
+    """Return the end of a run and its accuracies."""
+    run = world(method, backend, processes)
+    done = rounds.run(run, rounds.start(run, states))
     rows = [
         [value for name, value in row.items() if name not in rounds.CURVES] for row in done.rows
     ]
-    scores = [list(row.values()) for row in accuracies(world, done, has_global_model=True)]
+    scores = [list(row.values()) for row in accuracies(run, done, has_global_model=True)]
     tables = {
         "rows": torch.tensor(rows, dtype=torch.float64),
         "scores": torch.tensor(scores, dtype=torch.float64),
@@ -49,17 +60,13 @@ def outcome(
 
 
 def main() -> None:
-    folder, backend, *names = sys.argv[1:]
+    folder = Path(sys.argv[1])
     with joined("cpu") as (processes, _):
-        for name in names:
-            for rate in (1.0, 0.3):
-                found = outcome(
-                    name, backend, rate, processes, Path(folder) / f"{name}-{rate}.states"
-                )
-                if (
-                    processes.rank == processes.size - 1
-                ):  # the last one knows all that the first one knows
-                    torch.save(found | {"size": processes.size}, Path(folder) / f"{name}-{rate}.pt")
+        for method, backend in RUNS:
+            name = f"{method}-{backend}"
+            found = outcome(method, backend, processes, folder / f"{name}.states")
+            if processes.rank == processes.size - 1:  # the last one knows all that the first knows
+                torch.save(found | {"size": processes.size}, folder / f"{name}.pt")
 
 
 if __name__ == "__main__":

@@ -84,7 +84,6 @@ MULTIPLIERS = [
     (CENTAUR, 1, "52.76", "", "57.2"),
     (dataclasses.replace(CENTAUR, rounds=400), 1, "", "", "80.9"),
     (FEDSIM, 2, "2.248", "", "2.423"),
-    (FEDSIM, 4, "1.386", "", "1.482"),
     (FEDSIM, 8, ".936", "", ".993"),
     (dataclasses.replace(DSU, sample_rate=0.5), 2, "10.07", "", ""),
     (dataclasses.replace(DSU, sample_rate=0.2), 0.5, "14.22", "", "15.51"),
@@ -96,16 +95,24 @@ RDP = [(plan, target, rdp) for plan, target, _, _, rdp in MULTIPLIERS if rdp]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("plan", "target", "printed"), EXACT + TIGHT)
-def test_exact_calibration_gives_the_known_multipliers(plan, target, printed):
+@pytest.mark.parametrize(("asked", "target", "printed"), EXACT + TIGHT)
+def test_exact_calibration_gives_the_known_multipliers_a_hair_below_the_target_and_rdp_above(
+    asked, target, printed
+):
     # The prototype solved PLD (q < 1) with a coarser search, so its last digit is less sure than at
-    # q = 1.
+    # q = 1. All questions about a plan are asked here, while its PLD is kept.
     slack = (
         half_unit(printed)
-        if plan.sample_rate == 1
+        if asked.sample_rate == 1
         else max(half_unit(printed), 1e-3 * float(printed))
     )
-    assert calibrated(plan, target).noise_multiplier == pytest.approx(float(printed), abs=slack)
+    plan = calibrated(asked, target)
+    assert plan.noise_multiplier == pytest.approx(float(printed), abs=slack)
+    assert target * (1 - 2e-4) <= epsilon(plan, plan.delta) <= target
+    for probability in (plan.delta, 1e-5):
+        assert epsilon_rdp(plan, probability) >= epsilon(plan, probability)
+    unsampled = calibrated(dataclasses.replace(asked, sample_rate=1.0), target)
+    assert plan.noise_multiplier <= unsampled.noise_multiplier
 
 
 @pytest.mark.slow
@@ -118,25 +125,7 @@ def test_rdp_calibration_gives_the_known_multipliers(plan, target, printed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("plan", "target"),
-    [(plan, target) for plan, target, *_ in MULTIPLIERS if plan.sample_rate < 1][:3],
-)
-def test_calibration_by_pld_is_at_most_a_hair_below_the_target(plan, target):
-    plan = calibrated(plan, target)
-    assert target * (1 - 2e-4) <= epsilon(plan, plan.delta) <= target
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("plan", "target"), [(plan, target) for plan, target, *_ in MULTIPLIERS])
-def test_rdp_never_reports_less_than_the_exact_curve(plan, target):
-    plan = calibrated(plan, target)
-    for probability in (plan.delta, 1e-5):
-        assert epsilon_rdp(plan, probability) >= epsilon(plan, probability)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("plan", "target"), [(FEMNIST, 8), (SVHN, 2), (DSU, 1)])
+@pytest.mark.parametrize(("plan", "target"), [(SVHN, 2), (DSU, 1)])
 def test_pld_and_gdp_agree_at_full_participation(plan, target):
     from dp_accounting.pld import PLDAccountant
 
@@ -172,7 +161,7 @@ def test_delta_and_epsilon_are_inverse(rounds, multiplier):
 
 
 @pytest.mark.slow
-@settings(derandomize=True, deadline=None, max_examples=200, database=None)
+@settings(derandomize=True, deadline=None, max_examples=100, database=None)
 @given(
     target=st.floats(0.01, 500),
     probability=st.floats(-9, math.log10(0.4)).map(lambda power: 10**power),
@@ -193,24 +182,6 @@ def test_calibrated_plan_never_exceeds_its_target(target, probability, rounds, c
     )
 
 
-@pytest.mark.slow
-@settings(derandomize=True, deadline=None, max_examples=3, database=None)
-@given(
-    target=st.floats(0.3, 10),
-    probability=st.sampled_from([1e-3, 1e-5]),
-    rounds=st.integers(2, 150),
-    sample_rate=st.floats(0.05, 0.9),
-)
-def test_calibrated_sampled_plan_never_exceeds_its_target(target, probability, rounds, sample_rate):
-    asked = dataclasses.replace(FEMNIST, delta=probability, rounds=rounds, sample_rate=sample_rate)
-    plan = calibrate(asked, target)
-    assert target * (1 - 1e-3) <= epsilon(plan, probability) <= target
-    assert (
-        plan.noise_multiplier
-        <= calibrated(dataclasses.replace(asked, sample_rate=1.0), target).noise_multiplier
-    )
-
-
 @settings(derandomize=True, deadline=None, max_examples=30, database=None)
 @given(target=st.floats(0.5, 50), probability=st.floats(1e-9, 0.2), rounds=st.integers(1, 500))
 def test_rdp_calibration_never_exceeds_its_target_and_costs_noise(target, probability, rounds):
@@ -222,16 +193,16 @@ def test_rdp_calibration_never_exceeds_its_target_and_costs_noise(target, probab
 
 @pytest.mark.slow
 def test_less_noise_more_rounds_or_a_higher_rate_never_lower_epsilon():
-    plan = dataclasses.replace(FEDSIM, noise_multiplier=2.0)
+    plan = dataclasses.replace(FEDSIM, noise_multiplier=4.0)
     base = epsilon(plan, 1e-5)
+    assert epsilon(plan, 1e-4) < base
     for change in (
-        {"noise_multiplier": 1.9},
+        {"noise_multiplier": 3.9},
         {"rounds": 101},
         {"sample_rate": 0.11},
         {"sample_rate": 1.0},
     ):
         assert epsilon(dataclasses.replace(plan, **change), 1e-5) > base
-    assert epsilon(plan, 1e-4) < base
 
 
 # The guarantee of the same noise read in other ways: plan, claimed epsilon, per message, at delta
@@ -392,13 +363,13 @@ def test_official_feddpa_calibration_counts_the_sampling_rate_of_clients():
 )
 @pytest.mark.parametrize("sample_rate", [1.0, 0.25])
 def test_no_composition_calibrates_one_round_alone(mechanism, probability, sample_rate):
-    request = Privacy(mechanism, epsilon=1.5, delta=probability, clip_norm=1.0)
+    request = Privacy(mechanism, epsilon=0.25, delta=probability, clip_norm=1.0)
     shape = {"sample_rate": sample_rate, "clients": 20}
     plan = make_plan(request, rounds=40, departures=["no_composition"], **shape)
     assert plan.rounds == 40
     assert dataclasses.replace(plan, rounds=1) == make_plan(request, rounds=1, **shape)
-    assert epsilon(dataclasses.replace(plan, rounds=1), plan.delta) == pytest.approx(1.5, rel=1e-3)
-    assert epsilon(plan, plan.delta) > 1.5 * math.sqrt(40) / 2
+    assert epsilon(dataclasses.replace(plan, rounds=1), plan.delta) == pytest.approx(0.25, rel=1e-3)
+    assert epsilon(plan, plan.delta) > 0.25 * math.sqrt(40) / 2
 
 
 def test_no_composition_counts_the_steps_of_one_round_at_sample_level():

@@ -49,13 +49,21 @@ def words(figure: Figure) -> set[str]:
     return {text.get_text() for axes in figure.axes for text in axes.texts}
 
 
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
+    """One private and one other run."""
+    place = tmp_path_factory.mktemp("single")
+    study = fake_results.study(seeds=(0,), epsilons=(2.0,), methods=("dp_fedavg", "fedavg"))
+    fake_results.write(study, place)
+    return study, place
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(figures.KINDS))
 def test_the_same_results_give_the_same_bytes(
-    kind: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    kind: str, single: tuple[Study, Path], tmp_path: Path
 ) -> None:
-    study, folder = fake_results.study(seeds=(0,), epsilons=(2.0,)), tmp_path_factory.mktemp("tree")
-    fake_results.write(study, folder)
+    study, folder = single
     for name in ("a", "b"):
         figures.write(study, kind, folder / "results", folder / "data", tmp_path / f"{name}.png")
     for suffix in ("png", "svg"):
@@ -70,7 +78,8 @@ def test_the_same_results_give_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_drawing_leaves_matplotlib_as_it_was(study: Study, folder: Path, tmp_path: Path) -> None:
+def test_drawing_leaves_matplotlib_as_it_was(single: tuple[Study, Path], tmp_path: Path) -> None:
+    study, folder = single
     before = dict(matplotlib.rcParams)
     figures.write(study, "noise", folder / "results", folder / "data", tmp_path / "x.png")
     assert dict(matplotlib.rcParams) == before

@@ -122,7 +122,11 @@ def rounds(folder: Path, cell: Cell) -> list[dict[str, str]]:
     return records(folder / f"results/runs/{registry.run_id(cell)}/rounds.csv")
 
 
+WHATEVER_TRAINED = pytest.mark.parametrize("folder", ["loop"], indirect=True)
+
+
 @pytest.mark.slow
+@WHATEVER_TRAINED
 def test_a_plan_for_all_users_learns_their_number_from_the_partition(folder, tmp_path):
     """Left out, ``clients`` is all of them: the same clients, the same noise multiplier, and a name
     that says so."""
@@ -193,6 +197,7 @@ def test_a_user_without_examples_has_the_released_model_of_a_method_without_a_st
             )
 
 
+@WHATEVER_TRAINED
 def test_the_table_averages_over_those_who_have_a_value(folder):
     frame = tidy.tidy(STUDY, folder / "results")
     for _, line in frame.iterrows():
@@ -207,6 +212,7 @@ def test_the_table_averages_over_those_who_have_a_value(folder):
 
 
 @pytest.mark.slow
+@WHATEVER_TRAINED
 def test_every_figure_is_drawn(folder, tmp_path):
     tidy.write(tidy.tidy(STUDY, folder / "results"), folder / "results/tables/tiny.csv")
     for kind in figures.KINDS:
@@ -214,6 +220,7 @@ def test_every_figure_is_drawn(folder, tmp_path):
         assert (tmp_path / f"{kind}.png").stat().st_size > 5000
 
 
+@WHATEVER_TRAINED
 def test_the_partition_figure_has_the_users_without_examples_last(folder):
     above, below = figures.partition(STUDY, folder / "results", folder / "data").axes[:2]
     held = np.asarray(above.collections[0].get_array()).sum(axis=0)

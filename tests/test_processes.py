@@ -14,12 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import shared_run
 import test_runs
 import warm
 from pflpipe import cells, files
-from pflpipe.methods.registry import NAMES
+from pflpipe.simulation import rounds
 from pflpipe.simulation.processes import Processes
-from shared_run import outcome
 from test_runs import ADAPTIVE, SERVER, inputs_of, make_place, train_here
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,42 +32,33 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "count"), [("loop", 2), ("vmap", 3)])
-def test_every_method_has_the_numbers_of_one_process(tmp_path, backend, count):
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={count}",
-    ]
-    words = [str(ROOT / "tests/shared_run.py"), str(tmp_path), backend, *NAMES]
+def test_every_method_has_the_numbers_of_one_process(tmp_path):
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
     done = subprocess.run(
-        [*command, *words],
+        [sys.executable, *words, str(ROOT / "tests/shared_run.py"), str(tmp_path)],
         env=environment(PYTHON_EXEC=warm.interpreter()),  # what torchrun starts
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    for name in NAMES:
-        for rate in (1.0, 0.3):
-            found, expected = (
-                torch.load(tmp_path / f"{name}-{rate}.pt", weights_only=True),
-                outcome(name, backend, rate),
-            )
-            assert found.pop("size") == count
-            for part, tree in expected.items():
-                assert found[part].keys() == tree.keys()
-                for key, value in tree.items():
-                    # Clients alone have the same bits in any process; in groups they are summed in
-                    # another order.
-                    exact = (
-                        {"rtol": 0, "atol": 0}
-                        if backend == "loop"
-                        else {"rtol": 1e-11, "atol": 1e-13}
-                    )
-                    torch.testing.assert_close(found[part][key], value, equal_nan=True, **exact)
+    for method, backend in shared_run.RUNS:
+        found = torch.load(tmp_path / f"{method}-{backend}.pt", weights_only=True)
+        expected = shared_run.outcome(method, backend)
+        assert found.pop("size") == 3
+        # Clients alone have the same bits in any process; in groups they are summed in another
+        # order.
+        tolerance = {"rtol": 0, "atol": 0} if backend == "loop" else {"rtol": 1e-11, "atol": 1e-13}
+        for part, tree in expected.items():
+            assert found[part].keys() == tree.keys()
+            for key, value in tree.items():
+                torch.testing.assert_close(found[part][key], value, equal_nan=True, **tolerance)
+
+
+def test_cohorts_are_larger_and_smaller_than_the_number_of_processes():
+    world = shared_run.world("feddpa", "loop")
+    sizes = [int(rounds.cohort(world, round).sum()) for round in range(world.plan.rounds)]
+    assert sizes == [3, 3, 1]
 
 
 def train_shared(place: Path, cell: cells.Cell, out: str) -> list[str]:
@@ -88,40 +79,30 @@ def train_shared(place: Path, cell: cells.Cell, out: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_kill_9_ends_all_processes_and_the_run_ends_with_the_same_bytes(tmp_path, monkeypatch):
+def test_kill_9_ends_all_processes_and_what_they_write_in_the_end_is_what_one_process_writes(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(test_runs, "ROUNDS", 40)
-    cell = make_place(tmp_path, "feddpa", rounds=40)
-    command = train_shared(tmp_path, cell, "killed")
+    cell = make_place(tmp_path, "feddpa", rounds=40, adaptive=ADAPTIVE)
+    cell = dataclasses.replace(cell, server=SERVER)
+    command = train_shared(tmp_path, cell, "shared")
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert any("round 4/40" in line for line in process.stderr)
         process.kill()  # torchrun alone; its processes have its stderr open as long as they live
         assert "round 40/40" not in process.stderr.read()
-    assert not (tmp_path / "killed").exists()
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.count("resuming after round") == 1
-    train_here(tmp_path, cell, backend="loop")
-    for name in ("rounds.csv", "states.bin"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
-
-
-@pytest.mark.slow
-def test_the_scripts_of_the_pipeline_share_their_clients_and_write_what_one_process_writes(
-    tmp_path,
-):
-    cell = make_place(tmp_path, "feddpa", adaptive=ADAPTIVE)
-    cell = dataclasses.replace(cell, server=SERVER)
-    train_here(tmp_path, cell, backend="loop")
+    assert not (tmp_path / "shared").exists()
     done = subprocess.run(
-        train_shared(tmp_path, cell, "shared"),
+        command,
         env=environment(PYTHON_EXEC=warm.interpreter()),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.count("round 8/8") == 1
+    assert done.stderr.count("resuming after round") == 1
+    assert done.stderr.count("round 40/40") == 1
     assert files.read_json(tmp_path / "shared/run.json")["program"]["processes"] == 2
+    train_here(tmp_path, cell, backend="loop")
     for name in ("rounds.csv", "states.bin"):
         assert (tmp_path / "shared" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
     assert not list((tmp_path / "checkpoints").iterdir())

@@ -6,6 +6,7 @@ import dataclasses
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import types
@@ -100,7 +101,7 @@ def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path):
     make_place(tmp_path / "killed", adaptive=ADAPTIVE)
     cell = dataclasses.replace(cell, server=SERVER)
     assert train_there(tmp_path / "whole", cell) == 0
-    for kill_after in sorted(random.Random(0).sample(range(2, ROUNDS + 1), 5)):
+    for kill_after in sorted(random.Random(0).sample(range(2, ROUNDS + 1), 3)):
         assert train_there(tmp_path / "killed", cell, kill_after) == -signal.SIGKILL
         assert not (tmp_path / "killed/run").exists()
     (tmp_path / f"killed/checkpoints/.{registry.run_id(cell)}.half.pt").write_bytes(
@@ -109,7 +110,7 @@ def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path):
     assert train_there(tmp_path / "killed", cell) == 0
     assert (tmp_path / "killed/stderr").read_text(encoding="utf-8").count(
         "resuming after round"
-    ) == 5
+    ) == 3
     whole, killed = (tmp_path / name / "run" for name in ("whole", "killed"))
     assert (whole / "rounds.csv").read_bytes() == (killed / "rounds.csv").read_bytes()
     assert (whole / "run.json").read_bytes() == (killed / "run.json").read_bytes()
@@ -130,19 +131,22 @@ def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path):
     assert not list((tmp_path / "killed/checkpoints").glob("*"))
 
 
-def checkpoint_of(place: Path, cell: cells.Cell) -> Path:
-    """Leave a checkpoint behind, as a killed run does."""
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, cells.Cell]:
+    """A folder with the checkpoint of a run of this cell that was killed."""
+    place = tmp_path_factory.mktemp("killed")
+    cell = make_place(place)
     assert train_there(place, cell, 3) == -signal.SIGKILL
-    path = place / "checkpoints" / f"{registry.run_id(cell)}.pt"
-    assert path.exists()
-    return path
+    assert (place / "checkpoints" / f"{registry.run_id(cell)}.pt").exists()
+    return place, cell
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["other plan", "truncated", "states lost", "other program"])
-def test_a_checkpoint_of_another_run_is_not_used(tmp_path, damage, capsys):
-    cell = make_place(tmp_path)
-    path = checkpoint_of(tmp_path, cell)
+def test_a_checkpoint_of_another_run_is_not_used(killed, tmp_path, damage, capsys):
+    place, cell = killed
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "checkpoints" / f"{registry.run_id(cell)}.pt"
     if damage == "other plan":
         make_place(tmp_path, noise_multiplier=2.0)
     elif damage == "truncated":
@@ -206,9 +210,9 @@ def test_the_fingerprint_covers_everything_that_decides_the_bits(tmp_path, part)
 
 
 @pytest.mark.slow
-def test_an_extra_import_in_the_process_keeps_the_checkpoint(tmp_path, capsys, monkeypatch):
-    cell = make_place(tmp_path)
-    checkpoint_of(tmp_path, cell)
+def test_an_extra_import_in_the_process_keeps_the_checkpoint(killed, tmp_path, capsys, monkeypatch):
+    place, cell = killed
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
     extra = types.ModuleType("pflpipe.extra")
     extra.__file__ = str(tmp_path / "extra.py")
     (tmp_path / "extra.py").write_text("x = 1\n")
@@ -331,9 +335,9 @@ def test_a_plan_of_another_cell_is_refused(tmp_path, change):
 def test_accuracy_on_digits_lies_in_its_window(tmp_path):
     """Too good fails as well: it means that the noise got lost (the idea of a two-sided window is
     Opacus')."""
-    cell = make_place(tmp_path, "dp_fedavg", rounds=30, clients=100, sample_rate=1.0)
+    cell = make_place(tmp_path, "dp_fedavg", rounds=12, clients=100, sample_rate=1.0)
     division = cells.Partition("dirichlet", 100, alpha=0.3, min_size=6)
-    training = cells.Training(30, 5, 0, "sgd", 0.5)
+    training = cells.Training(12, 5, 0, "sgd", 0.5)
     cell = dataclasses.replace(
         cell, partition=division, training=training, model=cells.Model("mlp", (32,))
     )
@@ -350,8 +354,8 @@ def test_accuracy_on_digits_lies_in_its_window(tmp_path):
         found.append(
             evaluation.accuracies(noisy, progress, has_global_model=True)[0]["global_common"]
         )
-    assert 85 < found[0] < 93, found
-    assert 80 < found[1] < 92, found
+    assert 72 < found[0] < 84, found
+    assert 70 < found[1] < 84, found
     assert found[2] < 40, found
 
 

@@ -490,7 +490,7 @@ def test_malformed_projects_end_snakemake_with_the_line_and_the_code_of_validate
 ):
     # One process that has imported the package, too, forks for every case; all of them are tried
     # without Snakemake in test_cli.py.
-    cases = list(malformed.CASES)[::10]
+    cases = list(malformed.CASES)[::20]
     expected = {}
     for index, name in enumerate(cases):
         folder = tmp_path / str(index)
@@ -528,7 +528,7 @@ for folder in folders:
         )
         for name, code, folder in zip(cases, codes, folders, strict=True)
     }
-    assert len(cases) >= 10
+    assert len(cases) > 5
     assert found == expected
 
 
@@ -547,7 +547,8 @@ def test_a_broken_study_ends_snakemake_with_one_line_when_it_is_asked_for(projec
 @pytest.mark.pipeline
 def test_snakemake_killed_at_work_says_how_to_unlock_and_then_goes_on(tmp_path):
     write_project(tmp_path)
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "data/digits.npz"]
+    words = ["--no-hooks", "--cores", "1", "data/digits.npz"]  # no process for the scripts' imports
+    command = [sys.executable, "-m", "snakemake", *words]
     with subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment()
     ) as first:

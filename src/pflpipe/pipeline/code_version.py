@@ -30,7 +30,7 @@ DOOR = ("__init__.py", "_version.py")
 _SILENT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 
 
-def closure(start: Path, package: Path) -> list[Path]:
+def closure(start: Path, package: Path, known: dict[Path, list[Path]] | None = None) -> list[Path]:
     """Return the files that run when ``start`` does, sorted, ``start`` included.
 
     Imports inside functions count, because a module that is imported late is a dependency as well;
@@ -40,25 +40,30 @@ def closure(start: Path, package: Path) -> list[Path]:
     Args:
         start: a script, a module of the package, a file of a user's, or a template.
         package: the folder of the package, such as ``src/pflpipe``.
+        known: what files import, as far as it was found before; what is found now is added. Many
+            scripts reach the same files, so that looking again for each was a fifth of a dry run.
 
     Raises:
         ConfigError: a file that is not Python.
     """
+    imports = {} if known is None else known
     found: set[Path] = set()
     waiting = [start]
     while waiting:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            waiting.extend(_imports(path, package))
+            if path not in imports:
+                imports[path] = _imports(path, package)
+            waiting.extend(imports[path])
     return sorted(found)
 
 
-def digest(start: Path, package: Path) -> str:
+def digest(start: Path, package: Path, known: dict[Path, list[Path]] | None = None) -> str:
     """Return ten hexadecimal digits that follow from the names and meanings of the files of
-    ``closure``; raises as it does."""
+    ``closure``, whose arguments these are; raises as it does."""
     total = hashlib.sha256()
-    for path in closure(start, package):
+    for path in closure(start, package, known):
         # A path outside the package is that of one machine.
         name = path.relative_to(package) if path.is_relative_to(package) else path.name
         total.update(f"{name} {_read(path).meaning} ".encode())
@@ -219,4 +224,5 @@ def _files(dotted: list[str], importer: Path, package: Path) -> list[Path]:
         location = base.joinpath(*dotted[:depth])
         candidates = (location / "__init__.py", location.with_suffix(".py"))
         found += [path for path in candidates if path.is_file()]
-    return [path for path in found if path not in [package / name for name in DOOR]]
+    doors = [package / name for name in DOOR]
+    return [path for path in found if path not in doors]

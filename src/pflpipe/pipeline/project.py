@@ -69,6 +69,7 @@ class Project:
         self._partitions: dict[str, Cell] = {}
         self._plans: dict[str, Cell] = {}
         self._digests: dict[Path, str] = {}
+        self._imports: dict[Path, list[Path]] = {}
 
     def check(self) -> None:
         """Check the settings and the studies that they name, as ``pflpipe validate`` does."""
@@ -286,7 +287,7 @@ class Project:
 
     def _digest(self, start: Path) -> str:
         if start not in self._digests:
-            self._digests[start] = code_version.digest(start, self.package)
+            self._digests[start] = code_version.digest(start, self.package, self._imports)
         return self._digests[start]
 
 
