@@ -128,7 +128,7 @@ def test_no_label_overlaps_another_or_leaves_the_figure(
     figure = draw(kind, *crowd, width=width)
     assert figure.get_figwidth() == width
     found = list(shown(figure))
-    assert len(found) > 10
+    assert len(found) > 6
     for words, box in found:
         inside = figure.bbox.padded(1)
         assert inside.x0 <= box.x0, words
@@ -187,7 +187,7 @@ def test_the_same_results_give_the_same_bytes_with_real_text_at_the_width(
     pdf = (tmp_path / "privacy_utility_a.pdf").read_bytes()
     assert b"/FontFile2" in pdf
     assert b"/Type3" not in pdf
-    sizes = {float(size) for size in re.findall(r"font: ([\d.]+)px", svg)}
+    sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)}
     assert sizes == {6.5, 8.0}
 
 
@@ -420,7 +420,7 @@ def test_the_curves_that_a_study_names_stand_out(study: Study, folder: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "odd", [("", "nan", "inf", "0.0", "-inf", "1e300", "-1.0"), ("1.0", "nan")]
+    "odd", [("", "nan", "inf", "0.0", "-inf", "1e300", "-1.0"), ("1.0", "nan", "inf", "", "2.0")]
 )
 def test_no_value_of_rounds_csv_crashes_a_figure(odd: tuple[str, ...], tmp_path: Path) -> None:
     study = fake_results.study(

@@ -72,7 +72,7 @@ def convergence(source: Source) -> Figure:
             axes.plot(mean.index, mean, color=colour, linestyle=_DASHES[source.claim(setting)])
             points.append((mean.index[-1], mean.iloc[-1], source.name(setting), colour))
         named.append(style.name_points(axes, points))
-        axes.set_title(panel.title, fontweight="bold")
+        axes.set_title(panel.title, loc="left", fontweight="bold")
         axes.grid(axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         axes.margins(x=0.02)

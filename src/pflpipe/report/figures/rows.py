@@ -138,5 +138,5 @@ def _place(axes: tuple[Axes, ...], block: Block, height: float) -> Places:
         part.tick_params(axis="y", length=0)
         part.spines["left"].set_visible(False)
         part.grid(axis="x")
-    axes[0].set_title(block.title, fontweight="bold")
+    axes[0].set_title(block.title, loc="left", fontweight="bold")
     return Places(axes, heights)
