@@ -57,8 +57,8 @@ def gains(source: Source) -> Figure:
     for place, (shares, _) in zip(places, parts, strict=True):
         (axes,) = place.axes
         for label, (gain, loss) in shares.items():
-            for sign, share, colours in ((1, gain, _GAIN), (-1, loss, _LOSS)):
-                for length, colour in zip(share, colours, strict=True):
+            for sign, kind, colours in ((1, gain, _GAIN), (-1, loss, _LOSS)):
+                for length, colour in zip(kind, colours, strict=True):
                     axes.barh(place.heights[label], sign * length, 0.75, color=colour)
         axes.axvline(0, color="#000000", linewidth=0.6)
         axes.set_xlabel("worse    clients (%)    better")

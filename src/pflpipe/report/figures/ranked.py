@@ -191,7 +191,7 @@ def _dots(
     for setting in settings:
         if setting.label in heights:
             look, height = _LOOKS[source.claim(setting)], heights[setting.label]
-            estimate, low, high = numbers.loc[setting.label]
+            estimate, low, high = map(float, numbers.loc[setting.label])
             axes.plot([low, high], [height, height], color=look["color"], linewidth=1)
             axes.plot([estimate], [height], linestyle="none", **look)
 

@@ -97,7 +97,7 @@ def foot(figure: Figure, words: str) -> None:
     figure.set_figheight(figure.get_figheight() + LINE * len(lines))
 
 
-def spread(wanted: Sequence[float], heights: Sequence[float]) -> np.ndarray:
+def spread(wanted: np.ndarray, heights: np.ndarray) -> np.ndarray:
     """Return the centres of labels nearest to the wanted ones, in the least squares, that keep
     their order and do not overlap.
 
@@ -112,10 +112,10 @@ def spread(wanted: Sequence[float], heights: Sequence[float]) -> np.ndarray:
         float64 [n], in the order of ``wanted``.
     """
     order = np.argsort(wanted, kind="stable")
-    tall = np.asarray(heights, dtype=float)[order]
+    tall = heights[order]
     shift = np.cumsum(tall) - tall / 2
     places = np.empty(len(order))
-    places[order] = isotonic_regression(np.asarray(wanted)[order] - shift).x + shift
+    places[order] = isotonic_regression(wanted[order] - shift).x + shift
     return places
 
 
