@@ -62,7 +62,7 @@ def find(study: Study | Outline, name: str) -> Drawing:
             return drawing
     if name in KINDS:
         return Drawing(name, name)
-    known = [*(drawing.name for drawing in study.figures), *KINDS]
+    known = list(dict.fromkeys([*(drawing.name for drawing in study.figures), *KINDS]))
     raise ConfigError(f"study {study.name!r} has no figure {name!r}", do=nearest(name, known))
 
 
