@@ -357,7 +357,9 @@ def test_ranks_are_those_of_certified_methods(study: Study, folder: Path) -> Non
     assert float(dots(figure)[best].get_xdata()[0]) == 1
 
 
-def test_a_client_sends_its_bytes_in_every_round(study: Study, folder: Path) -> None:
+def test_a_cost_is_a_clients_bytes_of_all_rounds_and_blue_on_the_frontier(
+    study: Study, folder: Path
+) -> None:
     figure = draw("cost", study, folder)
     assert [axes.get_xlabel() for axes in figure.axes[:3]] == ["%", "MB", "seconds"]
     megabytes = {
@@ -367,7 +369,16 @@ def test_a_client_sends_its_bytes_in_every_round(study: Study, folder: Path) -> 
     assert sorted(megabytes) == pytest.approx(
         [0.0, 1e-6 * per_round / cohort * fake_results.ROUNDS]
     )
-    assert style.PLAIN in {line.get_color() for line in figure.axes[1].lines}
+    height = dict(zip(rows(figure), figure.axes[0].get_yticks(), strict=True))
+    means = {name: values(study, folder, name, 2.0).mean() for name in ("dp_fedavg", "feddpa")}
+    colours = {
+        name: line.get_color()
+        for name in means
+        for line in figure.axes[1].lines
+        if list(line.get_ydata()) == [height[name]]
+    }
+    better, worse = sorted(means, key=lambda name: -means[name])
+    assert colours == {better: style.CERTIFIED, worse: style.PLAIN}, "both send as much"
 
 
 def test_gains_count_the_clients_that_are_better_off_than_alone(study: Study, folder: Path) -> None:
