@@ -1,30 +1,49 @@
-"""Figures: complete, reproducible to the byte, and undisturbed by missing or diverged values."""
+"""Figures: readable at the width of a paper's column, reproducible to the byte, true to the table,
+and undisturbed by missing or diverged values."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 import fake_results
+from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
-from pflpipe.errors import DataError
-from pflpipe.methods import registry
-from pflpipe.report import figures, tidy
-from pflpipe.study.outline import Chosen, Row, Study
-from pflpipe.study.settings import layout
+from pflpipe.errors import ConfigError, DataError
+from pflpipe.methods import registry as methods
+from pflpipe.report import statistics, tidy
+from pflpipe.report.figures import clients, registry, style
+from pflpipe.study import documents
+from pflpipe.study import figures as drawings
+from pflpipe.study.outline import Chosen, Drawing, Row, Study
+
+MANY = ("local_only", "fedavg", "dp_fedavg", "dp_fedavg_fb", "fedper", "fedrep", "lg_fedavg")
+MANY += ("fedbabu", "blur_lus", "ppsgd", "pmtl_ft", "dp_fedsam", "dp_fedsam_topk", "centaur")
+MANY += ("feddpa", "feddpa!", "fedaddp", "dp_pfeddsu", "dp_fedsim", "fedglp_adp", "fedpac")
+EVERY = 2
+
+
+def evaluated(base: Cell = fake_results.BASE) -> Cell:
+    """A cell with accuracies by round."""
+    training = dataclasses.replace(base.training, evaluate_every=EVERY)
+    return dataclasses.replace(base, training=training)
 
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return fake_results.study(seeds=(0, 1))
+    return fake_results.study(seeds=(0, 1, 2), base=evaluated())
 
 
 @pytest.fixture(scope="module")
@@ -35,69 +54,162 @@ def folder(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def draw(kind: str, study: Study, folder: Path) -> Figure:
-    results = folder / "results"
-    tidy.write(tidy.tidy(study, results), results / "tables" / f"{study.name}.csv")
-    return figures.KINDS[kind](study, folder / "results", folder / "data")
-
-
-def labels(figure: Figure) -> list[str]:
-    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-
-
-def words(figure: Figure) -> set[str]:
-    return {text.get_text() for axes in figure.axes for text in axes.texts}
-
-
 @pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
-    """One private and one other run."""
-    place = tmp_path_factory.mktemp("single")
-    study = fake_results.study(seeds=(0,), epsilons=(2.0,), methods=("dp_fedavg", "fedavg"))
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
+    """A study with twenty methods."""
+    study = fake_results.study(seeds=(0, 1, 2), epsilons=(8.0,), methods=MANY, base=evaluated())
+    place = tmp_path_factory.mktemp("crowd")
     fake_results.write(study, place)
     return study, place
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(figures.KINDS))
-def test_the_same_results_give_the_same_bytes(
-    kind: str, single: tuple[Study, Path], tmp_path: Path
+def draw(kind: str, study: Study, folder: Path, **options: Any) -> Figure:
+    """A figure of a study of which part of the results' rows are chosen."""
+    results = folder / "results"
+    tidy.write(tidy.tidy(study, results), results / "tables" / f"{study.name}.csv")
+    drawing = Drawing(kind, kind, **options)
+    with matplotlib.rc_context(fname=style.SHEET):
+        return registry.draw(study, drawing, results, folder / "data")
+
+
+def only(study: Study, *names: str) -> Study:
+    return dataclasses.replace(
+        study, rows=tuple(row for row in study.rows if row.cell.method in names)
+    )
+
+
+def values(study: Study, folder: Path, method: str, epsilon: float | None) -> np.ndarray:
+    """Personal accuracy by seed, read from the tidy table."""
+    frame = tidy.tidy(study, folder / "results")
+    chosen = (frame["method"] == method) & (frame["claim"] != "nominal")
+    if epsilon is not None:
+        chosen &= frame["epsilon_target"] == epsilon
+    return frame[chosen]["personal_own"].to_numpy(dtype=float)
+
+
+def rows(figure: Figure, panel: int = 0) -> list[str]:
+    return [text.get_text() for text in figure.axes[panel].get_yticklabels()]
+
+
+def dots(figure: Figure, panel: int = 0) -> dict[str, Any]:
+    """The mark of each row."""
+    axes = figure.axes[panel]
+    places = dict(zip(axes.get_yticks(), rows(figure, panel), strict=True))
+    marks = [line for line in axes.lines if line.get_marker() in ("o", "s")]
+    return {places[line.get_ydata()[0]]: line for line in marks}
+
+
+def shown(figure: Figure) -> Iterator[tuple[str, Any]]:
+    """Every piece of text that can be seen, and the box that it takes in inches."""
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw_without_rendering()
+    unseen = {
+        tick.label1
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        for tick in axis.get_major_ticks()
+        if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
+    }
+    for text in set(figure.findobj(Text)) - unseen:
+        words, owner = text.get_text(), text.axes
+        if words.strip() and text.get_visible() and (owner is None or owner.axison):
+            yield words, Text.get_window_extent(text, renderer)
+
+
+# ---------------------------------------------------------------- what a paper needs
+
+
+@pytest.mark.parametrize(
+    ("kind", "width"), [*((kind, 3.3) for kind in sorted(registry.KINDS)), ("cost", 6.7)]
+)
+def test_no_label_overlaps_another_or_leaves_the_figure(
+    kind: str, width: float, crowd: tuple[Study, Path]
 ) -> None:
-    study, folder = single
-    for name in ("a", "b"):
-        figures.write(study, kind, folder / "results", folder / "data", tmp_path / f"{name}.png")
-    for suffix in ("png", "svg"):
-        first, second = (
-            (tmp_path / f"a.{suffix}").read_bytes(),
-            (tmp_path / f"b.{suffix}").read_bytes(),
-        )
-        assert len(first) > 5000
-        assert first == second
-        assert b"<dc:date>" not in first
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg", "b.png", "b.svg"]
+    figure = draw(kind, *crowd, width=width)
+    assert figure.get_figwidth() == width
+    found = list(shown(figure))
+    assert len(found) > 6
+    for words, box in found:
+        inside = figure.bbox.padded(1)
+        assert inside.x0 <= box.x0, words
+        assert box.x1 <= inside.x1, words
+        assert inside.y0 <= box.y0, words
+        assert box.y1 <= inside.y1, words
+    for (one, a), (other, b) in itertools.combinations(found, 2):
+        apart = a.x1 <= b.x0 + 1 or b.x1 <= a.x0 + 1 or a.y1 <= b.y0 + 1 or b.y1 <= a.y0 + 1
+        assert apart, (one, other)
+
+
+@pytest.mark.parametrize("kind", ["privacy_utility", "ranks", "gains", "cost", "soundness"])
+def test_every_method_has_a_row_with_a_name_of_its_own(
+    kind: str, crowd: tuple[Study, Path]
+) -> None:
+    names = rows(draw(kind, *crowd))
+    assert len(set(names)) == len(names)
+    expected = {"privacy_utility": 21, "ranks": 18, "gains": 20, "cost": 21, "soundness": 1}
+    assert len(names) == expected[kind]
+
+
+def test_no_two_named_curves_look_the_same_and_the_others_are_grey(
+    crowd: tuple[Study, Path],
+) -> None:
+    axes = draw("convergence", *crowd).axes[0]
+    looks = [(line.get_color(), line.get_linestyle()) for line in axes.lines]
+    strong = [look for look in looks if look[0] != style.REST]
+    assert len(set(strong)) == len(strong) == len(axes.texts) == 6
+    assert len(looks) == 21
+    assert len({*style.STRONG, style.REST}) == 8
 
 
 @pytest.mark.slow
-def test_drawing_leaves_matplotlib_as_it_was(single: tuple[Study, Path], tmp_path: Path) -> None:
-    study, folder = single
+def test_the_same_results_give_the_same_bytes_with_real_text_at_the_width(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    study, folder = fake_results.study(seeds=(0,), epsilons=(2.0,)), tmp_path_factory.mktemp("tree")
+    fake_results.write(study, folder)
+    for kind, name in itertools.product(("privacy_utility", "partition"), "ab"):
+        drawing = Drawing(kind, kind, width=3.3)
+        registry.write(
+            study, drawing, folder / "results", folder / "data", tmp_path / f"{kind}_{name}.png"
+        )
+    for kind in ("privacy_utility", "partition"):
+        for suffix in style.KINDS_OF_FILE:
+            first, second = (
+                (tmp_path / f"{kind}_{name}.{suffix}").read_bytes() for name in ("a", "b")
+            )
+            assert first == second, (kind, suffix)
+            assert len(first) > 5000
+            assert not re.search(rb"dc:date|CreationDate|matplotlib (v|pdf)", first)
+    svg = (tmp_path / "privacy_utility_a.svg").read_text()
+    assert float(re.search(r'width="([\d.]+)pt"', svg)[1]) == pytest.approx(72 * 3.3)
+    assert "<text" in svg
+    assert "dp_fedavg" in svg
+    pdf = (tmp_path / "privacy_utility_a.pdf").read_bytes()
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
+    sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)}
+    assert sizes == {6.5, 8.0}
+
+
+@pytest.mark.slow
+def test_drawing_leaves_matplotlib_as_it_was(study: Study, folder: Path, tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
-    figures.write(study, "noise", folder / "results", folder / "data", tmp_path / "x.png")
+    drawing = Drawing("cost", "cost")
+    registry.write(study, drawing, folder / "results", folder / "data", tmp_path / "x.png")
     assert dict(matplotlib.rcParams) == before
 
 
-@pytest.mark.parametrize("kind", sorted(figures.KINDS))
+@pytest.mark.parametrize("kind", ["privacy_utility", "partition"])
 def test_a_line_says_that_no_epsilon_covers_what_is_measured(
-    kind: str, study: Study, folder: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, study: Study, folder: Path
 ) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr(figures, "save", lambda draw, target: drawn.append(draw()))
     chosen = Chosen(0, {"hyperparameters.tau": 0.4}, sets=3, runs=6)
     searched = dataclasses.replace(
         study, rows=tuple(dataclasses.replace(row, chosen=chosen) for row in study.rows)
     )
-    for one in (study, searched):
-        figures.write(one, kind, folder / "results", folder / "data", folder / "x.png")
-    plain, after_search = (" ".join(figure.get_suptitle().split()) for figure in drawn)
+    plain, after_search = (
+        " ".join(draw(kind, one, folder).get_supxlabel().split()) for one in (study, searched)
+    )
     assert plain == (
         "Measured values are diagnostics: the experimenter's own measurements on public data, "
         "covered by no ε."
@@ -108,211 +220,308 @@ def test_a_line_says_that_no_epsilon_covers_what_is_measured(
     )
 
 
-# ---------------------------------------------------------------- privacy_utility
+@pytest.mark.parametrize("seed", range(3))
+def test_labels_are_moved_apart_as_little_as_possible(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    wanted, heights = rng.random(7), 0.2 * rng.random(7)
+    places = style.spread(wanted, heights)
+    order = np.argsort(wanted)
+    gap = (heights[order][1:] + heights[order][:-1]) / 2
+    assert (np.diff(places[order]) >= gap - 1e-12).all()
+    for _ in range(500):  # no other places that keep the gap are nearer
+        other = np.sort(places + 0.05 * rng.standard_normal(7))
+        other = other[0] + np.append(0, np.cumsum(np.maximum(np.diff(other), gap)))
+        mine, theirs = (((p - wanted[order]) ** 2).sum() for p in (places[order], other))
+        assert mine <= theirs + 1e-12
+    assert style.spread(wanted, np.zeros(7)) == pytest.approx(wanted)
 
 
-def test_utility_shows_every_line_of_the_table(study: Study, folder: Path) -> None:
+# ---------------------------------------------------------------- the comparison
+
+
+def test_methods_stand_at_their_difference_to_the_reference_best_first(
+    study: Study, folder: Path
+) -> None:
     figure = draw("privacy_utility", study, folder)
-    assert labels(figure) == [
-        "local_only",
-        "fedavg",
-        "dp_fedavg",
-        "feddpa",
-        "feddpa (official code)",
-        "nominal claim",
-    ]
-    assert [axes.get_ylabel() for axes in figure.axes] == [
-        "personal own accuracy (%)",
-        "global common accuracy (%)",
-    ]
+    assert [axes.get_title("left") for axes in figure.axes] == ["ε = 2", "ε = 8"]
+    marks = dots(figure, 1)
+    for label, epsilon in {"feddpa": 8.0, "local_only\nsends nothing": None}.items():
+        own = values(study, folder, label.partition("\n")[0], epsilon)
+        difference = own - values(study, folder, "dp_fedavg", 8.0)
+        assert float(marks[label].get_xdata()[0]) == pytest.approx(difference.mean())
+    assert float(marks["dp_fedavg"].get_xdata()[0]) == 0
+    certified = [name for name in rows(figure, 1) if name in ("dp_fedavg", "feddpa")]
+    places = [float(marks[name].get_xdata()[0]) for name in certified]
+    assert places == sorted(places, reverse=True)
+    numbers = {text.get_text() for text in figure.axes[1].texts}
+    assert f"{values(study, folder, 'feddpa', 8.0).mean():.1f}" in numbers
 
 
-def test_a_nominal_point_stands_at_its_honest_epsilon_hollow_with_its_claim_beside_it(
+def test_a_nominal_row_is_hollow_and_names_the_epsilon_that_holds(
     study: Study, folder: Path
 ) -> None:
-    axes = draw("privacy_utility", study, folder).axes[0]
-    (hollow,) = [
-        line
-        for line in axes.lines
-        if line.get_markerfacecolor() == "white" and len(line.get_xdata()) == 2
-    ]
-    infinity = axes.get_xticks()[-1]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "8", "∞"]
-    assert all(abs(x / infinity - 1) < 0.05 for x in np.asarray(hollow.get_xdata()))
-    assert {"claims 2", "claims 8"} <= {text.get_text() for text in axes.texts}
+    marks = dots(draw("privacy_utility", study, folder))
+    hollow = [name for name, line in marks.items() if line.get_markerfacecolor() == "white"]
+    assert hollow == ["feddpa (official code) †\nhonest ε = ∞"]
+    assert {"fedavg\nno privacy", "local_only\nsends nothing", "dp_fedavg"} < set(marks)
 
 
-def test_a_certified_point_stands_at_its_epsilon_with_the_deviation_of_its_seeds(
-    study: Study, folder: Path
-) -> None:
-    frame = tidy.tidy(study, folder / "results")
-    values = frame[(frame["method"] == "dp_fedavg") & (frame["epsilon_target"] == 8.0)][
-        "personal_own"
-    ].astype(float)
-    axes = draw("privacy_utility", study, folder).axes[0]
-    means = [
-        float(y)
-        for line in axes.lines
-        for y in np.atleast_1d(np.asarray(line.get_ydata(), dtype=float))
-    ]
-    assert any(abs(y - values.mean()) < 1e-9 for y in means)
-    bars = [segment for bar in axes.collections for segment in getattr(bar, "get_segments", list)()]
-    assert any(abs((bar[1][1] - bar[0][1]) / 2 - values.std(ddof=1)) < 1e-9 for bar in bars)
+def test_without_the_reference_accuracies_stand_for_themselves(study: Study, folder: Path) -> None:
+    few = only(study, "local_only", "feddpa")
+    figure = draw("privacy_utility", few, folder)
+    assert figure.axes[0].get_xlabel() == "accuracy (%)"
+    mean = values(study, folder, "feddpa", 2.0).mean()
+    assert float(dots(figure)["feddpa"].get_xdata()[0]) == pytest.approx(mean)
+    alone = draw("privacy_utility", only(study, "local_only"), folder)
+    assert [axes.get_title("left") for axes in alone.axes] == ["no privacy"]
 
 
-@pytest.mark.slow
-def test_only_infinite_epsilons_still_make_an_axis(study: Study, folder: Path) -> None:
-    nominal = dataclasses.replace(
-        study, rows=tuple(row for row in study.rows if row.cell.official_code)
+def test_a_figure_shows_what_its_study_chose(study: Study, folder: Path) -> None:
+    figure = draw(
+        "privacy_utility", study, folder, methods=("feddpa",), where={"privacy.epsilon": [8]}
     )
-    axes = draw("privacy_utility", nominal, folder).axes[0]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "8", "∞"]
+    assert [axes.get_title("left") for axes in figure.axes] == ["ε = 8"]
+    assert {name.partition(" ")[0] for name in rows(figure)} == {"dp_fedavg", "feddpa"}
+    common = draw("privacy_utility", study, folder, metric="global_common")
+    assert "common test, global model" in " ".join(common.get_suptitle().split())
+    assert not any(name.startswith("local_only") for name in rows(common))
 
 
-def test_without_an_infinite_epsilon_there_is_no_infinity_on_the_axis(
-    study: Study, folder: Path
-) -> None:
-    certified = dataclasses.replace(
-        study, rows=tuple(row for row in study.rows if not row.cell.departures)
-    )
-    axes = draw("privacy_utility", certified, folder).axes[0]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "8"]
-
-
-def test_a_study_of_local_training_alone_still_has_a_utility_figure(
-    study: Study, folder: Path
-) -> None:
-    local = dataclasses.replace(
-        study, rows=tuple(row for row in study.rows if row.cell.method == "local_only")
-    )
-    figure = draw("privacy_utility", local, folder)
-    assert labels(figure) == ["local_only"]
-    assert len(figure.axes) == 1
-    assert list(figure.axes[0].get_xticks()) == []
-
-
-@pytest.mark.slow
-def test_an_axis_of_the_study_gets_a_row_of_panels(study: Study, tmp_path: Path) -> None:
-    rows = [
-        Row(
-            dataclasses.replace(
-                row.cell, partition=dataclasses.replace(row.cell.partition, alpha=alpha)
-            )
+def test_an_axis_of_the_study_gets_panels(study: Study, tmp_path: Path) -> None:
+    cells = [
+        dataclasses.replace(
+            row.cell, partition=dataclasses.replace(row.cell.partition, alpha=alpha)
         )
-        for row in study.rows[:8]
+        for row in only(study, "fedavg", "dp_fedavg").rows
         for alpha in (0.1, 1.0)
     ]
-    wide = dataclasses.replace(study, rows=tuple(rows))
+    wide = dataclasses.replace(study, rows=tuple(map(Row, cells)))
     fake_results.write(wide, tmp_path)
-    for kind, panels in (("privacy_utility", 4), ("convergence", 6), ("partition", 6)):
-        figure = draw(kind, wide, tmp_path)
-        assert len(figure.axes) == panels, kind
-    assert {axes.get_title() for axes in draw("privacy_utility", wide, tmp_path).axes} == {
-        "α = 0.1",
-        "α = 1",
-    }
+    titles = [axes.get_title("left") for axes in draw("privacy_utility", wide, tmp_path).axes]
+    assert titles == ["ε = 2, α = 0.1", "ε = 8, α = 0.1", "ε = 2, α = 1", "ε = 8, α = 1"]
 
 
-# ---------------------------------------------------------------- convergence, noise
-
-
-@pytest.mark.slow
-def test_accuracies_by_round_are_drawn_below_the_loss_where_a_study_asks_for_them(
-    tmp_path: Path,
-) -> None:
-    training = dataclasses.replace(fake_results.BASE.training, evaluate_every=2)
-    study = fake_results.study(
-        seeds=(0, 1), base=dataclasses.replace(fake_results.BASE, training=training)
-    )
-    fake_results.write(study, tmp_path)
-    figure = draw("convergence", study, tmp_path)
-    budgets = 3
-    assert (
-        len(figure.axes) == 3 * budgets
-    )  # the loss, personal models on their own tests, on the common test
-    words = [axes.get_ylabel() for axes in figure.axes[::budgets]]
-    assert words == ["training loss", "personal own (%)", "personal common (%)"]
-    for axes, first in ((figure.axes[budgets], 62.0), (figure.axes[2 * budgets], 52.0)):
-        xs, ys = axes.lines[0].get_data()
-        assert list(xs) == [2, 4]
-        assert list(ys) == [first, first + 2]
-
-
-def test_convergence_has_a_panel_per_budget_and_marks_divergence(
+def test_soundness_is_the_difference_of_the_published_version_to_the_certified_one(
     study: Study, folder: Path
 ) -> None:
+    figure = draw("soundness", study, folder)
+    frame = tidy.tidy(study, folder / "results")
+    published = frame[(frame["claim"] == "nominal") & (frame["epsilon_target"] == 8.0)]
+    expected = published["personal_own"].to_numpy(dtype=float) - values(
+        study, folder, "feddpa", 8.0
+    )
+    ((name, line),) = dots(figure, 1).items()
+    assert "honest ε = ∞" in name
+    assert float(line.get_xdata()[0]) == pytest.approx(expected.mean())
+
+
+def test_intervals_are_those_of_the_page_of_results(study: Study, folder: Path) -> None:
+    """Certified methods beside the reference, with Holm's levels for their number."""
+    figure = draw("privacy_utility", study, folder)
+    frame = tidy.tidy(study, folder / "results")
+    eight = frame[(frame["epsilon_target"] == 8) & (frame["claim"] == "certified")]
+    table = eight.assign(value=eight["personal_own"].astype(float)).pivot_table(
+        index="seed", columns="method", values="value"
+    )
+    expected = statistics.against(table.drop(columns="dp_fedavg"), table["dp_fedavg"])
+    axes, marks = figure.axes[1], dots(figure, 1)
+    height = marks["feddpa"].get_ydata()[0]
+    (bar,) = (line for line in axes.lines if list(line.get_ydata()) == [height, height])
+    assert list(bar.get_xdata()) == pytest.approx([expected["feddpa"].low, expected["feddpa"].high])
+
+
+def test_ranks_are_those_of_certified_methods(study: Study, folder: Path) -> None:
+    figure = draw("ranks", study, folder)
+    assert {*rows(figure)} == {"dp_fedavg", "feddpa"}
+    best = rows(figure)[0]
+    assert float(dots(figure)[best].get_xdata()[0]) == 1
+
+
+def test_a_cost_is_a_clients_bytes_of_all_rounds_and_blue_on_the_frontier(
+    study: Study, folder: Path
+) -> None:
+    figure = draw("cost", study, folder)
+    assert [axes.get_xlabel() for axes in figure.axes[:3]] == ["%", "MB", "seconds"]
+    megabytes = {
+        float(line.get_xdata()[0]) for line in figure.axes[1].lines if len(line.get_xdata()) == 1
+    }
+    cohort, per_round = fake_results.BASE.partition.clients, 9640.0
+    assert sorted(megabytes) == pytest.approx(
+        [0.0, 1e-6 * per_round / cohort * fake_results.ROUNDS]
+    )
+    height = dict(zip(rows(figure), figure.axes[0].get_yticks(), strict=True))
+    means = {name: values(study, folder, name, 2.0).mean() for name in ("dp_fedavg", "feddpa")}
+    colours = {
+        name: line.get_color()
+        for name in means
+        for line in figure.axes[1].lines
+        if list(line.get_ydata()) == [height[name]]
+    }
+    better, worse = sorted(means, key=lambda name: -means[name])
+    assert colours == {better: style.CERTIFIED, worse: style.PLAIN}, "both send as much"
+
+
+def test_gains_count_the_clients_that_are_better_off_than_alone(study: Study, folder: Path) -> None:
+    figure = draw("gains", study, folder)
+    scores = {
+        name: pd.read_csv(folder / f"results/scores/tiny/{name}.csv")
+        for name in ("local_only", "dp_fedavg")
+    }
+    differences = []
+    for seed in (0, 1):
+        of = {
+            cell.method: cell.id
+            for cell in study.cells
+            if cell.seed == seed and cell.privacy.epsilon in (None, 2.0) and not cell.departures
+        }
+        own, alone = (
+            scores[name][scores[name]["cell"] == of[name]].set_index("client")["personal_own"]
+            for name in ("dp_fedavg", "local_only")
+        )
+        differences += list(own - alone)
+    gain = np.array(differences)
+    axes = figure.axes[0]
+    height = dict(zip(rows(figure), axes.get_yticks(), strict=True))["dp_fedavg"]
+    bars = [bar for bar in axes.patches if bar.get_y() < height < bar.get_y() + bar.get_height()]
+    found = sorted(bar.get_width() for bar in bars)
+    edges = (0.0, *clients.STEPS)
+    expected = [100 * (gain > edge).mean() for edge in edges]
+    expected += [-100 * (-gain > edge).mean() for edge in edges]
+    assert found == pytest.approx(sorted(expected))
+    assert max(found) > 0
+
+
+# ---------------------------------------------------------------- curves
+
+
+def test_accuracy_by_round_is_the_mean_over_seeds(study: Study, folder: Path) -> None:
     figure = draw("convergence", study, folder)
-    assert [axes.get_title() for axes in figure.axes] == ["no privacy", "ε = 2", "ε = 8"]
-    assert "diverged" in labels(figure)
-    crosses = [line for axes in figure.axes for line in axes.lines if line.get_marker() == "x"]
-    assert [list(line.get_xdata()) for line in crosses] == [[3]]
-    official = next(cell for cell in study.cells if cell.official_code)
-    losses = pd.read_csv(folder / "results" / "runs" / registry.run_id(official) / "rounds.csv")[
-        "loss"
-    ]
-    assert list(crosses[0].get_ydata()) == [losses[1]], (
-        "it stands at the last loss that was a number"
-    )
+    assert [axes.get_title("left") for axes in figure.axes] == ["ε = 2", "ε = 8"]
+    for line in figure.axes[0].lines:
+        xs, ys = line.get_data()
+        assert list(xs) == [2, 4]
+        assert list(ys) == [62.0, 64.0]
 
 
-def test_the_loss_curve_is_the_mean_over_seeds(study: Study, folder: Path) -> None:
-    cells = [cell for cell in study.cells if cell.method == "fedavg"]
-    losses = [
-        pd.read_csv(folder / "results" / "runs" / registry.run_id(cell) / "rounds.csv")["loss"]
-        for cell in cells
-    ]
-    axes = draw("convergence", study, folder).axes[0]
-    assert any(np.allclose(line.get_ydata(), sum(losses) / 2) for line in axes.lines)
-
-
-def test_noise_is_drawn_for_private_methods_only(study: Study, folder: Path) -> None:
-    figure = draw("noise", study, folder)
-    assert labels(figure)[:3] == ["dp_fedavg", "feddpa", "feddpa (official code)"]
-    assert [axes.get_yscale() for axes in figure.axes] == ["log", "log", "linear", "linear"]
-    public = dataclasses.replace(
-        study, rows=tuple(row for row in study.rows if row.cell.method == "fedavg")
-    )
-    assert words(draw("noise", public, folder)) == {"no method of this study adds noise"}
+def test_the_curves_that_a_study_names_stand_out(study: Study, folder: Path) -> None:
+    axes = draw("convergence", study, folder, strong=("fedavg",)).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["fedavg\nno privacy"]
+    assert sum(line.get_color() == style.REST for line in axes.lines) == 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("values", [("", "nan", "inf", "0.0", "-inf", "1e300", "-1.0"), ("nan",)])
-def test_no_value_of_rounds_csv_crashes_a_figure(values: tuple[str, ...], tmp_path: Path) -> None:
-    study = fake_results.study(seeds=(0,), epsilons=(2.0,), methods=("dp_fedavg", "fedavg"))
+@pytest.mark.parametrize(
+    "odd", [("", "nan", "inf", "0.0", "-inf", "1e300", "-1.0"), ("1.0", "nan", "inf", "", "2.0")]
+)
+def test_no_value_of_rounds_csv_crashes_a_figure(odd: tuple[str, ...], tmp_path: Path) -> None:
+    study = fake_results.study(
+        seeds=(0,), epsilons=(2.0,), methods=("dp_fedavg", "fedavg"), base=evaluated()
+    )
     results = fake_results.write(study, tmp_path)
-    odd = itertools.cycle(values)
+    values = itertools.cycle(odd)
     for cell in study.cells:
-        path = results / "runs" / registry.run_id(cell) / "rounds.csv"
+        path = results / "runs" / methods.run_id(cell) / "rounds.csv"
         header, *lines = path.read_text().splitlines()
         broken = [
-            ",".join([line.split(",")[0], *(next(odd) for _ in range(header.count(",")))])
+            ",".join([line.split(",")[0], *(next(values) for _ in range(header.count(",")))])
             for line in lines
         ]
         path.write_text("\n".join([header, *broken]) + "\n")
-    for kind in ("convergence", "noise"):
-        figures.write(study, kind, results, tmp_path / "data", tmp_path / f"{kind}.png")
-        assert (tmp_path / f"{kind}.png").stat().st_size > 5000
-        drawn = [
-            y
-            for axes in draw(kind, study, tmp_path).axes
-            for line in axes.lines
-            for y in line.get_ydata()
-        ]
-        assert not any(math.isinf(y) for y in drawn)
+    figure = draw("convergence", study, tmp_path)
+    drawn = [y for line in figure.axes[0].lines for y in line.get_ydata()]
+    assert drawn
+    assert not np.isinf(drawn).any()
 
 
-@pytest.mark.slow
-def test_missing_accuracies_and_epsilons_leave_gaps(tmp_path: Path) -> None:
-    study = fake_results.study(seeds=(0,), epsilons=(2.0,))
-    results = fake_results.write(study, tmp_path)
-    for path in (results / "scores" / "tiny").glob("*.csv"):
-        header, *lines = path.read_text().splitlines()
-        path.write_text(
-            "\n".join([header, *(",".join([*line.split(",")[:3], *[""] * 6]) for line in lines)])
-            + "\n"
-        )
-    figures.write(study, "privacy_utility", results, tmp_path / "data", tmp_path / "x.png")
-    assert (tmp_path / "x.png").exists()
+# ---------------------------------------------------------------- nothing to show
+
+
+def test_missing_accuracies_leave_gaps(study: Study, folder: Path, tmp_path: Path) -> None:
+    part = only(study, "dp_fedavg", "feddpa")
+    results = fake_results.write(part, tmp_path)
+    file = results / "scores" / "tiny" / "feddpa.csv"
+    header, *lines = file.read_text().splitlines()
+    file.write_text(
+        "\n".join([header, *(",".join([*line.split(",")[:3], *[""] * 8]) for line in lines)]) + "\n"
+    )
+    assert rows(draw("privacy_utility", part, tmp_path)) == ["dp_fedavg"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "words"),
+    [
+        ("convergence", ("dp_fedavg",), "evaluate_every"),
+        ("gains", ("dp_fedavg",), "local_only"),
+        ("soundness", ("dp_fedavg", "local_only"), "as published"),
+        ("ranks", ("dp_fedavg", "local_only"), "two certified"),
+        ("privacy_utility", ("local_only",), "an accuracy"),
+    ],
+)
+def test_a_figure_with_nothing_to_show_says_what_it_needs(
+    kind: str, names: tuple[str, ...], words: str, study: Study, folder: Path
+) -> None:
+    metric = "personal_new" if kind in ("privacy_utility", "convergence") else "personal_own"
+    with pytest.raises(DataError, match=rf"figure {kind} of study tiny.*{words}"):
+        draw(kind, only(study, *names), folder, metric=metric)
+
+
+def test_only_what_runs_can_show_is_a_figure_of_a_study_without_a_block() -> None:
+    assert [drawing.name for drawing in drawings.read({}, "f", fake_results.study().rows)] == [
+        "privacy_utility",
+        "soundness",
+        "gains",
+        "cost",
+        "partition",
+    ]
+    many = fake_results.study(seeds=range(5), base=evaluated())
+    every = {drawing.name for drawing in drawings.read({}, "f", many.rows)}
+    assert every == set(drawings.KINDS) == set(registry.KINDS)
+
+
+def test_the_block_of_a_study_chooses_and_names_its_figures() -> None:
+    rows = fake_results.study().rows
+    block = {
+        "at_8": {"kind": "privacy_utility", "width": 3.3, "where": {"privacy.epsilon": [8]}},
+        "cost": {"methods": ["feddpa"], "metric": "global_common"},
+    }
+    found = drawings.read({"figures": block}, "f", rows)
+    assert found == (
+        Drawing("at_8", "privacy_utility", width=3.3, where={"privacy.epsilon": [8]}),
+        Drawing("cost", "cost", metric="global_common", methods=("feddpa",)),
+    )
+    study = dataclasses.replace(fake_results.study(), figures=found)
+    assert drawings.find(study, "at_8") == found[0]
+    assert drawings.find(study, "gains") == Drawing("gains", "gains")
+    with pytest.raises(ConfigError, match=r"has no figure 'gain'.*gains"):
+        drawings.find(study, "gain")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"mine": {}}, r"figures.mine.kind.*privacy_utility"),
+        ({"cost": {"methods": ["fedpda"]}}, r"figures.cost.methods.*feddpa"),
+        ({"convergence": {"strong": ["fedpda"]}}, r"figures.convergence.strong.*feddpa"),
+        ({"cost": {"where": {"privacy.epsilom": [8]}}}, r"figures.cost.where.*privacy.epsilon"),
+    ],
+)
+def test_a_block_that_names_what_there_is_not_is_one_clear_line(
+    given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        drawings.read({"figures": given}, "f", fake_results.study().rows)
+
+
+def test_the_schema_knows_the_kinds_and_the_widths_and_reserves_the_attacks_names() -> None:
+    schema = documents.read_yaml(documents.SCHEMAS / "study.schema.yaml")["$defs"]["figures"]
+    known = schema["additionalProperties"]["properties"]
+    assert tuple(known["kind"]["enum"]) == drawings.KINDS
+    assert tuple(known["width"]["enum"]) == style.WIDTHS
+    assert known["metric"]["enum"] == list(style.WORDS)
+    name = re.compile(schema["propertyNames"]["pattern"])
+    assert not any(map(name.search, (*attacks.NAMES, "A", "a b", "")))
+    assert all(map(name.search, (*drawings.KINDS, "membership_2")))
+    assert known["strong"]["maxItems"] == len(style.STRONG)
 
 
 # ---------------------------------------------------------------- partition
@@ -345,27 +554,3 @@ def test_the_partition_figure_counts_every_example_of_every_client(
 def test_a_missing_partition_is_one_clear_line(study: Study, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"does not exist; .*snakemake"):
         draw("partition", study, tmp_path)
-
-
-# ---------------------------------------------------------------- the methods' looks
-
-
-def test_a_method_has_the_same_colour_in_every_study(study: Study) -> None:
-    few = dataclasses.replace(study, rows=study.rows[-2:])
-    for method in {setting.method for setting in layout(few).settings}:
-        looks = [
-            figures._Style(plan)(
-                next(setting for setting in plan.settings if setting.method == method)
-            )["color"]
-            for plan in (layout(study), layout(few))
-        ]
-        assert looks[0] == looks[1]
-
-
-def test_all_methods_together_can_be_told_apart(study: Study) -> None:
-    names = [*figures._METHODS, "a_new_one", "another_one"]
-    rows = tuple(Row(dataclasses.replace(study.cells[0], method=name)) for name in names)
-    plan = layout(dataclasses.replace(study, rows=rows))
-    style = figures._Style(plan)
-    looks = [tuple(style(setting).values()) for setting in plan.settings]
-    assert len(set(looks)) == len(names)

@@ -23,9 +23,10 @@ from pflpipe.pipeline.project import partition_request, plan_request
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.records import to_json
-from pflpipe.report import figures, tidy
+from pflpipe.report import tidy
+from pflpipe.report.figures import registry as figures
 from pflpipe.simulation import runs, scores
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.outline import Drawing, Row, Study
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN, TEST = (9, 0, 1, 6, 0, 3), (2, 3, 0, 1, 4, 0)
@@ -215,14 +216,17 @@ def test_the_table_averages_over_those_who_have_a_value(folder):
 @WHATEVER_TRAINED
 def test_every_figure_is_drawn(folder, tmp_path):
     tidy.write(tidy.tidy(STUDY, folder / "results"), folder / "results/tables/tiny.csv")
-    for kind in figures.KINDS:
-        figures.write(STUDY, kind, folder / "results", folder / "data", tmp_path / f"{kind}.png")
-        assert (tmp_path / f"{kind}.png").stat().st_size > 5000
+    for kind in ("privacy_utility", "convergence", "cost", "partition"):
+        drawing, target = Drawing(kind, kind), tmp_path / f"{kind}.png"
+        figures.write(STUDY, drawing, folder / "results", folder / "data", target)
+        assert target.stat().st_size > 5000
 
 
 @WHATEVER_TRAINED
 def test_the_partition_figure_has_the_users_without_examples_last(folder):
-    above, below = figures.partition(STUDY, folder / "results", folder / "data").axes[:2]
+    tidy.write(tidy.tidy(STUDY, folder / "results"), folder / "results/tables/tiny.csv")
+    drawing = Drawing("partition", "partition")
+    above, below = figures.draw(STUDY, drawing, folder / "results", folder / "data").axes[:2]
     held = np.asarray(above.collections[0].get_array()).sum(axis=0)
     assert sorted(held[:3]) == sorted(size for size in HOLD if size)
     assert held[3:].tolist() == [0, 0, 0]

@@ -145,8 +145,8 @@ def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
         assert (results / name).stat().st_size > 0
     assert {file.name for file in (results / "figures/tiny").iterdir()} == {
         f"{figure}.{kind}"
-        for figure in ("privacy_utility", "convergence", "partition", "noise")
-        for kind in ("png", "svg")
+        for figure in ("privacy_utility", "cost", "partition")
+        for kind in ("png", "svg", "pdf")
     }
     assert (results / "tracking/tiny.done").read_text().startswith("done: 2 runs")
     assert (results / "tables/all.csv").read_bytes() == (results / "tables/tiny.csv").read_bytes()
@@ -155,7 +155,7 @@ def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
     for words in (
         "tiny.csv",
         "privacy_utility.png",
-        "Accuracy against the epsilon that really holds",
+        "stands with the epsilon",
     ):
         assert words in report
 

@@ -6,6 +6,7 @@ A command returns the lines that it prints.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import NoReturn
 
 from pflpipe import without_torch
@@ -52,6 +53,15 @@ def _parser() -> argparse.ArgumentParser:
         "--all", action="store_true", help="every set instead of the five best of each method"
     )
     rank.set_defaults(run=_rank)
+    figures = commands.add_parser(
+        "figures", help="draw a study's figures from finished results; start nothing"
+    )
+    figures.add_argument("study")
+    figures.add_argument("name", nargs="*", help="of its figures; default: all")
+    figures.add_argument("--results", type=Path, default=Path("results"), help="%(default)s")
+    figures.add_argument("--data", type=Path, default=Path("data"), help="%(default)s")
+    figures.add_argument("--out", type=Path, help="default: RESULTS/figures/STUDY")
+    figures.set_defaults(run=_figures)
     return parser
 
 
@@ -111,3 +121,18 @@ def _rank(arguments: argparse.Namespace) -> list[str]:
     results = config.load(arguments.config).results_dir
     lines = list(ranking.lines(study, results / "scores" / study.name, 0 if arguments.all else 5))
     return lines + list(ranking.chosen(outline, load.chosen(outline, results)))
+
+
+def _figures(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.report.figures import registry
+    from pflpipe.study import figures
+    from pflpipe.study.load import load_study
+
+    study = load_study(arguments.study, results=arguments.results)
+    folder = arguments.out or arguments.results / "figures" / study.name
+    names = arguments.name or [drawing.name for drawing in study.figures]
+    drawings = [figures.find(study, name) for name in names]
+    for drawing in drawings:
+        target = folder / f"{drawing.name}.png"
+        registry.write(study, drawing, arguments.results, arguments.data, target)
+    return [f"{folder}/{drawing.name}.png, .svg, .pdf" for drawing in drawings]

@@ -1,5 +1,5 @@
 # results/attacks/<attack>/<cell>.npz: what an adversary finds out about the clients of one cell; it simulates the cell itself.
-# results/figures/<study>/<attack>.png, .svg, .csv: the same for all cells of a study that the attack is about.
+# results/figures/<study>/<attack>.png, .svg, .pdf, .csv: the same for all cells of a study that the attack is about.
 ATTACK = f"{RESULTS}/attacks/{{attack}}/{{cell}}.npz"
 
 
@@ -62,6 +62,7 @@ rule attack_figure:
             labels={"what": "attack: {attack}"},
         ),
         svg=f"{RESULTS}/figures/{{study}}/{{attack}}.svg",
+        pdf=f"{RESULTS}/figures/{{study}}/{{attack}}.pdf",
         csv=f"{RESULTS}/figures/{{study}}/{{attack}}.csv",
     log:
         "logs/attack_figure/{study}/{attack}.log",
@@ -70,7 +71,7 @@ rule attack_figure:
         "../../envs/pflpipe.yaml"
     params:
         results=lambda wc: RESULTS,
-        code=ask(lambda wc: PROJECT.code("attack_figure")),
+        code=ask(lambda wc: PROJECT.code("attack_figure", PROJECT.style_files())),
     message:
         "Figure of attack {wildcards.attack} in {wildcards.study}"
     shell:

@@ -45,6 +45,7 @@ rule audit_table:
             labels={"what": "figure: claims against audited lower bounds"},
         ),
         svg=f"{RESULTS}/figures/audit.svg",
+        pdf=f"{RESULTS}/figures/audit.pdf",
     log:
         "logs/audit_table.log",
     localrule: True
@@ -54,7 +55,11 @@ rule audit_table:
         results=lambda wc: RESULTS,
         code=ask(
             lambda wc: PROJECT.code(
-                "audit_table", PROJECT.method_files(PROJECT.methods())
+                "audit_table",
+                [
+                    *PROJECT.style_files(),
+                    *PROJECT.method_files(PROJECT.methods()),
+                ],
             )
         ),
     message:

@@ -88,7 +88,7 @@ def cells_of(wildcards):
 
 
 wildcard_constraints:
-    figure="|".join(project.FIGURES),
+    figure=rf"(?!({'|'.join(attacks.NAMES)})\b)\w+",
     study=r"(?!(all|audit)\b)\w+",
     method=r"\w+",
     dataset=r"[a-z0-9_]+",

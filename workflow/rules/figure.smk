@@ -1,8 +1,9 @@
-# results/figures/<study>/<figure>.png, .svg: what the table says, as an image.
+# results/figures/<study>/<figure>.png, .svg, .pdf: what the table says, as an image; which there are is in pflpipe.study.figures.
 rule figure:
     input:
         study=ask(lambda wc: PROJECT.study_files(wc.study)),
         table=f"{RESULTS}/tables/{{study}}.csv",
+        scores=ask(lambda wc: PROJECT.scores(wc.study)),
         runs=ask(lambda wc: each(RUN, cells_of(wc))),
         partitions=ask(lambda wc: each(PARTITION, cells_of(wc))),
         data=ask(lambda wc: each(DATASET, cells_of(wc))),
@@ -14,6 +15,7 @@ rule figure:
             labels={"what": "figure: {figure}"},
         ),
         svg=f"{RESULTS}/figures/{{study}}/{{figure}}.svg",
+        pdf=f"{RESULTS}/figures/{{study}}/{{figure}}.pdf",
     log:
         "logs/figure/{study}/{figure}.log",
     localrule: True
@@ -22,12 +24,13 @@ rule figure:
     params:
         data=lambda wc: DATA,
         results=lambda wc: RESULTS,
-        code=ask(lambda wc: PROJECT.code("figure")),
+        figure=ask(lambda wc: PROJECT.drawing(wc.study, wc.figure).name),
+        code=ask(lambda wc: PROJECT.code("figure", PROJECT.style_files())),
     message:
         "Figure {wildcards.figure} of {wildcards.study}"
     shell:
         script(
             "figure",
-            "--study {wildcards.study} --kind {wildcards.figure} --results {params.results:q} --data {params.data:q}"
+            "--study {wildcards.study} --figure {params.figure} --results {params.results:q} --data {params.data:q}"
             " --out {output.png:q}",
         )

@@ -1,5 +1,5 @@
-"""Draw what an attack found in a study as .png and, beside it, .svg, and write the numbers as
-.csv."""
+"""Draw what an attack found in a study as .png and, beside it, .svg and .pdf, and write the numbers
+as .csv."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pflpipe.files import atomic
 from pflpipe.program import run_script
-from pflpipe.report import figures
 from pflpipe.report.attacks.registry import SHOWN
+from pflpipe.report.figures import style
 from pflpipe.study.load import load_study
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     study, shown = load_study(args.study, results=args.results), SHOWN[args.attack]
     with atomic(args.out.with_suffix(".csv")) as path:
         shown.table(study, args.results).to_csv(path, index=False)
-    figures.save(lambda: shown.figure(study, args.results), args.out)
+    style.save(lambda: shown.figure(study, args.results), args.out)
 
 
 run_script(main)

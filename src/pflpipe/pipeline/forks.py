@@ -41,7 +41,7 @@ PRELOADED = (
     "pflpipe.audit.cases",
     "scipy.stats",
     "pflpipe.report.tables",
-    "pflpipe.report.figures",
+    "pflpipe.report.figures.registry",
     "matplotlib.figure",
 )
 """What most scripts import, what is needed first in front. MLflow, which takes seconds, is imported

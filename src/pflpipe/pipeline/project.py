@@ -23,14 +23,12 @@ from pflpipe.methods import registry
 from pflpipe.pipeline import code_version
 from pflpipe.report.published import as_published
 from pflpipe.study import config, printed
+from pflpipe.study import figures as drawings
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.documents import read_yaml
 from pflpipe.study.load import finish, load_outline, study_names
-from pflpipe.study.outline import Outline, Study
-
-#: Figures of every study, names of files in ``results/figures/<study>``.
-FIGURES = ("privacy_utility", "convergence", "partition", "noise")
+from pflpipe.study.outline import Drawing, Outline, Study
 
 
 class Project:
@@ -221,7 +219,12 @@ class Project:
 
     def figures(self, study: str) -> list[str]:
         """Return the figures of a study."""
-        return [f"{self.settings.results_dir}/figures/{study}/{name}.png" for name in FIGURES]
+        folder = f"{self.settings.results_dir}/figures/{study}"
+        return [f"{folder}/{drawing.name}.png" for drawing in self.outline(study).figures]
+
+    def drawing(self, study: str, name: str) -> Drawing:
+        """Return a figure of a study by its name; ConfigError where it has none."""
+        return drawings.find(self.outline(study), name)
 
     def audits(self, cells: Iterable[Cell]) -> list[str]:
         """Return the audits that the certified runs among the cells stand on."""
@@ -272,6 +275,10 @@ class Project:
     def method_files(self, names: Iterable[str]) -> list[Path]:
         """Return the files with these methods of the package."""
         return sorted({self._method_file(name) for name in names})
+
+    def style_files(self) -> list[Path]:
+        """Return what figures look like, which no import statement leads to."""
+        return sorted((self.package / "report" / "figures").glob("*.mplstyle"))
 
     def source_files(self, dataset: str) -> tuple[list[Path], list[Path]]:
         """Return the file of a user's own data set, as an input; or the file with the function that

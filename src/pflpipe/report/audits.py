@@ -15,6 +15,7 @@ from pflpipe.audit.cases import subjects
 from pflpipe.audit.verdict import require_kept
 from pflpipe.files import atomic, read_json, write_text
 from pflpipe.methods import registry
+from pflpipe.report.figures import rows, style
 from pflpipe.report.summary import round_up
 
 # fmt: off
@@ -31,6 +32,14 @@ COLUMNS = (
 
 COLOURS = {"kept": "#009E73", "unsound": "#E69F00", "refuted": "#D55E00"}
 _GREY = "#555555"
+_CLAIMED: dict[str, Any] = {
+    "marker": "|",
+    "markersize": 9,
+    "markeredgewidth": 1.5,
+    "linestyle": "none",
+}
+_AUDITED: dict[str, Any] = {"marker": "o", "linestyle": "none"}
+_LEDGER: dict[str, Any] = {"marker": "D", "markerfacecolor": "white", "linestyle": "none"}
 
 
 def table(results: Path) -> pd.DataFrame:
@@ -57,19 +66,13 @@ def table(results: Path) -> pd.DataFrame:
 
 
 def write(results: Path, target: Path) -> None:
-    """Write the table to ``target`` (.csv), a summary beside it (.md), and the figure (.png and
-    .svg)."""
+    """Write the table to ``target`` (.csv), a summary beside it (.md), and the figure
+    (.png, .svg and .pdf)."""
     frame = table(results)
-    drawn = figure(frame)
     with atomic(target) as path:
         frame.to_csv(path, index=False, lineterminator="\n")
     write_text(target.with_suffix(".md"), markdown(frame))
-    for kind in ("png", "svg"):
-        image = results / "figures" / f"audit.{kind}"
-        with atomic(image) as path:
-            drawn.savefig(
-                path, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
-            )
+    style.save(lambda: figure(frame), results / "figures" / "audit.png")
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -136,98 +139,57 @@ def markdown(frame: pd.DataFrame) -> str:
 def figure(frame: pd.DataFrame) -> Figure:
     """Draw for every distinct release the claimed epsilon, the audited lower bound and the epsilon
     of the ledger."""
-    rows = _distinct(frame)
-    drawn = Figure(figsize=(8.6, 1.3 + 0.27 * len(rows)), layout="constrained")
-    axes = drawn.subplots()
+    audited = _distinct(frame)
+    names = [f"{names} ({row['trust']})" for names, row in audited]
+    block = rows.Block(
+        "", [[rows.Row(row["audit"], name) for (_, row), name in zip(audited, names, strict=True)]]
+    )
+    heading = "Claims and what an audit proves: the ε of each distinct release, log scale."
+    drawn, (place,) = rows.draw([block], max(style.WIDTHS), heading)
+    (axes,) = place.axes
     finite = [float(v) for v in frame["epsilon_true"] if math.isfinite(v)] + [8.0]
     edge = 3 * max(*finite, *frame["epsilon_claimed"].astype(float))
-    for index, (_, row) in enumerate(rows):
+    for _, row in audited:
+        height, colour = place.heights[row["audit"]], COLOURS[row["verdict"]]
         claimed, true = float(row["epsilon_claimed"]), min(float(row["epsilon_true"]), edge)
-        lower = row["epsilon_lower"]
-        colour = COLOURS[row["verdict"]]
-        axes.plot([claimed, true], [index, index], color="#cccccc", linewidth=1, zorder=1)
-        axes.plot(
-            [claimed],
-            [index],
-            color=_GREY,
-            marker="|",
-            markersize=11,
-            markeredgewidth=2,
-            linestyle="none",
-        )
-        axes.plot(
-            [true],
-            [index],
-            color=colour,
-            marker="D",
-            markerfacecolor="white",
-            markersize=5,
-            linestyle="none",
-        )
-        axes.plot(
-            [max(float(lower), 0.1)],
-            [index],
-            color=colour,
-            marker="o",
-            markersize=6,
-            linestyle="none",
-        )
+        axes.plot([claimed, true], [height, height], color=style.REST, linewidth=1, zorder=1)
+        for x, own, look in (
+            (claimed, _GREY, _CLAIMED),
+            (true, colour, _LEDGER),
+            (max(float(row["epsilon_lower"]), 0.1), colour, _AUDITED),
+        ):
+            axes.plot([x], [height], color=own, **look)
     axes.axvspan(edge / 1.5, edge * 1.5, color="#f3f3f3", zorder=0)
     axes.set_xscale("log")
     axes.set_xlim(0.09, edge * 1.5)
-    ticks = [
-        value for value in (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000) if value < edge / 1.6
-    ]
+    ticks = [10.0**power for power in range(-1, math.floor(math.log10(edge / 1.6)) + 1)]
     axes.set_xticks([*ticks, edge], [*(f"{value:g}" for value in ticks), "∞"])
     axes.minorticks_off()
-    axes.set_yticks(
-        range(len(rows)), [f"{names} ({row['trust']})" for names, row in rows], fontsize=7
-    )
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlabel("epsilon at the reference plan's delta")
+    axes.set_xlabel("ε at the reference plan's δ")
+    marks = {"claimed": _CLAIMED, "at least, by the audit": _AUDITED, "ledger": _LEDGER}
+    square: dict[str, Any] = {"marker": "s", "linestyle": "none"}
     handles = [
-        Line2D(
-            [],
-            [],
-            color=_GREY,
-            marker="|",
-            markersize=11,
-            markeredgewidth=2,
-            linestyle="none",
-            label="claimed",
-        ),
-        Line2D([], [], color=_GREY, marker="o", linestyle="none", label="at least, by the audit"),
-        Line2D(
-            [],
-            [],
-            color=_GREY,
-            marker="D",
-            markerfacecolor="white",
-            linestyle="none",
-            label="ledger",
-        ),
-        *(
-            Line2D([], [], color=colour, marker="s", linestyle="none", label=word)
-            for word, colour in COLOURS.items()
-        ),
+        *(Line2D([], [], color=_GREY, label=label, **look) for label, look in marks.items()),
+        *(Line2D([], [], color=own, label=word, **square) for word, own in COLOURS.items()),
     ]
-    drawn.legend(handles=handles, loc="outside upper center", ncols=6, fontsize=8, frameon=False)
+    drawn.set_figheight(drawn.get_figheight() + 2 * style.LINE)
+    drawn.legend(handles=handles, loc="outside lower center", ncols=6, columnspacing=1)
     return drawn
 
 
 def _distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     """Return the distinct audits with the names of those who share each."""
     found = []
-    for _, rows in frame.groupby("audit", sort=False):
-        first = rows.iloc[0]
+    for _, members in frame.groupby("audit", sort=False):
+        first = members.iloc[0]
         if first["profile"] == "alone":
             names = f"only {first['departures']}"
         elif first["profile"] == "adaptive":
             names = "adaptive clipping"
-        elif first["profile"] == "strict" and len(rows) > 3:
-            names = f"{len(rows)} methods, certified"
+        elif first["profile"] == "strict" and len(members) > 3:
+            names = f"{len(members)} methods, certified"
         else:
-            titles = [registry.info(name).about.title for name in rows["method"].dropna()]
+            titles = [registry.info(name).about.title for name in members["method"].dropna()]
             names = (
                 f"{', '.join(titles)}, "
                 f"{'certified' if first['profile'] == 'strict' else 'as published'}"

@@ -21,9 +21,9 @@ from pflpipe.files import read_json
 from pflpipe.methods import registry
 from pflpipe.privacy import adaptive
 from pflpipe.privacy.departures import OF_CALIBRATION, check_departures
-from pflpipe.study import documents, expansion, layouts, printed
+from pflpipe.study import documents, expansion, figures, layouts, printed
 from pflpipe.study.config import RESULTS, STUDIES
-from pflpipe.study.outline import Candidate, Chosen, Line, Outline, Row, Study
+from pflpipe.study.outline import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
 
 def study_names(folder: str | os.PathLike[str] = STUDIES) -> tuple[str, ...]:
@@ -115,7 +115,12 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if layout is not None and lines and not problems:
         with problems.at():
             layouts.grid(layout, [row for line in lines for row in line.candidates[0].rows])
-    return Outline(name, document, tuple(lines), layout)
+    drawings: tuple[Drawing, ...] = ()
+    if not problems:
+        with problems.at():
+            rows = [row for line in lines for row in line.candidates[0].rows]
+            drawings = figures.read(document, str(file), rows)
+    return Outline(name, document, tuple(lines), layout, drawings)
 
 
 def _stops_expansion(violation: documents.Violation) -> bool:
@@ -127,7 +132,14 @@ def _stops_expansion(violation: documents.Violation) -> bool:
         return True  # no candidates without all of a range
     if violation.rule in ("additionalProperties", "finite"):
         return False
-    if own[:1] in (("title",), ("description",), ("paper",), ("layout",), ("dataset",)):
+    if own[:1] in (
+        ("title",),
+        ("description",),
+        ("paper",),
+        ("layout",),
+        ("figures",),
+        ("dataset",),
+    ):
         return False
     within_block = len(own) > 1 and own[0] in BLOCKS
     return not (within_block or own[:1] in (("profile",), ("official_code",)))

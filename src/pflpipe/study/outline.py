@@ -61,6 +61,30 @@ class PaperLayout:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A figure of a study, an entry of its ``figures`` block.
+
+    Attributes:
+        name: of its files.
+        kind: a key of report.figures.registry's ``KINDS``.
+        width: in inches: that of a column or of a page with two.
+        metric: the accuracy that it shows.
+        methods: which methods or variants it shows, besides the one it compares with; empty: all.
+        strong: which of them stand out, where the others are grey; empty: the best.
+        where: dotted path of a condition -> the values that it shows; a run to which the condition
+            does not apply is shown.
+    """
+
+    name: str
+    kind: str
+    width: float = 6.7
+    metric: str = "personal_own"
+    methods: tuple[str, ...] = ()
+    strong: tuple[str, ...] = ()
+    where: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Row:
     """One cell of a study, its label, and the printed number of a paper (percent) with the metric
     it compares to."""
@@ -74,14 +98,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: rows in the order of the file, every cell once, and how a paper's table orders
-    them."""
+    """A study: rows in the order of the file, every cell once, how a paper's table orders them, and
+    its figures."""
 
     name: str
     title: str
     description: str
     rows: tuple[Row, ...]
     layout: PaperLayout | None = None
+    figures: tuple[Drawing, ...] = ()
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -148,12 +173,14 @@ class Outline:
         name, document: the study's name and the schema-checked values of its file.
         lines: in the order of the file.
         layout: the table that the study fills, where it has one.
+        figures: what is drawn of it.
     """
 
     name: str
     document: dict[str, Any]
     lines: tuple[Line, ...]
     layout: PaperLayout | None
+    figures: tuple[Drawing, ...] = ()
 
     @property
     def searched(self) -> tuple[Line, ...]:
@@ -214,6 +241,7 @@ class Outline:
             self.document["description"],
             tuple(first.values()),
             self.layout,
+            self.figures,
         )
 
     def __str__(self) -> str:

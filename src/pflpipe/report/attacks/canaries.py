@@ -15,6 +15,7 @@ from scipy.stats import norm
 from pflpipe.attacks.canaries import estimate
 from pflpipe.cells import Cell
 from pflpipe.report.attacks import results as attacks
+from pflpipe.report.figures import style
 from pflpipe.study.outline import Study
 
 ERRORS = 3
@@ -59,9 +60,9 @@ def figure(study: Study, results: Path) -> Figure:
     """Draw for each setting the canaries' x against N(0, 1), the estimate with three standard
     errors, and the claimed mu."""
     settings, numbers = attacks.settings("canaries", study), table(study, results)
-    columns = math.ceil(math.sqrt(len(settings)))
+    columns = min(len(settings), 2)
     rows = math.ceil(len(settings) / columns)
-    drawing = Figure(figsize=(max(3.4 * columns, 4.8), 2.7 * rows + 0.6), layout="constrained")
+    drawing = Figure(figsize=(max(style.WIDTHS), 2.4 * rows + 0.6), layout="constrained")
     grid: Any = drawing.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(settings) :]:
         axes.set_axis_off()

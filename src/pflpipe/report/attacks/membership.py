@@ -20,6 +20,7 @@ from pflpipe.cells import Cell
 from pflpipe.errors import DataError
 from pflpipe.privacy.accounting import delta_of
 from pflpipe.report.attacks import results as attacks
+from pflpipe.report.figures import style
 from pflpipe.study.outline import Study
 from pflpipe.study.settings import Setting
 
@@ -90,7 +91,7 @@ def figure(study: Study, results: Path) -> Figure:
         dict(entry)
         for entry in dict.fromkeys(tuple(setting.facet.items()) for setting, _ in settings)
     ]
-    size = (4.3 * len(SCORES), 4.0 * len(facets) + 0.2)
+    size = (max(style.WIDTHS), 3.4 * len(facets) + 0.2)
     drawing = Figure(figsize=size, layout="constrained")
     grid: Any = drawing.subplots(len(facets), len(SCORES), squeeze=False)
     for row, facet in enumerate(facets):

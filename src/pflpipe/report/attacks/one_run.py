@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from pflpipe.attacks.one_run import ERROR, judged
 from pflpipe.privacy.accounting import delta_of
 from pflpipe.report.attacks import results as attacks
+from pflpipe.report.figures import style
 from pflpipe.study.outline import Study
 
 
@@ -61,7 +62,7 @@ def figure(study: Study, results: Path) -> Figure:
     lies at the right edge."""
     settings, numbers = attacks.settings("one_run", study), table(study, results)
     rows = np.arange(len(numbers))
-    drawing = Figure(figsize=(7.5, 1.4 + 0.28 * len(numbers)), layout="constrained")
+    drawing = Figure(figsize=(max(style.WIDTHS), 1.2 + 0.2 * len(numbers)), layout="constrained")
     axes = drawing.subplots()
     edge = max(1.0, 1.3 * numbers["epsilon_highest"].max())
     refuted = numbers["verdict"] == "refuted"

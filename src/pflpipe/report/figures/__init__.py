@@ -1,0 +1,1 @@
+"""The figures of a study, at the widths of a paper's columns."""

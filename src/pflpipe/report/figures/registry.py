@@ -1,0 +1,44 @@
+"""The kinds of figures, and the one way to draw one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from pflpipe.report.figures import clients, curves, ranked, style
+from pflpipe.report.figures.source import Source
+from pflpipe.report.summary import not_covered
+from pflpipe.study.outline import Drawing, Study
+from pflpipe.study.settings import DIAGNOSTICS
+
+KINDS: Mapping[str, Callable[[Source], Figure]] = {
+    "privacy_utility": ranked.privacy_utility,
+    "ranks": ranked.ranks,
+    "soundness": ranked.soundness,
+    "convergence": curves.convergence,
+    "gains": clients.gains,
+    "cost": ranked.cost,
+    "partition": clients.partition,
+}
+"""The names that a study's ``figures`` block knows (study/figures.py)."""
+
+
+def draw(study: Study, drawing: Drawing, results: Path, data: Path) -> Figure:
+    """Draw a figure of a study above a line about what no epsilon covers.
+
+    Args:
+        results, data: the folders of config.yaml.
+
+    Raises:
+        DataError: results are missing, or the study has nothing that the figure shows.
+    """
+    figure = KINDS[drawing.kind](Source(study, drawing, results, data))
+    style.foot(figure, not_covered(study, f"Measured values are {DIAGNOSTICS}"))
+    return figure
+
+
+def write(study: Study, drawing: Drawing, results: Path, data: Path, target: Path) -> None:
+    """Draw as ``draw`` does and write ``target`` (.png) and the same as .svg and .pdf beside it."""
+    style.save(lambda: draw(study, drawing, results, data), target)

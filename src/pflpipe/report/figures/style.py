@@ -1,0 +1,158 @@
+"""What all figures share: the style sheet, the colours, the words for quantities, and labels that
+do not overlap.
+
+Figures never touch matplotlib's global state (no pyplot), and their files carry no date and no
+random ids: the same results give the same bytes. The colours are those of Okabe and Ito ("Color
+Universal Design", 2008), which people with any colour vision tell apart, without their yellow,
+which is lost on white.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+from scipy.optimize import isotonic_regression
+
+from pflpipe.files import atomic
+
+SHEET = Path(__file__).with_name("pflpipe.mplstyle")
+CERTIFIED, NOMINAL, PLAIN = "#0072B2", "#D55E00", "#777777"
+REST = "#c8c8c8"
+STRONG = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""For lines that stand out of the grey ``REST``, in order; with it, eight."""
+LINE = 0.14
+"""Height of a line of text in inches."""
+WIDTHS = (3.3, 6.7)
+"""Of figures, in inches: a column of a paper, or its page."""
+_CHARACTERS = 16
+"""How many characters fit into an inch, on average and with a margin."""
+_METADATA: Mapping[str, Mapping[str, None]] = {
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "png": {"Software": None},
+}
+KINDS_OF_FILE = tuple(_METADATA)
+WORDS = {
+    "personal_own": "own test, personal model",
+    "personal_own_worst_decile": "own test, personal model, worst tenth of clients",
+    "personal_common": "common test, personal model",
+    "global_own": "own test, global model",
+    "global_common": "common test, global model",
+    "personal_new": "own test of new clients, personal model",
+    "global_new": "own test of new clients, global model",
+}
+"""What an accuracy is of, in a figure's words."""
+
+
+def save(draw: Callable[[], Figure], target: Path) -> None:
+    """Draw in the style of all figures and write ``target`` (.png) and the same as .svg and .pdf
+    beside it."""
+    with matplotlib.rc_context(fname=SHEET):
+        figure = draw()
+        FigureCanvasAgg(figure)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # found once for all files
+        for kind, metadata in _METADATA.items():
+            with atomic(target.with_suffix(f".{kind}")) as path:
+                figure.savefig(path, format=kind, metadata=metadata)
+
+
+def lines_of(words: str, width: float, size: float = 8) -> list[str]:
+    """Return words in lines that fit into a width in inches, for text of a size in points."""
+    return textwrap.wrap(words, max(int(_CHARACTERS * width * 8 / size), 8))
+
+
+def name_lines(name: str, width: float) -> list[str]:
+    """Return a name in lines that leave the larger half of a panel's width to what it names; its
+    own lines stay."""
+    return [line for part in name.split("\n") for line in lines_of(part, 0.45 * width)]
+
+
+def columns(width: float) -> int:
+    """Return how many panels stand side by side in a figure."""
+    return 1 + (width > min(WIDTHS))
+
+
+def head(figure: Figure, words: str) -> float:
+    """Write what a figure shows above it, over its whole width; return the height in inches."""
+    lines = lines_of(words, figure.get_figwidth())
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", va="top")
+    return len(lines) * LINE
+
+
+def foot(figure: Figure, words: str) -> None:
+    """Write a note below a figure, over its whole width, which makes it higher by its own
+    height."""
+    lines = lines_of(words, figure.get_figwidth(), 6.5)
+    figure.supxlabel("\n".join(lines), x=0.01, ha="left", color=PLAIN)
+    figure.set_figheight(figure.get_figheight() + LINE * len(lines))
+
+
+def spread(wanted: np.ndarray, heights: np.ndarray) -> np.ndarray:
+    """Return the centres of labels nearest to the wanted ones, in the least squares, that keep
+    their order and do not overlap.
+
+    Without the heights it is an isotonic regression (Barlow et al. 1972), so that the places are
+    exact and nothing is left to the luck of a search in two dimensions.
+
+    Args:
+        wanted: [n], any order.
+        heights: [n], of the labels, >= 0.
+
+    Returns:
+        float64 [n], in the order of ``wanted``.
+    """
+    order = np.argsort(wanted, kind="stable")
+    tall = heights[order]
+    shift = np.cumsum(tall) - tall / 2
+    places = np.empty(len(order))
+    places[order] = isotonic_regression(wanted[order] - shift).x + shift
+    return places
+
+
+def name_points(axes: Axes, points: Sequence[tuple[float, float, str, str]]) -> list[Annotation]:
+    """Write the names of points right of the axes, each with a thin line to its point; ``settle``
+    moves them apart.
+
+    Args:
+        points: x, y, name and colour of each.
+    """
+    edge: Any = {"arrowstyle": "-", "color": "#999999", "linewidth": 0.4}
+    return [
+        axes.annotate(
+            name,
+            (x, y),
+            (1.04, 0.5),
+            textcoords="axes fraction",
+            color=colour,
+            va="center",
+            arrowprops=edge | {"shrinkA": 1, "shrinkB": 1, "relpos": (0.0, 0.5)},
+            annotation_clip=False,
+        )
+        for x, y, name, colour in points
+    ]
+
+
+def settle(figure: Figure, named: Sequence[Sequence[Annotation]]) -> None:
+    """Move the names of each panel to the heights of their points, without overlap, and beside the
+    axes as far as they fit there."""
+    figure.draw_without_rendering()
+    for names in filter(None, named):
+        axes: Any = names[0].axes
+        box = axes.get_window_extent()
+        tall = np.array([LINE * figure.dpi * (1 + name.get_text().count("\n")) for name in names])
+        points = axes.transData.transform([name.xy for name in names])[:, 1]
+        places = spread(np.nan_to_num(points, nan=box.y0), tall)
+        places -= max((places + tall / 2).max() - box.y1, 0.0)
+        places += max(box.y0 - (places - tall / 2).min(), 0.0)
+        for name, place in zip(names, places, strict=True):
+            name.xyann = (1.04, (place - box.y0) / box.height)

@@ -1,0 +1,83 @@
+"""Which figures a study has: those of its ``figures`` block, or those that its runs have something
+to show for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pflpipe.cells import PATHS
+from pflpipe.errors import ConfigError, nearest
+from pflpipe.study.outline import Drawing, Outline, Row, Study
+
+KINDS = (
+    *("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost"),
+    "partition",
+)
+_MANY_SEEDS = 5  # an interval of ranks of fewer is nearly all ranks
+
+
+def read(document: dict[str, Any], file: str, rows: Sequence[Row]) -> tuple[Drawing, ...]:
+    """Return the figures of a schema-checked study.
+
+    Args:
+        rows: every run that it may come to.
+
+    Raises:
+        ConfigError: a filter names what the study does not have.
+    """
+    block = document.get("figures")
+    if block is None:
+        return tuple(Drawing(kind, kind) for kind in KINDS if _shows(kind, rows))
+    names = {name for row in rows for name in (row.cell.method, row.variant) if name}
+    found = []
+    for name, given in block.items():
+        location = f"{file}: figures.{name}"
+        kind = given.get("kind", name)
+        if kind not in KINDS:
+            do = f"give it a kind: {', '.join(KINDS)}"
+            raise ConfigError(f"{location}.kind", got=kind, do=do)
+        for key in ("methods", "strong"):
+            for method in given.get(key, ()):
+                if method not in names:
+                    raise ConfigError(
+                        f"{location}.{key}", got=method, do=nearest(method, sorted(names))
+                    )
+        for path in given.get("where", {}):
+            if path not in PATHS:
+                raise ConfigError(f"{location}.where", got=path, do=nearest(path, sorted(PATHS)))
+        lists = {key: tuple(given[key]) for key in ("methods", "strong") if key in given}
+        found.append(Drawing(**{**given, **lists, "name": name, "kind": kind}))
+    return tuple(found)
+
+
+def find(study: Study | Outline, name: str) -> Drawing:
+    """Return the figure of a study with a name; one that is a kind is known to every study.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for drawing in study.figures:
+        if drawing.name == name:
+            return drawing
+    if name in KINDS:
+        return Drawing(name, name)
+    known = list(dict.fromkeys([*(drawing.name for drawing in study.figures), *KINDS]))
+    raise ConfigError(f"study {study.name!r} has no figure {name!r}", do=nearest(name, known))
+
+
+def _shows(kind: str, rows: Sequence[Row]) -> bool:
+    """Whether runs have what a kind of figure compares."""
+    cells = [row.cell for row in rows]
+    private = [cell for cell in cells if cell.privacy.mechanism != "none"]
+    certified = {cell.method for cell in private if not cell.departures}
+    if kind == "ranks":
+        return len(certified) > 1 and len({cell.seed for cell in cells}) >= _MANY_SEEDS
+    if kind == "soundness":
+        return any(cell.departures and cell.method in certified for cell in private)
+    if kind == "convergence":
+        return any(cell.training.evaluate_every for cell in cells)
+    if kind == "gains":
+        methods = {cell.method for cell in cells}
+        return "local_only" in methods and len(methods) > 1
+    return True
