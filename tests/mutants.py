@@ -183,8 +183,8 @@ MUTANTS = {
     ),
     "padded steps are taken": Mutant(
         "learning/solvers.py",
-        "torch.where(real, moved, vector)",
-        "torch.where(real, moved, moved)",
+        "torch.where(real.unsqueeze(-1), moved, vector)",
+        "torch.where(real.unsqueeze(-1), moved, moved)",
         "test_clients.py",
     ),
     "images flipped three times in four": Mutant(

@@ -2,6 +2,7 @@
 grouping and the order."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -9,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pflpipe.learning import keyed
-from pflpipe.learning.solvers import Solver
+from pflpipe.learning import keyed, solvers
+from pflpipe.learning.solvers import Objective, Schedule, Solver
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import clients, evaluation, rounds
-from pflpipe.simulation.clients import Rows, for_each_client
+from pflpipe.simulation.clients import Examples, Rows, for_each_client
 from simulations import SIZES, open_plan, plan, simulation, spied
 
 SETTINGS = [(name, {}) for name in NAMES] + [
@@ -321,6 +322,31 @@ def test_padding_keeps_the_keys_of_the_real_steps():
     _, count, keys = clients._pad(parts, torch.device("cpu"))
     for part, real, padded in zip(parts, count, keys, strict=True):
         assert padded[real > 0].tolist() == part.keys.tolist()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch_size", "gathers"), [((9, 4), 0, 1), ((9, 4), 4, 6), ((9, 0), 0, 1)]
+)
+def test_rows_that_all_steps_share_are_gathered_once(monkeypatch, sizes, batch_size, gathers):
+    counted, rows = [], Schedule.rows
+    monkeypatch.setattr(Schedule, "rows", lambda *at: counted.append(at) or rows(*at))
+    x = torch.arange(9.0, dtype=torch.float64)
+    examples = Examples(x, x.long())
+    stream = np.random.default_rng(0)
+    work = [{"train": Rows.epochs(np.arange(size), 2, batch_size, stream)} for size in sizes]
+
+    def hook(state, schedules, n):
+        loss = Objective(lambda tree, batch: batch.mean((tree["w"] - batch.x).square()))
+        solver = Solver("sgd", 0.25)
+        start = {"w": x.new_zeros(())}
+        return solvers.minimize_functional(start, schedules["train"], [loss], solver)[0]
+
+    run = functools.partial(for_each_client, hook, lambda _: {}, work, sizes, {"train": examples})
+    found = run("vmap", 1)
+    assert len(counted) == gathers
+    if not batch_size:  # each of the two steps goes half of the way to the mean
+        means = [0.75 * x[:size].mean().nan_to_num() for size in sizes]
+        torch.testing.assert_close(found["w"], torch.stack(means))
 
 
 HEAD_SIZES = (40, 9, 1, 33, 0, 32, 70)

@@ -1,5 +1,5 @@
-"""differentiate: the gradients of torch.func.grad, alone, for many clients at once and for their
-examples."""
+"""differentiate and below: the gradients of torch.func.grad, alone, for many clients at once and
+for their examples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from pflpipe.learning.gradients import differentiate
+from pflpipe.learning.gradients import below, differentiate
 
 CLIENTS, EXAMPLES, P = 4, 5, 3
 
@@ -74,3 +74,46 @@ def test_nothing_is_recorded_for_the_caller():
     (slope,), (value,) = differentiate(lambda w: (w.square().sum(),), [numbers(P).requires_grad_()])
     assert not slope.requires_grad
     assert not value.requires_grad
+
+
+def descend(start: Tensor, x: Tensor, pull: Tensor) -> tuple[Tensor, Tensor]:
+    """The three steps of ``train``, below vmap in one go."""
+
+    def steps(lift, point: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        for _ in range(3):
+            leaf = point.detach().requires_grad_()
+            with torch.enable_grad():
+                value = lift(lambda point, x: bend(point, x, pull))(leaf, x)
+                (slope,) = torch.autograd.grad(value.sum(), leaf)
+            point = point - slope
+        return point, value.detach()
+
+    return below(steps, start, x)
+
+
+@pytest.mark.parametrize("dims", [(None, 0, 0), (0, None, 0), (0, 0, None), (1, 0, 0)])
+def test_a_loop_below_vmap_takes_the_steps_of_each_client_alone(dims):
+    values = [numbers(CLIENTS, P), numbers(CLIENTS, P) + 1, numbers(CLIENTS, P) - 1]
+    of_client = [
+        [value[0 if dim is None else client] for value, dim in zip(values, dims, strict=True)]
+        for client in range(CLIENTS)
+    ]
+    stacked = [
+        value[0] if dim is None else value.movedim(0, dim)
+        for value, dim in zip(values, dims, strict=True)
+    ]
+    found = vmap(descend, dims)(*stacked)
+    expected = [train(*each) for each in of_client]
+    for both in zip(found, zip(*expected, strict=True), strict=True):
+        torch.testing.assert_close(both[0], torch.stack(both[1]), rtol=1e-13, atol=1e-15)
+    alone = descend(*of_client[0])
+    torch.testing.assert_close(alone, expected[0], rtol=1e-13, atol=1e-15)
+
+
+def test_a_loop_below_two_vmaps_takes_the_steps_of_each_client_alone():
+    start, x, pull = numbers(2, CLIENTS, P), numbers(CLIENTS, P), numbers(2, P)
+    found, _ = vmap(lambda start, pull: vmap(descend, (0, 0, None))(start, x, pull))(start, pull)
+    for group in range(2):
+        for client in range(CLIENTS):
+            alone, _ = train(start[group, client], x[client], pull[group])
+            torch.testing.assert_close(found[group, client], alone, rtol=1e-13, atol=1e-15)

@@ -9,6 +9,23 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""What makes a function of one client's tensors one of all clients' at once, and leaves it as it is
+where there is one client."""
+
+
+def below(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return ``function(lift, *tensors)``, called below vmap, where autograd is plain.
+
+    Under ``torch.func.vmap`` its tensors, and those that it returns, have an axis of clients in
+    front; ``lift(f)(*args)`` enters vmap again for what is written for one client, and ``f`` may
+    close over the caller's tensors as for ``differentiate``. A loop of many gradients crosses the
+    border once in this way, and what lies between two of them is computed for all clients without
+    vmap, whose every operation costs more than the numbers of a small model.
+    """
+    found: tuple[Tensor, ...] = _Below.apply(function, _as_it_is, *tensors)  # type: ignore[no-untyped-call]
+    return found
+
 
 def differentiate(
     function: Callable[..., tuple[Tensor, ...]], points: Sequence[Tensor], *data: Tensor
@@ -81,10 +98,50 @@ class _Gradient(torch.autograd.Function):
         *tensors: Tensor,
     ) -> Any:
         dims = in_dims[2:]
-        points = [
-            point.expand(info.batch_size, *point.shape) if dim is None else point.movedim(dim, 0)
-            for point, dim in zip(tensors[:number], dims, strict=False)
-        ]
+        points = _in_front(info.batch_size, dims, tensors[:number])
         inner = vmap(function, in_dims=(*[0] * number, *dims[number:]))
         found = _Gradient.apply(inner, number, *points, *tensors[number:])  # type: ignore[no-untyped-call]
         return found, (0,) * len(found)
+
+
+class _Below(torch.autograd.Function):
+    """``below`` as an operation with a rule for vmap, which enters it again like ``_Gradient``."""
+
+    @staticmethod
+    def forward(
+        function: Callable[..., tuple[Tensor, ...]], lift: Lift, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        return function(lift, *tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep nothing: there are no derivatives."""
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[Any, ...],
+        function: Callable[..., tuple[Tensor, ...]],
+        lift: Lift,
+        *tensors: Tensor,
+    ) -> Any:
+        def one_more(inner: Callable[..., Any]) -> Callable[..., Any]:
+            return vmap(lift(inner))
+
+        found = _Below.apply(  # type: ignore[no-untyped-call]
+            function, one_more, *_in_front(info.batch_size, in_dims[2:], tensors)
+        )
+        return found, (0,) * len(found)
+
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _in_front(clients: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors with vmap's axis in front, those without one expanded."""
+    return [
+        tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(tensors, dims, strict=False)
+    ]

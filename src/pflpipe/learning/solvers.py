@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pflpipe.learning import cuda_graphs
-from pflpipe.learning.gradients import differentiate
+from pflpipe.learning.gradients import Lift, below, differentiate
 from pflpipe.trees import Tree
 
 
@@ -71,16 +71,25 @@ class Schedule:
     def __len__(self) -> int:
         return self.index.shape[0]
 
+    @property
+    def repeated(self) -> bool:
+        """Whether all steps use one place in memory for their rows, as those of full batches do."""
+        return self.index.stride(0) == self.count.stride(0) == 0
+
     def __iter__(self) -> Iterator[Batch]:
-        positions = torch.arange(self.index.shape[-1], device=self.index.device)
         for step in range(len(self)):
             key = None if self.keys is None else self.keys[step]
-            if self.sizes is not None:
-                rows = self.index[step, : self.sizes[step]]
-                yield Batch(self.x[rows], self.y[rows], None, key)
-            else:
-                rows = self.index[step]
-                yield Batch(self.x[rows], self.y[rows], positions < self.count[step], key)
+            yield replace(Batch(*self.rows(step)), key=key)
+
+    def rows(self, step: int) -> tuple[Tensor, ...]:
+        """Return what a step's batch is made of besides its key: ``x``, ``y`` and, unless batches
+        have their true size, ``valid``."""
+        if self.sizes is not None:
+            rows = self.index[step, : self.sizes[step]]
+            return self.x[rows], self.y[rows]
+        rows = self.index[step]
+        places = torch.arange(len(rows), device=rows.device)
+        return self.x[rows], self.y[rows], places < self.count[step]
 
 
 @dataclass(frozen=True)
@@ -394,26 +403,6 @@ def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
     return lambda: torch._fused_sgd_(vectors, gradients, momentum, **sgds, **plain)
 
 
-def _gradient(
-    loss: Callable[[Tree, Batch], Tensor],
-    vector: Tensor,
-    like: Tree,
-    batch: Batch,
-    penalty: _Penalty | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradient ``[P]`` of loss and penalty at the parameters ``like`` that lie in
-    ``vector [P]``, and their sum."""
-
-    def value(point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor]:
-        return (loss(_parted(point, like), replace(batch, x=x, y=y)),)
-
-    (gradient,), (found,) = differentiate(value, [vector], batch.x, batch.y)
-    if penalty is None:
-        return gradient, found
-    extra, gap, slope = penalty(vector)
-    return gradient + slope * gap, found + extra
-
-
 def _joined(tree: Tree) -> Tensor:
     return torch.cat([value.reshape(-1) for value in tree.values()])
 
@@ -439,48 +428,79 @@ def minimize_functional(
     A client's steps without real rows come last. They are computed and discarded.
     """
     moving = {name: params[name] for name in (params if names is None else names)}
-    losses = [
-        lambda tree, batch, loss=objective.loss: loss({**params, **tree}, batch)
-        for objective in objectives
-    ]
     masks = [
         _joined({name: objective.mask[name] for name in moving}) if objective.mask else None
         for objective in objectives
     ]
     penalties = [_penalty(objective.penalty, moving, _joined) for objective in objectives]
-    vector = _joined(moving)
-    moments = [(torch.zeros_like(vector), torch.zeros_like(vector)) for _ in objectives]
-    total = vector.new_zeros(())
-    for step, batch in enumerate(schedule):
-        for turn, (loss, mask, penalty) in enumerate(zip(losses, masks, penalties, strict=True)):
-            gradient, value = _gradient(loss, vector, moving, batch, penalty)
-            if solver.rho:
-                reach = solver.rho / (torch.linalg.vector_norm(gradient) + 1e-12)
-                gradient, _ = _gradient(loss, vector + reach * gradient, moving, batch, penalty)
-            if solver.weight_decay:
-                gradient = gradient + solver.weight_decay * vector
-            if mask is not None:
-                gradient = gradient * mask
-            change, moments[turn] = _step(solver, gradient, moments[turn], step + 1)
-            if solver.step_bound < math.inf:
-                change = _shortened(change, solver)
-            moved = vector - change
-            if solver.projects:
-                moved = moved.clamp(solver.low, solver.high)
-            if step < schedule.common:
-                vector = moved
-            else:
-                real = schedule.count[step] > 0
-                vector, value = torch.where(real, moved, vector), torch.where(real, value, 0.0)
-            if turn == 0:
-                total = total + value
+
+    def descend(lift: Lift, vector: Tensor, *batched: Tensor) -> tuple[Tensor, Tensor]:
+        def of_clients(function: Callable[..., Any], *arguments: Any) -> Any:
+            return lift(lambda _: function(*arguments))(vector)
+
+        def slope_at(at: Tensor, turn: int, step: int) -> tuple[Tensor, Tensor]:
+            def loss(point: Tensor, *tensors: Tensor) -> Tensor:
+                key = None if schedule.keys is None else schedule.keys[step]
+                tree = {**params, **_parted(point, moving)}
+                return objectives[turn].loss(tree, replace(Batch(*tensors), key=key))
+
+            leaf = at.detach().requires_grad_()
+            with torch.enable_grad():
+                value = lift(loss)(leaf, *batch)
+                (slope,) = torch.autograd.grad(value.sum(), leaf)
+            value = value.detach()
+            if (penalty := penalties[turn]) is None:
+                return slope, value
+            extra, gap, factor = lift(penalty)(at)
+            return slope + lift(torch.mul)(factor, gap), value + extra
+
+        outside = [None if mask is None else of_clients(torch.clone, mask) for mask in masks]
+        count = of_clients(torch.clone, schedule.count)
+        moments = [(vector.new_zeros(()), vector.new_zeros(())) for _ in objectives]
+        total = vector.new_zeros(vector.shape[:-1])
+        batch: tuple[Tensor, ...] = ()
+        for step in range(len(schedule)):
+            if not step or not schedule.repeated:
+                batch = of_clients(schedule.rows, step)
+            for turn, mask in enumerate(outside):
+                slope, value = slope_at(vector, turn, step)
+                if solver.rho:
+                    reach = solver.rho / (_norm(slope) + 1e-12)
+                    slope, _ = slope_at(vector + reach * slope, turn, step)
+                if solver.weight_decay:
+                    slope = slope + solver.weight_decay * vector
+                if mask is not None:
+                    slope = slope * mask
+                change, moments[turn] = _step(solver, slope, moments[turn], step + 1)
+                if solver.step_bound < math.inf:
+                    change = _shortened(change, solver)
+                moved = vector - change
+                if solver.projects:
+                    moved = moved.clamp(solver.low, solver.high)
+                if step < schedule.common:
+                    vector = moved
+                else:
+                    real = count[..., step] > 0
+                    vector = torch.where(real.unsqueeze(-1), moved, vector)
+                    value = torch.where(real, value, 0.0)
+                if turn == 0:
+                    total = total + value
+        return vector, total
+
+    vector, total = below(descend, _joined(moving), schedule.index, schedule.count)
     return {**params, **_parted(vector, moving)}, total / (schedule.count > 0).sum().clamp(min=1)
 
 
 def _shortened(change: Tensor, solver: Solver) -> Tensor:
-    """Return the change of a step, brought to at most the solver's bound."""
-    length = torch.linalg.vector_norm(change, solver.step_norm)
+    """Return the change of a step ``[..., P]``, brought to at most the solver's bound."""
+    length = _norm(change, solver.step_norm)
     return change * torch.where(length > solver.step_bound, solver.step_bound / length, 1.0)
+
+
+def _norm(vector: Tensor, order: int = 2) -> Tensor:
+    """Return the length of a vector ``[..., P]``, ``[..., 1]``."""
+    length: Tensor = torch.linalg.vector_norm(vector, order, dim=-1, keepdim=True)
+    return length
 
 
 def _step(
@@ -512,5 +532,10 @@ def gradient(params: Tree, schedule: Schedule, loss: Callable[[Tree, Batch], Ten
     vector = _joined(params)
     total = torch.zeros_like(vector)
     for step, batch in enumerate(schedule):
-        total = total + _gradient(loss, vector, params, batch)[0] * schedule.count[step]
+
+        def value(point: Tensor, x: Tensor, y: Tensor, batch: Batch = batch) -> tuple[Tensor]:
+            return (loss(_parted(point, params), replace(batch, x=x, y=y)),)
+
+        (slope,), _ = differentiate(value, [vector], batch.x, batch.y)
+        total = total + slope * schedule.count[step]
     return _parted(total / schedule.count.sum().clamp(min=1), params)

@@ -362,7 +362,7 @@ def _vmapped(
 
 def _pad(parts: Sequence[Rows], device: torch.device) -> tuple[Tensor, ...]:
     """Return index ``[M, S, B]``, count ``[M, S]`` and, if the schedules have any, keys ``[M,
-    S]``."""
+    S]``; where all steps are the same, one step's index and count, expanded."""
     steps, width = (max(part.index.shape[axis] for part in parts) for axis in (0, 1))
     index = np.zeros((len(parts), steps, width), np.int64)
     count = np.zeros((len(parts), steps), np.int64)
@@ -373,8 +373,10 @@ def _pad(parts: Sequence[Rows], device: torch.device) -> tuple[Tensor, ...]:
         count[client, : len(part.count)] = part.count
         if part.keys is not None:
             keys[client, : len(part.keys)] = part.keys
-    padded = (index, count) if parts[0].keys is None else (index, count, keys)
-    return tuple(torch.from_numpy(array).to(device) for array in padded)
+    rows = torch.from_numpy(index).to(device), torch.from_numpy(count).to(device)
+    if all((array == array[:, :1]).all() for array in (index, count)):
+        rows = rows[0][:, :1].expand(index.shape), rows[1][:, :1].expand(count.shape)
+    return rows if parts[0].keys is None else (*rows, torch.from_numpy(keys).to(device))
 
 
 def _map(join: Callable[..., Tensor], *results: Any) -> Any:
