@@ -70,6 +70,11 @@ def _parser() -> argparse.ArgumentParser:
         "--all", action="store_true", help="every set instead of the five best of each method"
     )
     rank.set_defaults(**_reading(_rank))
+    status = commands.add_parser(
+        "status", help="tell how far the snakemake is that works here, or on a cluster's disk"
+    )
+    _add_config(status)
+    status.set_defaults(run=_status)
     compare = commands.add_parser(
         "compare", help="put two studies, or two methods, side by side, and their differences"
     )
@@ -163,6 +168,13 @@ def _rank(arguments: argparse.Namespace) -> list[str]:
     return lines + list(ranking.chosen(outline, load.chosen(outline, results)))
 
 
+def _status(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.pipeline import standing
+    from pflpipe.study import config
+
+    return list(standing.report(config.load(arguments.config).results_dir))
+
+
 def _compare(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.pipeline import compare
     from pflpipe.study import config
@@ -175,8 +187,8 @@ def _completion(parser: argparse.ArgumentParser, shell: str) -> list[str]:
     import shtab
 
     names = shtab.cmd("ls studies 2>/dev/null | sed -n 's/[.]yaml$//p' | grep -v '^paper_results$'")
-    commands = next(action for action in parser._actions if action.choices)
-    for command in (commands.choices or {}).values():
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    for command in commands.choices.values():
         for action in command._actions:
             if getattr(action, "complete", None) == "studies":
                 action.complete = names

@@ -4,7 +4,7 @@ estimate of the time that these take."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
@@ -14,7 +14,7 @@ from pflpipe.methods import registry
 from pflpipe.study import cost
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline, study_names
-from pflpipe.study.outline import Outline
+from pflpipe.study.outline import Chosen, Outline
 
 COMPARISONS, SEARCHES = "Comparisons", "Comparisons after a search on validation data"
 
@@ -25,15 +25,7 @@ def lines(settings: Config) -> Iterator[str]:
     Raises:
         ConfigError: as ``load_outline``, for any of them.
     """
-
-    @functools.cache
-    def header(dataset: str) -> Header | None:
-        source = settings.datasets.get(dataset)
-        try:
-            return datasets.describe(dataset, source, settings.data_dir / f"{dataset}.npz")
-        except DataError:
-            return None  # `pflpipe validate` says what is wrong with it
-
+    header = headers(settings)
     groups: dict[str, list[tuple[float, str]]] = {COMPARISONS: [], SEARCHES: []}
     for name in study_names():
         outline = load_outline(name)
@@ -67,9 +59,28 @@ def purpose(outline: Outline) -> str:
     return SEARCHES if outline.search else COMPARISONS
 
 
-def runs(outline: Outline) -> dict[str, Cell]:
+def headers(settings: Config) -> Callable[[str], Header | None]:
+    """Return a function that tells the header of a data set; None where it is not known yet, or not
+    in order."""
+
+    @functools.cache
+    def header(dataset: str) -> Header | None:
+        source = settings.datasets.get(dataset)
+        try:
+            return datasets.describe(dataset, source, settings.data_dir / f"{dataset}.npz")
+        except DataError:
+            return None  # `pflpipe validate` says what is wrong with it
+
+    return header
+
+
+def runs(outline: Outline, choices: Sequence[Chosen] = ()) -> dict[str, Cell]:
     """Return the training runs of a study by their ids: those that its search tries, and those that
-    follow from it, which number as many whatever it chooses."""
-    cells = [row.cell for line in outline.lines for row in line.candidates[0].rows]
-    cells += outline.search.cells if outline.search else ()
+    follow from what it chose, or, as many, those that would follow from its first candidates."""
+    rows = (
+        outline.study(choices).rows
+        if choices or not outline.searched
+        else [row for line in outline.lines for row in line.candidates[0].rows]
+    )
+    cells = [row.cell for row in rows] + list(outline.search.cells if outline.search else ())
     return {registry.run_id(cell): registry.run_cell(cell) for cell in cells}

@@ -9,9 +9,11 @@ the papers' studies by hours of the same kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from pflpipe.cells import Cell
-from pflpipe.data.datasets import Header
+if TYPE_CHECKING:  # `pflpipe status` is here for `words` alone, many times a minute
+    from pflpipe.cells import Cell
+    from pflpipe.data.datasets import Header
 
 SPEED = {
     "mlp": 80_000,
