@@ -9,7 +9,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from pflpipe import __version__, without_torch
+from pflpipe import without_torch
+from pflpipe._version import __version__
 from pflpipe.program import run_script
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
