@@ -23,20 +23,7 @@ include: "workflow/rules/track.smk"
 include: "workflow/rules/ledger.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/released.smk"
-
-
-from pflpipe.pipeline import forks  # common.smk says where the package is
-
-
-# Scripts on this machine are forks of one process (docs/reruns.md); `--no-hooks` leaves each an interpreter of its own.
-onstart:
-    if workflow.local_exec:
-        # Snakemake's limit of 100 new jobs a second sets a timer at every look at the queue, and every timer is another look: after
-        # 300 jobs that takes 0.4 of a core, and more with each job. On one machine the cores are limit enough.
-        workflow.scheduler.job_rate_limiter = None
-        if not CONDA:
-            PROJECT.note_code()
-            os.environ.update(PFLPIPE_PYTHON=forks.start(SOURCES))
+include: "workflow/rules/hooks.smk"
 
 
 # On a cluster, rules with `localrule: True` run beside snakemake itself: they take seconds, or need the network.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import malformed
+import pflpipe
 from pflpipe import cli, errors, program
 from pflpipe.errors import PflpipeError
 
@@ -226,9 +227,99 @@ def test_methods_lists_every_method_with_its_defaults(monkeypatch, capsys):
             assert f"    {key} = {parameter.default!r}" in printed
 
 
-def test_studies_lists_every_study(project, monkeypatch, capsys):
+def test_the_version_is_told(monkeypatch, capsys):
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"pflpipe {pflpipe.__version__}\n"
+
+
+def test_studies_are_listed_by_purpose_the_quickest_first(project, monkeypatch, capsys):
+    malformed.write(
+        project / "studies/quick.yaml", malformed.STUDY | {"title": "Quick", "seeds": [0]}
+    )
+    malformed.write(project / "studies/feddpa_table9.yaml", malformed.STUDY)
+    malformed.put("search", {"seeds": [7], "validation_fraction": 0.2}, "studies/good.yaml")(
+        project
+    )
+    malformed.put("methods.1.search", {"training.lr": [0.1, 0.3]}, "studies/good.yaml")(project)
+    malformed.write(project / "studies/slow.yaml", malformed.STUDY | {"seeds": [*range(9)]})
     assert run(monkeypatch, "studies") == 0
-    assert "good: A good study\n    6 cells" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    heads = re.findall(r"^(\S.*):$|^(\w+): ", printed, flags=re.M)
+    assert ["".join(head) for head in heads] == [
+        "Comparisons",
+        "quick",
+        "slow",
+        "Comparisons after a search on validation data",
+        "good",
+        "Tables and figures of FedDPA (Yang et al., NeurIPS 2023)",
+        "feddpa_table9",
+    ]
+    assert "quick: Quick\n    3 runs, about 0 s; 3 cells" in printed
+    assert "    8 runs, about 0 s; 6 cells after a search of 2" in printed
+    assert "estimates" in printed.splitlines()[-1]
+
+
+def test_a_study_that_was_begun_is_accepted_as_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "init", "mine") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "studies/mine.yaml: written",
+        "config.yaml: written",
+        "next: pflpipe validate --study mine",
+        "then: snakemake --cores all results/tables/mine.csv",
+    ]
+    assert run(monkeypatch, "validate") == 0
+    assert capsys.readouterr().out.startswith("mine: 12 cells, ")
+
+
+def test_what_a_begun_study_suggests_in_its_comments_is_accepted_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "init", "mine")
+    file = tmp_path / "studies/mine.yaml"
+    suggested = r"^# (?=axes:|  privacy\.|  - name: |    search:|search:)"
+    text, number = re.subn(suggested, "", file.read_text(), flags=re.M)
+    assert number == 5
+    file.write_text(text)
+    capsys.readouterr()
+    assert run(monkeypatch, "validate") == 0
+    assert "24 cells after a search of 12," in capsys.readouterr().out
+
+
+def test_init_leaves_files_that_are_there_alone(project, monkeypatch, capsys):
+    before = (project / "studies/good.yaml").read_text(), (project / "config.yaml").read_text()
+    assert run(monkeypatch, "init", "good") == 2
+    assert "exists already" in capsys.readouterr().err
+    assert run(monkeypatch, "init", "other") == 0
+    assert capsys.readouterr().out.startswith("studies/other.yaml: written\nnext")
+    assert ((project / "studies/good.yaml").read_text(), (project / "config.yaml").read_text()) == (
+        before
+    )
+
+
+@pytest.mark.parametrize("name", ["../x", "all", "a-b", ""])
+def test_init_refuses_a_name_that_no_study_can_have(name, project, monkeypatch, capsys):
+    assert run(monkeypatch, "init", name) == 2
+    assert "letters, digits and _" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", cli.SHELLS)
+def test_every_shell_completes_commands_and_names_of_studies(shell, monkeypatch, capsys):
+    pytest.importorskip("shtab")
+    assert run(monkeypatch, "completion", shell) == 0
+    printed = capsys.readouterr().out
+    for word in ("validate", "compare", "ls studies"):
+        assert word in printed
+
+
+def test_bash_completes_the_studies_of_the_folder(project, monkeypatch, capsys):
+    pytest.importorskip("shtab")
+    run(monkeypatch, "completion", "bash")
+    (project / "complete.sh").write_text(capsys.readouterr().out)
+    ask = "COMP_WORDS=(pflpipe compare g); COMP_CWORD=2; _shtab_pflpipe; echo ${COMPREPLY[@]}"
+    found = subprocess.run(
+        ["bash", "-c", f". ./complete.sh; {ask}"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "good\n"
 
 
 def test_unknown_command_is_refused_with_exit_code_2(monkeypatch, capsys):

@@ -6,11 +6,15 @@ A command returns the lines that it prints.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pflpipe import without_torch
+from pflpipe._version import __version__
 from pflpipe.program import run_script
+
+SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
 def main() -> NoReturn:
@@ -18,51 +22,104 @@ def main() -> NoReturn:
     arguments = _parser().parse_args()
 
     def command() -> None:
-        for line in without_torch.run(lambda: arguments.run(arguments)):
+        for line in arguments.run(arguments):
             print(line)
 
     run_script(command)
+
+
+def _reading(command: Callable[[argparse.Namespace], list[str]]) -> dict[str, Any]:
+    """Return the default of a command that only reads what files declare: it may do so twice, first
+    without torch."""
+    return {"run": lambda arguments: without_torch.run(lambda: command(arguments))}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pflpipe", description="Compare user-level private personalized federated learning."
     )
+    parser.add_argument("--version", action="version", version=f"pflpipe {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    init = commands.add_parser("init", help="begin a study: studies/<STUDY>.yaml, with comments")
+    init.add_argument("study", help="its name: letters, digits and _")
+    init.set_defaults(run=_init)
     validate = commands.add_parser(
         "validate", help="check config.yaml, its studies and the headers of its data; start nothing"
     )
-    validate.add_argument("--config", default="config.yaml", help="default: %(default)s")
-    validate.add_argument(
+    _add_config(validate)
+    _add_study(
+        validate,
         "--study",
         action="append",
         default=[],
         help="check this study instead of those of the config; repeatable",
     )
-    validate.set_defaults(run=_validate)
+    validate.set_defaults(**_reading(_validate))
     methods = commands.add_parser("methods", help="list the methods and their hyper-parameters")
-    methods.set_defaults(run=_methods)
-    studies = commands.add_parser("studies", help="list the studies")
-    studies.set_defaults(run=_studies)
+    methods.set_defaults(**_reading(_methods))
+    studies = commands.add_parser(
+        "studies",
+        help="list the studies by purpose, with runs and the estimated time of their training",
+    )
+    _add_config(studies)
+    studies.set_defaults(**_reading(_studies))
     rank = commands.add_parser(
         "rank", help="order a study's hyper-parameter sets by validation accuracy, best first"
     )
-    rank.add_argument("study")
-    rank.add_argument("--config", default="config.yaml", help="default: %(default)s")
+    _add_study(rank)
+    _add_config(rank)
     rank.add_argument(
         "--all", action="store_true", help="every set instead of the five best of each method"
     )
-    rank.set_defaults(run=_rank)
+    rank.set_defaults(**_reading(_rank))
     figures = commands.add_parser(
         "figures", help="draw a study's figures from finished results; start nothing"
     )
-    figures.add_argument("study")
+    _add_study(figures, "study")
     figures.add_argument("name", nargs="*", help="of its figures; default: all")
     figures.add_argument("--results", type=Path, default=Path("results"), help="%(default)s")
     figures.add_argument("--data", type=Path, default=Path("data"), help="%(default)s")
     figures.add_argument("--out", type=Path, help="default: RESULTS/figures/STUDY")
     figures.set_defaults(run=_figures)
+    status = commands.add_parser(
+        "status", help="tell how far the snakemake is that works here, or on a cluster's disk"
+    )
+    _add_config(status)
+    status.set_defaults(run=_status)
+    compare = commands.add_parser(
+        "compare", help="put two studies, or two methods, side by side, and their differences"
+    )
+    for side in ("A", "B"):
+        _add_study(compare, side, help="a study or a table's .csv; :METHOD behind it for one alone")
+    compare.add_argument("--metric", default="personal_own", help="default: %(default)s")
+    _add_config(compare)
+    compare.set_defaults(run=_compare)
+    completion = commands.add_parser(
+        "completion", help="print what lets a shell complete these words (docs/cli.md)"
+    )
+    completion.add_argument("shell", choices=SHELLS)
+    completion.set_defaults(run=lambda arguments: _completion(parser, arguments.shell))
     return parser
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", default="config.yaml", help="default: %(default)s")
+
+
+def _add_study(parser: argparse.ArgumentParser, name: str = "study", **options: Any) -> None:
+    """Add an argument that names a study; the shell completes it with what lies in studies/."""
+    parser.add_argument(name, **options).complete = "studies"  # type: ignore[attr-defined]
+
+
+def _init(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.study import begin
+
+    files = begin.write(arguments.study)
+    return [
+        *(f"{file}: written" for file in files),
+        f"next: pflpipe validate --study {arguments.study}",
+        f"then: snakemake --cores all results/tables/{arguments.study}.csv",
+    ]
 
 
 def _validate(arguments: argparse.Namespace) -> list[str]:
@@ -107,10 +164,9 @@ def _methods(arguments: argparse.Namespace) -> list[str]:
 
 
 def _studies(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study.load import load_outline, study_names
+    from pflpipe.study import catalog, config
 
-    outlines = [load_outline(name) for name in study_names()]
-    return [f"{outline.name}: {outline.document['title']}\n    {outline}" for outline in outlines]
+    return list(catalog.lines(config.load(arguments.config)))
 
 
 def _rank(arguments: argparse.Namespace) -> list[str]:
@@ -136,3 +192,30 @@ def _figures(arguments: argparse.Namespace) -> list[str]:
         target = folder / f"{drawing.name}.png"
         registry.write(study, drawing, arguments.results, arguments.data, target)
     return [f"{folder}/{drawing.name}.png, .svg, .pdf" for drawing in drawings]
+
+
+def _status(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.pipeline import standing
+    from pflpipe.study import config
+
+    return list(standing.report(config.load(arguments.config).results_dir))
+
+
+def _compare(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.pipeline import compare
+    from pflpipe.study import config
+
+    results = config.load(arguments.config).results_dir
+    return list(compare.lines(arguments.A, arguments.B, results, arguments.metric))
+
+
+def _completion(parser: argparse.ArgumentParser, shell: str) -> list[str]:
+    import shtab
+
+    names = shtab.cmd("ls studies 2>/dev/null | sed -n 's/[.]yaml$//p' | grep -v '^paper_results$'")
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    for command in commands.choices.values():
+        for action in command._actions:
+            if getattr(action, "complete", None) == "studies":
+                action.complete = names
+    return [shtab.complete(parser, shell)]

@@ -38,12 +38,14 @@ from pflpipe.simulation import evaluation
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
-from pflpipe.simulation.rounds import COLUMNS, Progress, run, start
+from pflpipe.simulation.rounds import COLUMNS, CURVES, Progress, run, start
 from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
 
 _RESIDUALS = ("residuals", "bound_residuals")
+SILENCE = 30.0
+"""Seconds without a line in a run's log after which the next round has one."""
 TIMING_COLUMNS = ("round", "seconds", "images", "images_per_second")
 
 
@@ -195,7 +197,7 @@ def train(
         checkpoints / f"{name}.pt", checkpoints / f"{name}.states", fingerprint, checkpoint_seconds
     )
     progress = checkpoint.load(simulation) or start(simulation, checkpoint.states)
-    report = Report(name, simulation.plan.rounds)
+    report = Report(name, simulation.plan.rounds, progress.round)
 
     has_global_model, every = (
         registry.of(cell).about.has_global_model,
@@ -356,23 +358,32 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) 
 
 
 class Report:
-    """Progress for people: one line that lives on a terminal, a plain line every tenth of the
-    rounds in a log."""
+    """Progress for people, and for pipeline/watch.py: one line that lives on a terminal; in a log a
+    plain line every tenth of the rounds, and when nothing was said for half a minute."""
 
-    def __init__(self, name: str, rounds: int) -> None:
+    def __init__(self, name: str, rounds: int, round: int = 0) -> None:
         self.name, self.rounds, self.live = name, rounds, sys.stderr.isatty()
         self.every = 1 if self.live else max(1, math.ceil(rounds / 10))
+        self.first, self.began = round, time.monotonic()
+        self.told, self.accuracy = self.began, ""
 
     def show(self, progress: Progress) -> None:
-        """Print the latest round."""
+        """Print the latest round, and the latest accuracy of a study that asks for it by round."""
+        row, timing, now = progress.rows[-1], progress.timing[-1], time.monotonic()
+        for metric in CURVES:
+            if row[metric] == row[metric]:
+                self.accuracy = f"  {metric} {row[metric]:.1f} %"
+                break
         last = progress.round == self.rounds
-        if progress.round % self.every and not last:
+        if progress.round % self.every and not last and now - self.told < SILENCE:
             return
-        row, timing = progress.rows[-1], progress.timing[-1]
+        self.told = now
         words = f"{self.name}  round {progress.round}/{self.rounds}  loss {row['loss']:.4f}"
-        words += f"  {timing['images_per_second']:.0f} images/s"
+        words += f"{self.accuracy}  {timing['images_per_second']:.0f} images/s"
         if progress.diverged_round is not None:
             words += f"  diverged in round {progress.diverged_round}"
+        pace = (now - self.began) / (progress.round - self.first)
+        words += f"  {pace * (self.rounds - progress.round):.0f} s left"
         print(
             f"\r{words}\x1b[K" if self.live else words,
             end="\n" if last or not self.live else "",

@@ -1,0 +1,175 @@
+"""Two sides of what was measured, side by side (``pflpipe compare``): two studies, two tables, or
+two methods of one.
+
+What a side has one value of is a condition of that side; what varies inside one of them tells rows
+apart. Rows of both sides that agree in it stand beside each other, with the difference over the
+seeds that both have: the same seed is the same division of the same data, so the difference is
+taken seed by seed, and its error is that of paired values.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pflpipe.errors import ConfigError, DataError, nearest
+from pflpipe.report import tidy
+from pflpipe.report.summary import METRICS, epsilon_text, mean_text
+
+CONDITIONS = (
+    *("dataset", "partition", "alpha", "classes_per_client", "clients", "new_clients"),
+    *("model", "rounds", "local_epochs", "batch_size", "sample_rate"),
+    *("method", "variant", "profile", "epsilon_target", "delta"),
+)
+"""Columns of a table that say what was compared."""
+
+BUDGET = "epsilon_target"
+TOLD_APART = ("hyperparameters", "clip_norm", "noise_multiplier")
+"""Columns that tell rows apart if the conditions do not, such as a study of one method's values."""
+
+Groups = dict[tuple[Any, ...], pd.DataFrame]
+
+
+def lines(first: str, second: str, results: Path, metric: str = "personal_own") -> Iterator[str]:
+    """Yield the comparison as text.
+
+    Args:
+        first, second: a study, or a table's file, each with ``:<method>`` behind it for one method
+            of it alone.
+        results: folder with ``tables/<study>.csv``.
+        metric: a column of accuracies in percent.
+
+    Raises:
+        ConfigError: no such metric or method. DataError: no such table, or no row in common.
+    """
+    if metric not in METRICS:
+        raise ConfigError(f"metric {metric!r} does not exist", do=nearest(metric, METRICS))
+    sides = [side(word, results) for word in (first, second)]
+    key, differing = _key(*sides)
+    a, b = (_groups(frame, key) for frame in sides)
+    a, b = _at_budgets(a, b, key), _at_budgets(b, a, key)
+    both = [values for values in a if values in b]
+    if not both:
+        raise DataError(f"{first} and {second} have no rows that agree in {', '.join(key)}")
+    yield f"A: {first}"
+    yield f"B: {second}"
+    for name, (of_a, of_b) in differing.items():
+        yield f"  {name}: {of_a} | {of_b}"
+    yield f"{metric} in percent: A | B | B - A ± its standard error over the seeds that both have"
+    varying = [len(set(values)) > 1 for values in zip(*both, strict=True)]
+    for values in both:
+        told = [
+            _told(name, value)
+            for name, value, varies in zip(key, values, varying, strict=True)
+            if varies
+        ]
+        label = ", ".join(filter(None, told)) or "all rows"
+        yield f"  {label}: " + " | ".join(
+            [
+                _one(a[values], metric),
+                _one(b[values], metric),
+                _paired(a[values], b[values], metric),
+            ]
+        )
+    for word, found in (("A", a.keys() - b.keys()), ("B", b.keys() - a.keys())):
+        if found:
+            yield f"  and {len(found)} of {word} alone"
+    yield "Accuracies are diagnostics, which no epsilon covers."
+
+
+def side(word: str, results: Path) -> pd.DataFrame:
+    """Return the rows that a word of the command line names; see ``lines``."""
+    name, _, method = word.partition(":")
+    frame = tidy.read(Path(name) if name.endswith(".csv") else results / "tables" / f"{name}.csv")
+    known = set(frame["method"])
+    if method and method not in known:
+        raise ConfigError(f"{name} has no method {method!r}", do=nearest(method, known))
+    return frame[frame["method"] == method] if method else frame
+
+
+def _key(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[Any, ...]]]:
+    """Return the columns that tell rows apart, and those in which the sides differ as a whole."""
+    key: list[str] = []
+    differing: dict[str, tuple[Any, ...]] = {}
+    for name in CONDITIONS:
+        found = [dict.fromkeys(map(_plain, frame[name])) for frame in (a, b)]
+        if name != "variant":  # which only some rows have; others have no delta, not another one
+            for values in found:
+                values.pop(None, None)
+        if any(len(values) > 1 for values in found):
+            key.append(name)
+        elif list(found[0]) != list(found[1]):
+            differing[name] = tuple(next(iter(values), "none") or "none" for values in found)
+    for name in TOLD_APART:
+        if any(frame.duplicated([*key, "seed"]).any() for frame in (a, b)):
+            key.append(name)
+    return key, differing
+
+
+def _groups(frame: pd.DataFrame, key: list[str]) -> Groups:
+    """Return the rows of all seeds by the values of the key."""
+    members: dict[tuple[Any, ...], list[int]] = {}
+    for position, record in enumerate(frame.to_dict("records")):
+        members.setdefault(tuple(_plain(record[name]) for name in key), []).append(position)
+    return {values: frame.iloc[positions] for values, positions in members.items()}
+
+
+def _at_budgets(groups: Groups, others: Groups, key: list[str]) -> Groups:
+    """Return the groups, those without privacy at every budget of the rows that they may stand
+    beside."""
+    if BUDGET not in key:
+        return groups
+    at = key.index(BUDGET)
+    placed: Groups = {}
+    for values, rows in groups.items():
+        beside = [
+            other
+            for other in others
+            if (*other[:at], *other[at + 1 :]) == (*values[:at], *values[at + 1 :])
+        ]
+        wanted = values[at] is None and values not in others
+        placed |= dict.fromkeys((beside if wanted else []) or [values], rows)
+    return placed
+
+
+def _plain(value: Any) -> Any:
+    return None if pd.isna(value) else value
+
+
+def _told(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name in ("method", "variant"):
+        return str(value)
+    return f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {value}"
+
+
+def _one(rows: pd.DataFrame, metric: str) -> str:
+    diverged = " (diverged)" if rows["diverged_round"].notna().any() else ""
+    values = [float(value) for value in rows[metric] if pd.notna(value)]
+    claim = rows["claim"].iloc[0]
+    return f"{mean_text(values, len(rows))}{diverged}, {claim}, ε {epsilon_text(rows)}"
+
+
+def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
+    first, second = (
+        {
+            int(seed): float(value)
+            for seed, value in zip(rows["seed"], rows[metric], strict=True)
+            if pd.notna(value)
+        }
+        for rows in (a, b)
+    )
+    differences = [second[seed] - first[seed] for seed in first if seed in second]
+    if not differences:
+        return "no seed in common"
+    text = f"{statistics.fmean(differences):+.1f}"
+    if len(differences) > 1:
+        error = statistics.stdev(differences) / math.sqrt(len(differences))
+        text += f" ± {error:.1f}"
+    return f"{text} ({len(differences)} seeds)"

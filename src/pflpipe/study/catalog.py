@@ -1,0 +1,86 @@
+"""The studies that there are (``pflpipe studies``), by what they are for, with their runs and an
+estimate of the time that these take."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+from pflpipe.cells import Cell
+from pflpipe.data import datasets
+from pflpipe.data.datasets import Header
+from pflpipe.errors import DataError
+from pflpipe.methods import registry
+from pflpipe.study import cost
+from pflpipe.study.config import Config
+from pflpipe.study.load import load_outline, study_names
+from pflpipe.study.outline import Chosen, Outline
+
+COMPARISONS, SEARCHES = "Comparisons", "Comparisons after a search on validation data"
+
+
+def lines(settings: Config) -> Iterator[str]:
+    """Yield the studies of ``studies/`` as text, the quickest of each purpose first.
+
+    Raises:
+        ConfigError: as ``load_outline``, for any of them.
+    """
+    header = headers(settings)
+    groups: dict[str, list[tuple[float, str]]] = {COMPARISONS: [], SEARCHES: []}
+    for name in study_names():
+        outline = load_outline(name)
+        found = runs(outline)
+        seconds = cost.total(found.values(), header)
+        words = f"{len(found)} runs, about {cost.words(seconds)}"
+        text = f"{name}: {outline.document['title']}\n    {words}; {outline}"
+        order = float("inf") if seconds is None else seconds
+        groups.setdefault(purpose(outline), []).append((order, text))
+    for heading, found_here in groups.items():
+        if found_here:
+            yield f"{heading}:"
+            yield from (text for _, text in sorted(found_here))
+            yield ""
+    yield (
+        "Times are estimates of the training on one thread of a CPU: images times passes, over "
+        "images a second of the network and the method. GPUs are faster; runs share cores and "
+        "finished runs."
+    )
+
+
+def purpose(outline: Outline) -> str:
+    """Return what a study is for, the heading it stands under.
+
+    A paper's tables and figures are named after its method, ``<method>_<table>``.
+    """
+    for method in sorted(registry.NAMES, key=len, reverse=True):
+        if outline.name.startswith(f"{method}_"):
+            about = registry.info(method).about
+            return f"Tables and figures of {about.title} ({about.paper})"
+    return SEARCHES if outline.search else COMPARISONS
+
+
+def headers(settings: Config) -> Callable[[str], Header | None]:
+    """Return a function that tells the header of a data set; None where it is not known yet, or not
+    in order."""
+
+    @functools.cache
+    def header(dataset: str) -> Header | None:
+        source = settings.datasets.get(dataset)
+        try:
+            return datasets.describe(dataset, source, settings.data_dir / f"{dataset}.npz")
+        except DataError:
+            return None  # `pflpipe validate` says what is wrong with it
+
+    return header
+
+
+def runs(outline: Outline, choices: Sequence[Chosen] = ()) -> dict[str, Cell]:
+    """Return the training runs of a study by their ids: those that its search tries, and those that
+    follow from what it chose, or, as many, those that would follow from its first candidates."""
+    rows = (
+        outline.study(choices).rows
+        if choices or not outline.searched
+        else [row for line in outline.lines for row in line.candidates[0].rows]
+    )
+    cells = [row.cell for row in rows] + list(outline.search.cells if outline.search else ())
+    return {registry.run_id(cell): registry.run_cell(cell) for cell in cells}

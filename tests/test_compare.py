@@ -1,0 +1,105 @@
+"""``pflpipe compare``: differences are paired by seed, and no epsilon is shown that does not
+hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import fake_results
+from pflpipe.errors import ConfigError, DataError
+from pflpipe.pipeline import compare
+from pflpipe.report import tidy
+
+METHODS = ("fedavg", "dp_fedavg", "feddpa!")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of two studies that differ in alpha; the second has a seed less and a budget less."""
+    folder = tmp_path_factory.mktemp("compare")
+    other = dataclasses.replace(
+        fake_results.BASE, partition=dataclasses.replace(fake_results.BASE.partition, alpha=5.0)
+    )
+    for study in (
+        fake_results.study("one", methods=METHODS),
+        fake_results.study("two", (0, 1), (8.0,), METHODS, other),
+    ):
+        frame = tidy.tidy(study, fake_results.write(study, folder))
+        shift = 10.0 if study.name == "two" else 0.0
+        frame["personal_own"] = [
+            (50.0 + seed**2 + shift * (1 + seed)) for seed in frame["seed"].astype(float)
+        ]
+        (folder / "results/tables").mkdir(exist_ok=True)
+        tidy.write(frame, folder / "results/tables" / f"{study.name}.csv")
+    return folder / "results"
+
+
+def test_the_difference_is_that_of_seeds_that_both_have(results: Path) -> None:
+    found = list(compare.lines("one", "two", results))
+    assert "  alpha: 0.3 | 5.0" in found
+    (line,) = [line for line in found if line.startswith("  dp_fedavg")]
+    # seed by seed: (60 - 50, 71 - 51) = (10, 20): mean 15, standard error sqrt(50) / sqrt(2) = 5
+    assert line.endswith(f"| +15.0 ± {math.sqrt(50) / math.sqrt(2):.1f} (2 seeds)")
+    assert "51.7 ± 2.1, certified, ε 8 |" in line  # 50, 51, 54
+
+
+def test_a_nominal_epsilon_never_stands_alone(results: Path) -> None:
+    nominal = [line for line in compare.lines("one", "two", results) if "feddpa" in line]
+    assert nominal
+    assert all(line.count("nominal; honest") == 2 for line in nominal)
+
+
+def test_rows_that_one_side_has_alone_are_counted(results: Path) -> None:
+    assert "  and 2 of A alone" in list(compare.lines("one", "two", results))
+
+
+def test_a_method_without_privacy_stands_beside_every_budget(results: Path) -> None:
+    found = list(compare.lines("one:fedavg", "one:dp_fedavg", results))
+    assert "  method: fedavg | dp_fedavg" in found
+    assert [line.split(":")[0] for line in found if " | +" in line] == [
+        "  epsilon_target 2",
+        "  epsilon_target 8",
+    ]
+
+
+def test_a_table_may_lie_anywhere(results: Path) -> None:
+    found = list(compare.lines(str(results / "tables/one.csv"), "one", Path(results)))
+    assert sum("| +0.0 ± 0.0 (3 seeds)" in line for line in found) == 5
+
+
+def test_rows_of_one_setting_are_told_apart_by_their_values(results: Path) -> None:
+    frame = tidy.read(results / "tables/one.csv")
+    clipped = frame.assign(clip_norm=[None if pd.isna(c) else c * 2 for c in frame["clip_norm"]])
+    tidy.write(pd.concat([frame, clipped]), results / "tables/twice.csv")
+    found = list(compare.lines("twice:dp_fedavg", "twice:dp_fedavg", results))
+    assert [line.split(":")[0] for line in found if " | +" in line] == [
+        f"  epsilon_target {epsilon}, clip_norm {clip}" for clip in (0.5, 1) for epsilon in (2, 8)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "metric", "words"),
+    [
+        ("one:dp_fedavgg", "one", "personal_own", "did you mean 'dp_fedavg'?"),
+        ("one", "one", "personal", "did you mean"),
+    ],
+)
+def test_unknown_words_are_refused(results, first, second, metric, words) -> None:
+    with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
+        list(compare.lines(first, second, results, metric))
+
+
+def test_tables_that_are_not_there_or_share_nothing_are_refused(results: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.csv"):
+        list(compare.lines("gone", "one", results))
+    frame = tidy.read(results / "tables/one.csv")
+    tidy.write(
+        frame.assign(rounds=[100 + row for row in range(len(frame))]), results / "tables/apart.csv"
+    )
+    with pytest.raises(DataError, match="no rows that agree in rounds"):
+        list(compare.lines("apart", "one", results))
