@@ -145,7 +145,7 @@ def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
         assert (results / name).stat().st_size > 0
     assert {file.name for file in (results / "figures/tiny").iterdir()} == {
         f"{figure}.{kind}"
-        for figure in ("privacy_utility", "cost", "partition")
+        for figure in ("privacy_utility", "gains", "cost", "partition")
         for kind in ("png", "svg", "pdf")
     }
     assert (results / "tracking/tiny.done").read_text().startswith("done: 2 runs")
