@@ -499,6 +499,7 @@ def test_each_epoch_is_shuffled_anew():
     ("asked", "device", "parameters", "expected"),
     [
         ("auto", "cpu", 2_410, "vmap"),
+        ("auto", "cpu", 50_890, "vmap"),
         ("auto", "cpu", 343_946, "loop"),
         ("auto", "cuda", 343_946, "vmap"),
         ("auto", "cuda", 11_173_962, "loop"),
