@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from pflpipe.report.figures import rows, style
 from pflpipe.report.figures.source import CERTIFIED, NOMINAL, NONE, REFERENCE, Source, by_claim
-from pflpipe.report.statistics import ALPHA, MIN_SEEDS, Difference, against, paired, rank_intervals
+from pflpipe.report.statistics import ALPHA, MIN_SEEDS, Difference, paired, rank_intervals
 from pflpipe.study.settings import Setting
 
 _LOOKS: Mapping[str, dict[str, Any]] = {
@@ -30,28 +30,29 @@ def privacy_utility(source: Source) -> Figure:
     splits with its interval; best first, rows of one claim among themselves.
 
     Filled: certified. Hollow: nominal, with the epsilon that the mechanism provides. Grey: no
-    privacy. Right: the mean accuracy. Intervals are those of docs/results.md: adjusted for the
-    number of methods of one claim, so that one which excludes 0 tells a difference. Where a panel
-    lacks the reference, they are those of the accuracy itself, each by itself.
+    privacy. Right: the mean accuracy. Each interval is of its method alone: of twenty such
+    intervals one may well exclude 0 by chance, and words about who is better follow from the
+    adjusted ones (docs/results.md). Where a panel lacks the reference, they are those of the
+    accuracy itself.
     """
     values = [source.values(panel.settings) for panel in source.panels]
     compared = bool(values) and all(REFERENCE in own for own in values)
     found = [
-        _beside(source, panel.settings, own) if compared else _by_itself(own)
-        for panel, own in zip(source.panels, values, strict=True)
+        _frame(
+            {label: paired(v, own[REFERENCE] if compared else 0 * v) for label, v in own.items()}
+        )
+        for own in values
     ]
     blocks = [
         rows.Block(panel.title, rows.ranked(source, panel.settings, _worth(numbers["estimate"])))
         for panel, numbers in zip(source.panels, found, strict=True)
     ]
     what = f"Accuracy, {source.words}"
-    kind = _LEVEL
     if compared:
         what += f": difference to {REFERENCE} on the same splits"
-        kind += " adjusted (Holm)"
     delta = source.layout.shared.get("privacy.delta")
     claims = _CLAIMS.format(f" (δ = {delta:g})" if delta else "")
-    heading = f"{what}. Mean and {kind} interval over {source.seeds_text}. {claims}"
+    heading = f"{what}. Mean and {_LEVEL} interval over {source.seeds_text}. {claims}"
     source.require(any(map(len, found)), "an accuracy")
     figure, places = rows.draw(blocks, source.drawing.width, heading)
     for panel, place, numbers, own in zip(source.panels, places, found, values, strict=True):
@@ -185,22 +186,6 @@ _COSTS: Mapping[str, Callable[[pd.DataFrame], float]] = {
     "MB": _megabytes,
     "seconds": lambda lines: float(lines["train_seconds"].astype(float).mean()),
 }
-
-
-def _beside(
-    source: Source, settings: Sequence[Setting], values: Mapping[str, pd.Series[float]]
-) -> pd.DataFrame:
-    found: dict[str, Difference] = {}
-    for members in by_claim(source, settings).values():
-        labels = [s.label for s in members if s.label in values and s.label != REFERENCE]
-        lines = pd.DataFrame({label: values[label] for label in labels})
-        found |= against(lines, values[REFERENCE])
-    reference = paired(values[REFERENCE], values[REFERENCE])
-    return _frame({label: found.get(label, reference) for label in values})
-
-
-def _by_itself(values: Mapping[str, pd.Series[float]]) -> pd.DataFrame:
-    return _frame({label: paired(own, 0 * own) for label, own in values.items()})
 
 
 def _frame(found: Mapping[str, Difference]) -> pd.DataFrame:
