@@ -179,7 +179,7 @@ def _curve(run: Path) -> pd.Series[Any]:
 def _joined(columns: Iterable[tuple[str, pd.Series[Any]]]) -> pd.DataFrame:
     found = dict(columns)
     table: pd.DataFrame = pd.concat(list(found.values()), axis=1, keys=list(found), sort=False)
-    return table.reset_index()
+    return table.copy().reset_index()  # of one piece: a frame of 300 columns warns otherwise
 
 
 def _write(path: Path, table: pd.DataFrame) -> None:
