@@ -304,7 +304,6 @@ def test_init_refuses_a_name_that_no_study_can_have(name, project, monkeypatch, 
 
 @pytest.mark.parametrize("shell", cli.SHELLS)
 def test_every_shell_completes_commands_and_names_of_studies(shell, monkeypatch, capsys):
-    pytest.importorskip("shtab")
     assert run(monkeypatch, "completion", shell) == 0
     printed = capsys.readouterr().out
     for word in ("validate", "compare", "ls studies"):
@@ -312,7 +311,6 @@ def test_every_shell_completes_commands_and_names_of_studies(shell, monkeypatch,
 
 
 def test_bash_completes_the_studies_of_the_folder(project, monkeypatch, capsys):
-    pytest.importorskip("shtab")
     run(monkeypatch, "completion", "bash")
     (project / "complete.sh").write_text(capsys.readouterr().out)
     ask = "COMP_WORDS=(pflpipe compare g); COMP_CWORD=2; _shtab_pflpipe; echo ${COMPREPLY[@]}"

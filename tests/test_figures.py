@@ -23,7 +23,7 @@ from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.methods import registry as methods
-from pflpipe.report import tidy
+from pflpipe.report import statistics, tidy
 from pflpipe.report.figures import clients, registry, style
 from pflpipe.study import documents
 from pflpipe.study import figures as drawings
@@ -333,6 +333,18 @@ def test_ranks_are_those_of_certified_methods(study: Study, folder: Path) -> Non
     assert {*rows(figure)} == {"dp_fedavg", "feddpa"}
     best = rows(figure)[0]
     assert float(dots(figure)[best].get_xdata()[0]) == 1
+    for panel, epsilon in enumerate((2.0, 8.0)):
+        own = {name: values(study, folder, name, epsilon) for name in ("dp_fedavg", "feddpa")}
+        words = (study.name, f"ε = {epsilon:g}")
+        expected = statistics.rank_intervals(pd.DataFrame(own), *words)
+        axes, marks = figure.axes[panel], dots(figure, panel)
+        for name, ends in expected.items():
+            height = marks[name].get_ydata()[0]
+            (bar,) = (line for line in axes.lines if list(line.get_ydata()) == [height, height])
+            assert tuple(bar.get_xdata()) == ends
+            others = [numbers.mean() for other, numbers in own.items() if other != name]
+            rank = 1 + sum(mean > own[name].mean() for mean in others)
+            assert float(marks[name].get_xdata()[0]) == rank
 
 
 def test_a_cost_is_a_clients_bytes_of_all_rounds_and_blue_on_the_frontier(

@@ -20,6 +20,7 @@ import yaml
 import fake_audits
 import malformed
 import warm
+from pflpipe import cli
 from pflpipe.audit import cases
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, PflpipeError
@@ -158,6 +159,19 @@ def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
         "stands with the epsilon",
     ):
         assert words in report
+
+
+@pytest.mark.pipeline
+def test_figures_drawn_by_themselves_are_those_of_the_study(finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(finished)
+    monkeypatch.setattr(sys, "argv", ["pflpipe", "figures", "tiny", "cost", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 0
+    for kind in ("png", "svg", "pdf"):
+        drawn = (tmp_path / f"cost.{kind}").read_bytes()
+        assert drawn == (finished / f"results/figures/tiny/cost.{kind}").read_bytes()
+    assert {file.stem for file in tmp_path.iterdir()} == {"cost"}
 
 
 @pytest.mark.pipeline

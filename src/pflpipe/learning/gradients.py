@@ -67,7 +67,16 @@ def saved_bytes(
     return sum(kept.values())
 
 
-class _Gradient(torch.autograd.Function):
+class _WithoutDerivatives(torch.autograd.Function):
+    """An operation that nothing is differentiated through."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep nothing."""
+        ctx.mark_non_differentiable(*output)
+
+
+class _Gradient(_WithoutDerivatives):
     """``differentiate`` as an operation with a rule for vmap.
 
     The rule enters vmap again at the depth that it was called from. torch.func tells by the depth
@@ -85,11 +94,6 @@ class _Gradient(torch.autograd.Function):
         return *gradients, *(value.detach() for value in found)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep nothing: there are no second derivatives."""
-        ctx.mark_non_differentiable(*output)
-
-    @staticmethod
     def vmap(
         info: Any,
         in_dims: tuple[Any, ...],
@@ -104,7 +108,7 @@ class _Gradient(torch.autograd.Function):
         return found, (0,) * len(found)
 
 
-class _Below(torch.autograd.Function):
+class _Below(_WithoutDerivatives):
     """``below`` as an operation with a rule for vmap, which enters it again like ``_Gradient``."""
 
     @staticmethod
@@ -112,11 +116,6 @@ class _Below(torch.autograd.Function):
         function: Callable[..., tuple[Tensor, ...]], lift: Lift, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         return function(lift, *tensors)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep nothing: there are no derivatives."""
-        ctx.mark_non_differentiable(*output)
 
     @staticmethod
     def vmap(
