@@ -11,13 +11,14 @@ STAMP := $(VENV)/.installed
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+ORDINARY := not docs and not faults and not cluster
 SOURCES := src tests workflow/scripts $(wildcard benchmarks)
 SNAKEFILES := Snakefile workflow/Snakefile workflow/rules
 STUDIES := $(filter-out studies/paper_results.yaml,$(wildcard studies/*.yaml))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart readme results test test-fast coverage mutants lint studies-check format docs bench bench-peers report lock clean
+.PHONY: help install quickstart readme results test test-fast docs-check test-faults test-cluster nightly coverage mutants lint studies-check format docs bench bench-peers report lock clean
 
 help: ## list these targets
 	@echo "usage: make TARGET   (variables: PYTHON=python3, CORES=all, WORKERS=2 test processes, CPU=1 no GPU libraries)"
@@ -47,11 +48,23 @@ readme: install ## put the numbers and the figure of the last quickstart into RE
 results: install ## docs/results.md from docs/results/; STUDY="a b" first puts these finished studies there; trains nothing
 	$(BIN)/python -m pflpipe.pipeline.results $(STUDY)
 
-test: install ## install, then run all tests
-	$(PYTEST)
+test: install ## install, then run the tests (without those of the next three targets)
+	$(PYTEST) -m "$(ORDINARY)"
+
+docs-check: install ## build the site, run what README.md and docs/ say; needs chromium
+	$(PYTEST) -m docs
+
+test-faults: install ## kills, full disks, dead servers, files that were tampered with
+	$(PYTEST) -m faults
+
+test-cluster: install ## a study through a real one-node SLURM, which this starts and stops; needs slurm-wlm and munge
+	$(PYTEST) -m cluster
+
+nightly: install ## the long versions of test-faults and test-cluster
+	$(PYTEST) --long -m "faults or cluster"
 
 test-fast: install ## the tests without those of the workflow and without long computations: a minute and a half
-	$(PYTEST) -m "not pipeline and not slow"
+	$(PYTEST) -m "$(ORDINARY) and not pipeline and not slow"
 
 coverage: install ## all tests, and which lines of the package none of them runs
 	$(PYTEST) --cov --cov-report=term
@@ -75,8 +88,8 @@ format: install ## let ruff and snakefmt rewrite the sources
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/snakefmt $(SNAKEFILES)
 
-docs: install ## API pages from the docstrings, in docs/_build/index.html
-	$(BIN)/pdoc --docformat google --output-directory docs/_build pflpipe
+docs: install ## the site, in build/site/index.html
+	$(BIN)/mkdocs build --strict --site-dir build/site
 
 bench: install ## run every program in benchmarks/ but the comparison with other frameworks
 	@mkdir -p build
@@ -107,5 +120,5 @@ lock: ## resolve both requirements.lock again, keeping the present pins (UPGRADE
 	  --no-annotate --custom-compile-command "make lock" --output-file benchmarks/peers/requirements.lock benchmarks/peers/requirements.in
 
 clean: ## remove caches and built documentation; results/, data/ and the environments stay
-	rm -rf build docs/_build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	rm -rf build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
 	find src tests workflow benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,20 @@
-"""The order of the tests."""
+"""The order of the tests, and how long the long ones are."""
 
 from __future__ import annotations
 
 import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long", action="store_true", help="faults and clusters as often as a night has time for"
+    )
+
+
+@pytest.fixture(scope="session")
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether faults are tried as often as a night has time for (``make nightly``)."""
+    return bool(request.config.getoption("--long"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
