@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from pflpipe import cells
+from pflpipe import cells, cli
 from pflpipe.errors import ConfigError
 from pflpipe.methods import registry
 from pflpipe.methods.base import no_state
@@ -109,12 +110,27 @@ def test_what_is_cited_is_bibtex_of_methods_that_there_are():
     assert cited == set(registry.NAMES) - BASELINES
 
 
-def test_a_method_of_ones_own_has_a_card_whatever_its_header_says(monkeypatch):
+def test_a_method_of_ones_own_has_a_card_whatever_its_header_says(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     card = cards.card("docs/examples/mr_mtl.py:mr_mtl")
     assert card.startswith("## mr_mtl\n\nMR-MTL, mean-regularised")
     assert "- `weight` = `0.1`, a number >= 0: " in card
     assert "bibtex" not in card
+    monkeypatch.chdir(tmp_path)
+    code = "from pflpipe.methods.dp_fedavg import ABOUT, dp_fedavg as plain\n"
+    for header, words in (("", "DP-FedAvg (Geyer et al."), ('"""Only words."""\n', "Only words.")):
+        _written(tmp_path / f"own{len(header)}.py", header + code)
+        card = cards.card(f"own{len(header)}.py:plain")
+        assert card.startswith(f"## plain\n\n{words}")
+        assert "**Claim**" in card
+
+
+def test_the_command_line_prints_the_cards_of_the_methods_named(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["pflpipe", "methods", "feddpa", "fedper"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert not stopped.value.code
+    assert capsys.readouterr().out == f"{cards.card('feddpa')}\n\n{cards.card('fedper')}\n"
 
 
 def test_a_method_that_there_is_not_has_none():
