@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -239,3 +240,21 @@ def test_every_example_is_a_study_when_it_is_put_into_one(section, text, tmp_pat
 def _written(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
+
+
+NEWCOMERS = DOCS / "explanation/privacy_for_newcomers.md"
+SAID = re.findall(
+    r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", NEWCOMERS.read_text(encoding="utf-8"), re.S
+)
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("block", range(len(SAID)))
+def test_what_a_block_of_the_page_for_newcomers_prints_stands_below_it(block, capsys):
+    code, below = SAID[block]
+    exec(compile(code, "block", "exec"), {})
+    assert capsys.readouterr().out == textwrap.dedent(below)
+
+
+def test_every_block_of_the_page_for_newcomers_has_its_numbers_below_it():
+    assert len(SAID) == NEWCOMERS.read_text(encoding="utf-8").count("```python")
