@@ -16,7 +16,8 @@ from pflpipe import cells, cli
 from pflpipe.errors import ConfigError
 from pflpipe.methods import registry
 from pflpipe.methods.base import no_state
-from pflpipe.report import cards, study_page
+from pflpipe.report import audits, cards, study_page, tidy
+from pflpipe.simulation import rounds, runs, scores
 from pflpipe.study import begin, documents
 from pflpipe.study.load import load_outline
 
@@ -242,19 +243,44 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
-NEWCOMERS = DOCS / "explanation/privacy_for_newcomers.md"
-SAID = re.findall(
-    r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", NEWCOMERS.read_text(encoding="utf-8"), re.S
-)
+SAID = [
+    (name, *said)
+    for name in ("privacy_for_newcomers", "not_covered")
+    for said in re.findall(
+        r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)",
+        (DOCS / f"explanation/{name}.md").read_text(encoding="utf-8"),
+        re.S,
+    )
+]
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("block", range(len(SAID)))
-def test_what_a_block_of_the_page_for_newcomers_prints_stands_below_it(block, capsys):
-    code, below = SAID[block]
-    exec(compile(code, "block", "exec"), {})
+@pytest.mark.parametrize(("page", "code", "below"), SAID, ids=[name for name, *_ in SAID])
+def test_what_a_block_prints_stands_below_it(page, code, below, capsys):
+    exec(compile(code, page, "exec"), {})
     assert capsys.readouterr().out == textwrap.dedent(below)
 
 
-def test_every_block_of_the_page_for_newcomers_has_its_numbers_below_it():
-    assert len(SAID) == NEWCOMERS.read_text(encoding="utf-8").count("```python")
+@pytest.mark.parametrize("page", ["privacy_for_newcomers", "not_covered"])
+def test_every_block_has_what_it_prints_below_it(page):
+    text = (DOCS / f"explanation/{page}.md").read_text(encoding="utf-8")
+    assert sum(name == page for name, *_ in SAID) == text.count("```python") > 0
+
+
+def test_the_glossary_has_every_column_of_every_table():
+    page = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    said = set(re.findall(r"`(\w+)`", page))
+    for columns in (
+        tidy.COLUMNS,
+        audits.COLUMNS,
+        rounds.COLUMNS,
+        runs.TIMING_COLUMNS,
+        scores.COLUMNS,
+    ):
+        assert not set(columns) - said
+
+
+def test_the_words_of_the_glossary_are_in_order():
+    page = (DOCS / "glossary.md").read_text(encoding="utf-8").split("## Columns")[0]
+    words = [word.lower() for word in re.findall(r"^\*\*(.+?)\.\*\*", page, re.M)]
+    assert words == sorted(words)
