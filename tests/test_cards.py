@@ -233,8 +233,8 @@ def test_every_example_is_a_study_when_it_is_put_into_one(section, text, tmp_pat
     document = base | documents.read_yaml(_written(tmp_path / "part.yaml", text))
     (tmp_path / "studies").mkdir()
     _written(tmp_path / "studies/example.yaml", yaml.safe_dump(document))
-    for beside in ("studies/paper_results.yaml", "docs/examples/small_cnn.py"):
-        shutil.copy(ROOT / beside, tmp_path / "studies")
+    shutil.copy(ROOT / "studies/paper_results.yaml", tmp_path / "studies")
+    shutil.copytree(DOCS / "examples", tmp_path / "docs/examples")
     assert load_outline("example", tmp_path / "studies").lines
 
 

@@ -174,9 +174,9 @@ def _claims(entry: MethodInfo, source: str) -> Iterator[str]:
 
 def _knob(entry: MethodInfo, key: str, said: Header) -> str:
     parameter = entry.hyperparameters[key]
-    hint, marks = parameter.annotation, ()
+    hint, marks = parameter.annotation, tuple[typing.Any, ...]()
     if typing.get_origin(hint) is typing.Annotated:
-        hint, *marks = typing.get_args(hint)
+        hint, marks = typing.get_args(hint)[0], typing.get_args(hint)[1:]
     bounds = next((mark for mark in marks if isinstance(mark, Range)), Range())
     meaning, origin = said.knobs.get(key, ("", ""))
     words = [f"`{key}` = `{_yaml(parameter)}`, {_values(hint, bounds)}", f": {meaning}."]
