@@ -148,6 +148,12 @@ def hook(page: str) -> str:
     return module.on_page_markdown((DOCS / page).read_text(encoding="utf-8"), page=None)
 
 
+@pytest.mark.skipif(not (ROOT / "mkdocs.yml").exists(), reason="there is no site")
+def test_the_site_is_built_with_the_hook():
+    (hooks,) = lines((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "hooks: ")
+    assert "docs/hooks.py" in hooks
+
+
 def test_the_page_of_methods_has_every_card_and_anchor():
     page = hook("reference/methods.md")
     assert re.findall(r"^## (\w+)$", page, re.M)[-len(registry.NAMES) :] == list(registry.NAMES)
