@@ -5,8 +5,13 @@ There is no model but the clients' own. Each client keeps its model w_k; when it
 w_k for E epochs, pulled towards the mean of all clients' models, and uploads the change of w_k. The
 server keeps the mean alone. The personal model is w_k, trained once more in the same way.
 
-    weight: lambda of the penalty ``lambda / 2 |w_k - mean|_2^2``; with 0 every client trains
-        alone. The default is ours: the paper chooses lambda for each data set
+    minimises: ``f(w_k) + weight / 2 |w_k - mean|_2^2``, E epochs from the own last w_k
+    sends: the change of w_k
+    keeps: w_k
+    tests: w_k, trained once more in the same way
+
+    weight: lambda of the penalty; with 0 every client trains alone [ours: the paper chooses it for
+        each data set]
 
 Differences from the paper: it protects single examples of a silo, by noise in the silo's own steps.
 Here a client is protected whole: its upload is clipped and noised as in DP-FedAvg, so that the mean

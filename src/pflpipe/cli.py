@@ -55,7 +55,10 @@ def _parser() -> argparse.ArgumentParser:
         help="check this study instead of those of the config; repeatable",
     )
     validate.set_defaults(**_reading(_validate))
-    methods = commands.add_parser("methods", help="list the methods and their hyper-parameters")
+    methods = commands.add_parser(
+        "methods", help="list the methods and their hyper-parameters; of those named, all there is"
+    )
+    methods.add_argument("name", nargs="*", help="print its card: formulas, claim, citation")
     methods.set_defaults(**_reading(_methods))
     studies = commands.add_parser(
         "studies",
@@ -134,6 +137,10 @@ def _validate(arguments: argparse.Namespace) -> list[str]:
 def _methods(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.methods import registry
 
+    if arguments.name:
+        from pflpipe.report import cards
+
+        return ["\n\n".join(map(cards.card, arguments.name))]
     lines = []
     for name, source in registry.listed():
         entry = registry.info(name, source)

@@ -7,9 +7,15 @@ as in DP-FedAvg, and v along the gradient of the mixture's loss in v, alpha time
 mixture. It uploads the change of w; v and alpha never leave it, so what is released is what
 DP-FedAvg releases, whatever alpha is.
 
-    alpha: of a client that begins; 0 tests the local w, 1 trains v alone. 0.5 in the official code
-    adaptive: one projected gradient step on alpha in each round (Eq. 10),
-        ``alpha <- alpha - eta <v - w, grad f(alpha v + (1 - alpha) w)>``, kept in [0, 1]
+    minimises: ``f(w)`` over w from ``w^t``, and ``f(alpha v + (1 - alpha) w)`` over v, E epochs on
+        the same minibatches
+    sends: ``w - w^t``
+    keeps: v and alpha
+    tests: ``alpha v + (1 - alpha) w`` after one more such round
+
+    alpha: of a client that begins; 0 tests the local w, 1 trains v alone [official code]
+    adaptive: one projected gradient step on alpha in each round (Eq. 10), ``alpha <- alpha - eta <v
+        - w, grad f(alpha v + (1 - alpha) w)>``, kept in [0, 1] [paper]
 
 The personal model is the mixture after one more such round from the last released w. The v of a
 client begins as the w that it first receives (the paper's w^0 where all take part in the first

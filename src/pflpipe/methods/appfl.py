@@ -6,9 +6,17 @@ Layers named in the configuration are personal: they are trained with all the ot
 the client. The shared layers are averaged, with Laplace noise (the study's ``privacy.mechanism``)
 or, in newer versions, Gaussian noise.
 
+    minimises: ``f(w)`` over all layers, from the released shared and the own personal ones, E
+        epochs
+    sends: the change of the shared layers
+    keeps: the personal layers
+    tests: the model after one more such local pass
+
     personal_layers: beginnings of layer names, separated by commas (p_layers); empty shares
-    everything clip_value, clip_norm: the study's ``privacy.clip_norm`` and the norm of its
-    mechanism, 1 for Laplace
+        everything [ours]
+
+The code's ``clip_value`` and ``clip_norm`` are the study's ``privacy.clip_norm`` and the norm of
+its mechanism, 1 for Laplace.
 
 The published version bounds training instead of the message: the change of each optimizer step,
 personal layers included, is shortened to the length clip_value / E in that norm, E local epochs. An

@@ -7,8 +7,14 @@ round a client takes S steps on minibatches, pass after pass over its examples. 
 step, personal layers included, is shortened to clip_value / S, so that S of them together are at
 most clip_value long.
 
-    local_steps: S (num_local_steps), in the place of the study's local epochs; the default is ours
-    personal_layers, clip_value, clip_norm: as in appfl.py
+    minimises: ``f(w)`` over all layers in S steps, each at most ``clip_value / S`` long
+    sends: the change of the shared layers
+    keeps: the personal layers
+    tests: the model after S more such steps
+
+    personal_layers: beginnings of layer names, separated by commas (p_layers); empty shares
+        everything [ours]
+    local_steps: S (num_local_steps), in the place of the study's local epochs [ours]
 
 The message is thereby bounded without a clip of its own, and the release is certified (the joint
 clip of the mechanism, which then shortens by rounding alone, stays). What the published version

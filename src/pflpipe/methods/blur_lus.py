@@ -6,13 +6,17 @@ penalty pulls the client back, so that clipping costs less; inside there is none
 sparsification: after training, the entries of each layer's update that matter least for the loss
 are set to zero.
 
-    weight: lambda of the penalty ``lambda / 2 max(0, |w - w_global|_2^2 - C^2)``, one norm over all
-    parameters keep_ratio: fraction of each layer's entries (weight and bias together) that LUS
-    keeps: the ceil(keep_ratio d) of highest
-        score
+    minimises: ``f(w) + weight / 2 max(0, |w - w^t|_2^2 - C^2)``, E epochs from ``w^t``
+    sends: of each layer of ``w - w^t`` the entries of highest score, zeros for the others
+    keeps: nothing
+    tests: the released model after E epochs with the penalty
+
+    weight: lambda of the penalty, one norm over all parameters [ours]
+    keep_ratio: fraction of each layer's entries (weight and bias together) that LUS keeps: the
+        ceil(keep_ratio d) of highest score [ours]
     score: ``gradient``, to first order how much the loss of the trained model over all own examples
-    changes when an entry's
-        change is dropped, ``|dCE/dw * change|``; ``magnitude``, the size of the change
+        changes when an entry's change is dropped, ``|dCE/dw * change|``; ``magnitude``, the size of
+        the change [paper]
 
 There is no official code, and lambda and the kept fraction are not certain. Which entries are kept
 depends on the client's data, so the noise of the release covers every coordinate: certified. The

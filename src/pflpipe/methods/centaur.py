@@ -5,9 +5,16 @@ Every client has its own head. With the received feature extractor frozen it tra
 with this head frozen the extractor, and uploads the change of the extractor; the head never leaves
 it. The personal model is the released extractor with the head trained once more.
 
-    head_epochs, head_lr, head_momentum, head_weight_decay: the head phase, 15 epochs of SGD at
-    0.01, momentum 0.9, weight decay
-        1e-4 in the official code
+    minimises: ``f`` over the head h beside the frozen ``g^t``, then over the body g beside the
+        frozen h, E epochs
+    sends: ``g - g^t``, the change of the body
+    keeps: the head
+    tests: the released body with the head trained once more
+
+    head_epochs: passes over the own examples in the head phase [official code]
+    head_lr: learning rate of its SGD [official code]
+    head_momentum: of that SGD [official code]
+    head_weight_decay: of that SGD [official code]
 
 The head phase works on features computed once, without dropout and transforms, as in the official
 code. Differences: a head is kept from round to round (the official code does so in its parallel

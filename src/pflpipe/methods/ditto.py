@@ -6,8 +6,14 @@ when it is drawn it trains v as well, for E epochs, pulled towards the w that it
 leaves the client, so what is released is what DP-FedAvg releases, whatever lambda is. The personal
 model is v, trained once more in the same way beside the last released w.
 
-    weight: lambda of the penalty ``lambda / 2 |v - w|_2^2``; with 0 every client's v is trained
-        alone. The default is ours: the paper chooses lambda for each data set
+    minimises: ``f(w)`` over w from ``w^t``, and ``f(v) + weight / 2 |v - w^t|_2^2`` over v, E
+        epochs each
+    sends: ``w - w^t``
+    keeps: v
+    tests: v, trained once more beside the last released model
+
+    weight: lambda of the penalty; with 0 every client's v is trained alone [ours: the paper chooses
+        it for each data set]
 
 Differences from the paper: the upload is clipped and noised as in DP-FedAvg, with uniform weights;
 v is trained on the minibatches of w and by the same solver. The v of a client begins as the w that

@@ -8,6 +8,11 @@ Each drawn client trains E epochs from the global model and uploads its update; 
 (mechanism.py) clips the update jointly over all parameters to C, adds one Gaussian draw to the sum
 and divides by the public expected cohort q M. Differences from the paper: uniform weights, so that
 the sensitivity is C whatever the clients' sizes.
+
+    minimises: ``f(w)``, E epochs from ``w^t``
+    sends: ``w - w^t``
+    keeps: nothing
+    tests: the released model after E local epochs
 """
 
 from __future__ import annotations

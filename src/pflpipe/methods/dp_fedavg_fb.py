@@ -5,8 +5,15 @@ DP-pFedDSU. Federated training is DP-FedAvg. For its personal model a client tak
 global model and trains only the last linear layer on its own data; the trained head is used on the
 device and never released.
 
-    head_epochs, head_lr, head_momentum, head_weight_decay: 15 epochs of SGD at 0.01, momentum 0.9,
-    weight decay 1e-4 in CENTAUR's official code.
+    minimises: ``f(w)``, E epochs from ``w^t``
+    sends: ``w - w^t``
+    keeps: nothing
+    tests: the released model whose head is trained on the own examples
+
+    head_epochs: passes over the own examples in the head phase [CENTAUR's code]
+    head_lr: learning rate of its SGD [CENTAUR's code]
+    head_momentum: of that SGD [CENTAUR's code]
+    head_weight_decay: of that SGD [CENTAUR's code]
 """
 
 from __future__ import annotations

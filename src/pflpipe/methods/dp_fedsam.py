@@ -6,8 +6,14 @@ ball of radius rho around the weights, approximately. Flat minima make updates s
 alike, so that clipping and noise harm less. The study's local optimizer, SGD or Adam, steps with
 that gradient; its weight decay has no part in the ascent.
 
-    rho: radius of the ascent ``rho g / |g|_2``, one norm over all parameters; 0 is DP-FedAvg. 0.5
-    in the official code
+    minimises: ``max f(w + e)`` over ``|e|_2 <= rho``, to first order: E epochs from ``w^t`` along
+        ``grad f(w + rho g / |g|_2)``, ``g = grad f(w)``
+    sends: ``w - w^t``
+    keeps: nothing
+    tests: the released model after E such epochs
+
+    rho: radius of the ascent ``rho g / |g|_2``, one norm over all parameters; 0 is DP-FedAvg
+        [official code]
 
 Differences of the official code, executed under ``official_code: true``: every tensor is clipped to
 C by itself, messages have data-size weights, and the round's number seeds the cohort. Its learning

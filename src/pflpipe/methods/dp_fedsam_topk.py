@@ -4,11 +4,15 @@ Generalization in Federated Learning under Client-level Differential Privacy", 2
 Local training of DP-FedSAM; of each tensor of the update only the largest entries are kept before
 the clip, so that these are shortened less.
 
-    rho: radius of the ascent of sharpness-aware minimisation (dp_fedsam.py)
+    minimises: as DP-FedSAM, ``max f(w + e)`` over ``|e|_2 <= rho``
+    sends: of each tensor of ``w - w^t`` the largest entries, zeros for the others
+    keeps: nothing
+    tests: the released model after E such epochs
+
+    rho: radius of the ascent of sharpness-aware minimisation (dp_fedsam.py) [DP-FedSAM's code]
     keep_ratio: fraction of each tensor's entries that is kept, the ceil(keep_ratio d) largest by
-    absolute value. Neither the
-        fraction nor whether the choice is made per tensor is certain: there is no official code of
-        this step
+        absolute value. Neither the fraction nor whether the choice is made per tensor is certain:
+        there is no official code of this step [ours]
 
 The paper adds noise only to what is kept (``profile: paper``, departure ``noise_on_support``).
 Which entries a client keeps depends on its data and shows in the zeros of its message, so that this

@@ -5,17 +5,24 @@ FedDPA's split by Fisher information, then plain training, then a clip threshold
 grows with the spread of the layer's update (AGC), and clients weighted by how similar their model
 is to the global one (MSA).
 
+    minimises: ``f(w)``, E epochs from ``start``: the own old model where its Fisher information is
+        at least ``threshold``, ``w^t`` elsewhere
+    sends: ``w - start``, each layer shortened to its threshold T_s
+    keeps: its last trained model
+    tests: the model after one more such local pass
+
     threshold: lambda, on the normalised Fisher information (Eq. 7); above 1 nothing is personal
+        [paper]
     agc: adaptive thresholds ``T_s = b (1 + std_s / |mean_s|)`` (Eq. 9), b the study's
-    ``clip_norm``; off, every layer has b msa: similarity weights (Eqs. 15-16); off, uniform weights
+        ``clip_norm``; off, every layer has b [paper]
+    msa: similarity weights (Eqs. 15-16), in the published version alone; off, uniform weights
+        [paper]
     fisher_norm: ``sum`` divides by the layer's sum, as Eq. 6 is printed; at most 1 / lambda
-    coordinates of a layer can then be
-        personal, two at the default. ``minmax`` is a variant of ours, FedDPA's scaling of each
-        tensor to [0, 1], with which lambda divides a layer
+        coordinates of a layer can then be personal, two at the default. ``minmax`` is a variant of
+        ours, FedDPA's scaling of each tensor to [0, 1], with which lambda divides a layer [paper]
     similarity: mean over layers of the cosine between the models (``params``, Eq. 15) or between
-    the client's update and the
-        last released one (``updates``, as the motivation says); all clients are alike where there
-        is nothing to compare with
+        the client's update and the last released one (``updates``, as the motivation says); all
+        clients are alike where there is nothing to compare with [paper]
 
 Reading of the paper, whose Algorithm 1 cannot be run as printed: the split is made once, before the
 E epochs; the gradient of a layer (weight and bias) is the update of the round; Eq. 12's sum puts

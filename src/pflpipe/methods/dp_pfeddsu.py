@@ -5,15 +5,26 @@ CENTAUR with two additions. RT, reparameterized training: of the last weight lay
 extractor only the largest weights are used, trained and sent. DAN, the dynamic adaptive norm: the
 length of the change is pulled to the clip bound.
 
+    minimises: ``f`` over the head, then ``f(g M) + weight / 2 | |(g - g^t) M|_2 - C |`` over the
+        body g, E epochs; M keeps the largest weights of the last layers of the body
+    sends: ``(g - g^t) M``
+    keeps: the head
+    tests: the released masked body with the head trained once more
+
     keep_ratio: S, the fraction of a layer's weights that is kept: the ceil(S d) largest by absolute
-    value, layer by layer masked_layers: k, how many of the extractor's last weight layers are
-    masked, convolutions of shortcuts counted (in ResNet20
-        the fifth from the end is one); biases and normalisation never are
-    weight: lambda of the regulariser lambda/2 | |(theta - theta^0) M|_2 - C | (Eq. 10), one norm
-    over the whole extractor rt, dan: the two additions, for the paper's ablation (Table IV);
-    without both this is CENTAUR ste: give the weights that a mask drops the gradient of the kept
-    model as well (straight-through) head_epochs, head_lr, head_momentum, head_weight_decay: the
-    head phase; the paper prints 15 epochs at 0.01, the rest is ours
+        value, layer by layer [paper]
+    masked_layers: k, how many of the extractor's last weight layers are masked, convolutions of
+        shortcuts counted (in ResNet20 the fifth from the end is one); biases and normalisation
+        never are [paper]
+    weight: lambda of the regulariser (Eq. 10), one norm over the whole extractor [paper]
+    rt: reparameterized training, for the paper's ablation (Table IV) [paper]
+    dan: the dynamic adaptive norm, for the same ablation; without both this is CENTAUR [paper]
+    ste: give the weights that a mask drops the gradient of the kept model as well
+        (straight-through) [ours]
+    head_epochs: passes over the own examples in the head phase [paper]
+    head_lr: learning rate of its SGD [paper]
+    head_momentum: of that SGD [ours]
+    head_weight_decay: of that SGD [ours]
 
 Reading of the paper: Eq. 8 masks the last k layers, as its text says; Eq. 11 means (theta -
 theta^0) M; the mask is a constant of every step's gradient, so that only momentum and weight decay

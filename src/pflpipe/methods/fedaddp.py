@@ -5,14 +5,22 @@ the paper's text was not at hand.
 FedDPA's split into personal and shared coordinates by Fisher information, and for every coordinate
 a clip bound and a noise scale of its own, proportional to the size of the trained weight.
 
+    minimises: ``f(w) + lambda_1 / 2 S(w - w^t)`` over the personal, ``f(w) + lambda_2 / 2 |S(w -
+        w^t) - c|`` over the shared coordinates, S the sum of the tensors' norms, c the last clip
+        bound
+    sends: the change of the shared coordinates, in units of ``s = beta / 2 |w^t| + r_min``
+    keeps: its last trained model, with it the mask, and c
+    tests: the model after one more such local pass
+
     tau: threshold on the Fisher information, min-max normalised per tensor; above 1 nothing is
-    personal lambda_1, lambda_2: weights of the regularisers of the personal and of the shared
-    coordinates; both take the sum of the
-        tensors' distances to the global model, and the second pulls it towards the client's
-        previous clip bound, 0 at first
-    beta: the bound of a coordinate is beta / 2 times the size of its weight
-    r_min: floor of the public bounds of the certified version, so that weights near 0 can move; the
-    default is ours
+        personal [official code]
+    lambda_1: weight of the regulariser of the personal coordinates, the sum of the tensors'
+        distances to the global model [official code]
+    lambda_2: weight of the regulariser of the shared coordinates, which pulls that sum towards the
+        client's previous clip bound, 0 at first [official code]
+    beta: the bound of a coordinate is beta / 2 times the size of its weight [official code]
+    r_min: floor of the public bounds of the certified version, so that weights near 0 can move
+        [ours]
 
 The paper's version clamps the trained model to theta^0 +- r with r = beta/2 |theta^1| and sends all
 of it, personal coordinates too, with noise of sqrt(K) sigma 2 r in every message (K tensors),

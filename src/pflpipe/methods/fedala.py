@@ -6,14 +6,22 @@ model and the global one, ``start = local + (global - local) * W``. Each coordin
 layers has its own weight in [0, 1], learned on the client's rows; the lower layers are the global
 model's, W = 1.
 
-    p: how many of the last layers are mixed; 0 is DP-FedAvg. All defaults are the official code's,
-        which counts tensors: its 2 are the weight and the bias of one layer
+    minimises: ``f`` over W in [0, 1] at ``start = v + (w^t - v) W`` (the top p layers), then
+        ``f(w)``, E epochs from ``start``
+    sends: ``w - w^t``
+    keeps: v, the old local model, and the weights W, both of the top p layers
+    tests: the model after one more such local pass
+
+    p: how many of the last layers are mixed; 0 is DP-FedAvg [official code, which counts tensors:
+        its 2 are the weight and the bias of one layer]
     eta: step of the weights, ``W <- clip(W - eta * gradient * (global - local), 0, 1)``, the
-        projected gradient of the loss at the start
+        projected gradient of the loss at the start [official code]
     share: s, the fraction of its rows on which a client learns W, drawn anew in every round
+        [official code]
     start_epochs: passes over these rows when a client learns W for the first time, afterwards 1.
         The official code passes until the last 10 losses vary by less than 0.1, which is after 11
-        passes at the earliest; here the number is fixed, as public as all other work
+        passes at the earliest; here the number is fixed, as public as all other work [official
+        code]
 
 Reading of the paper and the official code: W starts at 1 and is kept from round to round; in its
 first round a client starts from the global model and learns no W; the weights are learned without

@@ -4,6 +4,11 @@ Deep Networks from Decentralized Data", AISTATS 2017), Algorithm 1.
 Every round each drawn client trains E epochs from the global model, and the server averages the
 updates with weights proportional to the clients' numbers of examples. No clipping, no noise: claim
 ``none``.
+
+    minimises: ``f(w)``, E epochs from ``w^t``
+    sends: ``w - w^t`` and the number of examples, neither clipped nor noised
+    keeps: nothing
+    tests: the released model after E local epochs
 """
 
 from __future__ import annotations

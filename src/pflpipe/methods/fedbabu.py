@@ -5,8 +5,16 @@ The head keeps its random initial values while the feature extractor is trained 
 uploaded; since everybody knows these values, there is a global model. For its personal model a
 client trains the head on top of the released extractor.
 
-    head_epochs, head_lr, head_momentum, head_weight_decay: the head phase, as in DP-FedAvg-fb, so
-    that both compare
+    minimises: ``f`` over the body g, E epochs from ``g^t``, beside the head's initial values
+    sends: ``g - g^t``, the change of the body
+    keeps: nothing
+    tests: the released body with a head trained on the own examples
+
+    head_epochs: passes over the own examples in the head phase [as dp_fedavg_fb, so that both
+        compare]
+    head_lr: learning rate of its SGD [as dp_fedavg_fb]
+    head_momentum: of that SGD [as dp_fedavg_fb]
+    head_weight_decay: of that SGD [as dp_fedavg_fb]
 
 Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights; the paper also
 fine-tunes whole models.

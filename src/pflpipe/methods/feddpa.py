@@ -6,12 +6,22 @@ Fisher information stay local (u), the others are overwritten by the global mode
 constraint: u is pulled to where it started and the length of v's change towards the clip bound, so
 that clipping costs less.
 
-    tau: threshold on the Fisher information, min-max normalised per tensor (Eqs. 5-6)
-    lambda_1, lambda_2: weights of the two regularisers (Eqs. 8-11: norms, not squares)
-    dfp, ac: the two parts, for the paper's ablation (Table 3)
+    minimises: ``f(w) + lambda_1 / 2 |u - u^0|_2`` over the personal coordinates u, ``f(w) +
+        lambda_2 / 2 | |v - v^0|_2 - C |`` over the shared v, from ``theta^0``: the own old model in
+        u, ``w^t`` in v
+    sends: ``w - theta^0``, u and v alike
+    keeps: its last trained model, and with it the mask
+    tests: the model after one more such local pass
+
+    tau: threshold on the Fisher information, min-max normalised per tensor (Eqs. 5-6) [official
+        code]
+    lambda_1: weight of the regulariser of u (Eqs. 8-11: norms, not squares) [paper]
+    lambda_2: weight of the regulariser of v [paper]
+    dfp: the personalization, for the paper's ablation (Table 3); off, nothing is personal [paper]
+    ac: the two regularisers, for the same ablation [paper]
     schedule: ``alternate`` trains u then v on every minibatch (our reading of Algorithm 1), each
-    with its own optimizer;
-        ``two_phase`` trains E epochs on u, then E epochs on v, as the official code does.
+        with its own optimizer; ``two_phase`` trains E epochs on u, then E epochs on v, as the
+        official code does [ours]
 
 Reading of the paper: Fisher information per example (Eq. 4 literally squares a sum); the change is
 measured from the start point theta^0 and uploaded whole, u and v alike, so that the joint clip and

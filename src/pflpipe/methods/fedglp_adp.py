@@ -6,20 +6,29 @@ largest updates become personal, a few more in every round, until a fraction bet
 on the client. ACNDP, adaptive clipping and noising: layer l is clipped to C sqrt(tw_l), sum tw_l =
 1; the log-odds of tw_l follow the sign of the change of the layer's update norm.
 
+    minimises: ``f(w) + lambda_1 / 2 |v - v^0|_2`` over the personal coordinates v, ``f(w) +
+        lambda_2 / 2 | |u - u^0|_2 - C |`` over the shared u, from the own old model in v and
+        ``w^t`` in u
+    sends: the change of u, layer l clipped to ``C sqrt(tw_l)``
+    keeps: its last trained model and the mask of v, which grows from round to round
+    tests: the model after one more such local pass
+
     beta: initial threshold beta_0; the one used is beta_0 exp(a (sigma - sigma_0)) for the plan's
-    sigma, at most 1 (Eq. 11) a, sigma_0: of Eq. 11. sigma_0 is the public multiplier at epsilon 6
-    with the study's T, q, delta and accountant: 1.705 at
-        T = 20, q = 1, delta = 0.1 (the default), 2.412 at T = 40; by the papers' Renyi accounting
-        1.964 and 2.777
-    dynamic: false takes beta as it is (the paper's Table 3)
+        sigma, at most 1 (Eq. 11) [paper]
+    a: of Eq. 11 [paper]
+    sigma_0: of Eq. 11, the public multiplier at epsilon 6 with the study's T, q, delta and
+        accountant: 1.705 at T = 20, q = 1, delta = 0.1, 2.412 at T = 40; by the papers' Renyi
+        accounting 1.964 and 2.777 [paper, computed]
+    dynamic: false takes beta as it is (the paper's Table 3) [paper]
     gamma: step of the log-odds; 0 keeps tw_l at d_l / d, the layers' shares of the parameters
-    (Table 4; the default of 0.4 is
-        ours, the paper prints none)
-    lambda_1, lambda_2: pulls of the personal and of the shared coordinates (Eqs. 9-10), FedDPA's
-    glp, acndp: the two parts, for the paper's ablation (Table 5)
+        (Table 4) [ours: the paper prints none]
+    lambda_1: pull of the personal coordinates (Eq. 9) [FedDPA's]
+    lambda_2: pull of the shared coordinates (Eq. 10) [FedDPA's]
+    glp: layer-wise personalization, for the paper's ablation (Table 5) [paper]
+    acndp: adaptive clipping and noising, for the same ablation [paper]
     trend: norm whose sign of change moves tw in the paper's version: ``raw``, or ``rms``, divided
-    by the square root of the
-        layer's number of shared coordinates, which does not fall merely because that number does
+        by the square root of the layer's number of shared coordinates, which does not fall merely
+        because that number does [paper]
 
 Reading of the paper, whose Algorithms 1 and 2 are images: both losses take turns on every
 minibatch, as in FedDPA; a layer is a module, weight and bias together; after t of T rounds round(t

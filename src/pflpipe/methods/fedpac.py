@@ -7,13 +7,22 @@ classes, ``weight mean |f(x) - c_y|^2 / F`` for F features. It uploads the chang
 and how far the means of its features lie from the centroids; the head never leaves it. The personal
 model is the released extractor with the head trained once more.
 
-    weight: lambda of the alignment, 1 in the official code, which takes the mean over the features
-        too. 0 sends no centroids: this is FedRep then, to the bit
+    minimises: ``f`` over the head h beside the frozen ``g^t``, then ``f + weight mean |g(x) -
+        c_y|^2 / F`` over the body g, E epochs
+    sends: ``g - g^t``, and for each of its classes how far its mean feature lies from the centroid
+        c_k
+    keeps: the head
+    tests: the released body with the head trained once more
+
+    weight: lambda of the alignment, with the mean over the features too; 0 sends no centroids: this
+        is FedRep then, to the bit [official code]
     centroid_scale: s, the unit in which centroids are measured beside the extractor; a smaller one
-        takes more of the clip from it. The default is near what the study `reviewers` chose on
-        validation data, 6.05
-    head_epochs, head_lr, head_momentum, head_weight_decay: the head phase, 1 epoch of SGD at 0.1,
-        momentum 0.5, weight decay 5e-4 in the official code
+        takes more of the clip from it [ours: near what the study `reviewers` chose on validation
+        data, 6.05]
+    head_epochs: passes over the own examples in the head phase [official code]
+    head_lr: learning rate of its SGD [official code]
+    head_momentum: of that SGD [official code]
+    head_weight_decay: of that SGD [official code]
 
 One message has two parts, the change u of the extractor and the offsets o, ``centroids`` [K, F]:
 for a class that the client has, the mean feature of its examples less c_k, and 0 for all others.

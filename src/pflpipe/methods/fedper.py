@@ -5,6 +5,11 @@ Every client has its own head. It trains the shared feature extractor and its he
 epochs, and uploads the change of the extractor alone; the head never leaves it. The personal model
 is what one more such local pass gives.
 
+    minimises: ``f`` over body and head at once, from the released body and the own head, E epochs
+    sends: ``g - g^t``, the change of the body
+    keeps: the head
+    tests: the model after one more such local pass
+
 Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights; only the last
 linear layer is personal (the paper also tries more layers). ``keep`` is the same algorithm for any
 other choice of what stays: fedbn.py, lg_fedavg.py.

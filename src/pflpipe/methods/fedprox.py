@@ -5,8 +5,13 @@ DP-FedAvg whose clients minimise ``h(w; w^t) = F(w) + mu / 2 |w - w^t|_2^2``: th
 goes from the model w^t that it received, the more it is pulled back. A shorter update also costs
 less when it is clipped.
 
-    weight: mu, over all parameters; 0 is DP-FedAvg. The paper chooses it for each data set out of
-        0.001, 0.01, 0.1 and 1; the default is ours
+    minimises: ``h(w; w^t) = f(w) + weight / 2 |w - w^t|_2^2``, E epochs from ``w^t``
+    sends: ``w - w^t``
+    keeps: nothing
+    tests: the released model after E local epochs without the penalty
+
+    weight: mu, over all parameters; 0 is DP-FedAvg [ours: the paper chooses it for each data set
+        out of 0.001, 0.01, 0.1 and 1]
 
 Differences from the paper: clients are drawn and weighted uniformly. gamma-inexactness, by which
 slow devices stop after fewer epochs, is not simulated: every client trains the E epochs of the

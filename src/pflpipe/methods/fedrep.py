@@ -5,9 +5,16 @@ Head first, then the feature extractor, of which alone the change is uploaded. W
 clipped and noised this is the algorithm of CENTAUR, which was made from it (centaur.py); the two
 differ in the head phase of their official codes.
 
-    head_epochs, head_lr, head_momentum, head_weight_decay: 10 epochs of SGD at 0.01, momentum 0.5,
-    weight decay 1e-4 (which the
-        official code applies to weights only)
+    minimises: ``f`` over the head h beside the frozen ``g^t``, then over the body g beside the
+        frozen h, E epochs
+    sends: ``g - g^t``, the change of the body
+    keeps: the head
+    tests: the released body with the head trained once more
+
+    head_epochs: passes over the own examples in the head phase [official code]
+    head_lr: learning rate of its SGD [official code]
+    head_momentum: of that SGD [official code]
+    head_weight_decay: of that SGD [official code, which has it for weights only]
 """
 
 from __future__ import annotations

@@ -6,6 +6,11 @@ The mirror image of FedPer: every client has its own feature extractor, and the 
 are trained at once, E epochs, and the change of the head alone is uploaded. The personal model is
 what one more local pass gives.
 
+    minimises: ``f`` over body and head at once, from the own body and the released head, E epochs
+    sends: ``h - h^t``, the change of the head
+    keeps: the body
+    tests: the model after one more such local pass
+
 Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights; there is no
 auxiliary loss on the local representations, and the paper's initial rounds of FedAvg are left out.
 A new client trains an extractor of its own under the released head; the paper's average over all

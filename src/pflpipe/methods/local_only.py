@@ -3,6 +3,11 @@
 Every client trains its own model for as many epochs as a federated client does: in the rounds in
 which it is drawn, and in the pass that makes a federated client's personal model. Nothing is sent,
 so nothing needs protection: claim ``none``, and there is no global model.
+
+    minimises: ``f(w)``, E epochs from its own last model
+    sends: nothing
+    keeps: its model
+    tests: its model after E more epochs
 """
 
 from __future__ import annotations

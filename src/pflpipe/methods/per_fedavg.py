@@ -12,10 +12,15 @@ f(w))`` with H the Hessian of f. Its parts are estimated on up to three minibatc
     HF:  w <- w - beta (g - alpha d),
          d = (grad f(w + delta g; D'') - grad f(w - delta g; D'')) / (2 delta), about H(w) g
 
-    alpha: learning rate of the clients' own step; 0 is DP-FedAvg. The default is ours
+    minimises: ``F(w) = f(w - alpha grad f(w))``, E epochs from ``w^t``
+    sends: ``w - w^t``
+    keeps: nothing
+    tests: ``w - alpha grad f(w)`` at the released w
+
+    alpha: learning rate of the clients' own step; 0 is DP-FedAvg [ours]
     variant: ``fo``, first order, leaves the Hessian out; ``hf``, Hessian-free, replaces its product
-        with g by a difference of gradients. The paper's experiments prefer HF
-    delta: length of that difference in units of g; the default is that of FL-bench and flgo
+        with g by a difference of gradients [paper: its experiments prefer HF]
+    delta: length of that difference in units of g [FL-bench and flgo]
 
 beta is the study's learning rate; a study with Adam, momentum or weight decay steps with these
 along the same gradient. D' is the minibatch that is a step's turn, so that the steps are those of

@@ -9,13 +9,19 @@ whose gradient is ``lambda (w - theta(w))`` with theta(w) the minimiser. A clien
 global model; on each minibatch it takes K gradient steps on h from ``theta = w`` and then the
 step ``w <- w - eta lambda (w - theta)``. It uploads the change of w; theta never leaves it.
 
-    weight: lambda, 15 in the official code
-    steps: K, 5 in the official code
+    minimises: the envelope ``min over theta of f(theta) + weight / 2 |theta - w|_2^2``, E epochs
+        from ``w^t``
+    sends: ``w - w^t``
+    keeps: nothing
+    tests: theta(w) at the released w
+
+    weight: lambda [official code]
+    steps: K, gradient steps on h for each minibatch [official code]
     inner_lr: learning rate of the steps on h, 0.1 in most of the official commands
-        (``personal_learning_rate``). The default is ours: steps on h with an L-smooth f converge
-        below 2 / (lambda + L)
-    beta: the server's step, ``w <- w + beta`` times the released mean change; 1 in most of the
-        official commands
+        (``personal_learning_rate``) [ours: steps on h with an L-smooth f converge below 2 / (lambda
+        + L)]
+    beta: the server's step, ``w <- w + beta`` times the released mean change [official commands,
+        most of them]
 
 eta is the study's learning rate, R the number of its minibatches in E epochs, and a study with
 Adam, momentum or weight decay steps with these along the same gradient. With ``eta lambda = 1`` and

@@ -5,11 +5,18 @@ CENTAUR (Shen et al., ICLR 2023), which compares with it.
 DP-FedAvg whose local training is pulled back to the global model; for its personal model a client
 trains the head of the released model alone, as in DP-FedAvg-fb.
 
-    weight: lambda of the penalty ``lambda |w - w_global|_2^2`` over all parameters; 0 is
-    DP-FedAvg-fb detached: the penalty counts in the loss but not in its gradient, which is what
-    CENTAUR's code computes: the same models as
-        weight 0
-    head_epochs, head_lr, head_momentum, head_weight_decay: as in DP-FedAvg-fb
+    minimises: ``f(w) + weight |w - w^t|_2^2``, E epochs from ``w^t``
+    sends: ``w - w^t``
+    keeps: nothing
+    tests: the released model whose head is trained on the own examples
+
+    weight: lambda of the penalty, over all parameters; 0 is DP-FedAvg-fb [CENTAUR's scripts]
+    detached: the penalty counts in the loss but not in its gradient, which is what CENTAUR's code
+        computes: the same models as weight 0 [ours]
+    head_epochs: passes over the own examples in the head phase [CENTAUR's code]
+    head_lr: learning rate of its SGD [CENTAUR's code]
+    head_momentum: of that SGD [CENTAUR's code]
+    head_weight_decay: of that SGD [CENTAUR's code]
 
 Difference from Hu et al.: there each client keeps its own model from round to round, here it starts
 from the global one.

@@ -6,10 +6,18 @@ A client's logits are those of the global head plus those of its own. Each round
 head beside the frozen global model, then extractor and global head beside its own frozen head, and
 uploads the change of the latter two. Its own head never leaves it.
 
-    head_epochs, head_optimizer, head_lr, head_momentum, head_weight_decay: of the own head. Its
-        momentum is for SGD only. In CENTAUR's code SGD with momentum 0.9 and weight decay 1e-4, at
-        0.1 in the scripts. DP-pFedDSU's paper prints 0.01 and 15 epochs for all methods. The
-        defaults are ours
+    minimises: ``f`` over the own head beside the frozen ``w^t``, then over body and global head w
+        beside the frozen own head, E epochs; logits are the sum of both heads'
+    sends: ``w - w^t``, body and global head
+    keeps: the own head
+    tests: the released model plus a copy of the own head, trained once more
+
+    head_epochs: passes over the own examples in the phase of the own head [ours]
+    head_optimizer: of the own head [CENTAUR's code]
+    head_lr: learning rate of the own head. CENTAUR's scripts have 0.1; DP-pFedDSU's paper prints
+        0.01 and 15 epochs for all methods [ours]
+    head_momentum: of its SGD only; 0.9 in CENTAUR's code [ours]
+    head_weight_decay: of the own head; 1e-4 in CENTAUR's code [ours]
 
 The personal model is the released one plus a copy of the own head that is trained once more in the
 same way. Differences of CENTAUR's code: it trains the own head for one epoch a round and the copy

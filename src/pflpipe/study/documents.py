@@ -242,7 +242,7 @@ def _explain(error: ValidationError) -> Iterator[Violation]:
         for key in (key for key in limit if key not in instance):
             yield Violation(path, rule, key, ConfigError(f"{prefix}{key!r} is missing"))
         return
-    what, got, expected, do = here or "the document", instance, _expected(rules), ""
+    what, got, expected, do = here or "the document", instance, expected_value(rules), ""
     if rule == "enum" and isinstance(instance, str):
         guess = nearest(instance, limit)
         do = guess if guess.startswith("did") else ""  # the list of all is there already
@@ -255,7 +255,7 @@ def _explain(error: ValidationError) -> Iterator[Violation]:
     yield Violation(path, rule, "", ConfigError(what, got=got, expected=expected, do=do))
 
 
-def _expected(rules: dict[str, Any]) -> str:
+def expected_value(rules: dict[str, Any]) -> str:
     """Return the schema's rules for one value in words."""
     if "pattern" in rules:
         return str(rules["description"])

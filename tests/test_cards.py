@@ -1,0 +1,292 @@
+"""What the site and the terminal say of methods and of a study's words is all there, and true."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pflpipe import cells, cli
+from pflpipe.errors import ConfigError
+from pflpipe.methods import registry
+from pflpipe.methods.base import no_state
+from pflpipe.report import audits, cards, study_page, tidy
+from pflpipe.simulation import rounds, runs, scores
+from pflpipe.study import begin, documents
+from pflpipe.study.load import load_outline
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+BIB = (ROOT / "src/pflpipe/methods/citations.bib").read_text(encoding="utf-8")
+BASELINES = {"local_only"}  # proposed by nobody
+
+
+def lines(card: str, start: str) -> list[str]:
+    return [line for line in card.splitlines() if line.startswith(start)]
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_a_card_says_what_a_client_does_what_is_claimed_every_knob_and_what_to_cite(name):
+    card = cards.card(name)
+    entry = registry.info(name)
+    assert card.startswith(f"## {name}\n\n")
+    for word in ("A client minimises", "It sends", "It keeps", "Tested as its personal model"):
+        (line,) = lines(card, f"- {word}: ")
+        assert len(line) > len(f"- {word}: ")
+    for knob, parameter in entry.hyperparameters.items():
+        (line,) = lines(card, f"- `{knob}` = ")
+        written = yaml.safe_load(re.match(r"- `\w+` = `(.*?)`, ", line)[1])
+        assert type(parameter.default)(written) == parameter.default
+        assert re.search(r": .{3,}\. Default: .{3,}\.", line), f"{knob}: no meaning or no origin"
+    assert re.search(r"\*\*Claim\*\*\n\n- .*\*\*(certified|nominal|none)\*\*", card)
+    assert ("```bibtex\n@" in card) == (name not in BASELINES)
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_a_card_claims_what_a_run_of_each_profile_would(name):
+    card, about = cards.card(name), registry.info(name).about
+    versions = [("`profile: strict`", ("strict", False)), ("`profile: paper`", ("paper", False))]
+    if about.official_departures:
+        versions.append(("`profile: paper` with `official_code: true`", ("paper", True)))
+    if not about.private:
+        assert len(lines(card, "- **none**: ")) == 1
+        return
+    claims = card.partition("**Claim**\n\n")[2].partition("\n\n")[0].splitlines()
+    for words, version in versions:
+        found = registry.departures(name, *version)
+        own = [
+            claim
+            for claim in claims
+            if words in claim.partition(": **")[0].removeprefix("- ").split(" and ")
+        ]
+        assert len(own) == 1, words
+        assert ("**certified**" in own[0]) == (not found)
+        assert all(f"`{departure}`: " in own[0] for departure in found)
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_a_client_that_keeps_nothing_by_its_card_has_no_state(name):
+    (line,) = lines(cards.card(name), "- It keeps: ")
+    assert (line == "- It keeps: nothing") == (
+        registry.info(name).factory().init_client is no_state
+    )
+
+
+def refuses(name: str, model: cells.Model) -> bool:
+    try:
+        registry.check_model(name, model)
+    except ConfigError:
+        return True
+    return False
+
+
+def test_a_card_refuses_the_networks_that_a_study_cannot_have():
+    for name in registry.NAMES:
+        refused = cards.card(name).partition("**Refuses**")[2]
+        bare = "- a network that is nothing but its head" in refused
+        plain = "- a network without normalisation layers" in refused
+        fitted = "- a network whose layers do not fit its hyper-parameters" in refused
+        assert refuses(name, cells.Model("cnn_cifar")) == plain
+        assert refuses(name, cells.Model("mlp", ())) == (bare or plain or name.startswith("appfl"))
+        assert fitted == (name in ("appfl", "appfl_steps", "fedala"))
+        assert not refuses(name, cells.Model("resnet20"))
+
+
+def test_what_is_cited_is_bibtex_of_methods_that_there_are():
+    entries = re.findall(r"^@\w+{(\w+),\n(.*?)^}", BIB, re.M | re.S)
+    assert len(entries) == BIB.count("\n@")
+    assert len({key for key, _ in entries}) == len(entries)
+    cited = set()
+    for key, body in entries:
+        fields = dict(re.findall(r"^  (\w+) = {(.*)},$", body, re.M))
+        assert len(fields) == body.count("\n"), key  # every line is a field
+        assert {"title", "author", "keywords"} <= fields.keys(), key
+        assert all(value.count("{") == value.count("}") for value in fields.values()), key
+        cited |= set(fields["keywords"].split(", "))
+    assert cited == set(registry.NAMES) - BASELINES
+
+
+def test_a_method_of_ones_own_has_a_card_whatever_its_header_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    card = cards.card("docs/examples/mr_mtl.py:mr_mtl")
+    assert card.startswith("## mr_mtl\n\nMR-MTL, mean-regularised")
+    assert "- `weight` = `0.1`, a number >= 0: " in card
+    assert "bibtex" not in card
+    monkeypatch.chdir(tmp_path)
+    code = "from pflpipe.methods.dp_fedavg import ABOUT, dp_fedavg as plain\n"
+    for header, words in (("", "DP-FedAvg (Geyer et al."), ('"""Only words."""\n', "Only words.")):
+        _written(tmp_path / f"own{len(header)}.py", header + code)
+        card = cards.card(f"own{len(header)}.py:plain")
+        assert card.startswith(f"## plain\n\n{words}")
+        assert "**Claim**" in card
+
+
+def test_the_command_line_prints_the_cards_of_the_methods_named(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["pflpipe", "methods", "feddpa", "fedper"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert not stopped.value.code
+    assert capsys.readouterr().out == f"{cards.card('feddpa')}\n\n{cards.card('fedper')}\n"
+
+
+def test_a_method_that_there_is_not_has_none():
+    with pytest.raises(ConfigError, match="did you mean 'feddpa'"):
+        cards.card("feddpaa")
+
+
+def hook(page: str) -> str:
+    """A page as the site has it."""
+    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "hooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.on_page_markdown((DOCS / page).read_text(encoding="utf-8"), page=None)
+
+
+@pytest.mark.skipif(not (ROOT / "mkdocs.yml").exists(), reason="there is no site")
+def test_the_site_is_built_with_the_hook():
+    (hooks,) = lines((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "hooks: ")
+    assert "docs/hooks.py" in hooks
+
+
+def test_the_page_of_methods_has_every_card_and_anchor():
+    page = hook("reference/methods.md")
+    assert re.findall(r"^## (\w+)$", page, re.M)[-len(registry.NAMES) :] == list(registry.NAMES)
+    assert page.count("**Claim**") == len(registry.NAMES)
+
+
+PAGE = DOCS / "reference/study.md"
+FENCES = re.compile(r"^(#+) (\w+)$|^```yaml\n(.*?)^```|<!-- keys: (\w+) -->", re.M | re.S)
+
+
+def examples() -> dict[str, list[str]]:
+    """Section of the page -> its YAML."""
+    found: dict[str, list[str]] = {}
+    for heading, name, fence, _ in FENCES.findall(PAGE.read_text(encoding="utf-8")):
+        if heading:
+            section = name
+        elif fence:
+            found.setdefault(section, []).append(fence)
+    return found
+
+
+EXAMPLES = [(section, text) for section, texts in examples().items() for text in texts]
+
+
+def test_the_page_of_a_studys_words_has_every_key_of_every_section():
+    page, schema = hook("reference/study.md"), documents.schema()
+    assert "<!-- keys" not in page
+    blocks = {
+        block: schema["$defs"][block]["properties"]
+        for block in ("partition", "model", "training", "privacy", "server", "method", "paper")
+    }
+    blocks["study"] = schema["properties"]
+    blocks["layout"] = schema["$defs"]["layout"]["properties"]
+    blocks["search"] = schema["properties"]["search"]["properties"]
+    blocks["figures"] = schema["$defs"]["figures"]["additionalProperties"]["properties"]
+    assert blocks.keys() | {"range"} == study_page.sections().keys()
+    for section, keys in blocks.items():
+        own = re.split(rf"^## {section}$", page, flags=re.M)[1].split("\n## ")[0]
+        for key in keys:
+            (line,) = lines(own, f"- `{key}` (")
+            assert re.fullmatch(r"- `\w+` \(.+\): .{4,}\.", line), line
+
+
+def test_what_is_said_of_a_key_is_what_the_schema_says():
+    words = study_page.keys("partition")
+    assert (
+        "- `alpha` (a number > 0 or null; required with `kind: dirichlet`, for nothing else): Dir"
+        in words
+    )
+    assert "- `clients` (a whole number >= 2; required but with `kind: natural`): " in words
+    assert "- `min_size` (a whole number >= 1; by default `1`): " in words
+    assert "- `kind` (one of dirichlet, pathological, iid, natural; required): " in words
+    assert (
+        "- `momentum` (a number >= 0 and < 1; by default `0`; with `optimizer: sgd` alone): "
+        in (study_page.keys("training"))
+    )
+
+
+def keys_of(value: object) -> set[str]:
+    """All keys of a document, at any depth; a dotted path is one of its last word too."""
+    if isinstance(value, dict):
+        own = {word for key in value for word in (key, key.rpartition(".")[2])}
+        return own.union(*(keys_of(item) for item in value.values()))
+    return set().union(*(keys_of(item) for item in value)) if isinstance(value, list) else set()
+
+
+def test_every_key_of_a_study_is_in_an_example_of_its_section():
+    found = {
+        section: set().union(*(keys_of(yaml.safe_load(text)) for text in texts))
+        for section, texts in examples().items()
+    }
+    shared = {"layout": "paper", "range": "search"}
+    for section, rules in study_page.sections().items():
+        missing = rules["properties"].keys() - found[shared.get(section, section)]
+        missing -= {"paper", "layout"} if section == "study" else set()
+        missing -= {"search"} if section == "method" else set()
+        assert not missing, section
+
+
+@pytest.mark.parametrize(("section", "text"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
+def test_every_example_is_a_study_when_it_is_put_into_one(section, text, tmp_path):
+    base = yaml.safe_load(begin.TEMPLATE.read_text(encoding="utf-8").replace("{name}", "example"))
+    document = base | documents.read_yaml(_written(tmp_path / "part.yaml", text))
+    (tmp_path / "studies").mkdir()
+    _written(tmp_path / "studies/example.yaml", yaml.safe_dump(document))
+    shutil.copy(ROOT / "studies/paper_results.yaml", tmp_path / "studies")
+    shutil.copytree(DOCS / "examples", tmp_path / "docs/examples")
+    assert load_outline("example", tmp_path / "studies").lines
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+SAID = [
+    (name, *said)
+    for name in ("privacy_for_newcomers", "not_covered")
+    for said in re.findall(
+        r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)",
+        (DOCS / f"explanation/{name}.md").read_text(encoding="utf-8"),
+        re.S,
+    )
+]
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize(("page", "code", "below"), SAID, ids=[name for name, *_ in SAID])
+def test_what_a_block_prints_stands_below_it(page, code, below, capsys):
+    exec(compile(code, page, "exec"), {})
+    assert capsys.readouterr().out == textwrap.dedent(below)
+
+
+@pytest.mark.parametrize("page", ["privacy_for_newcomers", "not_covered"])
+def test_every_block_has_what_it_prints_below_it(page):
+    text = (DOCS / f"explanation/{page}.md").read_text(encoding="utf-8")
+    assert sum(name == page for name, *_ in SAID) == text.count("```python") > 0
+
+
+def test_the_glossary_has_every_column_of_every_table():
+    page = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    said = set(re.findall(r"`(\w+)`", page))
+    for columns in (
+        tidy.COLUMNS,
+        audits.COLUMNS,
+        rounds.COLUMNS,
+        runs.TIMING_COLUMNS,
+        scores.COLUMNS,
+    ):
+        assert not set(columns) - said
+
+
+def test_the_words_of_the_glossary_are_in_order():
+    page = (DOCS / "glossary.md").read_text(encoding="utf-8").split("## Columns")[0]
+    words = [word.lower() for word in re.findall(r"^\*\*(.+?)\.\*\*", page, re.M)]
+    assert words == sorted(words)
