@@ -42,7 +42,7 @@ $(STAMP): requirements.lock pyproject.toml
 quickstart: install ## install, then build the default study: results/tables/all.csv
 	$(BIN)/snakemake --cores $(CORES) results/tables/all.csv
 
-readme: install ## put the numbers and the figure of the last quickstart into README.md; trains nothing
+readme: install ## put the numbers and the figure of the last quickstart into README.md and docs/; trains nothing
 	$(BIN)/python -m pflpipe.pipeline.readme
 
 results: install ## docs/results.md from docs/results/; STUDY="a b" first puts these finished studies there; trains nothing
