@@ -17,7 +17,7 @@ from pflpipe.pipeline import forks
 
 PARTS = ("workflow", "src", "profiles", "envs", "docs", "studies")
 FILES = ("Snakefile", "config.yaml", "README.md", "Makefile", "pyproject.toml", "requirements.lock")
-METHODS = ("local_only", "fedavg", "dp_fedavg", "pmtl_ft", "ppsgd", "feddpa")
+METHODS = ("local_only", "dp_fedavg", "pmtl_ft", "ppsgd", "feddpa")
 # The first words are a module with a main(), or -m and a module to run.
 _PROGRAM = """
 import importlib, runpy, sys
@@ -38,11 +38,10 @@ _SHIMS = {
 
 
 @functools.cache
-def _warm() -> str:
-    """A program that runs a script in a fork of a process that has imported what is dear."""
-    modules = ("torch", "pandas", "snakemake.cli", "jsonschema", "scipy.stats", "mlflow")
-    dear = ("dp_accounting.pld.privacy_loss_distribution", "matplotlib.figure", "sklearn.datasets")
-    return forks.start("", (*modules, *dear))
+def _warm(source: str) -> str:
+    """A program that runs a script in a fork of a process that has imported what is dear, and the
+    package of the small copy, which is that of all copies of it."""
+    return forks.start(source, (*forks.PRELOADED, "snakemake.cli", "mlflow", "sklearn.datasets"))
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -51,16 +50,17 @@ def environment(folder: Path) -> dict[str, str]:
     return {**mine, "PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
 
 
-def install(folder: Path) -> None:
-    """Put a .venv there whose programs are forks."""
+def install(folder: Path, source: Path) -> None:
+    """Put a .venv there whose programs are forks that have imported ``source``."""
     binaries = folder / ".venv/bin"
     shutil.rmtree(binaries.parent, ignore_errors=True)
     binaries.mkdir(parents=True)
     program = binaries.parent / "program.py"
     program.write_text(_PROGRAM)
+    warm = _warm(str(source))
     for name, command in _SHIMS.items():
         shim = binaries / name
-        shim.write_text(f"#!/bin/sh\n{command.format(warm=_warm(), program=program)}\n")
+        shim.write_text(f"#!/bin/sh\n{command.format(warm=warm, program=program)}\n")
         shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
     (binaries.parent / ".installed").touch()
 
@@ -90,9 +90,12 @@ def write(folder: Path) -> None:
         study = yaml.safe_load(file.read_text())
         study["methods"] = [entry for entry in study["methods"] if entry["name"] in METHODS]
         study["training"]["rounds"] = 2
+        study["partition"]["clients"] = 20
         study["seeds"] = [0]
         file.write_text(yaml.safe_dump(study, sort_keys=False))
     # Studies that a page begins or copies are small as well.
     for name in ("src/pflpipe/study/template.yaml", "docs/examples/mr_mtl.yaml"):
         text = (folder / name).read_text()
-        (folder / name).write_text(re.sub(r"\brounds: \d+", "rounds: 2", text))
+        text = re.sub(r"\brounds: \d+", "rounds: 2", text)
+        text = re.sub(r"\bclients: 100\b", "clients: 20", text)
+        (folder / name).write_text(re.sub(r"^seeds: .*$", "seeds: [0]", text, flags=re.MULTILINE))
