@@ -12,7 +12,7 @@ PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 ORDINARY := not docs and not faults and not cluster
-SOURCES := src tests workflow/scripts $(wildcard benchmarks)
+SOURCES := src docs/outside.py tests workflow/scripts $(wildcard benchmarks)
 SNAKEFILES := Snakefile workflow/Snakefile workflow/rules
 STUDIES := $(filter-out studies/paper_results.yaml,$(wildcard studies/*.yaml))
 
@@ -42,7 +42,7 @@ $(STAMP): requirements.lock pyproject.toml
 quickstart: install ## install, then build the default study: results/tables/all.csv
 	$(BIN)/snakemake --cores $(CORES) results/tables/all.csv
 
-readme: install ## put the numbers and the figure of the last quickstart into README.md; trains nothing
+readme: install ## put the numbers and the figure of the last quickstart into README.md and docs/; trains nothing
 	$(BIN)/python -m pflpipe.pipeline.readme
 
 results: install ## docs/results.md from docs/results/; STUDY="a b" first puts these finished studies there; trains nothing
@@ -89,7 +89,7 @@ format: install ## let ruff and snakefmt rewrite the sources
 	$(BIN)/snakefmt $(SNAKEFILES)
 
 docs: install ## the site, in build/site/index.html
-	$(BIN)/mkdocs build --strict --site-dir build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
 bench: install ## run every program in benchmarks/ but the comparison with other frameworks
 	@mkdir -p build

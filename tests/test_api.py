@@ -63,7 +63,7 @@ def test_ten_lines_train_feddpa_on_own_tensors_and_print_accuracies_and_ledger()
     example = ROOT / "docs" / "examples" / "own_tensors.py"
     lines = [line for line in example.read_text().splitlines() if line.strip()]
     assert len(lines) <= 10
-    assert example.read_text() in (ROOT / "README.md").read_text()
+    assert example.read_text() in (ROOT / "docs/reference/api.md").read_text()
     done = subprocess.run(
         [warm.interpreter(), str(example)], capture_output=True, text=True, check=True, cwd=ROOT
     )

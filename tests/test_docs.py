@@ -35,6 +35,7 @@ from pflpipe.study.settings import NO_PRIVACY, layout
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+PAGE = DOCS / "quickstart.md"
 
 
 def example(document: str) -> str:
@@ -194,7 +195,7 @@ def test_the_table_of_departures_explains_each_one_once():
 
 
 def readme_lines(block: str) -> list[tuple[str, str]]:
-    """Method with variant, and budget, of every personal accuracy that README.md's table names."""
+    """Method with variant, and budget, of every personal accuracy that the table names."""
     table = re.findall(r"^\|(.*)\|$", block, re.MULTILINE)
     header, _, *rows = ([entry.strip() for entry in line.split("|")] for line in table)
     found = []
@@ -213,15 +214,15 @@ def readme_lines(block: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_the_readme_names_exactly_the_lines_of_the_quickstart_as_it_is():
+def test_the_page_names_exactly_the_lines_of_the_quickstart_as_it_is():
     study = load_study(readme.QUICKSTART, ROOT / STUDIES)
     wanted = [(setting.label, setting.budget) for setting in layout(study).settings]
-    _, block, _ = readme.split((ROOT / "README.md").read_text(), readme.TABLE, "README.md")
+    _, block, _ = readme.split(PAGE.read_text(), readme.TABLE, str(PAGE))
     assert sorted(readme_lines(block)) == sorted(wanted), "renew it with: make quickstart readme"
 
 
 def of_others(text: str, part: str) -> list[str]:
-    """The blocks of a README whose numbers are of other ``runs`` than their study has now, or of
+    """The blocks of a page whose numbers are of other ``runs`` than their study has now, or of
     other ``code``."""
     project = Project(Config(studies=()), ROOT, thorough=False)
     found = []
@@ -229,29 +230,37 @@ def of_others(text: str, part: str) -> list[str]:
         study = load_study(name.partition(":")[0], ROOT / STUDIES)
         comment = readme.runs_comment(study, project.training_code)
         (wanted,) = re.findall(rf"{part} \w+", comment)
-        if wanted not in readme.split(text, name, "README.md")[1]:
+        if wanted not in readme.split(text, name, str(PAGE))[1]:
             found.append(name)
     return found
 
 
-def test_the_numbers_of_the_readme_are_of_the_runs_that_its_studies_have_now():
-    text = (ROOT / "README.md").read_text()
-    for name in (readme.TABLE, readme.SENTENCES, readme.COMPARED):
-        assert readme.split(text, name, "README.md")[1].strip(), name
+def test_the_numbers_of_the_documents_are_of_the_runs_that_their_studies_have_now():
+    for page, names in readme.PAGES.items():
+        for name in names:
+            assert readme.split((ROOT / page).read_text(), name, page)[1].strip(), (page, name)
+    text = PAGE.read_text()
     assert of_others(text, "runs") == [], "renew them with: make quickstart report readme"
     # No failure: whoever changes code that trains need not train everything again in the same
     # commit.
     for name in of_others(text, "code"):
-        warnings.warn(f"README.md, block {name!r}: its numbers are of other code", stacklevel=1)
+        warnings.warn(f"{PAGE.name}, block {name!r}: its numbers are of other code", stacklevel=1)
+
+
+def test_the_readme_says_what_the_page_says():
+    """In a block of its own, of the same bytes."""
+    pages = (ROOT / "README.md", PAGE)
+    said = {readme.split(page.read_text(), readme.SENTENCES, str(page))[1] for page in pages}
+    assert len(said) == 1
 
 
 @pytest.mark.slow
-def test_a_block_of_the_readme_with_numbers_of_other_runs_or_other_code_is_told():
-    text = (ROOT / "README.md").read_text()
+def test_a_block_with_numbers_of_other_runs_or_other_code_is_told():
+    text = PAGE.read_text()
     project = Project(Config(studies=()), ROOT, thorough=False)
     for name in (readme.TABLE, readme.COMPARED):
         study = load_study(name.partition(":")[0], ROOT / STUDIES)
-        block = readme.split(text, name, "README.md")[1]
+        block = readme.split(text, name, str(PAGE))[1]
         comment = readme.runs_comment(study, project.training_code)
         bare = re.sub("<!-- runs .* -->", "", block)
         for part in ("runs", "code"):

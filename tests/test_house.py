@@ -209,7 +209,7 @@ def test_every_make_target_named_in_the_documents_exists():
     documents = [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
-        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
         ROOT / ".ci" / "run",
     ]
     named = {
@@ -235,7 +235,7 @@ def test_help_lists_every_target_with_a_sentence():
 
 
 def test_links_between_documents_lead_somewhere():
-    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     broken = [
         (path.name, target)
         for path in documents
@@ -259,7 +259,7 @@ def test_versions_agree():
 def test_every_study_file_in_the_documents_exists():
     named = {
         name
-        for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+        for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
         for name in re.findall(r"\bstudies/([a-z0-9_]+)\.yaml", path.read_text())
         if not name.startswith("my_")
     }

@@ -1,4 +1,5 @@
-"""``make readme``: README.md's numbers are those of the results, and nothing else in it changes."""
+"""``make readme``: the numbers of README.md and docs/quickstart.md are those of the results, and
+nothing else in them changes."""
 
 from __future__ import annotations
 
@@ -43,14 +44,11 @@ methods:
   - name: local_only
   - name: fedavg
 """
-EMPTY = "".join(
-    f"{words}\n\n<!-- {name} -->\n<!-- end -->\n\n"
-    for words, name in (
-        ("One.", readme.TABLE),
-        ("Two.", readme.SENTENCES),
-        ("Three.", readme.COMPARED),
-    )
-)
+EMPTY = {
+    page: "".join(f"Words.\n\n<!-- {name} -->\n<!-- end -->\n\n" for name in names)
+    for page, names in readme.PAGES.items()
+}
+PAGE = "docs/quickstart.md"
 CODE = re.compile(r"commit [0-9a-f]{7}(, with uncommitted changes)?, ")
 
 
@@ -75,13 +73,15 @@ def made(tmp_path_factory):
     figure.parent.mkdir(parents=True)
     figure.write_bytes(b"a figure")
     (folder / "config.yaml").write_text("studies: [quickstart]\n")
-    (folder / "README.md").write_text(EMPTY)
+    (folder / "docs").mkdir()
+    for page, text in EMPTY.items():
+        (folder / page).write_text(text)
     return folder
 
 
 @pytest.fixture
 def published(made, tmp_path, monkeypatch):
-    """A project with those results, and with a README.md whose blocks are empty."""
+    """A project with those results, and with documents whose blocks are empty."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
@@ -105,7 +105,7 @@ def renew() -> list[str]:
 
 def renewed(place: Path) -> str:
     renew()
-    return (place / "README.md").read_text()
+    return (place / PAGE).read_text()
 
 
 def rows(text: str) -> dict[str, list[str]]:
@@ -186,16 +186,22 @@ def test_the_sentences_say_who_may_be_the_best_and_what_a_nominal_epsilon_is_wor
     text = renewed(place)
     assert (
         "At ε = 8 the largest mean of the certified personal models is 99.0, of dp_fedavg, not "
-        "distinguishable from dp_fedavg_fb." in text
+        "distinguishable from dp_fedavg_fb; at ε = 2 the " in text
     )
     frame.loc[certified & (frame["method"] == "dp_fedavg_fb"), "personal_own"] = (89.0, 90.5, 88.1)
     frame.to_csv("results/tables/quickstart.csv", index=False)
     text = renewed(place)
-    assert "At ε = 8 the best certified personal models are those of dp_fedavg, 99.0." in text
+    assert (
+        "At ε = 8 the best certified personal models are those of dp_fedavg, 99.0; at ε = 2 the "
+        in text
+    )
     local = rows(text)["local_only"][2].split()[0]
     assert f"Without privacy: local_only {local}, fedavg " in text
     worth = "what it calls ε = 2 is 25.7, and what it calls ε = 8 is 107 for a client."
     assert f"The claim of feddpa (official code) does not hold: {worth}" in text
+    said = [readme.split((place / page).read_text(), readme.SENTENCES, page)[1] for page in EMPTY]
+    assert said[0] == said[1]
+    assert len(said[0].split(".\n")) == 4, "three sentences, a line each"
 
 
 def test_published_versions_stand_beside_their_certified_ones(published):
@@ -210,29 +216,28 @@ def test_published_versions_stand_beside_their_certified_ones(published):
 
 
 def test_without_results_of_the_published_versions_their_block_stays(place):
-    (place / "README.md").write_text(
-        EMPTY.replace(f"<!-- {readme.COMPARED} -->\n", f"<!-- {readme.COMPARED} -->\nOld.\n")
+    (place / PAGE).write_text(
+        EMPTY[PAGE].replace(f"<!-- {readme.COMPARED} -->\n", f"<!-- {readme.COMPARED} -->\nOld.\n")
     )
     told = renew()
     assert told[0].endswith(
         "results/tables/quickstart_published.csv does not exist; run make report first"
     )
-    assert readme.split((place / "README.md").read_text(), readme.COMPARED, "")[1] == "Old.\n"
+    assert readme.split((place / PAGE).read_text(), readme.COMPARED, "")[1] == "Old.\n"
 
 
 def test_nothing_outside_the_blocks_changes_and_a_second_time_changes_nothing(published):
-    text = renewed(published)
-    assert (
-        re.sub(r"(<!-- [\w: ]+ -->\n)\n.*?(<!-- end -->\n)", r"\1\2", text, flags=re.DOTALL)
-        == EMPTY
-    )
+    renew()
+    for page, empty in EMPTY.items():
+        text = (published / page).read_text()
+        found = re.sub(r"(<!-- [\w: ]+ -->\n)\n.*?(<!-- end -->\n)", r"\1\2", text, flags=re.DOTALL)
+        assert (found, text != empty) == (empty, True)
     image = published / "docs" / "images" / "quickstart_privacy_utility.png"
     assert image.read_bytes() == b"a figure"
-    before = [(path.read_bytes(), path.stat().st_ino) for path in (published / "README.md", image)]
-    assert renew() == ["README.md: nothing new"]
-    assert [
-        (path.read_bytes(), path.stat().st_ino) for path in (published / "README.md", image)
-    ] == before
+    files = [image, *(published / page for page in EMPTY)]
+    before = [(path.read_bytes(), path.stat().st_ino) for path in files]
+    assert renew() == ["nothing new"]
+    assert [(path.read_bytes(), path.stat().st_ino) for path in files] == before
 
 
 def test_the_commit_is_that_of_the_code_and_committing_the_readme_makes_no_other(published):
@@ -261,33 +266,44 @@ def test_the_comment_about_the_runs_follows_their_settings_and_not_their_labels(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("page", "old", "new", "message"),
     [
         (
+            PAGE,
             f"<!-- {readme.TABLE} -->\n",
             "",
-            "marker <!-- quickstart: table -->; got '0 of it'; expected one such line",
+            f"{PAGE}: marker <!-- quickstart: table -->; got '0 of it'; expected one such line",
         ),
-        ("Two.", f"<!-- {readme.TABLE} -->", "marker <!-- quickstart: table -->; got '2 of it'"),
         (
-            "<!-- end -->\n\nTwo.",
-            "Two.",
+            PAGE,
+            f"<!-- {readme.SENTENCES} -->",
+            f"<!-- {readme.TABLE} -->",
+            "marker <!-- quickstart: table -->; got '2 of it'",
+        ),
+        (
+            PAGE,
+            f"<!-- {readme.TABLE} -->\n<!-- end -->\n",
+            f"<!-- {readme.TABLE} -->\n",
             "marker <!-- quickstart: table --> has no <!-- end --> of its own",
         ),
         (
-            "Three.\n\n<!-- quickstart_published: sentences -->\n<!-- end -->",
+            "README.md",
+            f"<!-- {readme.SENTENCES} -->\n<!-- end -->",
             "",
-            "marker <!-- quickstart_published: sentences",
+            "README.md: marker <!-- quickstart: sentences",
         ),
     ],
 )
-def test_a_missing_marker_is_one_clear_error_and_changes_nothing(published, old, new, message):
-    assert old in EMPTY
-    (published / "README.md").write_text(EMPTY.replace(old, new))
+def test_a_missing_marker_is_one_clear_error_and_changes_nothing(
+    published, page, old, new, message
+):
+    texts = {**EMPTY, page: EMPTY[page].replace(old, new)}
+    assert texts != EMPTY
+    (published / page).write_text(texts[page])
     with pytest.raises(ConfigError, match=re.escape(message)):
         renew()
-    assert (published / "README.md").read_text() == EMPTY.replace(old, new)
-    assert not (published / "docs").exists()
+    assert {name: (published / name).read_text() for name in EMPTY} == texts
+    assert not (published / "docs/images").exists()
 
 
 def test_a_table_of_another_version_of_the_study_is_refused(place):
@@ -332,8 +348,8 @@ def test_a_failure_in_the_middle_of_writing_leaves_the_readme_as_it_was(place, m
         patch.setattr(Path, "write_text", full_disk)
         with pytest.raises(OSError, match="no space"):
             renew()
-    assert (place / "README.md").read_text() == EMPTY
-    assert sorted(path.name for path in place.iterdir() if path.name.startswith(".README")) == []
+    assert {page: (place / page).read_text() for page in EMPTY} == EMPTY
+    assert [path for path in place.rglob(".*") if path.is_file()] == []
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
-"""``make readme``: the numbers and the figure of the last quickstart go into README.md of the
-checkout in which it runs."""
+"""``make readme``: the numbers and the figure of the last quickstart go into README.md and
+docs/quickstart.md of the checkout in which it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pflpipe.study import config
 
 
 def main() -> None:
-    """Renew README.md of the working directory from its results."""
+    """Renew the documents of the working directory from its results."""
     settings = config.load()
     project = Project(settings, Path(), thorough=False)
     for line in readme.renew(Path(), settings.results_dir, project.training_code):

@@ -1,5 +1,5 @@
-"""README.md's measured numbers: each stands between two markers, and ``make readme`` writes it
-there from the results.
+"""The measured numbers of README.md and docs/quickstart.md: each stands between two markers, and
+``make readme`` writes it there from the results.
 
 A block is everything between a line ``<!-- <study>: <name> -->`` and the next line ``<!-- end
 -->``. What stands outside of the blocks is written by hand and holds no measured number.
@@ -42,6 +42,8 @@ TABLE, SENTENCES, COMPARED = (
     f"{QUICKSTART}: sentences",
     f"{PUBLISHED}: sentences",
 )
+PAGES = {"README.md": (SENTENCES,), "docs/quickstart.md": (TABLE, SENTENCES, COMPARED)}
+"""The blocks of each document."""
 _END = "<!-- end -->"
 Code = Callable[[Sequence[Cell]], str]
 _METRICS = {"personal": "personal_own", "global": "global_common"}
@@ -54,8 +56,8 @@ _CODE = (
     "pyproject.toml",
     "requirements.lock",
 )
-"""What results depend on. The commit named in README.md is the last one that changed any of it, so
-that committing README.md makes no other commit of it."""
+"""What results depend on. The commit named beside the table is the last one that changed any of it,
+so that committing the documents makes no other commit of it."""
 
 
 @dataclass
@@ -86,11 +88,11 @@ class _Line:
 
 
 def renew(root: Path, results: Path, code: Code) -> list[str]:
-    """Rewrite the blocks of ``root/README.md`` and the quickstart's figure in ``root/docs/images``;
-    return what was done.
+    """Rewrite the blocks of ``PAGES`` in ``root`` and the quickstart's figure in
+    ``root/docs/images``; return what was done.
 
     The block of ``quickstart_published``, which ``make quickstart`` does not train, stays as it is
-    without its results. Both files are known before either is replaced, atomically.
+    without its results. All files are known before one is replaced, each atomically.
 
     Args:
         root: folder with README.md, ``studies/`` and ``docs/``.
@@ -104,34 +106,36 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     """
     study = load_study(QUICKSTART, root / STUDIES, results)
     frame = _read(study, results)
-    readme, image = (
-        root / "README.md",
-        root / "docs" / "images" / f"{QUICKSTART}_privacy_utility.png",
-    )
+    image = root / "docs" / "images" / f"{QUICKSTART}_privacy_utility.png"
     figure = existing(results / "figures" / QUICKSTART / "privacy_utility.png")
-    before = readme.read_text(encoding="utf-8")
     lines = _lines(study, frame)
     table = _table(study, frame, lines, measured(study, frame, results, root))
-    text = _replaced(before, TABLE, f"{markdown(table)}\n{runs_comment(study, code)}", str(readme))
-    text = _replaced(text, SENTENCES, "\n".join(_sentences(lines)), str(readme))
+    blocks = {
+        TABLE: f"{markdown(table)}\n{runs_comment(study, code)}",
+        SENTENCES: "\n".join(_sentences(lines)),
+    }
     told = []
     try:
         study = load_study(PUBLISHED, root / STUDIES, results)
-        lines = _lines(study, _read(study, results))
+        compared = _compared(_lines(study, _read(study, results)))
     except DataError as error:
-        told.append(f"{readme}: block {COMPARED} stays as it is: {error}")
+        told.append(f"block {COMPARED} stays as it is: {error}")
     else:
-        text = _replaced(
-            text, COMPARED, f"{_compared(lines)}\n\n{runs_comment(study, code)}", str(readme)
-        )
+        blocks[COMPARED] = f"{compared}\n\n{runs_comment(study, code)}"
+    before = {root / page: (root / page).read_text(encoding="utf-8") for page in PAGES}
+    after = dict(before)
+    for page, names in PAGES.items():
+        for name in filter(blocks.__contains__, names):
+            after[root / page] = _replaced(after[root / page], name, blocks[name], page)
     if not image.is_file() or image.read_bytes() != figure.read_bytes():
         with atomic(image) as path:
             shutil.copyfile(figure, path)
         told.append(f"{image}: renewed")
-    if text != before:
-        write_text(readme, text)
-        told.append(f"{readme}: renewed")
-    return told or [f"{readme}: nothing new"]
+    for path, text in after.items():
+        if text != before[path]:
+            write_text(path, text)
+            told.append(f"{path}: renewed")
+    return told or ["nothing new"]
 
 
 def split(text: str, name: str, location: str) -> tuple[str, str, str]:
@@ -192,7 +196,7 @@ def _lines(study: Study, frame: pd.DataFrame) -> list[_Line]:
         if setting.budget in line.budgets:
             raise ConfigError(
                 f"study {study.name}: {setting.label} has several lines at {setting.budget}",
-                expected="one, as README.md's table has no column for what tells them apart",
+                expected="one, as the table has no column for what tells them apart",
             )
         line.budgets[setting.budget] = frame.iloc[list(setting.indices)]
 
@@ -269,14 +273,16 @@ def _claim(line: _Line) -> str:
 
 
 def _sentences(lines: Sequence[_Line]) -> Iterator[str]:
-    """Yield what the table says at a glance: who may be the best, the references, and what a
-    nominal epsilon is worth."""
+    """Yield what the table says at a glance, a sentence each: who may be the best, the references,
+    and what a nominal epsilon is worth."""
     certified = [line for line in lines if line.claim == "certified"]
+    leaders = []
     for budget in reversed(_budgets(lines)):
         rows = [(line.label, line.budgets[budget]) for line in certified if budget in line.budgets]
         found = contest(by_seed(rows, _METRICS["personal"]))
         means = {line.label: line.mean(budget) for line in certified}
-        yield f"At {budget} {sentences.leader(found, means, 'certified personal models')}."
+        leaders.append(f"at {budget} {sentences.leader(found, means, 'certified personal models')}")
+    yield f"A{'; '.join(leaders)[1:]}."
     references = [
         f"{line.label} {line.mean(NO_PRIVACY):.1f}" for line in lines if line.claim == "none"
     ]

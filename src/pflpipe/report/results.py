@@ -47,8 +47,8 @@ IMAGES = (".png", ".svg")
 HEAD = f"""\
 # Results
 
-Written by `make results` from the files in [results/](results/), of which every number here can be
-made again; do not edit. What the methods are: [README](../README.md). What an ε promises:
+Written by `make results` from the files in `docs/results/`, of which every number here can be made
+again; do not edit. What the methods are: [Methods](reference/methods.md). What an ε promises:
 [privacy.md](privacy.md).
 
 How to read it. One run is one observation: its noise is common to all of its clients. Intervals
