@@ -161,6 +161,21 @@ def test_no_two_named_curves_look_the_same_and_the_others_are_grey(
     assert len({*style.STRONG, style.REST}) == 8
 
 
+def test_curves_of_some_clients_say_so(crowd: tuple[Study, Path]) -> None:
+    study, folder = crowd
+    one = only(study, "dp_fedavg")
+    for some, words in ((0, "model. Mean"), (5, "model; 5 clients, drawn once for a seed. Mean")):
+        cells = [
+            dataclasses.replace(
+                cell, training=dataclasses.replace(cell.training, evaluate_clients=some)
+            )
+            for cell in one.cells
+        ]
+        few = dataclasses.replace(one, rows=tuple(map(Row, cells)))
+        fake_results.write(few, folder)
+        assert words in " ".join(draw("convergence", few, folder).get_suptitle().split())
+
+
 @pytest.mark.slow
 def test_the_same_results_give_the_same_bytes_with_real_text_at_the_width(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
