@@ -224,7 +224,7 @@ def small(own: list[float], alone: list[float]) -> committed.Committed:
     ).assign(rounds=30, personal_own=80.0)
     correct = pd.DataFrame({"x": own, "y": alone}, index=clients)
     curves = pd.DataFrame({"x": [50.0, 79.0, 80.0]}, index=[10, 20, 30])
-    about = committed.About("", "", "", "")
+    about = committed.About("", "", "", "", "")
     return committed.Committed("s", about, runs, correct, {"p": held}, curves)
 
 
@@ -272,8 +272,7 @@ def test_five_sentences_say_what_the_intervals_support(page):
     best = "the best certified personal models are those of feddpa, "
     assert re.fullmatch(rf"At ε = 2, {best}[\d.]+; at ε = 8, {best}[\d.]+\.", said["2"])
     plain = (
-        "feddpa is better than dp_fedavg (one model for all), 1 method is not distinguishable from "
-        "it"
+        "feddpa is better than dp_fedavg (one model for all), fedper is not distinguishable from it"
     )
     assert said["3"] == f"At ε = 2, {plain}; at ε = 8, {plain}.", "FedPer is one point above"
     assert said["4"].startswith(

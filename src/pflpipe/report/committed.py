@@ -1,7 +1,7 @@
 """``docs/results/<study>/``: a finished study as small CSV files, of which every number of
 docs/results.md is made, without ``results/``.
 
-- ``about.json``: title, caption, and where, with what and when it was measured.
+- ``about.json``: title, description, caption, and where, with what and when it was measured.
 - ``runs.csv``: one line per run: who was compared, what holds, the means over clients, the cost.
 - ``scores/<method>.csv``: one line per client, one column per run: how many of its own test rows
   the personal model of the client has right. A count is exact and three characters long where a
@@ -53,12 +53,14 @@ class About:
     """What is said of a study as a whole.
 
     Attributes:
-        title, caption: of its table.
+        title, description: of the study's file.
+        caption: of its table.
         measured: a sentence: machine, versions, commit, date, seconds.
         runs: a comment that changes whenever the runs or their code would be others.
     """
 
     title: str
+    description: str
     caption: str
     measured: str
     runs: str
@@ -126,7 +128,8 @@ def export(study: Study, results: Path, data: Path, folder: Path, measured: str,
             path.unlink()
     for name, table in tables.items():
         _write(folder / name, table)
-    about = About(study.title, summarise(study, frame).caption, measured, runs)
+    caption = summarise(study, frame).caption
+    about = About(study.title, study.description.strip(), caption, measured, runs)
     write_json(folder / "about.json", records.to_json(about))
 
 

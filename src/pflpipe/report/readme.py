@@ -25,8 +25,7 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_text
 from pflpipe.methods import registry
-from pflpipe.report import sentences
-from pflpipe.report.statistics import by_seed, contest
+from pflpipe.report import verdict
 from pflpipe.report.summary import finite, largest, mean_text, over_seeds, round_up
 from pflpipe.report.tidy import existing, stored
 from pflpipe.report.typeset import Entry, Table, markdown
@@ -272,23 +271,20 @@ def _sentences(lines: Sequence[_Line]) -> Iterator[str]:
     """Yield what the table says at a glance: who may be the best, the references, and what a
     nominal epsilon is worth."""
     certified = [line for line in lines if line.claim == "certified"]
-    for budget in reversed(_budgets(lines)):
-        rows = [(line.label, line.budgets[budget]) for line in certified if budget in line.budgets]
-        found = contest(by_seed(rows, _METRICS["personal"]))
-        means = {line.label: line.mean(budget) for line in certified}
-        yield f"At {budget} {sentences.leader(found, means, 'certified personal models')}."
-    references = [
-        f"{line.label} {line.mean(NO_PRIVACY):.1f}" for line in lines if line.claim == "none"
-    ]
-    if references:
-        yield f"Without privacy: {', '.join(references)}."
-    for line in lines:
-        if line.claim == "nominal":
-            pairs = zip(line.epsilons("nominal"), line.epsilons("central"), strict=True)
-            worth = ", and ".join(
-                f"what it calls ε = {called} is {honest}" for called, honest in pairs
-            )
-            yield f"The claim of {line.label} does not hold: {worth} for a client."
+    yield from verdict.leaders(
+        {
+            budget: {
+                line.label: line.budgets[budget] for line in certified if budget in line.budgets
+            }
+            for budget in _budgets(lines)
+        }
+    )
+    yield from verdict.references(
+        {line.label: line.budgets[NO_PRIVACY] for line in lines if line.claim == "none"}
+    )
+    yield from verdict.claims_that_fail(
+        {line.label: list(line.budgets.values()) for line in lines if line.claim == "nominal"}
+    )
 
 
 def _compared(lines: Sequence[_Line]) -> str:

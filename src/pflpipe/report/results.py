@@ -351,6 +351,7 @@ class _Page:
         if self.line(NO_PRIVACY, ALONE) is not None:
             tables += [self.who_gains(), self.by_group()]
         tables.append(self.costs())
+        told = [sentences.escaped(about.description)] if about.description else []
         return "\n\n".join(
             [
                 f"## {about.title}",
@@ -359,7 +360,8 @@ class _Page:
                     for number, text in enumerate(answers, start=1)
                 ),
                 *pictures,
-                about.caption.replace("_", "\\_"),
+                *told,
+                sentences.escaped(about.caption),
                 *(markdown(table).strip() for table in tables),
                 f"{about.measured}\n\n{about.runs}",
             ]

@@ -14,6 +14,8 @@ from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
 
 NAMED = 5
 """Of a longer list as many are named; the others are counted."""
+FEW = 3
+"""A longer list of lines that a sentence is not about is only counted."""
 
 
 def names(labels: Sequence[str]) -> str:
@@ -56,20 +58,30 @@ def stand(difference: Difference) -> str:
 
 
 def against(found: Mapping[str, Difference], baseline: str) -> str:
-    """Return who of several lines is better or worse than a baseline, and how many the seeds do not
-    tell from it: part of a sentence, without its budget."""
+    """Return which lines are better than a baseline, or that the seeds show none that is, and how
+    many are worse or not told from it: part of a sentence, without its budget."""
     ranked = sorted(found, key=lambda label: -found[label].mean)
-    groups = {sign: [label for label in ranked if found[label].sign == sign] for sign in (1, -1, 0)}
-    parts = [
-        f"{names(labels)} {'is' if len(labels) == 1 else 'are'} {word} {baseline}"
-        for sign, word in ((1, "better than"), (-1, "worse than"))
-        if (labels := groups[sign])
+    better, same, worse = (
+        [label for label in ranked if found[label].sign == sign] for sign in (1, 0, -1)
+    )
+    if better:
+        said = f"{names(better)} {_are(better)} better than {baseline}, "
+    else:
+        said = f"the seeds show no gain over {baseline} by any method: "
+    rest = [
+        f"{_few(labels)} {_are(labels)} {word}"
+        for labels, word in ((same, "not distinguishable from it"), (worse, "worse"))
+        if labels
     ]
-    if count := len(groups[0]):
-        whom = "it" if parts else baseline  # named just before
-        subject = "1 method is" if count == 1 else f"{count} methods are"
-        parts.append(f"{subject} not distinguishable from {whom}")
-    return ", ".join(parts)
+    return f"{said}{' and '.join(rest)}".rstrip(", ")
+
+
+def _few(labels: Sequence[str]) -> str:
+    return names(labels) if len(labels) <= FEW else f"{len(labels)} methods"
+
+
+def _are(labels: Sequence[str]) -> str:
+    return "is" if len(labels) == 1 else "are"
 
 
 def joined(parts: Sequence[str]) -> str:
