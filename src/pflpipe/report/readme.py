@@ -328,7 +328,7 @@ def measured(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> st
     words = [
         f"Measured on {_processor()}, {os.cpu_count()} cores{elsewhere}",
         f"Python {platform.python_version()}, torch {torch}",
-        *_commit(root),
+        *commit(root),
         str(latest.date()),
         f"{sum(seconds.values()):.0f} s of training in {len(seconds)} runs.",
     ]
@@ -345,7 +345,7 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _commit(root: Path) -> Iterator[str]:
+def commit(root: Path) -> Iterator[str]:
     """Yield the words for the version of the code; nothing outside a git checkout."""
 
     def git(*words: str) -> str:
@@ -354,8 +354,8 @@ def _commit(root: Path) -> Iterator[str]:
         )
         return found.stdout.strip()
 
-    commit = git("log", "-1", "--abbrev=7", "--format=%h") if shutil.which("git") else ""
-    if commit:
-        yield f"commit {commit}" + (
+    last = git("log", "-1", "--abbrev=7", "--format=%h") if shutil.which("git") else ""
+    if last:
+        yield f"commit {last}" + (
             ", with uncommitted changes" if git("status", "--porcelain") else ""
         )
