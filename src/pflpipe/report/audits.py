@@ -172,8 +172,7 @@ def figure(frame: pd.DataFrame) -> Figure:
         *(Line2D([], [], color=_GREY, label=label, **look) for label, look in marks.items()),
         *(Line2D([], [], color=own, label=word, **square) for word, own in COLOURS.items()),
     ]
-    drawn.set_figheight(drawn.get_figheight() + 2 * style.LINE)
-    drawn.legend(handles=handles, loc="outside lower center", ncols=6, columnspacing=1)
+    style.legend(drawn, handles=handles, columns=6)
     return drawn
 
 
