@@ -5,9 +5,6 @@ from snakemake.utils import min_version
 min_version("9.10")
 
 
-report: "workflow/report/workflow.rst"
-
-
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/partition.smk"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
+import boxes
 import fake_results
 from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
@@ -99,23 +97,6 @@ def dots(figure: Figure, panel: int = 0) -> dict[str, Any]:
     return {places[line.get_ydata()[0]]: line for line in marks}
 
 
-def shown(figure: Figure) -> Iterator[tuple[str, Any]]:
-    """Every piece of text that can be seen, and the box that it takes in inches."""
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    figure.draw_without_rendering()
-    unseen = {
-        tick.label1
-        for axes in figure.axes
-        for axis in (axes.xaxis, axes.yaxis)
-        for tick in axis.get_major_ticks()
-        if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
-    }
-    for text in set(figure.findobj(Text)) - unseen:
-        words, owner = text.get_text(), text.axes
-        if words.strip() and text.get_visible() and (owner is None or owner.axison):
-            yield words, Text.get_window_extent(text, renderer)
-
-
 # ---------------------------------------------------------------- what a paper needs
 
 
@@ -127,17 +108,7 @@ def test_no_label_overlaps_another_or_leaves_the_figure(
 ) -> None:
     figure = draw(kind, *crowd, width=width)
     assert figure.get_figwidth() == width
-    found = list(shown(figure))
-    assert len(found) > 6
-    for words, box in found:
-        inside = figure.bbox.padded(1)
-        assert inside.x0 <= box.x0, words
-        assert box.x1 <= inside.x1, words
-        assert inside.y0 <= box.y0, words
-        assert box.y1 <= inside.y1, words
-    for (one, a), (other, b) in itertools.combinations(found, 2):
-        apart = a.x1 <= b.x0 + 1 or b.x1 <= a.x0 + 1 or a.y1 <= b.y0 + 1 or b.y1 <= a.y0 + 1
-        assert apart, (one, other)
+    assert boxes.check(figure) > 6
 
 
 @pytest.mark.parametrize("kind", ["privacy_utility", "ranks", "gains", "cost", "soundness"])
@@ -159,6 +130,21 @@ def test_no_two_named_curves_look_the_same_and_the_others_are_grey(
     assert len(set(strong)) == len(strong) == len(axes.texts) == 6
     assert len(looks) == 21
     assert len({*style.STRONG, style.REST}) == 8
+
+
+def test_curves_of_some_clients_say_so(crowd: tuple[Study, Path]) -> None:
+    study, folder = crowd
+    one = only(study, "dp_fedavg")
+    for some, words in ((0, "model. Mean"), (5, "model; 5 clients, drawn once for a seed. Mean")):
+        cells = [
+            dataclasses.replace(
+                cell, training=dataclasses.replace(cell.training, evaluate_clients=some)
+            )
+            for cell in one.cells
+        ]
+        few = dataclasses.replace(one, rows=tuple(map(Row, cells)))
+        fake_results.write(few, folder)
+        assert words in " ".join(draw("convergence", few, folder).get_suptitle().split())
 
 
 @pytest.mark.slow

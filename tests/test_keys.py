@@ -82,8 +82,8 @@ OTHER = {
         "tau": 0.01,
     },
 }
-"""Another value of every field that training reads; ``evaluate_every`` is the only one that it does
-not."""
+"""Another value of every field that training reads; how it is tested along the way is nothing that
+it does."""
 WHOLE = {"dataset": "mnist", "method": "dp_fedavg", "departures": ("data_size_weights",), "seed": 1}
 
 
@@ -99,7 +99,7 @@ def test_the_changes_below_are_of_every_field_there_is():
     fields = {
         name: {field.name for field in dataclasses.fields(getattr(CELL, name))} for name in OTHER
     }
-    fields["training"].remove("evaluate_every")
+    fields["training"] -= {"evaluate_every", "evaluate_clients"}
     assert fields == {name: set(values) for name, values in OTHER.items()}
     after = {"profile", "official_code", "hyperparameters"}
     elsewhere = {"source"}  # tests/methods/test_outside.py
@@ -166,8 +166,11 @@ def test_accuracies_along_the_way_need_a_folder_of_their_own_and_are_of_the_same
         every,
         with_hyperparameters(every, head_epochs=3),
         changed("training", evaluate_every=3),
+        changed("training", evaluate_every=2, evaluate_clients=3),
     ]
-    assert len({registry.run_id(cell) for cell in tested}) == 3, "what is measured differs"
+    assert {registry.key(cell) for cell in tested} == {registry.key(CELL)}
+    assert registry.run_id(changed("training", evaluate_clients=3)) == registry.run_id(CELL)
+    assert len({registry.run_id(cell) for cell in tested}) == 4, "what is measured differs"
     assert registry.run_cell(every) == every
     assert registry.run_cell(CELL) == registry.trained(CELL) != CELL
 

@@ -19,7 +19,7 @@ from pflpipe.errors import DataError
 from pflpipe.methods import registry
 from pflpipe.privacy.departures import DEPARTURES
 from pflpipe.report import ledger_page
-from pflpipe.report.ledger_page import page
+from pflpipe.report.ledger_page import page, summary
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import tidy
 
@@ -69,7 +69,7 @@ def frame(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 
 
 def text_of(frame: pd.DataFrame, audits: pd.DataFrame = AUDITS) -> str:
-    return page(frame, audits, TEMPLATE.read_text())
+    return page(frame, audits, TEMPLATE)
 
 
 class Tables(HTMLParser):
@@ -118,6 +118,42 @@ def rows_of(text: str, method: str) -> list[list[str]]:
         else:
             found.setdefault(name, []).append(row)
     return found[method]
+
+
+# ---------------------------------------------------------------- in short
+
+
+def test_ten_lines_say_what_holds_what_does_not_and_what_it_costs(frame: pd.DataFrame) -> None:
+    changed = frame.copy()
+    own = (changed["method"] == "feddpa") & (changed["epsilon_target"] == 2.0)
+    changed.loc[own & (changed["claim"] == "nominal"), "personal_own"] = 80.0
+    changed.loc[own & (changed["claim"] == "certified"), "personal_own"] = 70.5
+    own = (changed["method"] == "feddpa") & (changed["epsilon_target"] == 8.0)
+    changed.loc[own & (changed["claim"] == "nominal"), "personal_own"] = 80.0
+    changed.loc[own & (changed["claim"] == "certified"), "personal_own"] = 81.0
+    found = list(summary(changed, AUDITS))
+    assert len(found) == 10
+    said = dict(found)
+    assert said["compared"] == (
+        "5 methods in 1 study: 6 lines certified, 2 nominal, 2 methods without privacy (a line is "
+        "a method at a budget)"
+    )
+    assert said["certified ε"] == (
+        "asked for ε = 2, δ = 0.001: 2 holds, 3 at δ = 1e-5; "
+        "asked for ε = 8, δ = 0.001: 8 holds, 12 at δ = 1e-5"
+    )
+    assert (
+        said["nominal ε"]
+        == "feddpa (paper): ∞ where 2 (nominal) is said, ∞ where 8 (nominal) is said"
+    )
+    assert said["as published"] == "no ε holds for dp_fedsim, feddpa"
+    assert said["audit"] == "of 2 certified releases 0 refuted; of 2 nominal releases 2 refuted"
+    assert said["cost of soundness"] == (
+        "−9.5 (feddpa, ε = 2) to +1.0 (feddpa, ε = 8) points of personal accuracy, certified less "
+        "published"
+    )
+    for term, text in found:
+        assert f"<dt>{term}</dt><dd>{text}</dd>" in text_of(changed)
 
 
 # ---------------------------------------------------------------- published against sound
@@ -189,8 +225,9 @@ def test_methods_that_depart_in_nothing_have_a_table_of_their_own(frame: pd.Data
 
 def test_every_setting_has_a_part_of_its_own(frame: pd.DataFrame) -> None:
     text = text_of(pd.concat([frame, frame.assign(alpha=1.0), frame.assign(study="other")]))
-    headings = re.findall(r"<h2>(.*?)</h2>", text)
-    assert headings[:-1] == [
+    headings = dict(re.findall(r'<h2 id="([\w-]+)">(.*?)</h2>', text))
+    assert re.findall(r'<a href="#([\w-]+)">', text) == list(headings)[2:]
+    assert list(headings.values())[3:-1] == [
         "tiny: digits, dirichlet partition (α = 0.3); 12 clients, sampling rate 1, 4 rounds, "
         "mlp-32",
         "tiny: digits, dirichlet partition (α = 1); 12 clients, sampling rate 1, 4 rounds, mlp-32",
@@ -257,7 +294,7 @@ def test_the_full_ledger_has_one_line_for_each_method_variant_profile_and_budget
 ) -> None:
     text = text_of(frame)
     header, *rows = tables(text)[-1]
-    assert [(row[1], row[3]) for row in rows] == [
+    assert [(row[0], row[2]) for row in rows] == [
         *[("dp_fedavg", "certified")] * 2,
         *[("feddpa", "certified")] * 2,
         *[("feddpa", "nominal")] * 2,
@@ -306,7 +343,10 @@ def test_of_the_seeds_the_worst_number_counts(frame: pd.DataFrame) -> None:
 
 def test_the_cost_of_a_search_names_its_runs(frame: pd.DataFrame) -> None:
     changed = frame[frame["method"] == "dp_fedavg"].assign(epsilon_with_search=5.5, search_runs=6)
-    assert [row[-3] for row in tables(text_of(changed))[-1][1:]] == ["5.5 (6 runs)"] * 2
+    assert [row[-4] for row in tables(text_of(changed))[-1][1:]] == ["5.5 (6 runs)"] * 2
+    assert ("with the search", "ε is at most 5.5 if its runs are counted") in summary(
+        changed, AUDITS
+    )
 
 
 # ---------------------------------------------------------------- promises of the whole page

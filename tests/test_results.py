@@ -223,7 +223,7 @@ def small(own: list[float], alone: list[float]) -> committed.Committed:
         {"cell": ["x", "y"], "line": ["feddpa", "local_only"], "seed": 0, "partition": "p"}
     ).assign(rounds=30, personal_own=80.0)
     correct = pd.DataFrame({"x": own, "y": alone}, index=clients)
-    curves = pd.DataFrame({"x": [50.0, 79.0, 70.0]}, index=[10, 20, 30])
+    curves = pd.DataFrame({"x": [50.0, 79.0, 80.0]}, index=[10, 20, 30])
     about = committed.About("", "", "", "", "")
     return committed.Committed("s", about, runs, correct, {"p": held}, curves)
 
@@ -251,6 +251,9 @@ def test_the_cost_of_an_accuracy_is_the_first_evaluated_round_that_has_it():
     rows = study.runs[:1]
     assert [cost(study, rows, target) for target in (40, 60, 79.5, 80.1)] == [10, 20, 30, None]
     assert cost(study, study.runs[1:], 60) == 30, "without curves the last round alone is known"
+    # Of some clients by round: the curve is compared with curves and not with all clients' 80.
+    few = dataclasses.replace(study, curves=study.curves - 30)
+    assert [cost(few, rows, target) for target in (49, 60)] == [20, None]
 
 
 # ---------------------------------------------------------------- words

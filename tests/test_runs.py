@@ -12,6 +12,7 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from pflpipe import cells, files
 from pflpipe.data import datasets, partition
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
+from pflpipe.seeds import numpy_rng
 from pflpipe.simulation import evaluation, rounds, runs
 from pflpipe.simulation.clients import Examples
 
@@ -384,3 +386,12 @@ def test_accuracies_by_round_are_those_of_the_evaluation_and_change_nothing(tmp_
     for name in curves:
         found = [row[name] for row in rows_of_clients if row[name] == row[name]]
         assert float(rows[3][-1][name]) == pytest.approx(sum(found) / len(found))
+
+    few = dataclasses.replace(cell.training, evaluate_clients=3)
+    some = dataclasses.replace(world, training=few)
+    final = runs.load_final(place / "run", world)
+    three = list(range(world.plan.clients))
+    three = sorted(numpy_rng(cell.seed, "curves").choice(three, 3, replace=False))
+    found = evaluation.means(some, final, has_global_model=True)
+    for name in curves:
+        assert found[name] == pytest.approx(np.nanmean([rows_of_clients[i][name] for i in three]))

@@ -154,9 +154,9 @@ def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
     assert list((results / "checkpoints").glob("*")) == []
     report = (results / "report.html").read_text()
     for words in (
-        "tiny.csv",
-        "privacy_utility.png",
-        "stands with the epsilon",
+        "Two methods on five clients.",
+        'src="data:image/png;base64,',
+        "-- results/report.html",
     ):
         assert words in report
 
@@ -246,7 +246,7 @@ def test_nothing_is_done_after_comments_docstrings_reformatting_touches_and_a_ne
     shutil.copy(ROOT / "docs/examples/mr_mtl.py", package / "methods")
     pulled = (path for path in project.rglob("*") if "results" not in path.parts)
     for file in (path for path in pulled if ".snakemake" not in path.parts):
-        if file.is_file() and file.suffix in (".py", ".smk", ".yaml", ".html", ".rst", ""):
+        if file.is_file() and file.suffix in (".py", ".smk", ".yaml", ".html", ""):
             file.touch()
     assert to_do(project) == set()
     assert "Nothing to be done" in snakemake(project, "results/tables/all.csv").stderr

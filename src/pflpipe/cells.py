@@ -239,6 +239,15 @@ class Training:
             condition=False,
         ),
     ] = 0
+    evaluate_clients: Annotated[
+        int,
+        Option(
+            "of how many clients these accuracies by round are means, drawn once for a seed; 0 = "
+            "all",
+            least=0,
+            condition=False,
+        ),
+    ] = 0
     precision: Annotated[
         str,
         Option(

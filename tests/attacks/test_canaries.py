@@ -252,7 +252,7 @@ def test_the_table_raises_an_alarm_only_when_the_estimate_is_far_above_the_claim
 
 def test_the_figure_has_a_panel_for_each_setting_with_estimate_claim_and_alarm(stored):
     axes = shown.figure(*stored).axes
-    titles = [panel.get_title() for panel in axes]
+    titles = [panel.get_title("left") for panel in axes]
     assert len(titles) == 2
     assert ["ALARM" in title for title in titles] == [False, True]
     assert all("claimed 1.00" in title for title in titles)

@@ -55,12 +55,7 @@ rule attack_figure:
         ),
         plans=ask(lambda wc: each(PLAN, PROJECT.attacked(dict(wc.items())))),
     output:
-        png=report(
-            f"{RESULTS}/figures/{{study}}/{{attack}}.png",
-            caption="../report/attack.rst",
-            category="{study}",
-            labels={"what": "attack: {attack}"},
-        ),
+        png=f"{RESULTS}/figures/{{study}}/{{attack}}.png",
         svg=f"{RESULTS}/figures/{{study}}/{{attack}}.svg",
         pdf=f"{RESULTS}/figures/{{study}}/{{attack}}.pdf",
         csv=f"{RESULTS}/figures/{{study}}/{{attack}}.csv",

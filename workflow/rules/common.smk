@@ -70,7 +70,6 @@ os.environ.update(
     PFLPIPE_PYTHON="python" if CONDA else sys.executable,
     PFLPIPE_PATH=SOURCES,
     PFLPIPE_ROOT=str(ROOT),
-    PFLPIPE_SNAKEFILE=workflow.main_snakefile,
 )
 os.environ.update({"MLFLOW_TRACKING_URI": TRACKING} if TRACKING else {})
 

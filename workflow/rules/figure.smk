@@ -8,12 +8,7 @@ rule figure:
         partitions=ask(lambda wc: each(PARTITION, cells_of(wc))),
         data=ask(lambda wc: each(DATASET, cells_of(wc))),
     output:
-        png=report(
-            f"{RESULTS}/figures/{{study}}/{{figure}}.png",
-            caption="../report/figure.rst",
-            category="{study}",
-            labels={"what": "figure: {figure}"},
-        ),
+        png=f"{RESULTS}/figures/{{study}}/{{figure}}.png",
         svg=f"{RESULTS}/figures/{{study}}/{{figure}}.svg",
         pdf=f"{RESULTS}/figures/{{study}}/{{figure}}.pdf",
     log:

@@ -9,12 +9,7 @@ rule table:
         published=ask(lambda wc: each(PLAN, published(cells_of(wc)))),
         audits=ask(lambda wc: PROJECT.audits(cells_of(wc))),
     output:
-        csv=report(
-            f"{RESULTS}/tables/{{study}}.csv",
-            caption="../report/table.rst",
-            category="{study}",
-            labels={"what": "table, one row per run"},
-        ),
+        csv=f"{RESULTS}/tables/{{study}}.csv",
         md=f"{RESULTS}/tables/{{study}}.md",
         tex=f"{RESULTS}/tables/{{study}}.tex",
     log:

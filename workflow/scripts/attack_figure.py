@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pflpipe.files import atomic
 from pflpipe.program import run_script
-from pflpipe.report.attacks.registry import SHOWN
+from pflpipe.report.attacks.registry import SHOWN, draw
 from pflpipe.report.figures import style
 from pflpipe.study.load import load_study
 
@@ -25,7 +25,7 @@ def main() -> None:
     study, shown = load_study(args.study, results=args.results), SHOWN[args.attack]
     with atomic(args.out.with_suffix(".csv")) as path:
         shown.table(study, args.results).to_csv(path, index=False)
-    style.save(lambda: shown.figure(study, args.results), args.out)
+    style.save(lambda: draw(args.attack, study, args.results), args.out)
 
 
 run_script(main)

@@ -172,7 +172,7 @@ def trained(cell: cells.Cell) -> cells.Cell:
         method=other or cell.method,
         source="" if other else cell.source,
         hyperparameters=kept,
-        training=dataclasses.replace(cell.training, evaluate_every=0),
+        training=dataclasses.replace(cell.training, evaluate_every=0, evaluate_clients=0),
         profile="strict",
         official_code=False,
     )

@@ -92,7 +92,7 @@ def markdown(frame: pd.DataFrame) -> str:
         *("sees noise below", "runs see noise below", "verdict"),
     )
     lines = []
-    for names, row in _distinct(frame):
+    for names, row in distinct(frame):
         levels = filter(
             None, ["coupled" * bool(row["flagged_coupled"]), "runs" * bool(row["flagged_runs"])]
         )
@@ -139,7 +139,7 @@ def markdown(frame: pd.DataFrame) -> str:
 def figure(frame: pd.DataFrame) -> Figure:
     """Draw for every distinct release the claimed epsilon, the audited lower bound and the epsilon
     of the ledger."""
-    audited = _distinct(frame)
+    audited = distinct(frame)
     names = [f"{names} ({row['trust']})" for names, row in audited]
     block = rows.Block(
         "", [[rows.Row(row["audit"], name) for (_, row), name in zip(audited, names, strict=True)]]
@@ -172,12 +172,11 @@ def figure(frame: pd.DataFrame) -> Figure:
         *(Line2D([], [], color=_GREY, label=label, **look) for label, look in marks.items()),
         *(Line2D([], [], color=own, label=word, **square) for word, own in COLOURS.items()),
     ]
-    drawn.set_figheight(drawn.get_figheight() + 2 * style.LINE)
-    drawn.legend(handles=handles, loc="outside lower center", ncols=6, columnspacing=1)
+    style.legend(drawn, handles=handles, columns=6)
     return drawn
 
 
-def _distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
+def distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     """Return the distinct audits with the names of those who share each."""
     found = []
     for _, members in frame.groupby("audit", sort=False):

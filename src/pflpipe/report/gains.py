@@ -73,16 +73,24 @@ def _thirds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return values <= low, (values > low) & (values <= high), values > high
 
 
-def cost(study: Committed, rows: pd.DataFrame, target: float) -> int | None:
-    """Return the first evaluated round in which the mean accuracy over the seeds of a line reaches
-    a target; the last round is always evaluated. None if it never does.
+def curve(study: Committed, rows: pd.DataFrame) -> pd.Series[float]:
+    """Return the mean accuracy over the seeds of a line by evaluated round, in percent; the last
+    round is always among them.
+
+    Where the study tested some of the clients by round (``evaluate_clients``), all rounds are of
+    these, so that lines are compared with each other and not with all clients.
 
     Args:
         rows: of the line's runs.
-        target: percent.
     """
     curves = study.curves.reindex(columns=rows["cell"])
     last = pd.DataFrame({run.cell: {run.rounds: run.personal_own} for run in rows.itertuples()})
-    reached = last.combine_first(curves).sort_index().mean(axis=1, skipna=False)
+    return curves.combine_first(last).sort_index().mean(axis=1, skipna=False)
+
+
+def cost(study: Committed, rows: pd.DataFrame, target: float) -> int | None:
+    """Return the first evaluated round in which the ``curve`` of a line reaches a target, in
+    percent; None if it never does."""
+    reached = curve(study, rows)
     rounds = reached.index[reached >= target]
     return int(rounds[0]) if len(rounds) else None

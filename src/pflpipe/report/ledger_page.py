@@ -25,7 +25,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.base import About
 from pflpipe.privacy.departures import DEPARTURES, OF_CALIBRATION
 from pflpipe.privacy.ledger import WITHOUT_BOUND
-from pflpipe.report.summary import finite, largest, mean_text, round_up
+from pflpipe.report.summary import finite, largest, mean_text, over_seeds, round_up
 from pflpipe.report.tidy import existing, read
 
 SETTING = (
@@ -125,37 +125,46 @@ def write(tables: Sequence[Path], audit: Path, template: Path, target: Path) -> 
     Raises:
         DataError: a table is missing or lacks a column.
     """
-    frames = [read(path) for path in tables]
-    write_text(
-        target,
-        page(
-            pd.concat(frames, ignore_index=True),
-            _audits(audit),
-            template.read_text(encoding="utf-8"),
-        ),
-    )
+    frame = pd.concat([read(path) for path in tables], ignore_index=True)
+    write_text(target, page(frame, read_audits(audit), template))
 
 
-def page(frame: pd.DataFrame, audits: pd.DataFrame, template: str) -> str:
+def page(frame: pd.DataFrame, audits: pd.DataFrame, template: Path) -> str:
     """Return the HTML page of a tidy table and the audit's table."""
     private = frame[frame["claim"] != "none"]
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     found = _verdicts(audits)
     settings = [
         _setting(rows, found)
         for _, rows in private.groupby(list(SETTING), sort=False, dropna=False)
     ]
     lines = list(_lines(private))
-    return environment.from_string(template).render(
+    return filled(
+        template,
+        summary=list(summary(frame, audits)),
         settings=settings,
         ledger_header=[heading for heading, _ in _LEDGER],
         ledger=[_entry(line) for line in lines],
     )
 
 
-def _audits(path: Path) -> pd.DataFrame:
+def filled(template: Path, **values: Any) -> str:
+    """Return the text of a template of the pages' folder, in which what it is given is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template.parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template.name).render(**values)
+
+
+def read_audits(path: Path) -> pd.DataFrame:
+    """Return the audit's table.
+
+    Raises:
+        DataError: it is missing or lacks a column.
+    """
     frame = pd.read_csv(existing(path), float_precision="round_trip")
     if missing := [name for name in AUDIT if name not in frame]:
         raise DataError(
@@ -180,6 +189,108 @@ def _asked(row: pd.Series[Any]) -> str:
     if pd.notna(row["epsilon_target"]):
         return f"ε = {row['epsilon_target']:g}"
     return f"σ = {row['noise_multiplier']:g}"
+
+
+# ---------------------------------------------------------------- in short
+
+
+def summary(frame: pd.DataFrame, audits: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield what the ledger says in some ten lines, each a term and its words.
+
+    Args:
+        frame: a tidy table of any studies.
+        audits: the audit's table.
+    """
+    yield "protected", "one client with all of its data, over all rounds, against the whole world"
+    lines = list(_lines(frame[frame["claim"] != "none"]))
+    sound, nominal = [line for line in lines if line.sound], [x for x in lines if not x.sound]
+    studies, methods = frame["study"].nunique(), frame["method"].nunique()
+    open_ = frame.loc[frame["claim"] == "none", "method"].nunique()
+    yield (
+        "compared",
+        f"{_count(methods, 'method')} in {_count(studies, 'study')}: {_count(len(sound), 'line')} "
+        f"certified, {len(nominal)} nominal, {_count(open_, 'method')} without privacy (a line is "
+        "a method at a budget)",
+    )
+    if sound:
+        yield "certified ε", _each_budget(sound)
+        for term, column in (("single messages", "local"), ("replace-one", "replace_one")):
+            values = [largest(line.rows[f"epsilon_{column}"]) for line in sound]
+            known = [value for value in values if value is not None]
+            if known:
+                ends = dict.fromkeys(map(round_up, (min(known), max(known))))
+                yield term, f"ε = {' to '.join(ends)} for the certified lines"
+    if nominal:
+        yield "nominal ε", _each_method(nominal)
+    published = {
+        str(line.first("method")) for line in lines if line.first("epsilon_published") == math.inf
+    }
+    if published:
+        yield "as published", f"no ε holds for {', '.join(sorted(published))}"
+    yield "audit", _attacked(audits)
+    costs = [
+        (float(gap), f"{line.first('method')}, {line.asked}")
+        for line, other in _pairs_of(lines)
+        if (gap := over_seeds(_gaps(line, other, "personal_own"))) > -math.inf
+    ]
+    if costs:
+        ends = " to ".join(f"{gap:+.1f} ({name})".replace("-", "−") for gap, name in _ends(costs))
+        yield "cost of soundness", f"{ends} points of personal accuracy, certified less published"
+    searched = largest(frame["epsilon_with_search"])
+    if searched is not None:
+        yield "with the search", f"ε is at most {round_up(searched)} if its runs are counted"
+    yield (
+        "not covered",
+        "accuracies, losses and times, and how hyper-parameters were chosen",
+    )
+
+
+def _count(number: int, word: str) -> str:
+    plural = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+    return f"{number} {word if number == 1 else plural}"
+
+
+def _ends(costs: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    return list(dict.fromkeys([min(costs), max(costs)]))
+
+
+def _each_budget(lines: Sequence[Line]) -> str:
+    """Return what holds for each budget that certified lines were asked for."""
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(f"{line.asked}, δ = {line.first('delta'):g}", []).append(line)
+    worst = {
+        budget: [
+            round_up(largest(value for line in own for value in line.rows[f"epsilon_{name}"]))
+            for name in ("central", "central_1e5")
+        ]
+        for budget, own in found.items()
+    }
+    return "; ".join(
+        f"asked for {budget}: {holds} holds, {sharper} at δ = 1e-5"
+        for budget, (holds, sharper) in worst.items()
+    )
+
+
+def _each_method(lines: Sequence[Line]) -> str:
+    """Return what is printed and what holds for each nominal method."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        name = f"{line.first('method')} ({line.version})"
+        worth = round_up(largest(line.rows["epsilon_central"]))
+        found.setdefault(name, []).append(f"{worth} where {line.text('epsilon_nominal')} is said")
+    return "; ".join(f"{name}: {', '.join(worth)}" for name, worth in found.items())
+
+
+def _attacked(audits: pd.DataFrame) -> str:
+    releases = audits.drop(columns="method").drop_duplicates(list(AUDIT[1:]))
+    found = []
+    for claim in ("certified", "nominal"):
+        own = releases[releases["claim"] == claim]
+        if len(own):
+            refuted = own["flagged"].astype(str).str.lower().eq("true").sum()
+            found.append(f"of {_count(len(own), f'{claim} release')} {refuted} refuted")
+    return "; ".join(found) or "no release attacked"
 
 
 # ---------------------------------------------------------------- published against sound
@@ -280,6 +391,18 @@ def _pairs(lines: Sequence[Line]) -> Iterator[tuple[Line | None, Line | None]]:
     yield from ((None, line) for line in alone)
 
 
+def _pairs_of(lines: Sequence[Line]) -> Iterator[tuple[Line, Line]]:
+    """Yield the (published, sound) lines of all methods and settings of which both were run."""
+    groups: dict[tuple[Any, ...], list[Line]] = {}
+    for line in lines:
+        key = tuple(line.first(name) for name in (*SETTING, "method"))
+        groups.setdefault(key, []).append(line)
+    for members in groups.values():
+        for published, sound in _pairs(members):
+            if published and sound:
+                yield published, sound
+
+
 def _budget(line: Line) -> tuple[str, Any]:
     return line.asked, line.first("delta")
 
@@ -318,12 +441,16 @@ def _side(line: Line) -> dict[str, Any]:
     }
 
 
-def _difference(published: Line, sound: Line, name: str) -> str:
-    """Return sound minus published, mean and standard deviation over the seeds that both have, in
-    percentage points."""
+def _gaps(published: Line, sound: Line, name: str) -> list[float]:
+    """Return sound minus published at the seeds that both have, in percentage points."""
     one, other = (line.rows.set_index("seed")[name].astype(float) for line in (sound, published))
-    gaps = finite((one - other).dropna())
-    text = mean_text(gaps, max(len(one), len(other)))
+    return finite((one - other).dropna())
+
+
+def _difference(published: Line, sound: Line, name: str) -> str:
+    """Return the mean and standard deviation of ``_gaps``."""
+    gaps = _gaps(published, sound, name)
+    text = mean_text(gaps, max(len(published.rows), len(sound.rows)))
     return f"+{text}" if gaps and sum(gaps) > 0 else text.replace("-", "−")
 
 

@@ -25,8 +25,7 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_text
 from pflpipe.methods import registry
-from pflpipe.report import sentences
-from pflpipe.report.statistics import by_seed, contest
+from pflpipe.report import verdict
 from pflpipe.report.summary import finite, largest, mean_text, over_seeds, round_up
 from pflpipe.report.tidy import existing, stored
 from pflpipe.report.typeset import Entry, Table, markdown
@@ -276,25 +275,20 @@ def _sentences(lines: Sequence[_Line]) -> Iterator[str]:
     """Yield what the table says at a glance, a sentence each: who may be the best, the references,
     and what a nominal epsilon is worth."""
     certified = [line for line in lines if line.claim == "certified"]
-    leaders = []
-    for budget in reversed(_budgets(lines)):
-        rows = [(line.label, line.budgets[budget]) for line in certified if budget in line.budgets]
-        found = contest(by_seed(rows, _METRICS["personal"]))
-        means = {line.label: line.mean(budget) for line in certified}
-        leaders.append(f"at {budget} {sentences.leader(found, means, 'certified personal models')}")
-    yield f"A{'; '.join(leaders)[1:]}."
-    references = [
-        f"{line.label} {line.mean(NO_PRIVACY):.1f}" for line in lines if line.claim == "none"
-    ]
-    if references:
-        yield f"Without privacy: {', '.join(references)}."
-    for line in lines:
-        if line.claim == "nominal":
-            pairs = zip(line.epsilons("nominal"), line.epsilons("central"), strict=True)
-            worth = ", and ".join(
-                f"what it calls ε = {called} is {honest}" for called, honest in pairs
-            )
-            yield f"The claim of {line.label} does not hold: {worth} for a client."
+    yield from verdict.leaders(
+        {
+            budget: {
+                line.label: line.budgets[budget] for line in certified if budget in line.budgets
+            }
+            for budget in _budgets(lines)
+        }
+    )
+    yield from verdict.references(
+        {line.label: line.budgets[NO_PRIVACY] for line in lines if line.claim == "none"}
+    )
+    yield from verdict.claims_that_fail(
+        {line.label: list(line.budgets.values()) for line in lines if line.claim == "nominal"}
+    )
 
 
 def _compared(lines: Sequence[_Line]) -> str:
@@ -338,7 +332,7 @@ def measured(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> st
     words = [
         f"Measured on {_processor()}, {os.cpu_count()} cores{elsewhere}",
         f"Python {platform.python_version()}, torch {torch}",
-        *_commit(root),
+        *commit(root),
         str(latest.date()),
         f"{sum(seconds.values()):.0f} s of training in {len(seconds)} runs.",
     ]
@@ -355,7 +349,7 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _commit(root: Path) -> Iterator[str]:
+def commit(root: Path) -> Iterator[str]:
     """Yield the words for the version of the code; nothing outside a git checkout."""
 
     def git(*words: str) -> str:
@@ -364,8 +358,8 @@ def _commit(root: Path) -> Iterator[str]:
         )
         return found.stdout.strip()
 
-    commit = git("log", "-1", "--abbrev=7", "--format=%h") if shutil.which("git") else ""
-    if commit:
-        yield f"commit {commit}" + (
+    last = git("log", "-1", "--abbrev=7", "--format=%h") if shutil.which("git") else ""
+    if last:
+        yield f"commit {last}" + (
             ", with uncommitted changes" if git("status", "--porcelain") else ""
         )

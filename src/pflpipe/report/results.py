@@ -20,7 +20,7 @@ from pflpipe.errors import DataError
 from pflpipe.files import write_text
 from pflpipe.report import committed, sentences
 from pflpipe.report.committed import Committed
-from pflpipe.report.gains import THIRDS, cost, gains
+from pflpipe.report.gains import THIRDS, cost, curve, gains
 from pflpipe.report.statistics import (
     MIN_SEEDS,
     Contest,
@@ -307,7 +307,7 @@ class _Page:
         reference = self.line(section.budget, PLAIN)
         if reference is None:
             reference = self.line(NO_PRIVACY, ALONE)
-        target = math.inf if reference is None else over_seeds(reference["personal_own"])
+        target = math.inf if reference is None else float(curve(self.study, reference).iloc[-1])
         for label, rows in section.lines.items():
             total, seconds = _megabytes(rows), over_seeds(rows["train_seconds"])
             reached = cost(self.study, rows, target)

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
+
 from pflpipe import records
 from pflpipe.files import write_text
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report import paper_table
 from pflpipe.report.summary import summarise
 from pflpipe.report.tidy import tidy, write
-from pflpipe.report.typeset import latex, markdown
+from pflpipe.report.typeset import Table, latex, markdown
 from pflpipe.study.outline import Study
 
 
@@ -19,17 +21,26 @@ def write_study(study: Study, results: Path, target: Path) -> None:
     """Write the tidy table to ``target`` (.csv), and the summary and the table in a paper's layout
     beside it (.md, .tex)."""
     frame = tidy(study, results)
+    found = shown(study, frame, results)
+    write_text(target.with_suffix(".md"), "\n".join(map(markdown, found)))
+    write_text(target.with_suffix(".tex"), "\n".join(map(latex, found)))
+    write(frame, target)
+
+
+def shown(study: Study, frame: pd.DataFrame, results: Path) -> list[Table]:
+    """Return the tables for people: the summary over seeds and, if the study has a paper's layout,
+    the table in it.
+
+    Args:
+        frame: what ``tidy`` made of the study.
+        results: folder with ``plans/``.
+    """
     ledgers = [
         records.load(Planned, results / "plans" / f"{plan}.json").ledger
         for plan in {cell.plan_id: None for cell in study.cells}
     ]
     warnings = dict.fromkeys(warning for ledger in ledgers for warning in ledger.warnings)
     summary = summarise(study, frame, warnings)
-    shown = (
-        [summary]
-        if study.layout is None
-        else [summary, paper_table.table(study, study.layout, frame)]
-    )
-    write_text(target.with_suffix(".md"), "\n".join(map(markdown, shown)))
-    write_text(target.with_suffix(".tex"), "\n".join(map(latex, shown)))
-    write(frame, target)
+    if study.layout is None:
+        return [summary]
+    return [summary, paper_table.table(study, study.layout, frame)]

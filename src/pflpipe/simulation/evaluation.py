@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch import Tensor
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches
 from pflpipe.means import over_clients
-from pflpipe.seeds import seed_for
+from pflpipe.seeds import numpy_rng, seed_for
 from pflpipe.simulation.clients import Rows
 from pflpipe.simulation.rounds import CURVES, Progress
 from pflpipe.simulation.simulation import SEEN_BY_METHODS, Simulation, batches
@@ -35,6 +35,7 @@ def accuracies(
     progress: Progress,
     has_global_model: bool,
     *,
+    clients: Sequence[int] = (),
     validation_only: bool = False,
 ) -> list[dict[str, float]]:
     """Return the accuracies (percent) of every client's personal model and of the global model, one
@@ -46,6 +47,7 @@ def accuracies(
     common test set. An accuracy over no examples is NaN.
 
     Args:
+        clients: who is tested; nobody named is everybody.
         validation_only: leave out the test data, of which a search must not know anything.
     """
     task, method, split = (
@@ -58,7 +60,7 @@ def accuracies(
     if not validation_only:
         held_out["own"] = split.test
         common = simulation.test.schedule(Rows.epochs(split.common, 1, EXAMPLES_AT_ONCE))
-    clients = range(simulation.plan.clients)
+    clients = clients or range(simulation.plan.clients)
     work = [
         simulation.work(client, progress.round)
         | {name: Rows.epochs(rows[client], 1, EXAMPLES_AT_ONCE) for name, rows in held_out.items()}
@@ -78,13 +80,13 @@ def accuracies(
         return correct
 
     correct = simulation.run_clients(hook, progress.states, clients, work)
-    sizes = {**held_out, "common": [split.common] * len(clients)}
+    sizes = {**held_out, "common": [split.common] * simulation.plan.clients}
     of_global = {}
     if common is not None:
         of_global["global_common"] = task.correct(progress.params, common).item()
     rows = []
-    for client in clients:
-        right = {name: counts[client].item() for name, counts in correct.items()} | of_global
+    for place, client in enumerate(clients):
+        right = {name: counts[place].item() for name, counts in correct.items()} | of_global
         row: dict[str, float] = {"client": client, "train_size": len(split.train[client])}
         for name, count in right.items():
             model, _, data = name.partition("_")
@@ -153,6 +155,14 @@ def accuracies_of_new(
 
 def means(simulation: Simulation, progress: Progress, has_global_model: bool) -> dict[str, float]:
     """Return the accuracies ``CURVES`` as means over the clients that have examples to test on; NaN
-    where none has."""
-    rows = accuracies(simulation, progress, has_global_model)
+    where none has.
+
+    With ``evaluate_clients`` over as many, the same in all rounds and for all methods of a seed.
+    """
+    everybody, some = simulation.plan.clients, simulation.training.evaluate_clients
+    clients: list[int] = []
+    if 0 < some < everybody:
+        drawn = numpy_rng(simulation.seed, "curves").choice(everybody, some, replace=False)
+        clients = sorted(drawn.tolist())
+    rows = accuracies(simulation, progress, has_global_model, clients=clients)
     return {name: over_clients(row[name] for row in rows) for name in CURVES}

@@ -60,55 +60,60 @@ def figure(study: Study, results: Path) -> Figure:
     """Draw for each setting the canaries' x against N(0, 1), the estimate with three standard
     errors, and the claimed mu."""
     settings, numbers = attacks.settings("canaries", study), table(study, results)
-    columns = min(len(settings), 2)
-    rows = math.ceil(len(settings) / columns)
-    drawing = Figure(figsize=(max(style.WIDTHS), 2.4 * rows + 0.6), layout="constrained")
-    grid: Any = drawing.subplots(rows, columns, squeeze=False)
+    width = max(style.WIDTHS)
+    columns = min(len(settings), style.columns(width))
+    lines = math.ceil(len(settings) / columns)
+    titles = [
+        [*style.lines_of(attacks.words(setting), 3.0), _verdict(numbers.iloc[index])]
+        for index, (setting, _) in enumerate(settings)
+    ]
+    drawing = Figure(figsize=(width, 1), layout="constrained")
+    above = style.head(
+        drawing,
+        "What canaries, random directions that trained along, estimate of μ, beside what the plan "
+        "claims. No bound: the estimate errs downwards.",
+    )
+    tallest = max(map(len, titles))
+    drawing.set_figheight(above + lines * (1.5 + style.LINE * (tallest + 3)))
+    grid: Any = drawing.subplots(lines, columns, squeeze=False)
     for axes in grid.flat[len(settings) :]:
         axes.set_axis_off()
-    for index, (axes, (setting, cells)) in enumerate(zip(grid.flat, settings, strict=False)):
+    for index, (axes, (_, cells)) in enumerate(zip(grid.flat, settings, strict=False)):
         _panel(axes, _heard(cells, results)[0], numbers.iloc[index])
-        words = ", ".join(filter(None, [setting.label, setting.budget, setting.facet_text]))
-        axes.set_title(f"{words}\n{_verdict(numbers.iloc[index])}")
+        axes.set_title("\n".join(titles[index]), loc="left")
     for axes in grid[:, 0]:
         axes.set_ylabel("density")
     for axes in grid.flat[max(len(settings) - columns, 0) : len(settings)]:
         axes.set_xlabel("$\\sqrt{d}$ cos(canary, sum of releases)")
-    handles = {
-        label: handle
-        for axes in grid.flat
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    drawing.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=min(4, 2 * columns)
-    )
+    style.legend(drawing, *grid.flat, columns=4)
     return drawing
 
 
 def _panel(axes: Axes, x: np.ndarray, numbers: pd.Series[Any]) -> None:
     low, high = min(-3.5, x.min() - 0.5), max(3.5, x.max() + 0.5)
     grid = np.linspace(low, high, 300)
-    axes.hist(x, bins="fd", density=True, color="#56B4E9", alpha=0.7, label="canaries")
-    axes.plot(grid, norm.pdf(grid), color="#777777", label="took no part: N(0, 1)")
+    axes.hist(x, bins="fd", density=True, color="#56B4E9", label="canaries")
+    axes.plot(grid, norm.pdf(grid), color=style.PLAIN, label="took no part: N(0, 1)")
     mu, reach = numbers["mu_estimate"], ERRORS * numbers["standard_error"]
     axes.axvspan(
         mu - reach,
         mu + reach,
-        color="#D55E00",
+        color=style.NOMINAL,
         alpha=0.2,
         linewidth=0,
-        label=f"estimate, {ERRORS} standard errors",
+        label=f"estimate ± {ERRORS} errors",
     )
-    axes.axvline(mu, color="#D55E00")
+    axes.axvline(mu, color=style.NOMINAL)
     if numbers["mu_claimed"] <= high:
         axes.axvline(numbers["mu_claimed"], color="#000000", linestyle="--", label="claimed")
     axes.set_xlim(low, high)
 
 
 def _verdict(numbers: pd.Series[Any]) -> str:
+    digits = 2 if numbers["mu_claimed"] < 100 else 0
     said = (
         f"μ ≈ {numbers['mu_estimate']:.2f} ± {numbers['standard_error']:.2f}, claimed "
-        f"{numbers['mu_claimed']:.2f}"
+        f"{numbers['mu_claimed']:.{digits}f}"
     )
     return said + (": ALARM" if numbers["alarm"] else "")
 

@@ -15,12 +15,15 @@ from pflpipe.attacks import registry
 from pflpipe.attacks.inversion import CANDIDATES
 from pflpipe.cells import Cell
 from pflpipe.report.attacks import results as attacks
+from pflpipe.report.figures import style
 from pflpipe.report.summary import round_up
 from pflpipe.study.outline import Study
 from pflpipe.study.settings import Setting
 
 SHOWN = 4
 """Images of the first seed that the figure shows."""
+ABREAST = 5
+"""Settings beside each other."""
 
 
 def table(study: Study, results: Path) -> pd.DataFrame:
@@ -82,24 +85,42 @@ def figure(study: Study, results: Path) -> Figure:
     columns = [attacks.found("inversion", cells[0], results) for _, cells in settings]
     numbers = table(study, results)
     shown = min(SHOWN, *(len(found["psnr"]) for found in columns))
-    drawing = Figure(figsize=(1.4 * (len(columns) + 1), 1.5 * shown + 1.7), layout="constrained")
-    grid: Any = drawing.subplots(shown, len(columns) + 1)
-    for row in range(shown):
-        _show(grid[row, 0], columns[0]["originals"][row], "original")
-        for axes, found in zip(grid[row, 1:], columns, strict=True):
-            _show(axes, found["rebuilt"][row], f"{found['psnr'][row]:.1f} dB")
-    for axes, (setting, cells) in zip(grid[0, 1:], settings, strict=True):
+    blocks = [
+        range(start, min(start + ABREAST, len(columns)))
+        for start in range(0, len(columns), ABREAST)
+    ]
+    width = max(style.WIDTHS)
+    each = width / (1 + min(ABREAST, len(columns)))
+    side = min(each, 1.2)
+    headings = []
+    for setting, cells in settings:
         own = numbers[numbers["cell"].isin([cell.id for cell in cells])]
-        axes.set_title(f"{_heading(setting, cells[0], own)}\n\n{axes.get_title()}", fontsize=6.5)
-    drawing.suptitle(
+        headings.append(_heading(setting, cells[0], own, each))
+    tallest = max(map(len, headings))
+    drawing = Figure(figsize=(width, 1), layout="constrained")
+    above = style.head(
+        drawing,
         f"One image from one message of round 1: {first.dataset}, {first.model.name}, seed "
-        f"{first.seed}.\n"
-        f"ε of all rounds (T = {first.training.rounds}): the world, which sees sums / the server, "
-        "which sees single messages.\n"
-        f"Without a message: {numbers['psnr_without_message'].mean():.1f} dB (mean image), both "
-        f"rates 1 of {CANDIDATES}.",
-        fontsize=8,
+        f"{first.seed}. ε of all {first.training.rounds} rounds: against the world, which sees "
+        "sums / against the server, which sees single messages. Without a message: "
+        f"{numbers['psnr_without_message'].mean():.1f} dB (mean image), both rates 1 of "
+        f"{CANDIDATES}.",
     )
+    height = len(blocks) * (style.LINE * (tallest + 2) + shown * (side + 1.6 * style.LINE))
+    drawing.set_figheight(above + height)
+    parts: Any = drawing.subfigures(len(blocks), 1, squeeze=False)
+    for part, block in zip(parts[:, 0], blocks, strict=True):
+        grid = part.subplots(shown, 1 + min(ABREAST, len(columns)), squeeze=False)
+        for axes in grid[:, 1 + len(block) :].flat:
+            axes.set_axis_off()
+        for row in range(shown):
+            _show(grid[row, 0], columns[0]["originals"][row], "original")
+            for axes, index in zip(grid[row, 1:], block, strict=False):
+                found = columns[index]
+                _show(axes, found["rebuilt"][row], f"{found['psnr'][row]:.1f} dB")
+        for axes, index in zip(grid[0, 1:], block, strict=False):
+            words = "\n".join(headings[index])
+            axes.set_title(f"{words}\n\n{axes.get_title()}")
     return drawing
 
 
@@ -120,7 +141,8 @@ def _epsilon(cell: Cell, results: Path, trust: str) -> float | None:
     return ledger.epsilon_central if trust == "central" else ledger.epsilon_local
 
 
-def _heading(setting: Setting, cell: Cell, numbers: pd.DataFrame) -> str:
+def _heading(setting: Setting, cell: Cell, numbers: pd.DataFrame, width: float) -> list[str]:
+    """Return what stands above a column of a width in inches, in lines that fit."""
     if cell.privacy.mechanism == "none":
         budget = "no clipping, no noise"
     elif numbers["noise_multiplier"].iloc[0] == 0:
@@ -131,9 +153,10 @@ def _heading(setting: Setting, cell: Cell, numbers: pd.DataFrame) -> str:
             f"{math.ceil(value - 1e-3):,}" if 999 < value < 1e6 else round_up(value)
             for value in worst
         )
-    means = f"{numbers['psnr_mean'].mean():.1f} dB on average"
+    means = f"mean {numbers['psnr_mean'].mean():.1f} dB"
     rates = [f"{word} {numbers[word].mean():.0f} %" for word in ("identified", "matched")]
-    return "\n".join(filter(None, [setting.label, setting.facet_text, budget, means, *rates]))
+    words = filter(None, [setting.label, setting.facet_text, budget, means, *rates])
+    return [line for part in words for line in style.lines_of(part, width - 0.1)]
 
 
 def _show(axes: Any, image: np.ndarray, title: str) -> None:
@@ -145,5 +168,5 @@ def _show(axes: Any, image: np.ndarray, title: str) -> None:
         vmax=1,
         interpolation="nearest",
     )
-    axes.set_title(title, fontsize=7)
+    axes.set_title(title)
     axes.set_axis_off()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 
@@ -33,7 +35,11 @@ FALSE_POSITIVES = 100
 """How many false positives must be expected at a rate before anything is said about it: 10,000
 held-out clients for 1 %. Such a rate is known to a tenth."""
 
-COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#777777")
+LOOKS = tuple(
+    {"color": colour, "linestyle": dashes}
+    for dashes, colour in itertools.product(("-", "-.", (0, (5, 1, 1, 1, 1, 1))), style.STRONG)
+)
+"""Of settings, in order; dashes alone are a plan's bound, dots are guessing."""
 
 
 def table(study: Study, results: Path) -> pd.DataFrame:
@@ -91,48 +97,68 @@ def figure(study: Study, results: Path) -> Figure:
         dict(entry)
         for entry in dict.fromkeys(tuple(setting.facet.items()) for setting, _ in settings)
     ]
-    size = (max(style.WIDTHS), 3.4 * len(facets) + 0.2)
-    drawing = Figure(figsize=size, layout="constrained")
-    grid: Any = drawing.subplots(len(facets), len(SCORES), squeeze=False)
-    for row, facet in enumerate(facets):
+    names = list(dict.fromkeys(_name(setting) for setting, _ in settings))
+    looks = dict(zip(names, itertools.cycle(LOOKS)))
+    width = max(style.WIDTHS)
+    columns = style.columns(width)
+    panels = [(facet, score) for facet in facets for score in SCORES]
+    lines = math.ceil(len(panels) / columns)
+    drawing = Figure(figsize=(width, 1), layout="constrained")
+    above = style.head(
+        drawing,
+        "How well members are told from held-out clients, pooled over the seeds. Dashed: the most "
+        "that a certified plan allows any attack; dotted: guessing.",
+    )
+    drawing.set_figheight(above + lines * (2.6 + 3 * style.LINE))
+    grid: Any = drawing.subplots(lines, columns, squeeze=False)
+    for axes, (facet, score) in zip(grid.flat, panels, strict=True):
         drawn = [entry for entry in settings if dict(entry[0].facet) == facet]
-        for axes, score in zip(grid[row], SCORES, strict=True):
-            _panel(axes, score, drawn, results)
-            axes.set_title(", ".join(filter(None, [SCORES[score], drawn[0][0].facet_text])))
+        _panel(axes, score, drawn, results, looks)
+        title = ", ".join(filter(None, [SCORES[score], drawn[0][0].facet_text]))
+        axes.set_title("\n".join(style.lines_of(title, 3.0)), loc="left", fontweight="bold")
     for axes in grid[-1]:
-        axes.set_xlabel("false positive rate: held-out clients taken for members")
+        axes.set_xlabel("held-out clients taken for members")
     for axes in grid[:, 0]:
-        axes.set_ylabel("true positive rate: members found")
+        axes.set_ylabel("members found")
+    handles = [Line2D([], [], **look, label=name) for name, look in looks.items()]
+    style.legend(drawing, handles=handles, columns=columns)
     return drawing
 
 
+def _name(setting: Setting) -> str:
+    return f"{setting.label}, {setting.budget}"
+
+
 def _panel(
-    axes: Axes, score: str, settings: list[tuple[Setting, list[Cell]]], results: Path
+    axes: Axes,
+    score: str,
+    settings: list[tuple[Setting, list[Cell]]],
+    results: Path,
+    looks: Mapping[str, Mapping[str, Any]],
 ) -> None:
     rates, fewest = np.logspace(-4, 0, 200), math.inf
-    axes.plot(rates, rates, color="#999999", linestyle=":", linewidth=1)
-    for index, (setting, cells) in enumerate(settings):
+    axes.plot(rates, rates, color=style.PLAIN, linestyle=":", linewidth=1)
+    for setting, cells in settings:
         member, values = (
             np.concatenate(parts) for parts in zip(*_scored(score, cells, results), strict=True)
         )
         false, true = _curve(member, values)
-        colour = COLOURS[index % len(COLOURS)]
-        label = f"{setting.label}, {setting.budget}: AUC {roc_auc_score(member, values):.2f}"
-        axes.plot(
-            np.maximum(false, rates[0]), true, color=colour, drawstyle="steps-post", label=label
-        )
+        look = looks[_name(setting)]
+        label = f"AUC {roc_auc_score(member, values):.2f}"
+        axes.plot(np.maximum(false, rates[0]), true, drawstyle="steps-post", label=label, **look)
         limit = _bound(cells[0], results)
         if limit is not None:
-            axes.plot(rates, limit(rates), color=colour, linestyle="--", linewidth=0.9, alpha=0.7)
+            axes.plot(rates, limit(rates), color=look["color"], linestyle="--", linewidth=0.7)
         fewest = min(fewest, (~member).sum())
     if fewest >= _trials(max(RATES)):
         least = FALSE_POSITIVES / fewest
         axes.set(xscale="log", yscale="log", xlim=(least, 1.0), ylim=(least, 1.0))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
     else:
         axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
-    axes.legend(loc="lower right", fontsize=7)
+    axes.legend(loc="lower right", handlelength=1.2, borderaxespad=0.2, labelspacing=0.2)
 
 
 def _trials(rate: float) -> int:

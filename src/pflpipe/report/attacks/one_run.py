@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from pflpipe.attacks.one_run import ERROR, judged
 from pflpipe.privacy.accounting import delta_of
 from pflpipe.report.attacks import results as attacks
-from pflpipe.report.figures import style
+from pflpipe.report.figures import rows, style
 from pflpipe.study.outline import Study
 
 
@@ -61,33 +61,29 @@ def figure(study: Study, results: Path) -> Figure:
     """Draw for each setting the bound, how far it could have come, and the claim; one far beyond
     lies at the right edge."""
     settings, numbers = attacks.settings("one_run", study), table(study, results)
-    rows = np.arange(len(numbers))
-    drawing = Figure(figsize=(max(style.WIDTHS), 1.2 + 0.2 * len(numbers)), layout="constrained")
-    axes = drawing.subplots()
-    edge = max(1.0, 1.3 * numbers["epsilon_highest"].max())
-    refuted = numbers["verdict"] == "refuted"
-    axes.hlines(
-        rows,
-        0,
-        numbers["epsilon_highest"],
-        color="#56B4E9",
-        linewidth=5,
-        alpha=0.5,
-        label="a bound could be",
+    labels = [str(index) for index in range(len(settings))]
+    names = [attacks.words(setting) for setting, _ in settings]
+    block = rows.Block("", [[rows.Row(*pair) for pair in zip(labels, names, strict=True)]])
+    heading = (
+        f"ε that guesses about one run's canaries show to be spent, with {1 - ERROR:.0%} "
+        "confidence, and the ε that is claimed, at the right edge if it is larger. A bound above "
+        "the claim refutes it."
     )
+    drawing, (place,) = rows.draw([block], min(style.WIDTHS), heading)
+    (axes,) = place.axes
+    heights = np.array([place.heights[label] for label in labels])
+    edge = max(1.0, 1.3 * numbers["epsilon_highest"].max())
+    highest, lower = numbers["epsilon_highest"], numbers["epsilon_lower"]
+    axes.hlines(heights, 0, highest, color=style.REST, linewidth=5, label="a bound could be")
+    refuted = (numbers["verdict"] == "refuted").to_numpy()
     for shown, colour, label in (
-        (~refuted, "#0072B2", "bound"),
-        (refuted, "#D55E00", "bound that refutes the claim"),
+        (~refuted, style.CERTIFIED, "bound"),
+        (refuted, style.NOMINAL, "bound that refutes"),
     ):
-        axes.plot(numbers["epsilon_lower"][shown], rows[shown], "o", color=colour, label=label)
+        axes.plot(lower[shown], heights[shown], "o", color=colour, label=label)
     claims = numbers["epsilon_claimed"].clip(upper=edge)
-    axes.plot(claims, rows, "|", color="#000000", markersize=11, markeredgewidth=2, label="claimed")
-    words = [
-        ", ".join(filter(None, [setting.label, setting.budget, setting.facet_text]))
-        for setting, _ in settings
-    ]
-    axes.set_yticks(rows, words)
-    axes.set(xlim=(-0.02 * edge, 1.02 * edge), ylim=(len(numbers) - 0.5, -0.5))
-    axes.set_xlabel(f"ε that the guesses show to be spent, with {1 - ERROR:.0%} confidence")
-    drawing.legend(loc="outside lower center", ncols=4)
+    axes.plot(claims, heights, "|", color="#000000", ms=9, mew=1.5, label="claimed")
+    axes.set_xlim(-0.02 * edge, 1.02 * edge)
+    axes.set_xlabel("ε")
+    style.legend(drawing, axes, columns=2)
     return drawing

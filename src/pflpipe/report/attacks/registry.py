@@ -10,7 +10,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pflpipe.report.attacks import canaries, inversion, membership, one_run
+from pflpipe.report.figures import style
+from pflpipe.report.summary import not_covered
 from pflpipe.study.outline import Study
+from pflpipe.study.settings import DIAGNOSTICS
 
 
 class Shown(Protocol):
@@ -31,3 +34,10 @@ SHOWN: Mapping[str, Shown] = {
     "one_run": one_run,
 }
 """The names of ``attacks.registry``."""
+
+
+def draw(name: str, study: Study, results: Path) -> Figure:
+    """Draw an attack's figure above a line about what no epsilon covers."""
+    figure = SHOWN[name].figure(study, results)
+    style.foot(figure, not_covered(study, f"Measured values are {DIAGNOSTICS}"))
+    return figure

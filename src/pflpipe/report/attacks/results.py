@@ -27,6 +27,11 @@ def settings(name: str, study: Study) -> list[tuple[Setting, list[Cell]]]:
     return [(setting, attacked) for setting, attacked in chosen if attacked]
 
 
+def words(setting: Setting) -> str:
+    """Return what a figure calls a setting."""
+    return ", ".join(filter(None, [setting.label, setting.budget, setting.facet_text]))
+
+
 def found(name: str, cell: Cell, results: Path) -> dict[str, np.ndarray]:
     """Return the arrays that an attack wrote for a cell; DataError when it has not."""
     with np.load(

@@ -45,8 +45,8 @@ def convergence(source: Source) -> Figure:
         others = "; grey: the other methods"
     above = style.head(
         figure,
-        f"Accuracy by round, {source.words}. Mean over {source.seeds_text}, shaded: their "
-        f"range{others}.",
+        f"Accuracy by round, {source.words}{_tested(source)}. Mean over {source.seeds_text}, "
+        f"shaded: their range{others}.",
     )
     height = max(1.5, style.LINE * 2 * len(strong))
     figure.set_figheight(above + lines * (height + 3.4 * style.LINE))
@@ -69,7 +69,8 @@ def convergence(source: Source) -> Figure:
             axes.fill_between(
                 mean.index, table.min(axis=1), table.max(axis=1), color=colour, alpha=0.12, lw=0
             )
-            axes.plot(mean.index, mean, color=colour, linestyle=_DASHES[source.claim(setting)])
+            dashes = _DASHES[source.claim(setting)]
+            axes.plot(mean.index, mean, color=colour, linestyle=dashes, marker=".", markersize=3)
             points.append((mean.index[-1], mean.iloc[-1], source.name(setting), colour))
         named.append(style.name_points(axes, points))
         axes.set_title(panel.title, loc="left", fontweight="bold")
@@ -83,6 +84,12 @@ def convergence(source: Source) -> Figure:
         axes.set_xlabel("round")
     style.settle(figure, named)
     return figure
+
+
+def _tested(source: Source) -> str:
+    """Return of how many clients the accuracies are, where it is not all."""
+    counts = {cell.training.evaluate_clients for cell in source.study.cells} - {0}
+    return f"; {max(counts)} clients, drawn once for a seed" if counts else ""
 
 
 def _strong(

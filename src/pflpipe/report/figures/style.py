@@ -9,6 +9,7 @@ which is lost on white.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -31,6 +33,8 @@ STRONG = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56
 """For lines that stand out of the grey ``REST``, in order; with it, eight."""
 LINE = 0.14
 """Height of a line of text in inches."""
+_ENTRY, _NOTE = 0.18, 0.108
+"""The same of a legend, and of a note, whose text is smaller."""
 WIDTHS = (3.3, 6.7)
 """Of figures, in inches: a column of a paper, or its page."""
 _CHARACTERS = 16
@@ -90,11 +94,37 @@ def head(figure: Figure, words: str) -> float:
 
 
 def foot(figure: Figure, words: str) -> None:
-    """Write a note below a figure, over its whole width, which makes it higher by its own
-    height."""
+    """Write a note below a figure, over its whole width, which makes it higher by its own height.
+    A legend stays above it."""
     lines = lines_of(words, figure.get_figwidth(), 6.5)
-    figure.supxlabel("\n".join(lines), x=0.01, ha="left", color=PLAIN)
+    figure.supxlabel(figure.get_supxlabel() + "\n".join(lines), x=0.01, ha="left", color=PLAIN)
     figure.set_figheight(figure.get_figheight() + LINE * len(lines))
+    for one in figure.legends:
+        one.set_bbox_to_anchor((0, LINE * len(lines) / figure.get_figheight()))
+
+
+def legend(figure: Figure, *axes: Axes, columns: int, handles: Sequence[Artist] = ()) -> None:
+    """Write below a figure what its marks mean, each once, which makes it higher by its own height.
+
+    Its room is that of empty lines below the figure: the layout of matplotlib would put a legend
+    outside of the axes and a note at one place.
+
+    Args:
+        axes: whose labelled marks are meant, where none are given as ``handles``.
+        columns: side by side.
+    """
+    marks = {str(handle.get_label()): handle for handle in handles}
+    for part in axes:
+        for handle, label in zip(*part.get_legend_handles_labels(), strict=True):
+            marks.setdefault(label, handle)
+    height = _ENTRY * -(-len(marks) // columns)
+    figure.supxlabel("\n" * math.ceil(1 + height / _NOTE), x=0.01, ha="left")
+    figure.set_figheight(figure.get_figheight() + height + _NOTE)
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0}
+    labels = list(marks)
+    figure.legend(
+        list(marks.values()), labels, ncols=columns, handlelength=1.5, columnspacing=1, **place
+    )
 
 
 def spread(wanted: np.ndarray, heights: np.ndarray) -> np.ndarray:

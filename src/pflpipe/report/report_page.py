@@ -1,0 +1,134 @@
+"""The report: what the studies of config.yaml asked, what came of it, and how to make it again, as
+one page that a browser opens without anything else.
+
+Snakemake's own reporter packs the same files into an application with a menu, in which a reader
+has to open each table and figure by itself, downloads CSV files to see a number, and has nothing on
+a narrow screen; it has no place for a verdict. So this page is written here, in the words of the
+tables and of sentences.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from PIL import Image
+
+from pflpipe._version import __version__
+from pflpipe.files import write_text
+from pflpipe.report import audits, ledger_page, tables, verdict
+from pflpipe.report.readme import commit, measured
+from pflpipe.report.summary import round_up
+from pflpipe.report.tidy import existing, stored
+from pflpipe.study.outline import Study
+from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED
+
+DOTS_PER_PIXEL = 300 / 96
+"""Of a figure's file, for a pixel of a page: so that its text has the size that it has in print."""
+VERSIONS = ("torch", "numpy", "opacus", "dp-accounting", "pandas", "scipy", "matplotlib")
+NOT_COVERED = (
+    MEASURED,
+    "Personal models stay with their clients (joint DP): who sees one of them sees that client's "
+    "data at work.",
+    "An ε is about one study. What the same people gave to another study, or to a search for "
+    "hyper-parameters, adds up; the ledger's last lines count what it knows of.",
+    "Noise and sampling come from a generator that can be repeated and is not cryptographic: this "
+    "is a tool for research.",
+)
+"""Sentences that hold for every study; what holds for one of them stands with its table."""
+
+
+def write(
+    studies: Sequence[Study],
+    results: Path,
+    root: Path,
+    settings: str,
+    template: Path,
+    target: Path,
+) -> None:
+    """Write the page of finished studies.
+
+    Args:
+        results: folder with tables/, figures/, plans/ and runs/.
+        root: of the code, whose commit is named.
+        settings: words of the command line that config.yaml does not have, quoted for a shell.
+        template: report.html.
+
+    Raises:
+        DataError: a result is missing or of another version of a study.
+    """
+    frames = {study.name: stored(study, results) for study in studies}
+    audited = ledger_page.read_audits(results / "tables" / "audit.csv")
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    searched = any(row.chosen for study in studies for row in study.rows)
+    text = ledger_page.filled(
+        template,
+        made=f"Written {made} by pflpipe {__version__}.",
+        studies=[_study(study, frames[study.name], results, root) for study in studies],
+        ledger=list(ledger_page.summary(pd.concat(frames.values(), ignore_index=True), audited)),
+        audit={
+            "rows": list(_audit(audited)),
+            "figure": _picture(
+                results / "figures" / "audit.png", "claims against what an audit shows"
+            ),
+        },
+        not_covered=[*NOT_COVERED, *([CHOSEN_ON_VALIDATION] if searched else [])],
+        commands=list(_commands(results, root, settings)),
+        versions=_versions(),
+    )
+    write_text(target, text)
+
+
+def _study(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> dict[str, Any]:
+    folder = results / "figures" / study.name
+    return {
+        "name": study.name,
+        "title": study.title,
+        "question": study.description.strip(),
+        "verdict": list(verdict.of_study(study, frame)),
+        "tables": tables.shown(study, frame, results),
+        "figures": [
+            _picture(folder / f"{drawing.name}.png", f"{study.name}: {drawing.name}")
+            for drawing in study.figures
+        ],
+        "seeds": ", ".join(map(str, sorted({cell.seed for cell in study.cells}))),
+        "measured": measured(study, frame, results, root),
+    }
+
+
+def _picture(file: Path, words: str) -> dict[str, Any]:
+    content = existing(file).read_bytes()
+    with Image.open(file) as image:
+        width = round(image.width / DOTS_PER_PIXEL)
+    return {"data": base64.b64encode(content).decode(), "width": width, "words": words}
+
+
+def _audit(frame: pd.DataFrame) -> Iterator[Mapping[str, str]]:
+    for names, row in audits.distinct(frame[frame["profile"] != "alone"]):
+        yield {
+            "names": names,
+            "trust": "the world, noisy sums" if row["trust"] == "central" else "the server",
+            "claimed": round_up(row["epsilon_claimed"]),
+            "ledger": round_up(row["epsilon_true"]),
+            "least": f"{row['epsilon_lower']:.3g}",
+            "verdict": row["verdict"],
+        }
+
+
+def _commands(results: Path, root: Path, settings: str) -> Iterator[str]:
+    """Yield the commands that make the page again."""
+    yield from (f"git checkout {version.removeprefix('commit ')}" for version in commit(root))
+    yield "make install"
+    words = [".venv/bin/snakemake --cores all", settings, f"-- {results}/report.html"]
+    yield " ".join(filter(None, words))
+
+
+def _versions() -> dict[str, str]:
+    found = {"Python": platform.python_version()}
+    return found | {name: importlib.metadata.version(name) for name in VERSIONS}

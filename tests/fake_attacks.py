@@ -1,0 +1,78 @@
+"""Made-up results of attacks on a study, for tests of their figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from pflpipe.attacks import registry
+from pflpipe.attacks.membership import SCORES
+from pflpipe.cells import Cell
+from pflpipe.files import write_json
+from pflpipe.privacy import accounting
+from pflpipe.privacy.ledger import Planned, ledger
+from pflpipe.records import to_json
+from pflpipe.study.outline import Study
+
+SIDE = 8
+"""Of an image, in pixels."""
+
+
+def write(study: Study, results: Path) -> None:
+    """Write plans, and what every attack found in the cells that it is about."""
+    for cell in study.cells:
+        plan = accounting.make_plan(
+            cell.privacy,
+            rounds=cell.training.rounds,
+            sample_rate=cell.training.sample_rate,
+            clients=cell.partition.clients,
+        )
+        planned = Planned(plan, ledger(plan, cell.privacy, cell.departures))
+        write_json(results / "plans" / f"{cell.plan_id}.json", to_json(planned))
+    for name in registry.NAMES:
+        for cell in registry.cells(name, study):
+            path = results / "attacks" / name / f"{cell.id}.npz"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.savez(path, **_FOUND[name](cell, np.random.default_rng(cell.seed)))
+
+
+def _strength(cell: Cell) -> float:
+    # How far what a client did shifts what an attacker sees.
+    return 3.0 if cell.privacy.mechanism == "none" else (cell.privacy.epsilon or 20.0) / 8
+
+
+def _membership(cell: Cell, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    member = rng.random(60) < 0.5
+    scores = {name: rng.normal(size=60) + _strength(cell) * member for name in SCORES}
+    return {"member": member, "calibration": np.zeros(60, bool), **scores}
+
+
+def _inversion(cell: Cell, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    originals = rng.random((6, SIDE, SIDE, 1))
+    noise = rng.normal(size=originals.shape) / (1 + 3 * _strength(cell))
+    found = {name: rng.random(6) < 0.7 for name in ("label_found", "identified", "matched")}
+    return found | {
+        "originals": originals,
+        "rebuilt": np.clip(originals + noise, 0, 1),
+        "psnr": 10 + 5 * _strength(cell) + rng.random(6),
+        "psnr_without_message": np.full(6, 9.5),
+        "rows": np.arange(6),
+    }
+
+
+def _canaries(cell: Cell, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"x": rng.normal(_strength(cell), 1, 60), "coordinates": np.array(1000)}
+
+
+def _one_run(cell: Cell, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    heads = rng.random(500) < 0.5
+    return {"heads": heads, "scores": rng.normal(size=500) + _strength(cell) * heads}
+
+
+_FOUND = {
+    "membership": _membership,
+    "inversion": _inversion,
+    "canaries": _canaries,
+    "one_run": _one_run,
+}

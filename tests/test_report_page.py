@@ -1,0 +1,170 @@
+"""The report and the ledger: pages that say what came of a study, and that a browser shows whole,
+on a phone and on a desk."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import browser
+import fake_audits
+import fake_results
+from pflpipe.errors import DataError
+from pflpipe.report import audits, ledger_page, report_page, verdict
+from pflpipe.report.tables import write_study
+from pflpipe.study.outline import Drawing, Study
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "workflow" / "report"
+SETTINGS = "--config 'studies=[\"tiny\"]'"
+QUESTION = "Who wins & why? <b>Not bold</b>"
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    made = fake_results.study(methods=("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!"))
+    figures = (Drawing("privacy_utility", "privacy_utility"),)
+    return dataclasses.replace(made, description=QUESTION, figures=figures)
+
+
+@pytest.fixture(scope="module")
+def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results with both pages."""
+    folder = fake_results.write(study, tmp_path_factory.mktemp("tree"))
+    write_study(study, folder, folder / "tables" / "tiny.csv")
+    fake_audits.write(folder / "audits")
+    audits.table(folder).to_csv(folder / "tables" / "audit.csv", index=False)
+    for name in ("tiny/privacy_utility", "audit"):
+        file = folder / "figures" / f"{name}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (2010, 900), "#dddddd").save(file)
+    write(study, folder)
+    table, audit = folder / "tables" / "tiny.csv", folder / "tables" / "audit.csv"
+    ledger_page.write([table], audit, PAGES / "ledger.html", folder / "ledger.html")
+    return folder
+
+
+def write(study: Study, results: Path) -> None:
+    template, target = PAGES / "report.html", results / "report.html"
+    report_page.write([study], results, ROOT, SETTINGS, template, target)
+
+
+@pytest.fixture(scope="module")
+def text(results: Path) -> str:
+    return (results / "report.html").read_text()
+
+
+def part(text: str, name: str) -> str:
+    """What stands between a heading and the next one."""
+    found = re.search(rf'<h\d id="{name}">.*?</h\d>(.*?)<h\d', text, re.DOTALL)
+    assert found, name
+    return found[1]
+
+
+def items(text: str) -> list[str]:
+    return [html.unescape(item) for item in re.findall(r"<li>(.*?)</li>", text)]
+
+
+# ---------------------------------------------------------------- the report
+
+
+def test_the_report_asks_answers_and_shows(text: str, study: Study, results: Path) -> None:
+    assert html.escape(QUESTION) in text
+    frame = ledger_page.read(results / "tables" / "tiny.csv")
+    said = list(verdict.of_study(study, frame))
+    assert items(part(text, "verdict-tiny")) == said
+    assert len(said) == 5
+    assert said[0].startswith("At ε = 2, ")
+    assert said[-1].startswith(
+        "The claim of feddpa (official code) does not hold: what it calls ε = 2 is ∞"
+    )
+    table = part(text, "table-tiny")
+    assert table.count("<tr>") == 1 + 8
+    assert '<td class="w nominal">2 (nominal; honest ∞ at δ=0.001)</td>' in table
+    notes = items(table)
+    assert any(note.startswith("Certified ε = 2") for note in notes)
+    assert re.findall(r'width="(\d+)"', part(text, "figures-tiny")) == ["643"]  # 6.7 inches
+
+
+def test_the_report_says_what_is_true_what_is_not_covered_and_how_to_make_it_again(
+    text: str, results: Path
+) -> None:
+    frame = ledger_page.read(results / "tables" / "tiny.csv")
+    audit = ledger_page.read_audits(results / "tables" / "audit.csv")
+    for term, words in ledger_page.summary(frame, audit):
+        assert f"<dt>{term}</dt><dd>{words}</dd>" in part(text, "ledger")
+    verdicts = re.findall(r'<td class="w (\w+)">\1</td></tr>', part(text, "audit"))
+    assert set(verdicts) == {"kept", "refuted", "unsound"}
+    assert "only " not in part(text, "audit")
+    assert any("covered by no ε" in item for item in items(part(text, "not-covered")))
+    again = text.partition('<h2 id="again">')[2]
+    assert html.escape(f".venv/bin/snakemake --cores all {SETTINGS} -- {results}/report.html") in (
+        again.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
+    )
+    assert "studies/tiny.yaml, seeds 0, 1, 2. Measured on " in again
+    assert re.search(r"torch \d+\.\d+", again)
+
+
+def test_a_panel_of_conditions_has_sentences_of_its_own(study: Study, tmp_path: Path) -> None:
+    few = [row for row in study.rows if row.cell.method in ("local_only", "dp_fedavg")]
+    rows = tuple(
+        dataclasses.replace(row, cell=dataclasses.replace(row.cell, partition=divided))
+        for alpha in (0.1, 1.0)
+        for row in few
+        if (divided := dataclasses.replace(row.cell.partition, alpha=alpha))
+    )
+    wide = dataclasses.replace(study, rows=rows)
+    folder = fake_results.write(wide, tmp_path)
+    write_study(wide, folder, folder / "tables" / "tiny.csv")
+    said = list(verdict.of_study(wide, ledger_page.read(folder / "tables" / "tiny.csv")))
+    assert [sentence.partition(": ")[0] for sentence in said] == ["α = 0.1"] * 4 + ["α = 1"] * 4
+
+
+def test_a_report_without_a_figure_of_its_study_is_one_clear_line(
+    study: Study, results: Path, tmp_path: Path
+) -> None:
+    more = dataclasses.replace(study, figures=(Drawing("gains", "gains"),))
+    with pytest.raises(DataError, match=r"gains.png does not exist"):
+        report_page.write([more], results, ROOT, "", PAGES / "report.html", tmp_path / "x.html")
+    assert not (tmp_path / "x.html").exists()
+
+
+# ---------------------------------------------------------------- in a browser
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    with browser.chromium() as found:
+        yield found
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("width", browser.WIDTHS)
+@pytest.mark.parametrize("name", ["report", "ledger"])
+def test_a_page_is_no_wider_than_the_window_and_needs_no_network(
+    name: str, width: int, results: Path, chromium: browser.Browser
+) -> None:
+    with browser.opened(chromium, results / f"{name}.html", width) as (page, heard):
+        assert heard == browser.Heard()
+        assert browser.beyond(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        sizes = page.evaluate(
+            "[...document.querySelectorAll('p, li, dd, td')]"
+            ".map((node) => parseFloat(getComputedStyle(node).fontSize))"
+        )
+        assert min(sizes) >= 13
+        for target in page.evaluate(
+            "[...document.querySelectorAll('a[href^=\"#\"]')].map((node) => node.hash.slice(1))"
+        ):
+            assert page.locator(f'[id="{target}"]').count() == 1, target
+        # The first column of a table stays where it is while the others are moved.
+        box = page.locator(".scroll").first
+        before = box.locator("tbody td").first.bounding_box()
+        box.evaluate("(node) => node.scrollTo(200, 0)")
+        assert box.locator("tbody td").first.bounding_box() == before
