@@ -72,11 +72,12 @@ coverage: install ## all tests, and which lines of the package none of them runs
 mutants: install ## fifty small faults, one at a time: do the tests notice? (half an hour)
 	$(BIN)/python tests/mutants.py
 
-lint: install ## ruff, mypy, import contracts, snakefmt, snakemake --lint; changes nothing
+lint: install ## ruff, mypy, import contracts, bandit, snakefmt, snakemake --lint; changes nothing
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src workflow/scripts
 	$(BIN)/snakefmt --check $(SNAKEFILES)
 	$(BIN)/snakemake --lint
 

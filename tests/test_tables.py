@@ -68,7 +68,8 @@ def test_the_csv_has_exactly_the_contracts_columns_and_one_row_per_cell(
         "paper_metric,cell,trust,sampling,releases_per_round,noise_multiplier_effective,noise_multiplier_message,"
         "noise_multiplier_weighted,noise_multiplier_group,epsilon_rdp_1e5,epsilon_local_1e5,epsilon_replace_one,"
         "epsilon_replace_one_1e5,epsilon_published,epsilon_with_search,search_runs,"
-        "clip_quantile,clip_bit_noise,noise_multiplier_update,new_clients,personal_new,global_new"
+        "clip_quantile,clip_bit_noise,noise_multiplier_update,new_clients,personal_new,global_new,"
+        "nonfinite_uploads"
     )
     assert len(lines) == len(study.cells)
     assert list(pd.read_csv(tmp_path / "tiny.csv")["cell"]) == [cell.id for cell in study.cells]
@@ -593,7 +594,7 @@ def test_a_diverged_run_is_marked_with_its_round(study: Study, frame: pd.DataFra
     first = changed.index[(changed["method"] == "dp_fedavg") & (changed["epsilon_target"] == 8.0)][
         0
     ]
-    changed.loc[first, "diverged_round"] = 3
+    changed.loc[first, ["diverged_round", "nonfinite_uploads"]] = [3, 12]
     changed.loc[first, ["personal_own", "personal_common", "global_own", "global_common"]] = (
         math.nan
     )
@@ -601,7 +602,7 @@ def test_a_diverged_run_is_marked_with_its_round(study: Study, frame: pd.DataFra
     (line,) = lines_of(text, "†3 |")
     assert "dp\\_fedavg" in line
     assert "(2 of 3)" in line
-    assert "† diverged: dp\\_fedavg (ε = 8) seed 0 in round 3" in text
+    assert "† diverged: dp\\_fedavg (ε = 8) seed 0 in round 3 (12 uploads not finite)" in text
 
 
 def test_what_does_not_vary_is_said_once_in_the_caption(study: Study, frame: pd.DataFrame) -> None:
@@ -767,4 +768,4 @@ def test_the_tex_table_compiles(study: Study, results: Path, tmp_path: Path) -> 
 
 
 def test_the_columns_are_unique() -> None:
-    assert len(set(COLUMNS)) == len(COLUMNS) == 60
+    assert len(set(COLUMNS)) == len(COLUMNS) == 61

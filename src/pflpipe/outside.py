@@ -115,7 +115,9 @@ def _run(path: str, text: str) -> types.ModuleType:
     made.__file__ = path
     sys.modules[name] = made  # dataclasses look themselves up there
     try:
-        exec(compile(text, path, "exec", dont_inherit=True), vars(made))
+        code, names = compile(text, path, "exec", dont_inherit=True), vars(made)
+        # The user's own program, which the study names as such (SECURITY.md).
+        exec(code, names)  # nosec B102
     except BaseException:
         del sys.modules[name]
         raise

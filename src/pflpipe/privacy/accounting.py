@@ -47,6 +47,10 @@ RDP_ORDERS = [1 + order / 10 for order in range(1, 100)] + list(range(12, 64))
 WIDEST_EXPONENT = 700.0
 """dp_accounting takes the exponential of a Laplace release's loss. Where it is wider than this (no
 noise to speak of) the pure epsilon bounds all deltas, at q < 1 by up to 1 / q more than a curve."""
+WIDEST_MU = 1e4
+"""A Gaussian mechanism of a larger mu has no noise to speak of: its epsilon, 5e7 and more in the
+closed form, is reported as infinite, before it leaves the numbers that float64 and dp_accounting
+can count with."""
 
 
 def make_plan(
@@ -222,23 +226,19 @@ def composed_epsilon(plans: Iterable[Plan], delta: float) -> float:
     together = [dataclasses.replace(plan, rounds=count) for plan, count in rounds.items()]
     if len(together) == 1:
         return epsilon(together[0], delta)
-    multipliers = [plan.noise_multiplier or 0.0 for plan in together]
-    if not all(multipliers):
+    if not all(plan.noise_multiplier for plan in together):
         return math.inf
+    bound = sum(_pure_epsilon(plan) for plan in together if plan.mechanism == "laplace")
+    if gaussian := [plan for plan in together if plan.mechanism == "gaussian"]:
+        bound += gdp_epsilon(math.hypot(*map(_mu, gaussian)), delta)
     if all(plan.mechanism == "gaussian" and plan.sample_rate == 1 for plan in together):
-        terms = (
-            plan.rounds / multiplier**2
-            for plan, multiplier in zip(together, multipliers, strict=True)
-        )
-        return gdp_epsilon(math.sqrt(sum(terms)), delta)
-    pure = sum(
-        _pure_epsilon(plan) if plan.mechanism == "laplace" else math.inf for plan in together
-    )
-    if delta == 0 or any(map(_has_no_curve, together)):
-        return pure
+        return bound
+    if delta == 0 or math.isinf(bound) or any(map(_has_no_curve, together)):
+        return bound
     wide = max(_loss_width(plan, 1) for plan in together) / WIDEST_SINGLE_LOSS
     coarser = max(1.0, wide, sum(_loss_width(plan, plan.rounds) for plan in together) / WIDEST_LOSS)
-    return min(pure, float(_counted(tuple(together), FINEST_INTERVAL * coarser).get_epsilon(delta)))
+    counted = _counted(tuple(together), FINEST_INTERVAL * coarser)
+    return min(bound, float(counted.get_epsilon(delta)))
 
 
 def delta(plan: Plan, epsilon: float) -> float:
@@ -246,7 +246,7 @@ def delta(plan: Plan, epsilon: float) -> float:
     if not plan.noise_multiplier:
         return 1.0
     if plan.mechanism == "gaussian" and plan.sample_rate == 1:
-        return gdp_delta(math.sqrt(plan.rounds) / plan.noise_multiplier, epsilon)
+        return gdp_delta(_mu(plan), epsilon)
     if plan.mechanism == "laplace" and epsilon >= _pure_epsilon(plan):
         return 0.0
     if _has_no_curve(plan):
@@ -289,18 +289,22 @@ def epsilon_replace_one(plan: Plan, delta: float) -> float:
     if not plan.noise_multiplier:
         return math.inf
     halved = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 2)
-    if plan.mechanism == "gaussian" and plan.sample_rate < 1:
-        counted = _counted((_same_loss(plan),), FINEST_INTERVAL * _coarser(halved), "REPLACE_ONE")
-        return float(counted.get_epsilon(delta))
     everybody = epsilon(dataclasses.replace(halved, sample_rate=1.0), delta)
-    return min(everybody, _pure_epsilon(halved)) if plan.mechanism == "laplace" else everybody
+    if plan.mechanism == "laplace":
+        return min(everybody, _pure_epsilon(halved))
+    if plan.sample_rate == 1 or _has_no_curve(halved):
+        return everybody
+    counted = _counted((_same_loss(plan),), FINEST_INTERVAL * _coarser(halved), "REPLACE_ONE")
+    return min(everybody, float(counted.get_epsilon(delta)))
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
     """Return delta(epsilon) of mu-GDP: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 -
-    epsilon/mu)."""
+    epsilon/mu); 1 beyond ``WIDEST_MU``."""
     from scipy.special import log_ndtr
 
+    if mu > WIDEST_MU:
+        return 1.0
     return max(
         0.0,
         math.exp(log_ndtr(mu / 2 - epsilon / mu))
@@ -309,9 +313,12 @@ def gdp_delta(mu: float, epsilon: float) -> float:
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
-    """Return the least epsilon >= 0 with ``gdp_delta(mu, epsilon) <= delta``."""
+    """Return the least epsilon >= 0 with ``gdp_delta(mu, epsilon) <= delta``; infinite at delta 0
+    and beyond ``WIDEST_MU``."""
     from scipy.optimize import brentq
 
+    if delta == 0 or mu > WIDEST_MU:
+        return math.inf
     if gdp_delta(mu, 0.0) <= delta:
         return 0.0
     high = mu**2 / 2 + mu * math.sqrt(
@@ -326,16 +333,28 @@ def gdp_epsilon(mu: float, delta: float) -> float:
 def _epsilon(plan: Plan, delta: float, interval: float) -> float:
     if not plan.noise_multiplier:
         return math.inf
-    if plan.mechanism == "gaussian" and plan.sample_rate == 1:
-        return gdp_epsilon(math.sqrt(plan.rounds) / plan.noise_multiplier, delta)
-    pure = _pure_epsilon(plan) if plan.mechanism == "laplace" else math.inf
+    if plan.mechanism == "laplace":
+        bound = _pure_epsilon(plan)
+    else:  # without amplification; the only finite one below 1e-15, where a PLD is cut off
+        bound = gdp_epsilon(_mu(plan), delta)
+        if plan.sample_rate == 1:
+            return bound
     if delta == 0 or _has_no_curve(plan):
-        return pure
-    return min(pure, float(_accountant(plan, interval).get_epsilon(delta)))
+        return bound
+    return min(bound, float(_accountant(plan, interval).get_epsilon(delta)))
+
+
+def _mu(plan: Plan) -> float:
+    """Return how many standard deviations of its noise a client moves all sums of a Gaussian plan
+    by together, without sampling."""
+    assert plan.noise_multiplier is not None
+    return math.sqrt(plan.rounds) / plan.noise_multiplier
 
 
 def _has_no_curve(plan: Plan) -> bool:
-    return plan.mechanism == "laplace" and _loss_width(plan, 1) > WIDEST_EXPONENT
+    if plan.mechanism == "laplace":
+        return _loss_width(plan, 1) > WIDEST_EXPONENT
+    return _mu(plan) > WIDEST_MU
 
 
 def _pure_epsilon(plan: Plan) -> float:
@@ -343,9 +362,11 @@ def _pure_epsilon(plan: Plan) -> float:
     b at q = 1."""
     assert plan.noise_multiplier is not None
     single = 1 / plan.noise_multiplier
-    return plan.rounds * (
-        single + math.log(plan.sample_rate + (1 - plan.sample_rate) * math.exp(-single))
-    )
+    if plan.sample_rate == 1:
+        return plan.rounds * single
+    if single > WIDEST_EXPONENT:  # to all digits: what is left out is e^-single / q
+        return plan.rounds * (single + math.log(plan.sample_rate))
+    return plan.rounds * math.log1p(plan.sample_rate * math.expm1(single))
 
 
 def event(plan: Plan) -> Any:

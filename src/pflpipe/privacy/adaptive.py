@@ -41,7 +41,7 @@ from torch import Tensor
 from pflpipe.errors import PrivacyError
 from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
-from pflpipe.privacy.plan import Plan
+from pflpipe.privacy.plan import LARGEST, LEAST, Plan
 from pflpipe.privacy.residuals import Residuals
 from pflpipe.trees import Tree
 
@@ -130,10 +130,22 @@ def next_bound(plan: Plan, bound: float | Tensor, told: Tree) -> Tensor:
         plan: an adaptive one.
         bound: C_t.
         told: what was released of the bits.
+
+    Raises:
+        PrivacyError: no plan can have the next bound. Whether one can follows from what was
+            released, so that stopping tells nothing more.
     """
     assert plan.adaptive is not None
     below = told[BITS] + HALF
-    return bound * torch.exp(-plan.adaptive.lr * (below - plan.adaptive.quantile))
+    following = bound * torch.exp(-plan.adaptive.lr * (below - plan.adaptive.quantile))
+    if not bool(((following >= LEAST) & (following <= LARGEST)).all()):
+        raise PrivacyError(
+            "privacy.clip_quantile: the next clip bound",
+            got=f"{following.flatten()[0].item():g} after {torch.as_tensor(bound).min().item():g}",
+            expected=f"a number from {LEAST:g} to {LARGEST:g}",
+            do="take a smaller clip_lr, or less clip_bit_noise: noise alone moves the bound so far",
+        )
+    return following
 
 
 def residuals(plan: Plan, before: float, after: float, clean: Tree) -> Residuals:

@@ -13,6 +13,9 @@ from pflpipe.errors import PrivacyError
 from pflpipe.files import read_json
 
 MECHANISMS = ("gaussian", "laplace", "none")
+LEAST, LARGEST = 1e-30, 1e30
+"""Between these lie clip bounds, and the noise on a released sum where there is any: float32 holds
+such numbers with all their digits, and a model still has finite numbers after many of them."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,11 @@ class Plan:
     Attributes:
         mechanism: ``gaussian``, ``laplace`` or ``none``.
         norm: 2 (gaussian) or 1 (laplace), the norm of the joint clip.
-        clip_norm: bound C > 0 on a client's whole (scaled) update in that norm; ``None`` without a
-            mechanism.
+        clip_norm: bound C in [1e-30, 1e30] on a client's whole (scaled) update in that norm;
+            ``None`` without a mechanism.
         noise_multiplier: Gaussian standard deviation, or Laplace scale b, of the noise on the sum,
-            divided by C; 0 is allowed (clip only, epsilon infinite); ``None`` without a mechanism.
+            divided by C; 0 is allowed (clip only, epsilon infinite), else the noise on the released
+            sum, C sigma / (q M), is in [1e-30, 1e30]; ``None`` without a mechanism.
         sample_rate: Poisson probability q in (0, 1] that a client takes part in a round.
         rounds: T, each with one release.
         delta: in (0, 1); 0 is allowed for laplace; ``None`` without a mechanism.
@@ -103,13 +107,19 @@ class Plan:
                         expected="nothing",
                     )
             return
-        _number("clip_norm", self.clip_norm, lambda value: value > 0, "a finite number above 0")
+        between = f"a number from {LEAST:g} to {LARGEST:g}"
+        _number("clip_norm", self.clip_norm, _representable, between)
         _number(
             "noise_multiplier",
             self.noise_multiplier,
             lambda value: value >= 0,
             "a finite number, 0 or above",
         )
+        assert self.clip_norm is not None
+        assert self.noise_multiplier is not None
+        if self.noise_multiplier:
+            noise = self.clip_norm * self.noise_multiplier / self.expected_cohort
+            _number("noise on a released sum", noise, _representable, between)
         if self.mechanism == "laplace":
             _number("delta", self.delta, lambda value: 0 <= value < 1, "a number in [0, 1)")
         else:
@@ -134,6 +144,11 @@ def read(path: str | PathLike[str]) -> Plan:
     found = read_json(path)
     values = found.get("plan") if isinstance(found, dict) else found
     return records.from_json(Plan, values, f"{path}: plan")
+
+
+def _representable(value: float) -> bool:
+    """Return whether a clip bound or a noise has a size that every dtype of an update can hold."""
+    return LEAST <= value <= LARGEST
 
 
 def _number(name: str, value: float | None, accept: Callable[[float], bool], expected: str) -> None:

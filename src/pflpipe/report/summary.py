@@ -355,10 +355,14 @@ def _notes(
         yield f"{', '.join(names)}: {words}."
     yield f"Bold, among rows of the same budget and claim: {BOLD_WORDS}."
     diverged = [
-        f"{line.setting.label} ({line.setting.budget}) seed {seed} in round {int(when)}"
+        f"{line.setting.label} ({line.setting.budget}) seed {row['seed']} in round "
+        f"{int(row['diverged_round'])} ({row['nonfinite_uploads']} uploads not finite)"
         for line in lines
-        for seed, when in zip(line.rows["seed"], line.rows["diverged_round"], strict=True)
-        if pd.notna(when)
+        for _, row in line.rows.iterrows()
+        if pd.notna(row["diverged_round"])
     ]
     if diverged:
-        yield f"† diverged: {'; '.join(diverged)}. Its scores are counted as they are."
+        yield (
+            f"† diverged: {'; '.join(diverged)}. Such an upload counts as zero, an answer that is "
+            "not finite as wrong."
+        )

@@ -41,7 +41,7 @@ COLUMNS = (
     "noise_multiplier_weighted", "noise_multiplier_group", "epsilon_rdp_1e5", "epsilon_local_1e5",
     "epsilon_replace_one", "epsilon_replace_one_1e5", "epsilon_published", "epsilon_with_search",
     "search_runs", "clip_quantile", "clip_bit_noise", "noise_multiplier_update", "new_clients",
-    "personal_new", "global_new",
+    "personal_new", "global_new", "nonfinite_uploads",
 )
 # fmt: on
 _WORDS = frozenset(
@@ -145,6 +145,7 @@ def _record(study: str, row: Row, clients: pd.DataFrame, results: Path) -> dict[
         "paper_metric": row.paper_metric,
         "cell": cell.id,
         "new_clients": partition.new_clients,
+        "nonfinite_uploads": run.diagnostics.nonfinite_uploads,
     }
 
 

@@ -239,6 +239,11 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress) -> Record:
         diagnostics=Diagnostics(
             participants=sum(int(row["participants"]) for row in progress.rows),
             diverged_round=progress.diverged_round,
+            nonfinite_uploads=sum(
+                int(row["nonfinite_uploads"])
+                for row in progress.rows
+                if row["nonfinite_uploads"] == row["nonfinite_uploads"]  # NaN: nothing was sent
+            ),
             residuals=progress.residuals,
             bound_residuals=progress.bound_residuals,
         ),
