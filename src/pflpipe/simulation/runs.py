@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import math
 import sys
 import time
@@ -26,7 +27,7 @@ from pflpipe.data import datasets
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split, check_new
 from pflpipe.errors import DataError
-from pflpipe.files import atomic, canonical_json, write_json
+from pflpipe.files import atomic, canonical_json, intact, write_json, write_text
 from pflpipe.learning import networks
 from pflpipe.learning.augment import Augment
 from pflpipe.methods import registry
@@ -34,7 +35,7 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.residuals import Residuals
 from pflpipe.records import to_json
-from pflpipe.simulation import evaluation
+from pflpipe.simulation import alone, evaluation
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
@@ -176,7 +177,7 @@ def train(
     ``run.json`` into ``out``.
 
     A run that was killed at any moment continues from its last checkpoint and ends with the same
-    bits (CPU).
+    bits (CPU). While another process trains the same run, this one waits (alone.py).
 
     Args:
         cell: what to train, ``registry.run_cell``.
@@ -193,6 +194,21 @@ def train(
     """
     simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
     fingerprint, name = _fingerprint(cell, inputs, simulation, code), registry.run_id(cell)
+    with alone.turn(checkpoints / f"{name}.lock", fingerprint, processes) as done:
+        if not done:
+            _train(simulation, cell, out, checkpoints, fingerprint, checkpoint_seconds)
+
+
+def _train(
+    simulation: Simulation,
+    cell: Cell,
+    out: Path,
+    checkpoints: Path,
+    fingerprint: str,
+    checkpoint_seconds: float,
+) -> None:
+    """Train the run that nobody else trains; see ``train``."""
+    name, processes = registry.run_id(cell), simulation.processes
     checkpoint = Checkpoint(
         checkpoints / f"{name}.pt", checkpoints / f"{name}.states", fingerprint, checkpoint_seconds
     )
@@ -257,9 +273,13 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress) -> Record:
 
 
 def load_final(folder: Path, simulation: Simulation) -> Progress:
-    """Return the progress after the last round of a finished run."""
+    """Return the progress after the last round of a finished run.
+
+    Raises:
+        DataError: its files are damaged.
+    """
     saved = torch.load(
-        folder / "state.pt", map_location=simulation.train.x.device, weights_only=True
+        intact(folder / "state.pt"), map_location=simulation.train.x.device, weights_only=True
     )
     return Progress(
         **saved
@@ -292,7 +312,9 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            saved = torch.load(self.path, map_location=simulation.train.x.device, weights_only=True)
+            saved = torch.load(
+                intact(self.path), map_location=simulation.train.x.device, weights_only=True
+            )
             if saved["fingerprint"] != self.fingerprint:
                 raise DataError("it belongs to other inputs or another program")
             self._noted = States.restored(
@@ -393,10 +415,16 @@ class Report:
 
 
 def write_rows(target: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a CSV atomically; NaN becomes an empty field, floats keep all their digits."""
-    with atomic(target) as path, open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {name: "" if row[name] != row[name] else row[name] for name in columns} for row in rows
-        )
+    """Write a CSV atomically; see ``text_of``."""
+    write_text(target, text_of(columns, rows))
+
+
+def text_of(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a CSV; NaN becomes an empty field, floats keep all their digits."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(
+        {name: "" if row[name] != row[name] else row[name] for name in columns} for row in rows
+    )
+    return text.getvalue()
