@@ -7,9 +7,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import lzma
 import os
 import shutil
+import struct
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -22,6 +25,22 @@ from pflpipe.errors import DataError
 DIGEST = "sha256"
 """The key of a JSON object for the digest of all others."""
 AGAIN = "remove it (of a run the whole folder), and the same command makes it again"
+DAMAGE = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,
+    SyntaxError,
+    lzma.LZMAError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What zipfile and numpy raise for an archive that is damaged, encrypted or of an unknown kind."""
 _WHY = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room in your quota",
@@ -75,7 +94,7 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         number = error.errno if isinstance(error, OSError) else None
-        if number not in _WHY and _is_full(path.parent):
+        if number not in _WHY and is_full(path.parent):
             number = errno.ENOSPC
         if number not in _WHY:
             raise
@@ -86,7 +105,9 @@ def _writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _is_full(folder: Path) -> bool:
+def is_full(folder: Path) -> bool:
+    """Return whether the disk that a folder is on has no room; a folder that does not exist is on
+    none."""
     return folder.is_dir() and shutil.disk_usage(folder).free < _PAGE
 
 
@@ -148,8 +169,8 @@ def intact(path: Path) -> Path:
         try:
             with zipfile.ZipFile(path) as archive:
                 found = archive.testzip() or ""
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            found = str(error)
+        except DAMAGE as error:
+            found = str(error) or type(error).__name__
     if found:
         raise DataError(f"{path} is damaged", got=found, do=AGAIN)
     return path

@@ -16,11 +16,8 @@ there are users. Reading the finished file and ``normalise`` need NumPy only, so
 
 from __future__ import annotations
 
-import lzma
 import math
-import struct
 import zipfile
-import zlib
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,25 +29,12 @@ from pflpipe import outside
 from pflpipe.data import downloads, limits, pins
 from pflpipe.data.apportion import held_out_size, hold_out
 from pflpipe.errors import DataError, nearest
-from pflpipe.files import AGAIN, atomic
+from pflpipe.files import AGAIN, DAMAGE, atomic
 from pflpipe.seeds import numpy_rng
 
 TEST_FRACTION = 0.2  # of a source without a test set
 
 IMAGES = ("train_images", "test_images")
-# What zipfile and numpy raise for an archive that is damaged, encrypted or of an unknown kind.
-_DAMAGE = (
-    OSError,
-    ValueError,
-    EOFError,
-    SyntaxError,
-    OverflowError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-)
 LABELS = ("train_labels", "test_labels")
 USERS = ("train_users", "test_users")
 KEYS = (*IMAGES, *LABELS, *USERS, "classes")  # whatever else a user's file holds is not read
@@ -450,7 +434,7 @@ def _shapes(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         raise DataError(
             f"{path} does not exist", do="mend the path in config.yaml, or make the file"
         ) from None
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise DataError(
             f"{path} cannot be read",
             got=str(error),
@@ -466,7 +450,7 @@ def _read(path: Path, keys: Container[str]) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as bundle:
             return {key: bundle[key] for key in KEYS if key in keys}
-    except _DAMAGE as error:
+    except DAMAGE as error:
         do = (
             "write the file again; for text use dtype 'U', for images one array, no lists of arrays"
         )

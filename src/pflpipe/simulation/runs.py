@@ -27,7 +27,7 @@ from pflpipe.data import datasets
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split, check_new
 from pflpipe.errors import DataError
-from pflpipe.files import atomic, canonical_json, intact, write_json, write_text
+from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, write_text
 from pflpipe.learning import networks
 from pflpipe.learning.augment import Augment
 from pflpipe.methods import registry
@@ -278,9 +278,7 @@ def load_final(folder: Path, simulation: Simulation) -> Progress:
     Raises:
         DataError: its files are damaged.
     """
-    saved = torch.load(
-        intact(folder / "state.pt"), map_location=simulation.train.x.device, weights_only=True
-    )
+    saved = _saved(folder / "state.pt", simulation.train.x.device)
     return Progress(
         **saved
         | {
@@ -288,6 +286,17 @@ def load_final(folder: Path, simulation: Simulation) -> Progress:
             "states": States.load(saved["states"], folder / "states.bin"),
         }
     )
+
+
+def _saved(path: Path, device: torch.device) -> dict[str, Any]:
+    """Return what ``torch.save`` wrote; DataError when it is damaged."""
+    try:
+        found: dict[str, Any] = torch.load(intact(path), map_location=device, weights_only=True)
+    except DataError:
+        raise
+    except Exception as error:  # whatever a reader makes of a file that was cut off
+        raise DataError(f"{path} is damaged", got=type(error).__name__, do=AGAIN) from error
+    return found
 
 
 @dataclass
@@ -312,9 +321,7 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            saved = torch.load(
-                intact(self.path), map_location=simulation.train.x.device, weights_only=True
-            )
+            saved = _saved(self.path, simulation.train.x.device)
             if saved["fingerprint"] != self.fingerprint:
                 raise DataError("it belongs to other inputs or another program")
             self._noted = States.restored(
@@ -324,7 +331,7 @@ class Checkpoint:
             found, told = Progress(**saved["progress"] | {"states": self._noted} | sums), ""
         except DataError as error:
             found, told = None, str(error)
-        except Exception as error:  # whatever a file may hold that was cut off
+        except (KeyError, TypeError) as error:  # of another version
             found, told = None, f"it cannot be read ({type(error).__name__})"
         if simulation.processes.is_first:
             ending = (
@@ -346,7 +353,7 @@ class Checkpoint:
                 content |= {name: asdict(content[name]) for name in _RESIDUALS}
                 torch.save({"fingerprint": self.fingerprint, "progress": content}, path)
             self._noted = progress.states  # so that its rows are not written over
-        except (OSError, RuntimeError) as error:
+        except (OSError, DataError) as error:
             print(f"warning: no checkpoint after round {progress.round}: {error}", file=sys.stderr)
         self._saved = time.monotonic()
 
