@@ -64,7 +64,7 @@ def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
         DataError: the disk is full or may not be written to.
     """
     path = Path(target)
-    with _writing(path):
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(
             prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent
@@ -84,11 +84,14 @@ def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Say in one line why a file could not be written, if it is the disk's fault.
 
     A library that writes by itself may say "unexpected pos" for a full disk (torch), so the disk is
     asked as well.
+
+    Raises:
+        DataError: the disk is full or may not be written to.
     """
     try:
         yield

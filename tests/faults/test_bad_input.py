@@ -34,7 +34,7 @@ NAMED = st.sampled_from([*NAMES, "x", "my.py:x"])
 WORDS = {
     "dataset": st.sampled_from(["digits", "mine", "cifar10", "../x"]),
     "keys": PATHS | st.text(min_size=1, max_size=4),
-    "a known method, or file.py:name with a path relative to the study's file": NAMED,
+    "a known method, or file.py:name with a path relative to the study's file, which is run": NAMED,
 }
 SCHEMA = documents.schema()
 STUDIES = generated.of_schema(SCHEMA, SCHEMA, WORDS)

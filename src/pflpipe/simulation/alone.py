@@ -9,24 +9,28 @@ locked (as pidfile libraries do).
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from pflpipe.files import writing
 from pflpipe.simulation.processes import Processes
 
 
-@contextmanager
+@contextlib.contextmanager
 def turn(path: Path, fingerprint: str, processes: Processes) -> Iterator[bool]:
     """Wait until nobody else trains this run; yield whether the one who did has finished it.
 
     On a file system without locks nobody is waited for.
+
+    Raises:
+        DataError: the lock cannot be written.
 
     Args:
         path: of the lock.
@@ -34,12 +38,16 @@ def turn(path: Path, fingerprint: str, processes: Processes) -> Iterator[bool]:
             run only if its fingerprint is the same.
         processes: that train it together; the first one waits for all.
     """
-    lock = _Lock(path, fingerprint) if processes.is_first else None
+    lock = None
+    if processes.is_first:
+        with writing(path):
+            lock = _Lock(path, fingerprint)
     done = processes.from_first(torch.tensor([lock is not None and lock.done])).item()
     try:
         yield bool(done)
         if lock is not None:
-            lock.say(fingerprint)
+            with contextlib.suppress(OSError):  # of a disk that is full by now: nobody takes over
+                lock.say(fingerprint)
     finally:
         if lock is not None:
             lock.release()
