@@ -1,8 +1,10 @@
-"""The order of the tests, and how long the long ones are."""
+"""The order of the tests, how long the long ones are, and what was learned of faults."""
 
 from __future__ import annotations
 
 import pytest
+
+import reliability
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,3 +23,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put those first that run whole workflows: at the end one worker alone would be left with
     them."""
     items.sort(key=lambda item: item.get_closest_marker("pipeline") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Give the rows that a test noted to its report, which also reaches another process."""
+    report = yield
+    if call.when == "call":
+        rows = reliability.noted(item.nodeid)
+        report.user_properties += [(reliability.PROPERTY, row) for row in rows]
+    return report
+
+
+class Rows:
+    """Gathers the rows of the tests that ran, in the process that hears of all of them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[tuple[str, str]]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        rows = [tuple(row) for name, row in report.user_properties if name == reliability.PROPERTY]
+        if report.failed or (report.when == "call" and rows):
+            self.found[report.nodeid] = [] if report.failed else rows
+
+    def pytest_sessionfinish(self) -> None:
+        if self.found:
+            reliability.write(self.found)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and not config.getoption("--long"):
+        config.pluginmanager.register(Rows(), "rows-of-reliability")

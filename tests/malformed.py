@@ -148,6 +148,10 @@ def drawing(given: Any, path: str = "training.lr", candidates: int = 4) -> Damag
     return searched(SEARCH | {"candidates": candidates}, {path: given})
 
 
+# Nine lists of ten aliases each to the one before: 10^10 values.
+BOMB = "[&a0 [x, x], " + ", ".join(
+    f"&a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)
+) + "]"
 PAPER = {
     "paper": "FedDPA",
     "table": "Table 2",
@@ -195,6 +199,19 @@ CASES: dict[str, Case] = {
     "not text": Case(raw("studies/good.yaml", b"\xff\xfe\x00"), (IN_STUDY, "not UTF-8")),
     "a circle of aliases": Case(
         raw("studies/good.yaml", b"title: &a [*a]\n"), (IN_STUDY, "nested")
+    ),
+    "a tag": Case(
+        text("title: A good study", "title: !!python/name:os.system"),
+        (IN_STUDY, "line 1", "not valid YAML: a tag", "python/name:os.system'; remove it"),
+    ),
+    "aliases to aliases to aliases": Case(
+        text("title: A good study", f"title: {BOMB}"), (IN_STUDY, "more than 100000 values")
+    ),
+    "nesting without end": Case(
+        text("title: A good study", f"title: {'[' * 5000}"), (IN_STUDY, "nested too deep")
+    ),
+    "misspelt methods": Case(
+        text("methods:", "methodes:"), (IN_STUDY, "'methodes'", "did you mean 'methods'?")
     ),
     "no config.yaml": Case(
         lambda folder: (folder / "config.yaml").unlink(), (IN_CONFIG, "No such file")

@@ -142,7 +142,7 @@ class Model:
         str,
         Option(
             "name of a network; or file.py:Net, a torch.nn.Module in a file whose path is relative "
-            "to the study's file (in a cell: to the working directory)",
+            "to the study's file (in a cell: to the working directory), and which is run",
             alone=True,
         ),
     ]

@@ -31,6 +31,9 @@ def run_script(main: Callable[[], None]) -> NoReturn:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except MemoryError as error:
+        print(f"error: out of memory; {error or 'give the job more'}", file=sys.stderr)
+        sys.exit(PflpipeError.exit_code)
     except BrokenPipeError:  # the reader of our output left (`pflpipe methods | head`)
         sys.stderr.close()
         sys.exit(1)

@@ -5,6 +5,7 @@ from snakemake.logging import logger
 from snakemake.settings.enums import Quietness
 
 # common.smk says where the package is.
+from pflpipe.files import is_full
 from pflpipe.pipeline import forks, watch
 
 BEGAN = time.time()
@@ -61,3 +62,6 @@ onsuccess:
 
 onerror:
     ended("with jobs that failed; the same command tries them again")
+    # A log on a disk without room is empty.
+    for folder in filter(is_full, (SETTINGS.results_dir, SETTINGS.data_dir)):
+        logger.error(f"{folder}: the disk is full; make room, then the same command goes on")

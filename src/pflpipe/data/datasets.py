@@ -16,8 +16,8 @@ there are users. Reading the finished file and ``normalise`` need NumPy only, so
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from pflpipe import outside
-from pflpipe.data import downloads, pins
+from pflpipe.data import downloads, limits, pins
 from pflpipe.data.apportion import held_out_size, hold_out
 from pflpipe.errors import DataError, nearest
-from pflpipe.files import atomic
+from pflpipe.files import AGAIN, DAMAGE, atomic
 from pflpipe.seeds import numpy_rng
 
 TEST_FRACTION = 0.2  # of a source without a test set
@@ -206,7 +206,8 @@ def load_arrays(path: Path) -> Arrays:
     """Read a finished ``data/<dataset>.npz``.
 
     Raises:
-        DataError: the file is missing, damaged, or not of the promised form.
+        DataError: the file is missing, damaged, or not of the promised form; or it has other values
+            than its pin, if that lies beside it.
     """
     shapes = _shapes(path)
     _check_shapes(str(path), shapes, None)
@@ -216,6 +217,9 @@ def load_arrays(path: Path) -> Arrays:
             f"{path}: {min(missing)} is missing", do="make the file with workflow/scripts/data.py"
         )
     raw = _read(path, shapes)
+    pin = path.with_suffix(".pin")
+    if pin.exists() and not pins.fits(raw, pin):
+        raise DataError(f"{path} has other values than were written", do=AGAIN)
     parts: dict[str, Any] = {key: raw[key] for key in (*IMAGES, *LABELS, *USERS) if key in raw}
     return Arrays(**parts, classes=int(raw["classes"]))
 
@@ -401,7 +405,13 @@ def _image_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...
 
 
 def _shapes(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shape and dtype of every array of an .npz file, from the headers only."""
+    """Shape and dtype of every array of an .npz file, from the headers only.
+
+    Nothing is allocated for what a header promises before the archive has been found to hold it,
+    and the memory to have room for it: numpy would ask for 8 TB for a header of 10^12 labels, and
+    a few megabytes may unpack to gigabytes of zeros.
+    """
+    total = 0
     try:
         with zipfile.ZipFile(path) as bundle:
             headers = {}
@@ -414,17 +424,23 @@ def _shapes(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
                         else np.lib.format.read_array_header_2_0
                     )
                     shape, _, dtype = reader(member)
+                    size = member.tell() + dtype.itemsize * math.prod(shape)
+                    held = bundle.getinfo(name).file_size
+                    if size != held and not dtype.hasobject:
+                        raise ValueError(f"{name} promises {size} bytes and has {held}")
+                    total += held
                     headers[name.removesuffix(".npy")] = (shape, dtype)
     except FileNotFoundError:
         raise DataError(
             f"{path} does not exist", do="mend the path in config.yaml, or make the file"
         ) from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except DAMAGE as error:
         raise DataError(
             f"{path} cannot be read",
             got=str(error),
             expected="an .npz file written by numpy.savez, or a function, my_data.py:load",
         ) from error
+    limits.check(total, str(path))
     return headers
 
 
@@ -434,7 +450,7 @@ def _read(path: Path, keys: Container[str]) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as bundle:
             return {key: bundle[key] for key in KEYS if key in keys}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGE as error:
         do = (
             "write the file again; for text use dtype 'U', for images one array, no lists of arrays"
         )

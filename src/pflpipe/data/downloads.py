@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from pflpipe.data import limits
 from pflpipe.errors import DataError
 
 TIMEOUT = (
@@ -46,6 +47,7 @@ FEMNIST_FILES = ("fed_emnist_train.h5", "fed_emnist_test.h5")
 
 WISDM_FILE = "WISDM_ar_v1.1/WISDM_ar_v1.1_transformed.arff"
 WISDM_ARCHIVES = ("WISDM_ar_v1.1.tar.gz", "WISDM_ar_latest.tar.gz")
+WISDM_BYTES = 100_000_000  # its own has 2 million
 WISDM_CLASSES = ("Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking")
 GRAVITY = 9.81  # m/s^2
 
@@ -436,6 +438,7 @@ def _read_tff(path: Path) -> Raw:
         examples = file["examples"]
         writers = sorted(examples)
         sizes = [examples[writer]["label"].shape[0] for writer in writers]
+        limits.check(sum(sizes) * 28 * 28, str(path))
         images = np.empty((sum(sizes), 28, 28), dtype=np.uint8)
         labels = np.empty(sum(sizes), dtype=np.int64)
         start = 0
@@ -520,6 +523,8 @@ def _wisdm_data(root: Path) -> list[str]:
             member = tar.extractfile(WISDM_FILE)
             if member is None:
                 raise ValueError(f"{WISDM_FILE} is no file")
+            if tar.getmember(WISDM_FILE).size > WISDM_BYTES:  # as no digest of it is known
+                raise ValueError(f"{WISDM_FILE} has more than {WISDM_BYTES} bytes")
             text = member.read().decode("ascii")
     header, found, data = text.partition("@data")
     if not found or "RESULTANT" not in header:

@@ -29,7 +29,6 @@ rows are in no common test set.
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,7 +39,7 @@ from pflpipe import cells, options
 from pflpipe.data.apportion import apportion, held_out_size
 from pflpipe.data.datasets import Arrays
 from pflpipe.errors import ConfigError, DataError
-from pflpipe.files import atomic
+from pflpipe.files import AGAIN, DAMAGE, atomic
 from pflpipe.seeds import numpy_rng
 
 DRAWS = 20  # Dirichlet draws before the best one is repaired
@@ -99,12 +98,8 @@ class Split:
                 if "new_train_index" not in bundle:
                     return split
                 return replace(split, new=_unpacked(bundle, "new_"))
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-            raise DataError(
-                f"{path} cannot be read",
-                got=str(error),
-                do="make it with workflow/scripts/partition.py",
-            ) from error
+        except DAMAGE as error:
+            raise DataError(f"{path} cannot be read", got=str(error), do=AGAIN) from error
 
 
 def _packed(split: Split) -> dict[str, np.ndarray]:

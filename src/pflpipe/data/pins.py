@@ -36,10 +36,9 @@ def keep(dataset: str, arrays: Mapping[str, np.ndarray], pin: Path) -> None:
     Raises:
         DataError: the values are not those of the pin, or it is damaged.
     """
-    found = digest(arrays)
     if not pin.exists():
-        write_text(pin, f"{found}\n")
-    elif pin.read_bytes().split() != [found.encode()]:
+        write_text(pin, f"{digest(arrays)}\n")
+    elif not fits(arrays, pin):
         raise DataError(
             f"data set {dataset!r} has other values than when it was first used",
             expected=f"the values of {pin}",
@@ -49,6 +48,11 @@ def keep(dataset: str, arrays: Mapping[str, np.ndarray], pin: Path) -> None:
                 f"nothing made from the old values was ever shown to anybody, delete {pin}"
             ),
         )
+
+
+def fits(arrays: Mapping[str, np.ndarray], pin: Path) -> bool:
+    """Return whether these are the values of the pin."""
+    return pin.read_bytes().split() == [digest(arrays).encode()]
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 from pflpipe import records
 from pflpipe.cells import without_defaults
 from pflpipe.errors import DataError
-from pflpipe.files import atomic
+from pflpipe.files import AGAIN, atomic, intact
 from pflpipe.means import over_clients
 from pflpipe.methods import registry
 from pflpipe.privacy import executed
@@ -104,6 +104,9 @@ def _record(study: str, row: Row, clients: pd.DataFrame, results: Path) -> dict[
     timing = pd.read_csv(existing(folder / "timing.csv"))
     planned = _planned(results, cell.plan_id)
     plan, ledger = planned.plan, planned.ledger
+    if len(timing) != plan.rounds:
+        got = f"{len(timing)} rounds"
+        raise DataError(f"{folder}/timing.csv", got=got, expected=str(plan.rounds), do=AGAIN)
     run = record_of(folder, plan, cell.departures)
     seconds, images = float(timing["seconds"].sum()), float(timing["images"].sum())
     training, partition = cell.training, cell.partition
@@ -197,14 +200,14 @@ def accuracies(clients: pd.DataFrame) -> dict[str, float | None]:
 
 def existing(path: Path) -> Path:
     """Return the path. Raises DataError when there is no such file (a script that was called before
-    its inputs were made)."""
+    its inputs were made), or it is damaged (``files.intact``)."""
     if not path.is_file():
         again = (
             "let snakemake make it (after removing a run's folder): snakemake --cores 2 "
             "results/tables/all.csv"
         )
         raise DataError(f"{path} does not exist", do=again)
-    return path
+    return intact(path)
 
 
 def _number(value: Any) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import math
 import sys
 import time
@@ -26,7 +27,7 @@ from pflpipe.data import datasets
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split, check_new
 from pflpipe.errors import DataError
-from pflpipe.files import atomic, canonical_json, write_json
+from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, write_text
 from pflpipe.learning import networks
 from pflpipe.learning.augment import Augment
 from pflpipe.methods import registry
@@ -34,7 +35,7 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.residuals import Residuals
 from pflpipe.records import to_json
-from pflpipe.simulation import evaluation
+from pflpipe.simulation import alone, evaluation
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
@@ -176,7 +177,7 @@ def train(
     ``run.json`` into ``out``.
 
     A run that was killed at any moment continues from its last checkpoint and ends with the same
-    bits (CPU).
+    bits (CPU). While another process trains the same run, this one waits (alone.py).
 
     Args:
         cell: what to train, ``registry.run_cell``.
@@ -193,6 +194,21 @@ def train(
     """
     simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
     fingerprint, name = _fingerprint(cell, inputs, simulation, code), registry.run_id(cell)
+    with alone.turn(checkpoints / f"{name}.lock", fingerprint, processes) as done:
+        if not done:
+            _train(simulation, cell, out, checkpoints, fingerprint, checkpoint_seconds)
+
+
+def _train(
+    simulation: Simulation,
+    cell: Cell,
+    out: Path,
+    checkpoints: Path,
+    fingerprint: str,
+    checkpoint_seconds: float,
+) -> None:
+    """Train the run that nobody else trains; see ``train``."""
+    name, processes = registry.run_id(cell), simulation.processes
     checkpoint = Checkpoint(
         checkpoints / f"{name}.pt", checkpoints / f"{name}.states", fingerprint, checkpoint_seconds
     )
@@ -262,10 +278,12 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress) -> Record:
 
 
 def load_final(folder: Path, simulation: Simulation) -> Progress:
-    """Return the progress after the last round of a finished run."""
-    saved = torch.load(
-        folder / "state.pt", map_location=simulation.train.x.device, weights_only=True
-    )
+    """Return the progress after the last round of a finished run.
+
+    Raises:
+        DataError: its files are damaged.
+    """
+    saved = _saved(folder / "state.pt", simulation.train.x.device)
     return Progress(
         **saved
         | {
@@ -273,6 +291,17 @@ def load_final(folder: Path, simulation: Simulation) -> Progress:
             "states": States.load(saved["states"], folder / "states.bin"),
         }
     )
+
+
+def _saved(path: Path, device: torch.device) -> dict[str, Any]:
+    """Return what ``torch.save`` wrote; DataError when it is damaged."""
+    try:
+        found: dict[str, Any] = torch.load(intact(path), map_location=device, weights_only=True)
+    except DataError:
+        raise
+    except Exception as error:  # whatever a reader makes of a file that was cut off
+        raise DataError(f"{path} is damaged", got=type(error).__name__, do=AGAIN) from error
+    return found
 
 
 @dataclass
@@ -297,7 +326,7 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            saved = torch.load(self.path, map_location=simulation.train.x.device, weights_only=True)
+            saved = _saved(self.path, simulation.train.x.device)
             if saved["fingerprint"] != self.fingerprint:
                 raise DataError("it belongs to other inputs or another program")
             self._noted = States.restored(
@@ -307,7 +336,7 @@ class Checkpoint:
             found, told = Progress(**saved["progress"] | {"states": self._noted} | sums), ""
         except DataError as error:
             found, told = None, str(error)
-        except Exception as error:  # whatever a file may hold that was cut off
+        except (KeyError, TypeError) as error:  # of another version
             found, told = None, f"it cannot be read ({type(error).__name__})"
         if simulation.processes.is_first:
             ending = (
@@ -329,7 +358,7 @@ class Checkpoint:
                 content |= {name: asdict(content[name]) for name in _RESIDUALS}
                 torch.save({"fingerprint": self.fingerprint, "progress": content}, path)
             self._noted = progress.states  # so that its rows are not written over
-        except (OSError, RuntimeError) as error:
+        except (OSError, DataError) as error:
             print(f"warning: no checkpoint after round {progress.round}: {error}", file=sys.stderr)
         self._saved = time.monotonic()
 
@@ -398,10 +427,16 @@ class Report:
 
 
 def write_rows(target: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a CSV atomically; NaN becomes an empty field, floats keep all their digits."""
-    with atomic(target) as path, open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {name: "" if row[name] != row[name] else row[name] for name in columns} for row in rows
-        )
+    """Write a CSV atomically; see ``text_of``."""
+    write_text(target, text_of(columns, rows))
+
+
+def text_of(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a CSV; NaN becomes an empty field, floats keep all their digits."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(
+        {name: "" if row[name] != row[name] else row[name] for name in columns} for row in rows
+    )
+    return text.getvalue()

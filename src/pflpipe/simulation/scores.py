@@ -10,6 +10,7 @@ from typing import Any
 
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
+from pflpipe.files import with_digest, write_text
 from pflpipe.methods import registry
 from pflpipe.simulation import runs
 from pflpipe.simulation.evaluation import accuracies, accuracies_of_new
@@ -77,7 +78,7 @@ def evaluate_cells(
     validation_only: bool = False,
 ) -> None:
     """Write the scores file of several cells: one row per cell and client, new clients last,
-    accuracies in percent, empty where undefined.
+    accuracies in percent, empty where undefined, and the digest of all of them.
 
     Args:
         places: for each cell its input files and the folder of its run.
@@ -101,4 +102,4 @@ def evaluate_cells(
             found += accuracies_of_new(simulation, progress, has_global_model)
         rows += [dict.fromkeys(COLUMNS, math.nan) | {"cell": cell.id} | row for row in found]
     if processes.is_first:
-        runs.write_rows(out, COLUMNS, rows)
+        write_text(out, with_digest(runs.text_of(COLUMNS, rows)))

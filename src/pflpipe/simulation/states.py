@@ -14,6 +14,7 @@ import math
 import os
 import tempfile
 import weakref
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.errors import DataError
+from pflpipe.errors import DataError, located
 from pflpipe.files import atomic
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.trees import Tree
@@ -54,7 +55,7 @@ class States(Mapping[str, Tensor]):
         """Return the value whose ``notes`` these are, to go on in the same file.
 
         Raises:
-            DataError: the file does not have all the rows.
+            DataError: the file does not have all the rows as they were.
         """
         states = cls(notes["initial"], len(notes["slots"]), path, processes)
         states._slots, states._file.mode = (
@@ -72,6 +73,9 @@ class States(Mapping[str, Tensor]):
                 got=f"{found} bytes",
                 expected=f"at least {wanted}",
             )
+        held, noted = states._held, notes.get("checks")  # which older versions did not note
+        if noted is not None and not np.array_equal(states._file.checks(held), noted.cpu().numpy()):
+            raise DataError(f"{path}: states of the clients", got="other rows than were written")
         return states
 
     @classmethod
@@ -80,19 +84,24 @@ class States(Mapping[str, Tensor]):
         returned.
 
         Raises:
-            DataError: the file does not have all the rows.
+            DataError: the file does not have all the rows as they were.
         """
         slots = torch.full((notes["clients"],), -1)
         slots[notes["trained"].cpu()] = torch.arange(len(notes["trained"]))
-        states = cls.restored({"initial": notes["initial"], "slots": slots}, path)
+        with located(f"{path.parent} is damaged"):
+            states = cls.restored(notes | {"slots": slots}, path)
         states._file.mode = "rb"
         return states
 
     def notes(self) -> dict[str, Any]:
-        """Return the common first state and which row is whose; the rows are on the disk when this
-        returns."""
+        """Return the common first state, which row is whose, and the checksums of the rows, which
+        are on the disk when this returns."""
         self._file.flush()
-        return {"initial": self._initial, "slots": torch.from_numpy(self._slots)}
+        return {
+            "initial": self._initial,
+            "slots": torch.from_numpy(self._slots),
+            "checks": torch.from_numpy(self._file.checks(self._held)),
+        }
 
     def save(self, path: Path) -> dict[str, Any]:
         """Write the rows of the clients that have trained into a file, and return the notes that
@@ -105,7 +114,14 @@ class States(Mapping[str, Tensor]):
             "initial": self._initial,
             "clients": len(self._slots),
             "trained": torch.from_numpy(trained),
+            "checks": torch.from_numpy(self._file.checks(self._held)),
         }
+
+    @property
+    def _held(self) -> np.ndarray:
+        """The rows of the clients that have trained, in the order of the clients."""
+        held: np.ndarray = self._slots[self._slots >= 0]
+        return held
 
     def of(self, clients: Sequence[int]) -> Tree:
         """Return the states of these clients, ``[K, ...]`` each, on the device of the first
@@ -156,6 +172,7 @@ class _File:
     def __init__(self, row_bytes: int, path: Path | None, mode: str, processes: Processes) -> None:
         self.row_bytes, self.mode, self._path, self._processes = row_bytes, mode, path, processes
         self._holders = np.zeros(0, np.int64)
+        self._checks: dict[int, int] = {}
         self._file: Any = None
 
     def hold(self, states: States) -> None:
@@ -173,6 +190,8 @@ class _File:
         """Write rows ``[K, row_bytes]`` to free places and return the places."""
         free = np.flatnonzero(self._holders == 0)[: len(rows)]
         slots = np.concatenate([free, len(self._holders) + np.arange(len(rows) - len(free))])
+        for slot in slots.tolist():
+            self._checks.pop(slot, None)
         if self._processes.is_first:
             for slot, row in zip(slots.tolist(), rows.numpy(), strict=True):
                 self._write(slot, memoryview(row))
@@ -196,6 +215,14 @@ class _File:
         row = bytearray(self.row_bytes)
         os.preadv(self._opened().fileno(), [row], int(slot) * self.row_bytes)
         return row
+
+    def checks(self, slots: np.ndarray) -> np.ndarray:
+        """Return the CRC-32 of these rows, int64 [rows]; a row is read once after it was
+        written."""
+        for slot in slots.tolist():
+            if slot not in self._checks:
+                self._checks[slot] = zlib.crc32(self.read(slot))
+        return np.array([self._checks[slot] for slot in slots.tolist()], np.int64)
 
     def flush(self) -> None:
         """Put everything on the disk."""

@@ -59,8 +59,8 @@ class Config:
     datasets: Annotated[
         dict[str, Path],
         Option(
-            "name of a data set -> your own .npz file, or function my_data.py:load, or a folder "
-            "with the original files of one that pflpipe knows",
+            "name of a data set -> your own .npz file, or function my_data.py:load, which is run, "
+            "or a folder with the original files of one that pflpipe knows",
             keys=(DATASET_PATTERN, DATASET_WORDS),
         ),
     ] = field(default_factory=dict)

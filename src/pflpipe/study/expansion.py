@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from pflpipe.study import candidates
 from pflpipe.study.candidates import SearchRange
 
 CASES = "cases"  # an axis whose values are mappings over several blocks
+MOST_RUNS = 1_000_000
+"""Of a study; a slip of the pen multiplies to more than that, and listing them would take days."""
 #: What a search may choose: how a method works, and neither its task nor the privacy that is asked
 #: of it.
 _CHOSEN_BLOCKS, _CHOSEN_WORDS = ("model", "training", "server"), ("privacy.clip_norm",)
@@ -108,7 +111,29 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
         ):
             sound.append(entry)
     _check_search(document, file, problems)
-    return sound if axes_are_known else []
+    if not axes_are_known:
+        return []
+    runs = sum(_runs(document, entry) for entry in sound)
+    if runs > MOST_RUNS:
+        what = f"{file}: the values of axes, searches and seeds multiply"
+        expected = f"at most {MOST_RUNS}"
+        problems.add(ConfigError(what, got=f"{runs:.3g} runs", expected=expected))
+        return []
+    return sound
+
+
+def _runs(document: Mapping[str, Any], entry: Mapping[str, Any]) -> int:
+    """Return how many runs an entry has, those that its search tries among them."""
+    seeds = len(entry.get("seeds", document["seeds"]))
+    search = document.get("search", {})
+    values = {**search.get("values", {}), **entry.get("search", {})}
+    axes = [*document.get("axes", {}).values(), *entry.get("axes", {}).values()]
+    if values:
+        seeds += len(search.get("seeds", ()))
+        seeds *= search.get("candidates", 1)
+        if "candidates" not in search:
+            axes += [given for given in values.values() if isinstance(given, list)]
+    return seeds * math.prod(map(len, axes))
 
 
 def _check_values(

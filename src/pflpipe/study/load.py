@@ -103,6 +103,8 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if any(_stops_expansion(violation) for violation in wrong):
         return None
     document = {"title": "", "description": "", **document}
+    if set(documents.schema()["required"]) - set(document):  # a misspelt key, which was noted
+        return None
     entries = expansion.check(document, str(file), problems)
     lookup: printed.Lookup = printed.none
     layout = None

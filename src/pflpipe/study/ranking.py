@@ -13,6 +13,7 @@ import yaml
 
 from pflpipe.cells import Cell
 from pflpipe.errors import DataError
+from pflpipe.files import intact
 from pflpipe.means import over_clients
 from pflpipe.study import expansion
 from pflpipe.study.outline import Chosen, Outline, Study
@@ -86,13 +87,13 @@ def means(path: Path, study: str) -> Mapping[str, float]:
     do not count.
 
     Raises:
-        DataError: there is no such file; ``study`` tells how to make it.
+        DataError: there is no such file; ``study`` tells how to make it. It is damaged.
     """
     if not path.exists():
         target = f"results/tables/{study.removesuffix('/search')}.csv"
         raise DataError(f"{path}: no such file", do=f"run snakemake --cores all {target}")
     values: dict[str, list[float]] = defaultdict(list)
-    with path.open(newline="", encoding="utf-8") as file:
+    with intact(path).open(newline="", encoding="utf-8") as file:
         for record in csv.DictReader(file):
             if record["personal_validation"]:
                 values[record["cell"]].append(float(record["personal_validation"]))

@@ -1,0 +1,173 @@
+"""Studies, settings and arrays that nobody in their right mind writes: each is run or refused in
+lines that begin with ``error:``, with exit code 2, and never with a traceback."""
+
+from __future__ import annotations
+
+import copy
+import io
+import random
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import generated
+import malformed
+from pflpipe import cli, options
+from pflpipe.data import datasets
+from pflpipe.errors import DataError
+from pflpipe.methods.registry import NAMES
+from pflpipe.study import documents
+from pflpipe.study.config import Config
+from reliability import record
+
+pytestmark = pytest.mark.faults
+PATHS = st.sampled_from(
+    ["privacy.epsilon", "training.lr", "partition.alpha", "model", "cases", "seeds", "x"]
+)
+NAMED = st.sampled_from([*NAMES, "x", "my.py:x"])
+WORDS = {
+    "dataset": st.sampled_from(["digits", "mine", "cifar10", "../x"]),
+    "keys": PATHS | st.text(min_size=1, max_size=4),
+    "a known method, or file.py:name with a path relative to the study's file, which is run": NAMED,
+}
+SCHEMA = documents.schema()
+STUDIES = generated.of_schema(SCHEMA, SCHEMA, WORDS)
+# Half of them begin with a study that can be run, so that what comes after the schema is reached.
+OFTEN_GOOD = st.one_of(
+    STUDIES,
+    st.builds(
+        lambda part: copy.deepcopy(malformed.STUDY) | part,
+        STUDIES.flatmap(lambda study: st.sampled_from([{k: v} for k, v in study.items()])),
+    ),
+)
+CONFIGS = generated.of_schema(options.schema(Config), {}, {"studies": st.just(["good"])})
+MANY = {
+    "deadline": None,
+    "derandomize": True,
+    "database": None,
+    "phases": [Phase.generate],
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+@pytest.fixture
+def answer(tmp_path, monkeypatch, capsys):
+    """Return a function that asks ``pflpipe validate`` about the folder and returns its exit
+    code."""
+    malformed.write_good(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pflpipe", "validate"])
+    files = {path.name for path in tmp_path.rglob("*")}
+
+    def ask() -> int:
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        said = capsys.readouterr()
+        code = int(stopped.value.code or 0)
+        lines = said.err.split("\n")[:-1]
+        assert code in (0, 2)
+        assert (code == 2) == bool(lines)
+        assert all(line.startswith("error: ") for line in lines)
+        assert bool(said.out) == (code == 0)
+        assert {path.name for path in tmp_path.rglob("*")} == files, "nothing was written or run"
+        return code
+
+    return ask
+
+
+def written(document: object) -> str:
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_six_hundred_studies_made_of_the_schema_and_changed_are_run_or_refused(
+    part, answer, tmp_path, long
+):
+    codes = []
+
+    @settings(**MANY, max_examples=3000 if long else 300)
+    @given(generated.changed(OFTEN_GOOD), st.just(part))
+    def each(study: object, _: int) -> None:
+        (tmp_path / "studies/good.yaml").write_text(written(study), encoding="utf-8")
+        codes.append(answer())
+
+    each()
+    assert len(codes) >= 300
+    assert codes.count(2) > 100
+    record(
+        f"300 studies made of the schema with up to three places changed (part {part + 1} of 2)",
+        "no traceback: run, or refused with exit code 2 and lines that begin with `error:`",
+    )
+
+
+def test_two_hundred_settings_made_of_the_schema_and_changed_are_accepted_or_refused(
+    answer, tmp_path, long
+):
+    codes = []
+
+    @settings(**MANY, max_examples=2000 if long else 200)
+    @given(generated.changed(CONFIGS))
+    def each(values: object) -> None:
+        (tmp_path / "config.yaml").write_text(written(values), encoding="utf-8")
+        codes.append(answer())
+
+    each()
+    assert len(codes) >= 200
+    record(
+        "200 config.yaml made of the schema with up to three places changed",
+        "no traceback: accepted, or refused with exit code 2",
+    )
+
+
+def test_two_hundred_studies_with_other_letters_are_run_or_refused(answer, tmp_path, long):
+    text = (tmp_path / "studies/good.yaml").read_text()
+    draw = random.Random(0)
+    pieces = ["\t", "\x00", "&a ", "*a", "!!python/name:os.system ", "!x ", "<<: ", "- ", ": "]
+    pieces += ["'", '"', "{", "]", "\n", "%YAML 9\n", "---\n", "? ", "\u2028", "\ufeff", "é", "1e999"]
+    codes = []
+    for _ in range(2000 if long else 200):
+        changed = text
+        for _ in range(draw.randint(1, 3)):
+            place = draw.randrange(len(changed))
+            changed = changed[:place] + draw.choice(pieces) + changed[place + draw.randint(0, 4) :]
+        (tmp_path / "studies/good.yaml").write_text(changed, encoding="utf-8")
+        codes.append(answer())
+    assert codes.count(2) > 100
+    record("200 study files with letters changed", "no traceback: run, or refused with exit code 2")
+
+
+def test_three_hundred_damaged_archives_are_read_or_refused(tmp_path, long):
+    malformed.arrays(tmp_path, test_images=np.ones((9, 4, 4), np.uint8), test_labels=np.arange(9) % 3)
+    file, draw, refused = tmp_path / "mine.npz", random.Random(0), 0
+    content = file.read_bytes()
+    with zipfile.ZipFile(file) as whole:
+        members = {name: whole.read(name) for name in whole.namelist()}
+    for number in range(3000 if long else 300):
+        if number % 2:  # the archive
+            damaged = bytearray(content)
+            for _ in range(draw.randint(1, 4)):
+                damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+            file.write_bytes(damaged[: draw.choice([len(damaged), draw.randrange(len(damaged))])])
+        else:  # a header in an archive that is in order
+            name = draw.choice(sorted(members))
+            damaged = bytearray(members[name])
+            for _ in range(draw.randint(1, 3)):
+                damaged[draw.randrange(128)] = draw.randrange(256)
+            with zipfile.ZipFile(file, "w", draw.choice([0, 8, 12, 14])) as bundle:
+                for other, member in members.items():
+                    bundle.writestr(other, bytes(damaged) if other == name else member)
+        try:
+            datasets.read_header(file)
+            datasets.prepare("mine", file, tmp_path, tmp_path / f"{number}.npz")
+        except DataError as error:
+            refused += 1
+            assert "mine.npz" in str(error)
+            assert "\n" not in str(error)
+    assert refused > 100
+    record("300 .npz files with bytes changed", "no traceback: read, or refused in one line")

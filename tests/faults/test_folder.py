@@ -1,0 +1,165 @@
+"""What else happens to a folder: two pipelines, clocks that jump, files that come late, names that a
+shell would read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import faulty
+import malformed
+import test_workflow
+import warm
+from faulty import SCORES
+from reliability import record
+
+pytestmark = [pytest.mark.faults, pytest.mark.pipeline]
+DAY = 86400
+
+
+@pytest.fixture
+def folder(ready, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ready.folder, tmp_path / "project"))
+
+
+def finished(folder: Path, ready: faulty.Ready, *words: str) -> None:
+    """The command ends well, with the same bits."""
+    result = test_workflow.snakemake(folder, *words, SCORES)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert faulty.bits(folder) == ready.bits
+
+
+TWO = """
+import os, sys
+first, *words = sys.argv[1:]
+children = []
+for words in (words, [*words, *first.split()]):
+    if not (child := os.fork()):
+        from snakemake.cli import main
+        sys.argv = ["snakemake", *words]
+        try:
+            main()
+        except SystemExit as end:
+            os._exit(end.code or 0)
+        os._exit(0)
+    children.append(child)
+print(*sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+"""
+
+
+@pytest.mark.parametrize(("more", "said"), [("", "--unlock"), ("--nolock", "waiting: this run")])
+def test_two_pipelines_in_one_folder_end_with_the_same_bits(more, said, folder, ready):
+    words = ("-c", more, "--no-hooks", "--cores", "1", SCORES)
+    result = warm.python(TWO, words, folder, test_workflow.environment())
+    logs = "".join(file.read_text() for file in (folder / "logs/train").glob("*.log"))
+    if not more:
+        assert result.stdout.split()[-1:] != [], result.stderr
+        assert "0" in result.stdout
+        assert result.stdout.split()[-1] == "0" or said in result.stderr
+    assert "Traceback" not in logs
+    finished(folder, ready)
+    how = "without Snakemake's lock" if more else "at once"
+    outcome = "one of them refuses and says so; " * (not more)
+    record(
+        f"two pipelines in one folder, {how}",
+        f"{outcome}the same command afterwards ends with the same bits",
+    )
+
+
+def later(*files: Path, days: float) -> None:
+    moment = time.time() + days * DAY
+    for file in files:
+        for path in (file, *file.rglob("*")):
+            os.utime(path, (moment, moment))
+
+
+def test_a_clock_that_jumps_changes_no_bit_and_repeats_nothing(folder, ready):
+    results = folder / "results"
+    later(results / "partitions", folder / "data", days=1)  # inputs of a clock that ran ahead
+    finished(folder, ready)
+    later(results / "runs", results / "scores", days=2)
+    assert test_workflow.to_do(folder, SCORES) == set()
+    later(results, folder / "data", days=-9000)  # a machine that began in 2001
+    assert test_workflow.to_do(folder, SCORES) == set()
+    malformed.put("methods.0.hyperparameters", {"tau": 0.2}, "studies/tiny.yaml")(folder)
+    later(results, folder / "data", days=3)  # what is edited now is older than what was made
+    assert test_workflow.rules(test_workflow.to_do(folder, SCORES)) == {"train", "evaluate"}
+    record(
+        "clock jumps: inputs, results or all of them a day ahead or years back",
+        "the same bits; nothing is repeated, and an edit is noticed",
+    )
+
+
+LATE = """
+import os, stat, sys
+hidden, *words = sys.argv[1:]
+interpreter = os.path.abspath("late")
+with open(interpreter, "w") as file:
+    file.write('#!/bin/sh\\n"%s" "$@" || exit\\n%s\\n' % (sys.executable, hidden))
+os.chmod(interpreter, stat.S_IRWXU)
+from snakemake.cli import main
+sys.executable, sys.argv = interpreter, ["snakemake", *words]
+main()
+"""
+HIDE = f"if [ -e {SCORES} ]; then mv {SCORES} late.csv; fi"
+SHOW = f"(tail --pid=$$ -s 0.3 -f /dev/null; mv late.csv {SCORES}) > /dev/null 2>&1 &"
+
+
+def test_files_that_appear_late_are_waited_for_and_if_they_never_do_one_line_says_so(
+    folder, ready
+):
+    def ended(hidden: str, *words: str) -> tuple[int, str]:
+        all_words = ("-c", hidden, "--no-hooks", "--cores", "1", *words, SCORES)
+        result = warm.python(LATE, all_words, folder, test_workflow.environment())
+        return result.returncode, result.stderr
+
+    code, said = ended(HIDE, "--latency-wait", "0")
+    assert code == 1
+    assert "--latency-wait" in said
+    code, said = ended(f"{HIDE}; {SHOW}", "--latency-wait", "60")
+    assert code == 0, said
+    assert faulty.bits(folder) == ready.bits
+    record(
+        "a result that appears after its job has ended (a network's file system)",
+        "it is waited for as long as `--latency-wait` says; then a line names that option",
+    )
+
+
+NASTY = "re sults'; touch pwned; \"$(touch pwned)\" `touch pwned` & #"
+
+
+def test_nothing_that_a_config_or_a_study_says_reaches_a_shell_unquoted(folder, tmp_path):
+    """Folders, a data set's file, a method's file, titles and labels, each with all that a shell
+    reads."""
+    os.mkdir(folder / f"studies/{NASTY}")
+    shutil.copy(test_workflow.ROOT / "docs/examples/mr_mtl.py", folder / f"studies/{NASTY}/m.py")
+    os.mkdir(folder / f"{NASTY} in")
+    malformed.arrays(folder)
+    (folder / "mine.npz").rename(folder / f"{NASTY} in/mine.npz")
+    mine = {
+        "studies": ["tiny"],
+        "data_dir": f"{NASTY} data",
+        "results_dir": NASTY,
+        "datasets": {"mine": f"{NASTY} in/mine.npz"},
+    }
+    malformed.write(folder / "config.yaml", mine)
+    own = {"name": f"{NASTY}/m.py:mr_mtl", "variant": "'; touch pwned #$(touch pwned)"}
+    changes = {"title": NASTY, "description": NASTY, "dataset": "mine"}
+    methods = [{"name": "local_only"}, {**own}]
+    study = faulty.STUDY | changes | {"methods": methods, "partition": {"kind": "iid", "clients": 3}}
+    malformed.write(folder / "studies/tiny.yaml", study)
+    targets = [f"{NASTY}/scores/tiny/{name}.csv" for name in ("local_only", "mr_mtl")]
+    result = test_workflow.snakemake(folder, *targets)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert not list(folder.rglob("pwned"))
+    assert all((folder / target).is_file() for target in targets)
+    record(
+        "quotes, `$(...)`, `;`, `#` and spaces in folders, files, methods' files, titles and labels",
+        "nothing of it reaches a shell; the study is made",
+    )
