@@ -743,7 +743,7 @@ def test_every_printed_accuracy_is_a_percentage():
     assert all(0 < row["accuracy"] < 100 for row in rows)
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_the_study_explained_in_the_readme_can_be_run(load):
     blocks = (ROOT / "studies/README.md").read_text().split("```yaml\n")[1:]
     study, paper, search, drawn = (yaml.safe_load(block.split("```")[0]) for block in blocks)

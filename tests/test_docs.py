@@ -128,7 +128,7 @@ def test_the_more_weight_the_nearer_are_the_example_methods_models_to_their_mean
     assert lengths == sorted(set(lengths), reverse=True)
 
 
-@pytest.mark.pipeline
+@pytest.mark.docs
 def test_the_example_study_runs_as_it_is(tmp_path, monkeypatch):
     """Copied into an empty project, as the page says: the scripts of the workflow in its order."""
     (tmp_path / "studies").mkdir()
@@ -245,7 +245,7 @@ def test_the_numbers_of_the_readme_are_of_the_runs_that_its_studies_have_now():
         warnings.warn(f"README.md, block {name!r}: its numbers are of other code", stacklevel=1)
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_a_block_of_the_readme_with_numbers_of_other_runs_or_other_code_is_told():
     text = (ROOT / "README.md").read_text()
     project = Project(Config(studies=()), ROOT, thorough=False)

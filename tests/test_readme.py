@@ -336,7 +336,7 @@ def test_a_failure_in_the_middle_of_writing_leaves_the_readme_as_it_was(place, m
     assert sorted(path.name for path in place.iterdir() if path.name.startswith(".README")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_the_command_without_results_says_so_in_one_line(tmp_path):
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "quickstart.yaml").write_text(STUDY)
