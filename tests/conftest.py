@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 
 import pytest
+
+import warm
 
 # Images for containers tell Python to keep no bytecode. Hundreds of processes of one source would
 # then compile it hundreds of times, half of what a dry run costs.
@@ -17,6 +21,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="faults and clusters as often as a night has time for"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give all test processes one place for what they share; the first process makes it."""
+    if not hasattr(config, "workerinput"):
+        os.environ[warm.FOLDER] = tempfile.mkdtemp(prefix="pflpipe-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(warm.FOLDER)))
 
 
 @pytest.fixture(scope="session")

@@ -87,9 +87,13 @@ def append(path: Path, text: str = "\nedited = True\n") -> None:
         file.write(text)
 
 
+# Bytecode that another process is writing has such a name, and may be gone before it is copied.
+NOT_COPIED = shutil.ignore_patterns("*.egg-info", "*.pyc.*")
+
+
 def write_project(folder: Path) -> None:
     for name in ("workflow", "src", "profiles", "envs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.egg-info"))
+        shutil.copytree(ROOT / name, folder / name, ignore=NOT_COPIED)
     for name in ("Snakefile", "config.yaml", "README.md"):
         shutil.copy(ROOT / name, folder)
     (folder / "studies").mkdir()
@@ -125,7 +129,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def project(finished: Path, tmp_path: Path) -> Path:
     """The finished project, to be edited."""
-    return Path(shutil.copytree(finished, tmp_path / "project"))
+    return Path(shutil.copytree(finished, tmp_path / "project", ignore=NOT_COPIED))
 
 
 # ---------------------------------------------------------------- what is made
