@@ -37,6 +37,6 @@ def long(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put those first that run whole workflows: at the end one worker alone would be left with
-    them."""
-    items.sort(key=lambda item: item.get_closest_marker("pipeline") is None)
+    """Put those first that take longest: at the end one worker alone would be left with them."""
+    rooms = ("cluster", "faults", "docs", "pipeline", "slow")
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in rooms])

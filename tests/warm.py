@@ -39,8 +39,9 @@ _OF_SCRIPTS = (
 # It ends some seconds after the last test process has.
 _SERVER = """
 import json, logging, os, runpy, select, socket, sys, traceback
-import jsonschema, snakemake.cli, torch
+import jsonschema, snakemake.cli, snakemake.report, snakemake.workflow, torch
 
+snakemake.cli.get_argument_parser()  # imports the plugins
 # The file and not the module: a project under test runs its own copy of the package.
 start = runpy.run_path(sys.argv[2])["start"]
 interpreters = [start("", sys.argv[3:]), start("", ["torch"])]
