@@ -26,11 +26,10 @@ from pflpipe.methods.registry import NAMES
 from pflpipe.study import config, documents
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
-from pflpipe.study.load import load_outline, load_study, study_names
+from pflpipe.study.load import load_outline, load_study
 from pflpipe.study.outline import Outline, Study
 
 ROOT = Path(__file__).resolve().parents[1]
-STUDIES = study_names(ROOT / "studies")
 FAST = settings(
     max_examples=60,
     deadline=None,
@@ -63,13 +62,6 @@ def ids(study: Study) -> set[str]:
 @functools.cache
 def outline(name: str) -> Outline:
     return load_outline(name, ROOT / "studies")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_study_of_the_repository_can_be_run(name, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    assert validate(config.load(), [name])[name].everything.rows
 
 
 def test_the_default_config_builds_the_quickstart():
