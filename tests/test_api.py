@@ -231,7 +231,7 @@ def test_a_cell_of_a_study_has_the_bits_of_the_pipeline(tmp_path):
     assert result.ledger.epsilon_central == pytest.approx(cell.privacy.epsilon)
 
 
-@pytest.mark.pipeline
+@pytest.mark.docs
 def test_the_notebook_is_executed_and_its_cells_run_with_fewer_rounds(monkeypatch):
     cells = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]

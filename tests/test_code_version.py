@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -266,12 +265,13 @@ def test_no_script_depends_on_a_method_or_on_the_workflow(script):
     assert not {name for name in found if name.startswith("pipeline/")}
 
 
-@pytest.mark.slow
+@pytest.mark.pipeline
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_everything_that_a_script_loads_is_in_its_closure(script):
+def test_everything_that_a_script_loads_is_in_its_closure(script, tmp_path):
     """What Python really imports when the script starts is found, so that no edit of it goes
     unnoticed."""
-    program = (
+    program = tmp_path / "program.py"
+    program.write_text(
         "import runpy, sys\n"
         "sys.argv = [sys.argv[1], '--help']\n"
         "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
@@ -279,7 +279,8 @@ def test_everything_that_a_script_loads_is_in_its_closure(script):
         "files = (m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'pflpipe')\n"
         "print(*files, sep='\\n')\n"
     )
-    result = warm.python(program, ("-c", str(script)), ROOT, os.environ)
+    command = [warm.interpreter(), str(program), str(script)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     loaded = {Path(line) for line in lines if line.endswith(".py") and Path(line).is_absolute()}

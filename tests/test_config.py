@@ -26,11 +26,10 @@ from pflpipe.methods.registry import NAMES
 from pflpipe.study import config, documents
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
-from pflpipe.study.load import load_outline, load_study, study_names
+from pflpipe.study.load import load_outline, load_study
 from pflpipe.study.outline import Outline, Study
 
 ROOT = Path(__file__).resolve().parents[1]
-STUDIES = study_names(ROOT / "studies")
 FAST = settings(
     max_examples=60,
     deadline=None,
@@ -63,13 +62,6 @@ def ids(study: Study) -> set[str]:
 @functools.cache
 def outline(name: str) -> Outline:
     return load_outline(name, ROOT / "studies")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_study_of_the_repository_can_be_run(name, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    assert validate(config.load(), [name])[name].everything.rows
 
 
 def test_the_default_config_builds_the_quickstart():
@@ -743,7 +735,7 @@ def test_every_printed_accuracy_is_a_percentage():
     assert all(0 < row["accuracy"] < 100 for row in rows)
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_the_study_explained_in_the_readme_can_be_run(load):
     blocks = (ROOT / "studies/README.md").read_text().split("```yaml\n")[1:]
     study, paper, search, drawn = (yaml.safe_load(block.split("```")[0]) for block in blocks)

@@ -129,7 +129,7 @@ def test_the_more_weight_the_nearer_are_the_example_methods_models_to_their_mean
     assert lengths == sorted(set(lengths), reverse=True)
 
 
-@pytest.mark.pipeline
+@pytest.mark.docs
 def test_the_example_study_runs_as_it_is(tmp_path, monkeypatch):
     """Copied into an empty project, as the page says: the scripts of the workflow in its order."""
     (tmp_path / "studies").mkdir()
@@ -254,7 +254,7 @@ def test_the_readme_says_what_the_page_says():
     assert len(said) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_a_block_with_numbers_of_other_runs_or_other_code_is_told():
     text = PAGE.read_text()
     project = Project(Config(studies=()), ROOT, thorough=False)

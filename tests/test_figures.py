@@ -61,10 +61,21 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     return study, place
 
 
+TABLES: dict[tuple[str, Path], pd.DataFrame] = {}
+
+
+def table(study: Study, folder: Path) -> pd.DataFrame:
+    """The tidy table of results that no test changes after it was asked for."""
+    key = (repr(study), folder)
+    if key not in TABLES:
+        TABLES[key] = tidy.tidy(study, folder / "results")
+    return TABLES[key]
+
+
 def draw(kind: str, study: Study, folder: Path, **options: Any) -> Figure:
     """A figure of a study of which part of the results' rows are chosen."""
     results = folder / "results"
-    tidy.write(tidy.tidy(study, results), results / "tables" / f"{study.name}.csv")
+    tidy.write(table(study, folder), results / "tables" / f"{study.name}.csv")
     drawing = Drawing(kind, kind, **options)
     with matplotlib.rc_context(fname=style.SHEET):
         return registry.draw(study, drawing, results, folder / "data")
@@ -78,7 +89,7 @@ def only(study: Study, *names: str) -> Study:
 
 def values(study: Study, folder: Path, method: str, epsilon: float | None) -> np.ndarray:
     """Personal accuracy by seed, read from the tidy table."""
-    frame = tidy.tidy(study, folder / "results")
+    frame = table(study, folder)
     chosen = (frame["method"] == method) & (frame["claim"] != "nominal")
     if epsilon is not None:
         chosen &= frame["epsilon_target"] == epsilon
@@ -291,7 +302,7 @@ def test_soundness_is_the_difference_of_the_published_version_to_the_certified_o
     study: Study, folder: Path
 ) -> None:
     figure = draw("soundness", study, folder)
-    frame = tidy.tidy(study, folder / "results")
+    frame = table(study, folder)
     published = frame[(frame["claim"] == "nominal") & (frame["epsilon_target"] == 8.0)]
     expected = published["personal_own"].to_numpy(dtype=float) - values(
         study, folder, "feddpa", 8.0

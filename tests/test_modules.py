@@ -302,7 +302,7 @@ def test_options_are_part_of_a_cell_and_none_changes_no_id():
     assert len({plain, wide, dataclasses.replace(wide, options={"width": 9})}) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 @pytest.mark.parametrize(
     ("name", "shape", "options"),

@@ -78,7 +78,7 @@ def train_shared(place: Path, cell: cells.Cell, out: str) -> list[str]:
     return [sys.executable, *map(str, [ROOT / "workflow/scripts/train.py", *words])]
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_kill_9_ends_all_processes_and_what_they_write_in_the_end_is_what_one_process_writes(
     tmp_path, monkeypatch
 ):

@@ -352,7 +352,7 @@ def test_a_failure_in_the_middle_of_writing_leaves_the_readme_as_it_was(place, m
     assert [path for path in place.rglob(".*") if path.is_file()] == []
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_the_command_without_results_says_so_in_one_line(tmp_path):
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "quickstart.yaml").write_text(STUDY)

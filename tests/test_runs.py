@@ -97,7 +97,7 @@ def train_there(place: Path, cell: cells.Cell, kill_after: int = 0) -> int | Non
     return process.exitcode
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path):
     cell = make_place(tmp_path / "whole", adaptive=ADAPTIVE)
     make_place(tmp_path / "killed", adaptive=ADAPTIVE)
@@ -143,7 +143,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, cells.Cell]:
     return place, cell
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("damage", ["other plan", "truncated", "states lost", "other program"])
 def test_a_checkpoint_of_another_run_is_not_used(killed, tmp_path, damage, capsys):
     place, cell = killed
@@ -211,7 +211,7 @@ def test_the_fingerprint_covers_everything_that_decides_the_bits(tmp_path, part)
     assert runs._fingerprint(cell, inputs_of(tmp_path), simulation, code) != before
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_an_extra_import_in_the_process_keeps_the_checkpoint(killed, tmp_path, capsys, monkeypatch):
     place, cell = killed
     shutil.copytree(place, tmp_path, dirs_exist_ok=True)
@@ -223,7 +223,7 @@ def test_an_extra_import_in_the_process_keeps_the_checkpoint(killed, tmp_path, c
     assert "resuming after round" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_full_disk_costs_the_checkpoint_not_the_run(tmp_path, monkeypatch, capsys):
     cell = make_place(tmp_path)
     original = torch.save

@@ -1,8 +1,9 @@
-"""The studies of the repository: all printed numbers are compared with something, and the list of
-studies is complete."""
+"""The studies of the repository: each can be run, all printed numbers are compared with something,
+and the list of studies is complete."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -12,18 +13,28 @@ import pytest
 import yaml
 
 from pflpipe.privacy.accounting import make_plan
-from pflpipe.study.load import load_outline, study_names
+from pflpipe.study import config
+from pflpipe.study.check import validate
+from pflpipe.study.load import study_names
 from pflpipe.study.outline import Row
 
-FOLDER = Path(__file__).resolve().parents[1] / "studies"
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "studies"
 NAMES = study_names(FOLDER)
 HEAD = ("epochs", "lr", "momentum", "weight_decay")
 
 
 @functools.cache
 def rows_of(name: str) -> tuple[Row, ...]:
-    """All rows that a study may come to."""
-    return load_outline(name, FOLDER).everything.rows
+    """All rows that a study may come to, after all checks."""
+    with contextlib.chdir(ROOT):
+        return validate(config.load(), [name])[name].everything.rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_study_of_the_repository_can_be_run(name: str) -> None:
+    assert rows_of(name)
 
 
 @pytest.mark.slow

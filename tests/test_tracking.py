@@ -419,7 +419,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait(timeout=60)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_server_gets_the_same_runs_and_its_death_costs_nothing(
     world: World,
     server: tuple[str, subprocess.Popen[bytes]],
@@ -460,6 +460,7 @@ def test_a_refused_port_is_one_warning_line_without_the_password(
     assert "secret" not in captured.err + captured.out + text
 
 
+@pytest.mark.faults
 def test_a_server_that_never_answers_is_given_up(world: World) -> None:
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "1"
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"

@@ -97,7 +97,7 @@ def pflpipe(installed: Path, tmp_path: Path):
     return run
 
 
-@pytest.mark.pipeline
+@pytest.mark.docs
 def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     code = {
@@ -109,7 +109,7 @@ def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     assert {name for name in names if ".dist-info/" not in name} == code
 
 
-@pytest.mark.pipeline
+@pytest.mark.docs
 def test_the_wheel_alone_validates_and_lists_in_an_empty_folder(pflpipe):
     assert pflpipe("validate") == "good: 1 cells, dp_fedavg on digits: ok\n"
     listed = pflpipe("studies").splitlines()
@@ -120,7 +120,7 @@ def test_the_wheel_alone_validates_and_lists_in_an_empty_folder(pflpipe):
     assert "feddpa: FedDPA" in pflpipe("methods")
 
 
-@pytest.mark.pipeline
+@pytest.mark.docs
 def test_the_wheel_alone_trains_in_an_empty_folder(pflpipe, installed, tmp_path):
     assert pflpipe("-c", RUN) == f"{installed / 'pflpipe/__init__.py'}\n"
     rounds = (tmp_path / "run/rounds.csv").read_text().splitlines()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import warm
 from pflpipe import cells, cli
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.methods import outside, registry
@@ -346,13 +347,14 @@ def test_our_own_methods_are_the_files_that_are_there():
 
 @pytest.mark.pipeline
 def test_another_process_finds_the_method_by_the_cell_alone(project):
-    program = (
+    program = project / "program.py"
+    program.write_text(
         "import json, sys; from pflpipe.cells import Cell; from pflpipe.methods import registry;"
         "cell = Cell.from_dict(json.loads(sys.argv[1]));"
         "print(registry.of(cell).about.title, registry.key(cell))"
     )
     found = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(cell_of().to_dict())],
+        [warm.with_torch(), str(program), json.dumps(cell_of().to_dict())],
         capture_output=True,
         text=True,
         check=True,

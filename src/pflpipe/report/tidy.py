@@ -6,8 +6,8 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,7 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
     or when a private run did something else than its plan says.
     """
     scores: dict[str, pd.DataFrame] = {}
+    plans = cache(lambda name: _planned(results, name))  # one for the cells of all seeds
     records = []
     for row in study.rows:
         method = row.cell.method
@@ -94,15 +95,21 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
                 f"scores/{study.name}/{method}.csv has no rows for cell {row.cell.id}",
                 do="delete that file and run snakemake again",
             )
-        records.append(_record(study.name, row, clients, results))
+        records.append(_record(study.name, row, clients, results, plans))
     return pd.DataFrame(records, columns=list(COLUMNS), dtype=object)
 
 
-def _record(study: str, row: Row, clients: pd.DataFrame, results: Path) -> dict[str, Any]:
+def _record(
+    study: str,
+    row: Row,
+    clients: pd.DataFrame,
+    results: Path,
+    plans: Callable[[str], Planned],
+) -> dict[str, Any]:
     cell = row.cell
     folder = results / "runs" / registry.run_id(cell)
     timing = pd.read_csv(existing(folder / "timing.csv"))
-    planned = _planned(results, cell.plan_id)
+    planned = plans(cell.plan_id)
     plan, ledger = planned.plan, planned.ledger
     if len(timing) != plan.rounds:
         got = f"{len(timing)} rounds"
@@ -135,7 +142,7 @@ def _record(study: str, row: Row, clients: pd.DataFrame, results: Path) -> dict[
         "departures": "+".join(cell.departures) or None,
         **{name: getattr(ledger, name) for name in _LEDGER},
         **{name: _number(getattr(ledger, name)) for name in _NUMBERS},
-        "epsilon_published": published.epsilon(cell, partial(_planned, results)),
+        "epsilon_published": published.epsilon(cell, plans),
         "epsilon_with_search": row.chosen.epsilon_with_search if row.chosen else None,
         "search_runs": row.chosen.runs if row.chosen else None,
         "seed": cell.seed,
