@@ -4,14 +4,10 @@ behaves."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
-import shutil
 import socket
 import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +16,11 @@ import pytest
 
 import fake_results
 import warm
-from pflpipe.errors import ConfigError, PflpipeError
+from mlflow_server import Server, free_port
+from pflpipe.errors import ConfigError
 from pflpipe.methods import registry
-from pflpipe.report import tidy, tracking
+from pflpipe.report import tidy
+from pflpipe.report.tracking import entries, sync
 from pflpipe.study.outline import Chosen, Study
 
 pytestmark = pytest.mark.pipeline
@@ -60,11 +58,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "import sys\n"
         "from pathlib import Path\n"
         "import fake_results as f\n"
-        "from pflpipe.report import tracking\n"
+        "from pflpipe.report.tracking import sync\n"
         "name, folder = sys.argv[1], Path(sys.argv[2])\n"
         "study = f.study(name, seeds=(0,), epsilons=(2.0,), methods=('fedavg', 'feddpa!'))\n"
         "done = folder / 'results' / 'tracking' / f'{name}.done'\n"
-        "print(tracking.sync(study, f.write(study, folder), done))\n"
+        "print(sync.sync(study, f.write(study, folder), done))\n"
     )
     program = folder / "sync.py"
     program.write_text(code)
@@ -101,7 +99,7 @@ class World:
     def sync(self, uri: str | None = None) -> str:
         table = self.results / "tables" / f"{self.study.name}.csv"
         tidy.write(tidy.tidy(self.study, self.results), table)
-        text = tracking.sync(self.study, self.results, self.marker, uri)
+        text = sync.sync(self.study, self.results, self.marker, uri)
         assert self.marker.read_text() == text + "\n"
         return text
 
@@ -110,12 +108,27 @@ class World:
 
         return MlflowClient(uri or f"sqlite:///{self.results / 'mlflow.db'}")
 
-    def runs(self, uri: str | None = None) -> dict[str, Any]:
+    def files(self, run: Any) -> set[str]:
+        """Return the paths of a run's artifacts, where ``mlflow ui`` looks for them."""
+        path = run.info.artifact_uri.removeprefix("mlflow-artifacts:/")
+        folder = self.results / "mlartifacts" / path
+        return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+    def entries(self, uri: str | None = None) -> dict[str, Any]:
+        """Return all runs that are shown, by their keys."""
         client = self.client(uri)
         found = client.search_runs([client.get_experiment_by_name(self.study.name).experiment_id])
-        by_cell = {run.data.tags["pflpipe.cell"]: run for run in found}
-        assert len(by_cell) == len(found), "one active run per cell"
-        return by_cell
+        ours = [run for run in found if "pflpipe.key" in run.data.tags]
+        keys = [run.data.tags["pflpipe.key"] for run in ours]
+        assert len(set(keys)) == len(keys), "one active run for each entry"
+        known = {run.info.run_id for run in ours}
+        parents = [run.data.tags.get("mlflow.parentRunId") for run in ours]
+        assert known.issuperset(filter(None, parents)), "no run is below one that is gone"
+        return dict(zip(keys, ours, strict=True))
+
+    def runs(self, uri: str | None = None) -> dict[str, Any]:
+        """Return the runs of cells."""
+        return {key: run for key, run in self.entries(uri).items() if "seed" in run.data.tags}
 
 
 @pytest.fixture
@@ -136,9 +149,6 @@ def test_two_studies_may_meet_on_a_fresh_database(tree: Path) -> None:
 
 
 def test_a_run_holds_parameters_metrics_per_round_scores_and_files(world: World) -> None:
-    figures = world.results / "figures" / world.study.name
-    figures.mkdir(parents=True)
-    (figures / "noise.png").write_bytes(b"png")
     world.sync()
     cell = world.study.cells[1]
     run, client = world.runs()[cell.id], world.client()
@@ -152,9 +162,10 @@ def test_a_run_holds_parameters_metrics_per_round_scores_and_files(world: World)
         run.data.params["ledger.departures"]
         == "sample_level_calibration, data_size_weights, update_against_global"
     )
-    assert run.data.tags["pflpipe.claim"] == "nominal"
-    assert run.data.tags["pflpipe.kind"] == "diagnostics"
-    assert "pflpipe.chosen" not in run.data.tags
+    assert run.info.run_name == "feddpa eps=inf (official) asked 2 s0"
+    words = {"claim": "nominal", "kind": "diagnostics", "level": "run", "epsilon": "inf"}
+    assert words.items() <= run.data.tags.items()
+    assert "chosen" not in run.data.tags
     losses = client.get_metric_history(run.info.run_id, "loss")
     assert [metric.step for metric in losses] == [1, 2, 3, 4]
     assert [metric.timestamp - run.info.start_time for metric in losses] == [250, 500, 750, 1000]
@@ -164,26 +175,21 @@ def test_a_run_holds_parameters_metrics_per_round_scores_and_files(world: World)
     assert run.data.metrics["personal_own"] == pytest.approx(72, abs=2)
     assert run.data.metrics["images_per_second"] == 2000
     assert "epsilon_central" not in run.data.metrics, "MLflow stores infinity as a huge number"
-    files = {
-        item.path
-        for folder in (None, "study")
-        for item in client.list_artifacts(run.info.run_id, folder)
-    }
-    assert files == {"run.json", "rounds.csv", "study", "study/noise.png"}
-    location = client.get_experiment_by_name(world.study.name).artifact_location
-    assert location == (world.results / "mlartifacts" / world.study.name).as_uri()
+    (data,) = run.inputs.dataset_inputs
+    assert data.dataset.name == "digits"
+    assert json.loads(data.dataset.profile)["alpha"] == "0.3"
+    assert world.files(run) == {"run.json", "rounds.csv"}
 
 
 def test_an_experiment_says_that_no_epsilon_covers_what_is_measured(world: World) -> None:
     world.sync()
     client = world.client()
     found = client.get_experiment_by_name(world.study.name)
-    assert found.tags["pflpipe.kind"] == "diagnostics"
-    note = found.tags["mlflow.note.content"]
-    assert note == (
+    assert found.tags["kind"] == "diagnostics"
+    assert (
         "Accuracies, losses and times are diagnostics: the experimenter's own measurements on "
         "public data, covered by no ε."
-    )
+    ) in found.tags["mlflow.note.content"]
     client.set_experiment_tag(found.experiment_id, "mlflow.note.content", "words of my own")
     world.sync()
     assert (
@@ -201,7 +207,7 @@ def test_a_run_whose_settings_a_search_chose_says_that_no_epsilon_covers_the_cho
     )
     world.study = dataclasses.replace(world.study, rows=rows)
     world.sync()
-    words = [world.runs()[cell.id].data.tags.get("pflpipe.chosen") for cell in world.study.cells]
+    words = [world.runs()[cell.id].data.tags.get("chosen") for cell in world.study.cells]
     assert words == [
         None,
         "Hyper-parameters were chosen on validation data; no ε covers that choice.",
@@ -215,8 +221,8 @@ def test_values_that_are_not_finite_are_named_in_a_tag(world: World) -> None:
     run = world.runs()[cell.id]
     history = world.client().get_metric_history(run.info.run_id, "loss")
     assert [metric.step for metric in history] == [1, 2]
-    assert run.data.tags["pflpipe.diverged_round"] == "3"
-    assert run.data.tags["pflpipe.not_finite"] == "loss from round 3, signal_to_noise from round 1"
+    assert run.data.tags["diverged_round"] == "3"
+    assert run.data.tags["not_finite"] == "loss from round 3, signal_to_noise from round 1"
 
 
 def test_accuracies_by_round_arrive_once_each(tmp_path: Path) -> None:
@@ -225,13 +231,11 @@ def test_accuracies_by_round_arrive_once_each(tmp_path: Path) -> None:
         seeds=(0,), epsilons=(2.0,), base=dataclasses.replace(fake_results.BASE, training=training)
     )
     results = fake_results.write(study, tmp_path)
-    row = next(row for row in study.rows if row.cell.method == "dp_fedavg")
-    record = next(
-        found for found in tracking._records(study, results) if found["cell"] == row.cell.id
-    )
-    found = tracking._cell(row, record, study, results)
-    assert [step for name, _, _, step in found.metrics if name == "personal_own"] == [2, 4]
-    assert "personal_own" not in found.tags.get("pflpipe.not_finite", "")
+    found = {entry.name: entry for entry in entries.of_study(study, results)}
+    for entry in (found["dp_fedavg eps=2 s0"], found["dp_fedavg eps=2"]):
+        points = [*entry.points, *entry.finals]
+        assert [step for name, *_, step in points if name == "personal_own"] == [2, 4]
+        assert "personal_own" not in entry.tags.get("not_finite", "")
 
 
 def test_more_than_a_thousand_metrics_arrive(tree: Path) -> None:
@@ -312,21 +316,23 @@ def test_an_interrupted_sync_is_repaired_by_the_next(
         with pytest.raises(KeyboardInterrupt):
             world.sync()
     assert not world.marker.exists()
-    assert [run.info.status for run in world.runs().values()] == ["RUNNING"]
+    assert [run.info.status for run in world.entries().values()] == ["RUNNING"]
     world.sync()
     assert [run.info.status for run in world.runs().values()] == ["FINISHED", "FINISHED"]
 
 
-def test_a_new_figure_is_added_to_runs_that_are_kept(world: World) -> None:
-    world.sync()
+def test_the_studys_files_are_there_once_and_a_new_figure_replaces_the_old(world: World) -> None:
     figures = world.results / "figures" / world.study.name
     figures.mkdir(parents=True)
     for content in (b"first", b"second"):
         (figures / "noise.png").write_bytes(content)
-        assert "(0 new, 2 kept, 0 replaced)" in world.sync()
-        for run in world.runs().values():
-            path = world.client().download_artifacts(run.info.run_id, "study/noise.png")
-            assert Path(path).read_bytes() == content
+        world.sync()
+        shown = world.entries()["study"]
+        plans = {f"ledger/{cell.plan_id}.json" for cell in world.study.cells}
+        table = f"table/{world.study.name}.csv"
+        assert world.files(shown) == {"figures/noise.png", table, *plans}
+        everywhere = (world.results / "mlartifacts" / world.study.name).rglob("noise.png")
+        assert [path.read_bytes() for path in everywhere] == [content]
 
 
 def test_runs_of_cells_that_left_the_study_stay_and_say_so(world: World) -> None:
@@ -334,13 +340,13 @@ def test_runs_of_cells_that_left_the_study_stay_and_say_so(world: World) -> None
     whole = world.study
     world.study = dataclasses.replace(whole, rows=whole.rows[:1])
     assert "done: 1 runs (0 new, 1 kept, 0 replaced)" in world.sync()
-    assert [world.runs()[cell.id].data.tags["pflpipe.in_study"] for cell in whole.cells] == [
+    assert [world.runs()[cell.id].data.tags["in_study"] for cell in whole.cells] == [
         "true",
         "false",
     ]
     world.study = whole
     assert "done: 2 runs (0 new, 2 kept, 0 replaced)" in world.sync()
-    assert [world.runs()[cell.id].data.tags["pflpipe.in_study"] for cell in whole.cells] == [
+    assert [world.runs()[cell.id].data.tags["in_study"] for cell in whole.cells] == [
         "true",
         "true",
     ]
@@ -361,72 +367,22 @@ def test_a_users_own_runs_and_a_deleted_experiment_are_respected(world: World) -
 # ---------------------------------------------------------------- servers, dead and alive
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-@pytest.fixture(scope="module")
-def server(
-    tree: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A real MLflow server on a copy of the database (its own first migration would take most of
-    the time)."""
-    folder, port = tmp_path_factory.mktemp("server"), free_port()
-    shutil.copy(tree / "results" / "mlflow.db", folder / "mlflow.db")
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-    ]
-    command += [
-        "--backend-store-uri",
-        f"sqlite:///{folder / 'mlflow.db'}",
-        "--artifacts-destination",
-        str(folder / "artifacts"),
-    ]
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=log, stderr=log, start_new_session=True
-        )
-    uri = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            assert process.poll() is None, (folder / "log").read_text()
-            try:
-                urllib.request.urlopen(f"{uri}/health", timeout=5).read()
-                break
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.2)  # polling a process that starts, not waiting for luck
-        else:
-            pytest.fail((folder / "log").read_text())
-        yield uri, process
-    finally:
-        stop(process)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, 15)  # the group of this very process: the server and its worker
-        process.wait(timeout=60)
+@pytest.fixture
+def server(tree: Path, tmp_path: Path) -> Iterator[Server]:
+    """A server that runs, on a copy of the database: its first migration takes most of the time."""
+    server = Server(tmp_path, copy=tree / "results" / "mlflow.db").start()
+    yield server
+    server.kill()
 
 
 @pytest.mark.slow
 def test_a_server_gets_the_same_runs_and_its_death_costs_nothing(
     world: World,
-    server: tuple[str, subprocess.Popen[bytes]],
+    server: Server,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    uri, process = server
+    uri = server.uri
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)  # wins over the configured address
     assert world.sync("sqlite:////nowhere/at/all.db").endswith(f"at {uri}")
     runs = world.runs(uri)
@@ -438,7 +394,7 @@ def test_a_server_gets_the_same_runs_and_its_death_costs_nothing(
         "rounds.csv",
     }
     assert "(0 new, 2 kept, 0 replaced)" in world.sync()
-    stop(process)
+    server.kill()
     capsys.readouterr()
     assert world.sync().startswith(f"pending: {uri} did not take study {world.study.name} (")
     assert world.marker.read_text().startswith("pending: ")
@@ -486,12 +442,13 @@ def test_an_address_that_cannot_work_is_the_users_to_mend(uri: str, tmp_path: Pa
     assert not world.marker.exists()
 
 
-def test_a_damaged_database_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_damaged_database_stops_nothing_and_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     world = World(tmp_path, small("damaged", methods=("fedavg",)))
     (world.results / "mlflow.db").write_bytes(b"not a database" * 100)
-    with pytest.raises(
-        PflpipeError, match=r"mlflow.db cannot be written; .*move the file away"
-    ) as caught:
-        world.sync()
-    assert "\n" not in str(caught.value)
-    assert not world.marker.exists()
+    assert world.sync().startswith("pending: ")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: ")
+    assert "mlflow.db did not take study damaged (" in line
+    assert "move that file away; the next run writes everything again" in line
