@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -290,26 +290,16 @@ class _Line:
 
     def note(self, *paragraphs: str) -> str:
         """Return a description."""
-        delta = self.rows[0].cell.privacy.delta
-        at = f" at δ = {delta:g}" if delta is not None and self.claim != "none" else ""
-        known = (
-            "" if self.epsilon is None or self.claim == "none" else f", ε = {_plain(self.epsilon)}"
-        )
         first = self.rows[0]
+        claim = [_CLAIMS[self.claim]]
+        if self.claim != "none":
+            known = "unknown" if self.epsilon is None else _plain(self.epsilon)
+            delta = first.cell.privacy.delta
+            claim.append(f"ε = {known}" + ("" if delta is None else f" at δ = {delta:g}"))
+        title = [f"**{self.setting.label}**", self.setting.budget, self.setting.facet_text]
         choice = f"{CHOSEN_ON_VALIDATION} {self.setting.choice}" if first.chosen else ""
-        return "\n\n".join(
-            filter(
-                None,
-                [
-                    f"**{self.setting.label}**, {self.setting.budget}"
-                    f"{', ' * bool(self.setting.facet_text)}{self.setting.facet_text}",
-                    f"{_CLAIMS[self.claim]}{known}{at}",
-                    choice,
-                    *paragraphs,
-                    MEASURED,
-                ],
-            )
-        )
+        found = [_list(title), _list(claim), choice, *paragraphs, MEASURED]
+        return "\n\n".join(filter(None, found))
 
     def _seed(self, row: Row) -> Entry:
         cell = row.cell
@@ -382,6 +372,10 @@ class _Line:
 
 def _filled(tags: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value}
+
+
+def _list(words: Iterable[str]) -> str:
+    return ", ".join(filter(None, words))
 
 
 def _plain(epsilon: float) -> str:
