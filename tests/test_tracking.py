@@ -578,7 +578,7 @@ def test_a_server_gets_the_same_runs_and_its_death_costs_nothing(
 
 def test_mlflow_is_told_to_be_brief_and_quiet(world: World) -> None:
     world.sync(f"http://127.0.0.1:{free_port()}")
-    assert [os.environ[name] for name in SETTINGS[1:]] == ["1", "5", "true"]
+    assert [os.environ[name] for name in SETTINGS[1:]] == ["1", "5", "true", "true"]
 
 
 @pytest.mark.parametrize(

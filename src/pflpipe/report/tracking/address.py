@@ -20,6 +20,10 @@ _ADVICE = (
     (r"(?i)is locked", "wait until nobody else writes to it"),
     (r"(?i)disk is full|no space left", "make room on its disk"),
     (r"(?i)refused|not known|resolution|unreachable", "start it, or correct its address"),
+    (
+        r"too many 5\d\d error|\b50[0-4]\b",
+        "it answers with errors: its log says why, such as a database that is read-only or full",
+    ),
     (r"(?i)timed out|timeout", "it accepts connections and does not answer: look at its log"),
 )
 
@@ -93,9 +97,11 @@ def advice(error: Exception, address: str) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the first line of an error, without credentials."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return without_credentials(lines[0][:200])
+    """Return the first line of an error, or what it says that it was caused by, without
+    credentials."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    caused = re.search(r"\(Caused by (.*)\)$", line)
+    return without_credentials((caused[1] if caused else line)[:200])
 
 
 def without_credentials(text: str) -> str:

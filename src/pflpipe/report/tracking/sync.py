@@ -32,12 +32,13 @@ SHARE = 10
 """How many times as long as a look takes is waited before the next."""
 PATIENCE = 600.0
 """Seconds to wait for another writer of the same folder."""
-# MLflow's own defaults wait four minutes for a dead server; and it reports usage to its makers
-# unless told not to.
+# MLflow's own defaults wait four minutes for a dead server, print two lines for every run, and
+# report usage to its makers.
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": str(addresses.CONNECT_SECONDS),
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
 

@@ -12,6 +12,7 @@ when it is done: of what both wrote, both keep the same one. Whoever looks last 
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import shutil
 import tempfile
@@ -104,6 +105,7 @@ class Writer:
 
     def _begin(self, entry: Entry, parent: str) -> Run:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param
+        from mlflow.exceptions import MlflowException
 
         tags = {**entry.tags, "in_study": "true", "pflpipe.key": entry.key}
         tags |= {"pflpipe.writer": f"{self.me} {time.time():.0f}"}
@@ -119,8 +121,12 @@ class Writer:
             text = canonical_json(profile)
             digest = _digest(f"{name} {text}")[:8]
             data = Dataset(name, digest, "local", canonical_json({"uri": name}), profile=text)
-            context = [InputTag("mlflow.data.context", "training")]
-            self.client.log_inputs(run.info.run_id, [DatasetInput(data, context)])
+            inputs = [DatasetInput(data, [InputTag("mlflow.data.context", "training")])]
+            try:
+                self.client.log_inputs(run.info.run_id, inputs)
+            except MlflowException:
+                # MLflow fails if another client brings the same data set meanwhile; now it is there.
+                self.client.log_inputs(run.info.run_id, inputs)
         params = [Param(name, value) for name, value in entry.params.items()]
         self._log(run, entry.points, params)
         return run
@@ -256,6 +262,8 @@ def _digest(text: str) -> str:
 
 
 def _connect(address: str) -> MlflowClient:
+    # MLflow logs its migrations, and a traceback besides what it raises.
+    logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
     from mlflow.tracking import MlflowClient
 
     file = addresses.database_file(address)
