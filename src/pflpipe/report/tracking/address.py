@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 from pflpipe.errors import ConfigError
 
 CONNECT_SECONDS = 5
+ARTIFACTS = "mlartifacts"
+"""The folder, beside a database or in the results, where a server looks for the files of runs."""
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _MOVE_AWAY = "move that file away; the next run writes everything again"
 # What libraries say -> what to do about it; the first that fits.

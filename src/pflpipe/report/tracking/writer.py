@@ -36,8 +36,6 @@ METRICS_PER_CALL, PARAMS_PER_CALL = 800, 100
 ABANDONED = 600.0
 """Seconds after which a run that another folder's writer has begun, and not ended, is nobody's."""
 PARENT = "mlflow.parentRunId"
-ARTIFACTS = "mlartifacts"
-"""The folder, beside a database or in the results, where ``mlflow ui`` looks for files."""
 
 
 class Writer:
@@ -125,7 +123,7 @@ class Writer:
             try:
                 self.client.log_inputs(run.info.run_id, inputs)
             except MlflowException:
-                # MLflow fails if another client brings the same data set meanwhile; now it is there.
+                # MLflow fails if another client brings the same data set; now it is there.
                 self.client.log_inputs(run.info.run_id, inputs)
         params = [Param(name, value) for name, value in entry.params.items()]
         self._log(run, entry.points, params)
@@ -170,7 +168,7 @@ class Writer:
         if not self.has_server and location.scheme == "mlflow-artifacts":
             # Where a server finds them that is started on this database.
             for name, path in entry.files.items():
-                target = self.files / ARTIFACTS / location.path.lstrip("/") / name
+                target = self.files / addresses.ARTIFACTS / location.path.lstrip("/") / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
             return
