@@ -25,10 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give all test processes one place for what they share; the first process makes it."""
-    if not hasattr(config, "workerinput"):
-        os.environ[warm.FOLDER] = tempfile.mkdtemp(prefix="pflpipe-")
-        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(warm.FOLDER)))
+    """Give all test processes one place for what they share, and one gatherer of the rows of
+    docs/reliability.md: the first process makes both."""
+    if hasattr(config, "workerinput"):
+        return
+    os.environ[warm.FOLDER] = tempfile.mkdtemp(prefix="pflpipe-")
+    config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(warm.FOLDER)))
+    if not config.getoption("--long"):
+        config.pluginmanager.register(Rows(), "rows-of-reliability")
 
 
 @pytest.fixture(scope="session")
@@ -67,8 +71,3 @@ class Rows:
     def pytest_sessionfinish(self) -> None:
         if self.found:
             reliability.write(self.found)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput") and not config.getoption("--long"):
-        config.pluginmanager.register(Rows(), "rows-of-reliability")

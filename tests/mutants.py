@@ -479,9 +479,9 @@ MUTANTS = {
         "test_published.py",
     ),
     "runs of one day in MLflow": Mutant(
-        "report/tracking.py",
-        "end = int(files[0].stat().st_mtime * 1000)",
-        "end = int(files[0].stat().st_mtime)",
+        "report/tracking/entries.py",
+        'end = int(files["run.json"].stat().st_mtime * 1000)',
+        'end = int(files["run.json"].stat().st_mtime)',
         "test_tracking.py",
     ),
 }

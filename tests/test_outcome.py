@@ -80,7 +80,10 @@ def test_files_are_named_that_are_there(outline) -> None:
     os.utime(RESULTS / "ledger.html", (1, 1))
     found = lines(outline, since=1000.0)
     assert "  figures: results/figures/good/" in found
-    assert any("sqlite:///results/mlflow.db, experiment good" in line for line in found)
+    assert any(
+        "sqlite:///results/mlflow.db --artifacts-destination results/mlartifacts, exp" in line
+        for line in found
+    )
     assert "  results/report.html" in found
     assert not any("ledger" in line for line in found)
     assert "  MLflow: experiment good at http://m" in lines(outline, tracking="http://m")

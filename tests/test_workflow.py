@@ -373,6 +373,23 @@ def test_changed_data_are_refused_under_their_old_name_and_rerun_what_needs_them
 
 
 @pytest.mark.pipeline
+@pytest.mark.parametrize("words", [(), ("--watch",)])
+def test_the_command_finds_in_mlflow_what_the_workflow_put_there(finished, words):
+    program = "from pflpipe.cli import main; main()"
+    paths = environment(PYTHONPATH=str(finished / "src"))
+    result = warm.python(program, ("pflpipe", "track", "tiny", *words), finished, paths)
+    assert result.returncode == 0, result.stderr
+    (line,) = result.stdout.splitlines()
+    assert line.startswith("done: 2 runs (0 new, 2 kept, 0 replaced) in experiment tiny at sqlite")
+
+
+def test_an_address_that_cannot_be_mlflows_is_refused_before_anything_starts(project):
+    result = snakemake(project, "-n", MLFLOW_TRACKING_URI="ftp://me:secret@host")
+    assert result.returncode == 2
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert "the MLflow tracking address; got 'ftp://host'" in line
+
+
 def test_a_study_that_mlflow_did_not_take_is_tried_again_once(project):
     (project / "results/tracking/tiny.done").write_text("pending: no server\n")
     assert rules(to_do(project)) == {"track", "all_csv"}

@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pflpipe import without_torch
 from pflpipe._version import __version__
 from pflpipe.program import run_script
+
+if TYPE_CHECKING:
+    from pflpipe.study.outline import Study
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -89,6 +92,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_config(status)
     status.set_defaults(run=_status)
+    track = commands.add_parser("track", help="put a study's finished runs into MLflow")
+    _add_study(track, "study")
+    track.add_argument(
+        "--watch", action="store_true", help="go on while it runs, until its table is there"
+    )
+    _add_config(track)
+    track.set_defaults(run=_track)
     compare = commands.add_parser(
         "compare", help="put two studies, or two methods, side by side, and their differences"
     )
@@ -206,6 +216,22 @@ def _status(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.study import config
 
     return list(standing.report(config.load(arguments.config).results_dir))
+
+
+def _track(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.report.tracking import sync
+    from pflpipe.study import config, load
+
+    settings = config.load(arguments.config)
+    results, uri = settings.results_dir, settings.tracking_uri
+
+    def study() -> Study:
+        return load.load_study(arguments.study, results=results)
+
+    if not arguments.watch:
+        return [sync.once(study(), results, uri, partial=True)]
+    sync.watch(study, results, uri)
+    return []
 
 
 def _compare(arguments: argparse.Namespace) -> list[str]:

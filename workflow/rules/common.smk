@@ -14,6 +14,7 @@ from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
 from pflpipe.pipeline import project
 from pflpipe.pipeline.project import certified, each, published
+from pflpipe.report.tracking import address
 from pflpipe.study import config as configuration
 
 
@@ -63,6 +64,8 @@ if MAIN:
 # What belongs to this machine is in the environment of the commands and not in their text, which Snakemake compares with that of
 # the last time. An address may hold a password.
 TRACKING = os.environ.get("MLFLOW_TRACKING_URI") or SETTINGS.tracking_uri or ""
+if MAIN and TRACKING:
+    answer(address.check, TRACKING)
 CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 PATHS = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
 SOURCES = os.pathsep.join(filter(None, PATHS))

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from pflpipe.program import run_script
-from pflpipe.report import tracking
+from pflpipe.report.tracking import sync
 from pflpipe.study.load import load_study
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     study = load_study(args.study, results=args.results)
-    tracking.sync(study, args.results, args.out, args.uri, failures=args.failures)
+    sync.sync(study, args.results, args.out, args.uri, failures=args.failures)
 
 
 run_script(main)

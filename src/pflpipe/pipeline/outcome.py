@@ -13,6 +13,8 @@ import pandas as pd
 from pflpipe.errors import PflpipeError
 from pflpipe.report import tidy
 from pflpipe.report.summary import epsilon_text, finite, mean_text, over_seeds
+from pflpipe.report.tracking import address
+from pflpipe.report.tracking.address import ARTIFACTS
 from pflpipe.study.config import Config
 from pflpipe.study.load import finish
 from pflpipe.study.outline import Outline
@@ -62,7 +64,12 @@ def _study(outline: Outline, results: Path, tracking: str) -> Iterator[str]:
         elif server.startswith("http"):
             yield f"  MLflow: experiment {outline.name} at {server}"
         else:
-            yield f"  MLflow: mlflow ui --backend-store-uri {server}, experiment {outline.name}"
+            file = address.database_file(server) if tracking else None
+            files = (file.parent if file else results) / ARTIFACTS
+            yield (
+                f"  MLflow: mlflow ui --backend-store-uri {server} --artifacts-destination {files}, "
+                f"experiment {outline.name}"
+            )
     try:
         yield from best(outline, results)
     except PflpipeError as error:  # such as a table of another version, which is not shown then

@@ -1,0 +1,1 @@
+"""From results on disk to MLflow (docs/mlflow.md)."""

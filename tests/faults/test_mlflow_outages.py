@@ -1,0 +1,290 @@
+"""Whatever happens to an MLflow server, a study is done, nobody waits for long, one line says what
+to do, and once the server is back every run is there exactly once."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import os
+import signal
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from mlflow.tracking import MlflowClient
+
+import tracked
+import warm
+from mlflow_server import Server, free_port
+from tracked import SETTINGS, World, small
+
+pytestmark = pytest.mark.faults
+TESTS = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    with tracked.environment():
+        # What the default of 5 s is on a machine that has nothing else to do.
+        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "60"
+        yield
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server")).start()
+    MlflowClient(server.uri).search_experiments(max_results=1)  # which makes the database
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    return World(tmp_path, small(request.node.name.replace("[", "_").rstrip("]")))
+
+
+def refused(world: World, uri: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Sync while MLflow does not take it, and return the one line that says so."""
+    capsys.readouterr()
+    assert world.sync(uri).startswith("pending: ")
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert line.startswith("warning: ")
+    assert line.endswith("; nothing is lost, the next run tries again")
+    assert "secret" not in captured.err + captured.out + world.marker.read_text()
+    return line
+
+
+def complete(world: World, uri: str) -> None:
+    """Sync, and check that every run is there once, with all its numbers and files."""
+    assert world.sync(uri).startswith("done: 2 runs")
+    shown = world.entries(uri)
+    assert len(shown) == 5, "two runs, their settings, the study"
+    client = world.client(uri)
+    assert {run.info.status for run in shown.values()} == {"FINISHED"}
+    for run in world.runs(uri).values():
+        steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "loss")]
+        assert sorted(steps) == [1, 2, 3, 4]
+        assert {"personal_own", "train_seconds"} <= run.data.metrics.keys()
+        files = {item.path for item in client.list_artifacts(run.info.run_id)}
+        assert files == {"run.json", "rounds.csv"}
+
+
+@contextmanager
+def at_request(number: int, answered: bool, happen: Any) -> Iterator[list[str]]:
+    """Let something happen before a request to a server is sent, or instead of its answer."""
+    send, sent = requests.Session.send, list[str]()
+
+    def counted(self: requests.Session, request: Any, **options: Any) -> requests.Response:
+        sent.append(f"{request.method} {request.path_url}")
+        if len(sent) == number and not answered:
+            happen()
+        response = send(self, request, **options)
+        if len(sent) == number and answered:
+            happen()
+            raise requests.ConnectionError("Connection refused")
+        return response
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests.Session, "send", counted)
+        yield sent
+
+
+def test_a_server_that_is_killed_meanwhile_has_every_run_once_when_it_is_back(
+    server: Server, world: World, capsys: pytest.CaptureFixture[str], long: bool
+) -> None:
+    with at_request(0, False, None) as sent:
+        calm = World(world.folder / "calm", small("calm"))
+        calm.sync(server.uri)
+    # One request in the middle of a run; at night each of them, with and without its answer.
+    moments = [(n, answered) for n in range(1, len(sent) + 1) for answered in (False, True)]
+    for number, answered in moments if long else [(len(sent) // 2, True)]:
+        again = World(world.folder / f"{number}{answered}", small(f"killed_{number}_{answered}"))
+        with at_request(number, answered, server.kill):
+            line = refused(again, server.uri, capsys)
+        assert "start it, or correct its address" in line
+        server.start()
+        complete(again, server.uri)
+
+
+def test_a_request_whose_answer_was_lost_is_not_made_twice(
+    server: Server, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with at_request(0, False, None) as sent:
+        World(world.folder / "calm", small("calm_again")).sync(server.uri)
+    (*_, create) = [n for n, what in enumerate(sent, 1) if "runs/create" in what]
+    with at_request(create, True, lambda: None):
+        refused(world, server.uri, capsys)
+    complete(world, server.uri)
+
+
+def test_a_refused_port_is_one_line_without_the_password(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    line = refused(world, f"http://me:secret@127.0.0.1:{port}/?token=secret", capsys)
+    assert line.startswith(f"warning: http://127.0.0.1:{port}/ did not take study")
+    assert "start it, or correct its address" in line
+
+
+def test_a_server_that_accepts_and_never_answers_is_given_up(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "1"
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as hole:
+
+        def swallow() -> None:
+            while True:
+                try:
+                    accepted.append(hole.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=swallow, daemon=True).start()
+        line = refused(world, f"http://127.0.0.1:{hole.getsockname()[1]}", capsys)
+        hole.shutdown(socket.SHUT_RDWR)
+    assert "it accepts connections and does not answer" in line
+    # The first look, one request and its one repetition.
+    assert len(accepted) <= 3
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "1", "the user's own setting stays"
+
+
+@contextmanager
+def guarded(server: Server, status: int) -> Iterator[str]:
+    """Yield the address of a server that passes on what has the right password."""
+    right = "Basic " + base64.b64encode(b"me:secret").decode()
+
+    class Guard(http.server.BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.headers.get("Authorization") != right:
+                code, content = status, b"no"
+            else:
+                kind = {"Content-Type": self.headers.get("Content-Type") or ""}
+                request = urllib.request.Request(
+                    server.uri + self.path, body or None, kind, method=self.command
+                )
+                try:
+                    with urllib.request.urlopen(request, timeout=60) as response:
+                        code, content = response.status, response.read()
+                except urllib.error.HTTPError as error:
+                    code, content = error.code, error.read()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PUT = do_PATCH = answer
+
+        def log_message(self, *words: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Guard) as guard:
+        threading.Thread(target=guard.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{guard.server_port}"
+        guard.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "do"),
+    [
+        (401, "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
+        (403, "ask whoever runs it for the right to write there"),
+    ],
+)
+def test_wrong_credentials_are_named_and_right_ones_are_enough(
+    status: int,
+    do: str,
+    server: Server,
+    world: World,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+    with guarded(server, status) as uri:
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "guessed")
+        assert do in refused(world, uri, capsys)
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+        complete(world, uri)
+
+
+def test_a_read_only_database_behind_a_server_is_named(
+    server: Server, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "read_only"
+    folder.mkdir()
+    database = f"sqlite:///file:{folder / 'mlflow.db'}?mode=ro&uri=true"
+    other = Server(folder, database, copy=server.folder / "mlflow.db").start()
+    try:
+        line = refused(world, other.uri, capsys)
+        assert "its log says why, such as a database that is read-only or full" in line
+    finally:
+        other.kill()
+    complete(world, server.uri)
+
+
+def test_a_read_only_database_of_ones_own_is_named(
+    server: Server, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "own.db"
+    file.write_bytes((server.folder / "mlflow.db").read_bytes())
+    line = refused(world, f"sqlite:///file:{file}?mode=ro&uri=true", capsys)
+    assert "make that file writable" in line
+
+
+_PIPELINE = """
+import sys
+from pathlib import Path
+import tracked
+
+world = tracked.World(Path(sys.argv[1]), tracked.small(sys.argv[2]))
+print(world.sync(sys.argv[3]))
+"""
+
+
+def test_two_pipelines_at_once_leave_every_run_once(
+    server: Server, tmp_path: Path, world: World, long: bool
+) -> None:
+    program = tmp_path / "pipeline.py"
+    program.write_text(_PIPELINE)
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    clean = {name: value for name, value in os.environ.items() if name not in SETTINGS[:1]}
+    for number in range(10 if long else 1):
+        meeting = World(tmp_path / f"{number}", small(f"meeting_{number}"))
+        jobs = [
+            subprocess.Popen(
+                [
+                    *(warm.interpreter(), program, str(tmp_path / f"{number}{who}")),
+                    *(meeting.study.name, server.uri),
+                ],
+                env=clean | {"PYTHONPATH": path},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            for who in "ab"
+        ]
+        for job in jobs:
+            output, errors = job.communicate(timeout=300)
+            assert job.returncode == 0, errors.decode()
+            assert output.startswith(b"done: 2 runs"), output + errors
+        assert len(meeting.entries(server.uri)) == 5
+        complete(meeting, server.uri)
+
+
+def test_a_pipeline_that_was_killed_leaves_nothing_twice(server: Server, world: World) -> None:
+    ended = os.fork()
+    if not ended:
+        with at_request(12, True, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+            world.sync(server.uri)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(ended, 0)[1]) == -signal.SIGKILL
+    complete(world, server.uri)

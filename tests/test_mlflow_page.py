@@ -1,0 +1,142 @@
+"""What docs/mlflow.md says, done in a browser, on results that were moved before."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fake_results
+import tracked
+from mlflow_server import STARTS_WITHIN, free_port
+
+pytestmark = pytest.mark.docs
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+CHROMIUM = shutil.which("chromium")
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "mlflow.md"
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # ten processes that nobody here needs
+}
+
+
+def command() -> list[str]:
+    """The page's command that starts MLflow, with this interpreter's MLflow."""
+    found = re.search(r"^\.venv/bin/mlflow (ui .*)$", PAGE.read_text(), re.MULTILINE)
+    assert found
+    return [sys.executable, "-m", "mlflow", *found[1].split()]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """MLflow, as the page says, on a study of eight settings in a folder that was moved."""
+    folder, moved = tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("moved")
+    base = fake_results.BASE
+    training = dataclasses.replace(base.training, evaluate_every=1)
+    study = fake_results.study(
+        "digits", base=dataclasses.replace(base, training=training), seeds=(0, 1, 2)
+    )
+    with tracked.environment():
+        world = tracked.World(folder, study)
+        figures = world.results / "figures" / "digits"
+        figures.mkdir(parents=True)
+        shutil.copy(PAGE.parent / "images" / "quickstart_privacy_utility.png", figures / "best.png")
+        assert world.sync().startswith("done: 24 runs")
+    shutil.move(world.results, moved / "results")
+    port = free_port()
+    server = subprocess.Popen(
+        [*command(), "--port", str(port), "--workers", "1"],
+        cwd=moved,
+        env={**os.environ, **ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    until = time.monotonic() + STARTS_WITHIN
+    while not answers(f"http://127.0.0.1:{port}/health"):
+        assert server.poll() is None, server.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.2)  # polling a process that starts
+    yield f"http://127.0.0.1:{port}/#/experiments/1"
+    os.killpg(server.pid, signal.SIGTERM)  # the group of this very process
+    server.communicate(timeout=60)
+
+
+def answers(address: str) -> bool:
+    try:
+        return urllib.request.urlopen(address, timeout=5).status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("needs chromium: apt-get install chromium")
+    with playwright.sync_playwright() as found:
+        browser = found.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any, uri: str) -> Iterator[Any]:
+    page = browser.new_page(viewport={"width": 1700, "height": 1000})
+    page.set_default_timeout(90_000)
+    yield page
+    page.close()
+
+
+def test_settings_are_filtered_and_two_are_compared(page: Any, uri: str) -> None:
+    page.goto(f"{uri}/runs")
+    page.get_by_text("study digits").wait_for()
+    for name in ("fedavg eps=inf", "local_only no eps", "dp_fedavg eps=8", "feddpa eps=2"):
+        assert page.get_by_text(name, exact=True).count() == 1, name
+    (words,) = re.findall(r"^tags.claim = .*$", PAGE.read_text(), re.MULTILINE)
+    search = page.get_by_placeholder("metrics.rmse")
+    search.fill(words)
+    search.press("Enter")
+    page.get_by_text("study digits").wait_for(state="detached")
+    page.get_by_text("4 matching runs").wait_for()
+    for name in ("dp_fedavg eps=8", "feddpa eps=8"):
+        row = page.locator(".ag-row", has=page.get_by_text(name, exact=True)).first
+        row.locator("input[type=checkbox]").first.click()
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_text("Comparing 2 Runs from 1 Experiment").wait_for()
+    for name in ("dp_fedavg eps=8", "feddpa eps=8"):
+        page.get_by_text(name, exact=True).first.wait_for()
+    page.get_by_text("personal_own", exact=True).first.wait_for()
+
+
+def test_accuracy_by_round_is_a_curve(page: Any, uri: str) -> None:
+    page.goto(f"{uri}/runs")
+    page.get_by_text("dp_fedavg eps=8", exact=True).click()
+    page.get_by_role("tab", name="Model metrics").click()
+    page.get_by_placeholder("Search metric charts").fill("^personal_own$")
+    curve = page.locator(".js-plotly-plot .scatterlayer path.js-line").first
+    curve.wait_for(state="attached")
+    # Four rounds: the line has four corners.
+    assert len(re.findall(r"[ML]|(?<=\d),", curve.get_attribute("d"))) >= 4
+
+
+def test_files_of_the_study_are_shown_where_the_folder_is_now(page: Any, uri: str) -> None:
+    page.goto(f"{uri}/runs")
+    page.get_by_text("study digits").click()
+    page.get_by_role("tab", name="Artifacts").click()
+    page.get_by_text("figures", exact=True).click()
+    page.get_by_text("best.png", exact=True).click()
+    image = page.locator("img[src^='blob:'], img[src^='data:']").first
+    image.wait_for()
+    assert image.evaluate("image => image.naturalWidth") > 1000
