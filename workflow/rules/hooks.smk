@@ -1,4 +1,5 @@
 # What happens around the jobs: the process that scripts are forks of, the line on the terminal, the words at the end.
+import subprocess
 import time
 
 from snakemake.logging import logger
@@ -63,4 +64,8 @@ onsuccess:
 
 
 onerror:
+    # After Ctrl-C the plugin for SLURM cancels the jobs that it knows of, and then submits what was about to be submitted: two at a
+    # time, which takes a busy cluster minutes. All jobs of one snakemake have one name.
+    if name := getattr(workflow.scheduler._executor, "run_uuid", ""):
+        subprocess.run(["scancel", f"--name={name}"], check=False)
     ended("with jobs that failed; the same command tries them again")
