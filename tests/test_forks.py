@@ -189,6 +189,6 @@ def test_an_edit_after_the_start_does_not_pass_for_what_was_imported(tmp_path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     first, later = (Project(Config(studies=()), tmp_path, thorough=False) for _ in range(2))
-    first.note_code()
+    first.note([])
     shared.write_text("VALUE = 2\n")
     assert first.code("job") != later.code("job"), "so the next command does the job again"

@@ -18,7 +18,7 @@ import shared_run
 import test_runs
 import warm
 from pflpipe import cells, files
-from pflpipe.simulation import rounds
+from pflpipe.simulation import processes, rounds
 from pflpipe.simulation.processes import Processes
 from test_runs import ADAPTIVE, SERVER, inputs_of, make_place, train_here
 
@@ -120,3 +120,33 @@ def test_every_client_has_one_process_and_none_has_much_more_than_its_share(cost
     assert len(shares) == size
     loads = [sum(costs[place] for place in share) for share in shares]
     assert max(loads) <= sum(costs) / size + max(costs, default=0)
+
+
+def test_runs_side_by_side_take_gpus_of_their_own_as_long_as_they_last(monkeypatch):
+    monkeypatch.setattr(processes, "_held", [])
+    seen = []
+    for device, count in (("cuda", 2), ("auto", 1), ("cuda", 2), ("cuda:0", 1), ("cuda", 1)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "40,41,42,43")
+        processes.take_gpus(device, count)
+        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+    every = "40,41,42,43"
+    assert seen == [
+        "40,41",
+        "42",
+        every,
+        every,
+        "43",
+    ]  # two were not free, one is asked for by name
+    processes._held.pop(0).close()  # as the kernel does when a run ends
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", every)
+    processes.take_gpus("cuda", 2)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "40,41"
+
+
+def test_a_run_that_sees_no_more_gpus_than_it_needs_takes_none(monkeypatch):
+    monkeypatch.setattr(processes, "_held", [])
+    for shown in ("", "7"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        processes.take_gpus("cuda", 1)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == shown
+    assert processes._held == []

@@ -57,6 +57,7 @@ PROJECT = project.Project(
     ROOT,
     thorough=MAIN,
     choose=(lambda study: checkpoints.choose.get(study=study)) if MAIN else None,
+    noted="{}" if MAIN else os.environ.get("PFLPIPE_NOTED", "{}"),
 )
 if MAIN:
     answer(PROJECT.check)

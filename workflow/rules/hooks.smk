@@ -1,4 +1,5 @@
 # What happens around the jobs: the process that scripts are forks of, the line on the terminal, the words at the end.
+import subprocess
 import time
 
 from snakemake.logging import logger
@@ -24,15 +25,18 @@ def ended(how):
         line.stop(how)
 
 
-# Scripts on this machine are forks of one process (docs/reruns.md); `--no-hooks` leaves each an interpreter of its own.
+# Scripts on this machine are forks of one process (docs/reruns.md); `--no-hooks` leaves each an interpreter of its own. A job on a
+# cluster sets PFLPIPE_PYTHON for itself, and finds in PFLPIPE_NOTED what the code and the studies were when it was planned.
 onstart:
+    noted = PROJECT.note(asked_studies())
+    if not workflow.local_exec:
+        os.environ.update(PFLPIPE_NOTED=noted)
+    if not CONDA:
+        os.environ.update(PFLPIPE_PYTHON=forks.start(SOURCES))
     if workflow.local_exec:
         # Snakemake's limit of 100 new jobs a second sets a timer at every look at the queue, and every timer is another look: after
         # 300 jobs that takes 0.4 of a core, and more with each job. On one machine the cores are limit enough.
         workflow.scheduler.job_rate_limiter = None
-        if not CONDA:
-            PROJECT.note_code()
-            os.environ.update(PFLPIPE_PYTHON=forks.start(SOURCES))
     # One line instead of six for every job (docs/cli.md); a user who asks Snakemake for its reasons gets all it says.
     training = [
         job for job in workflow.dag.needrun_jobs() if job.rule.name == "train"
@@ -61,6 +65,10 @@ onsuccess:
 
 
 onerror:
+    # After Ctrl-C the plugin for SLURM cancels the jobs that it knows of, and then submits what was about to be submitted: two at a
+    # time, which takes a busy cluster minutes. All jobs of one snakemake have one name.
+    if name := getattr(workflow.scheduler._executor, "run_uuid", ""):
+        subprocess.run(["scancel", f"--name={name}"], check=False)
     ended("with jobs that failed; the same command tries them again")
     # A log on a disk without room is empty.
     for folder in filter(is_full, (SETTINGS.results_dir, SETTINGS.data_dir)):

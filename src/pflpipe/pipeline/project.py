@@ -7,6 +7,8 @@ Nothing here computes a result, and no script of the pipeline imports it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -47,6 +49,7 @@ class Project:
         choose: called with the name of a study before its runs are told that follow from its
             search, so that Snakemake knows them to wait for it; None on a cluster's node, where the
             choice is made already.
+        noted: on a cluster's node, what ``note`` returned where the job was planned.
     """
 
     def __init__(
@@ -55,12 +58,14 @@ class Project:
         root: Path,
         thorough: bool,
         choose: Callable[[str], object] | None = None,
+        noted: str = "{}",
     ) -> None:
         self.settings = settings
         self.root = root
         self.package = root / "src" / "pflpipe"
         self.thorough = thorough
         self.choose = choose
+        self._noted: dict[str, str] = json.loads(noted)
         self._outlines: dict[str, Outline] = {}
         self._studies: dict[tuple[str, int], Study] = {}
         self._cells: dict[str, Cell] = {}
@@ -119,6 +124,9 @@ class Project:
             if kind in wildcards:
                 return [self._find(index, wildcards[kind])]
         study, method = wildcards["study"], wildcards.get("method", "")
+        if self._noted:
+            outline = self.outline(study.partition("/")[0])
+            self._expect(_file(outline.name), _cells_digest(outline))
         if self.choose is not None and self.waits(wildcards):
             if not self._has_chosen(study):
                 # Not `choose` alone: Snakemake takes what waits for a file that is missing to be up
@@ -206,7 +214,7 @@ class Project:
         outline = self.outline(name)
         is_printed = any(row.paper_metric for row in outline.everything.rows)
         return (
-            [f"{config.STUDIES}/{name}.yaml"]
+            [_file(name)]
             + [f"{config.STUDIES}/{printed.FILE}"] * is_printed
             + [f"{self.settings.results_dir}/searches/{name}.json"] * bool(outline.search)
         )
@@ -256,11 +264,22 @@ class Project:
         starts = [self.root / "workflow" / "scripts" / f"{script}.py", *files]
         return ", ".join(f"{start.name} {self._digest(start)}" for start in starts)
 
-    def note_code(self) -> None:
-        """Take the digests of all scripts as they are now, for jobs that are to run what was
-        imported now (forks.py): an edit in the meantime must not pass for what they ran."""
-        for script in sorted((self.root / "workflow" / "scripts").glob("*.py")):
-            self._digest(script)
+    def note(self, outlines: Iterable[Outline]) -> str:
+        """Take the digests of all scripts, and of what these studies are, as they are now: an edit
+        in the meantime must not pass for what a job ran.
+
+        Jobs that run what was imported now (forks.py) need no more. Jobs on a cluster read
+        everything again when they begin, hours later, and Snakemake believes them to be what it
+        planned (snakemake#3234); they are given what is returned, JSON, and stop if they find
+        something else.
+        """
+        starts = set((self.root / "workflow" / "scripts").glob("*.py"))
+        known = list(outlines)
+        for outline in known:
+            starts.update(self.files_of(outline.everything.cells))
+        found = {self._place(start): self._digest(start) for start in sorted(starts)}
+        found |= {_file(outline.name): _cells_digest(outline) for outline in known}
+        return json.dumps(found)
 
     def training_code(self, cells: Iterable[Cell]) -> str:
         """Return digests of the meaning of what trains these cells."""
@@ -294,8 +313,30 @@ class Project:
 
     def _digest(self, start: Path) -> str:
         if start not in self._digests:
-            self._digests[start] = code_version.digest(start, self.package, self._imports)
+            found = code_version.digest(start, self.package, self._imports)
+            self._expect(self._place(start), found)
+            self._digests[start] = found
         return self._digests[start]
+
+    def _place(self, file: Path) -> str:
+        """Return where a file is, in words that hold on all machines."""
+        return os.path.relpath(file, self.root)
+
+    def _expect(self, file: str, digest: str) -> None:
+        if self._noted.get(file, digest) != digest:
+            raise ConfigError(
+                f"{file}, or a file that it needs, was edited after this job was planned",
+                do="when the snakemake that planned it has ended, give the same command again",
+            )
+
+
+def _file(study: str) -> str:
+    return f"{config.STUDIES}/{study}.yaml"
+
+
+def _cells_digest(outline: Outline) -> str:
+    cells = sorted(cell.id for cell in outline.everything.cells)
+    return hashlib.sha256(canonical_json(cells).encode()).hexdigest()[:10]
 
 
 _IDS: dict[str, Callable[[Cell], str]] = {

@@ -12,9 +12,10 @@ import ctypes
 import heapq
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -76,6 +77,40 @@ class Processes:
 
 ALONE = Processes()
 
+_held: list[ExitStack] = []
+
+
+def take_gpus(device: str, count: int = 1) -> None:
+    """Keep so many of this machine's GPUs to this run, if they are free, and hide the others.
+
+    Runs side by side would all compute on the first GPU. A GPU is taken by taking a name that the
+    kernel gives to one process at a time, and takes back when that process ends, however it ends
+    (abstract sockets, unix(7)). Where fewer are free than are asked for nothing is hidden, nor
+    where no more are there, as in a job on a cluster.
+
+    Args:
+        device: as for ``joined``; one that is asked for by its number is not taken.
+        count: of GPUs.
+    """
+    if device not in ("cuda", "auto"):
+        return
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = [*map(str, range(torch.cuda.device_count()))] if shown is None else shown.split(",")
+    taken: list[str] = []
+    with ExitStack() as held:
+        for gpu in gpus if len(gpus) > count else ():
+            name = held.enter_context(socket.socket(socket.AF_UNIX))
+            try:
+                name.bind(f"\0pflpipe GPU {gpu}")
+            except OSError:
+                continue
+            name.set_inheritable(True)  # by torchrun, which takes the place of this program
+            taken.append(gpu)
+            if len(taken) == count:
+                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(taken)
+                _held.append(held.pop_all())
+                return
+
 
 @contextmanager
 def joined(device: str, count: int = 1) -> Iterator[tuple[Processes, str]]:
@@ -86,8 +121,10 @@ def joined(device: str, count: int = 1) -> Iterator[tuple[Processes, str]]:
         count: a program that is alone is started again by torchrun as so many processes.
 
     Yields:
-        this process and its own device: process i of a machine takes GPU i.
+        this process and its own device: process i of a run takes the run's GPU i.
     """
+    if "WORLD_SIZE" not in os.environ:
+        take_gpus(device, count)
     if count > 1 and "WORLD_SIZE" not in os.environ:
         torchrun = [
             sys.executable,

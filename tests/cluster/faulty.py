@@ -1,0 +1,41 @@
+"""DP-FedAvg at the test's pace: it looks in the folder ``faulty`` how slow a round shall be and how
+much memory it shall take, and tells there which GPUs it was given."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import torch
+
+from pflpipe import trees
+from pflpipe.learning.task import Task
+from pflpipe.methods.base import About, Method, Range
+from pflpipe.methods.dp_fedavg import local_update
+from pflpipe.trees import Params, ServerState, Update
+
+ABOUT = About(title="faulty", paper="none")
+FOLDER = Path("faulty")
+ballast: dict[str, torch.Tensor] = {}
+
+
+def _told(what: str, number: int) -> float:
+    file = FOLDER / f"{what}{number}"
+    return float(file.read_text()) if file.exists() else 0.0
+
+
+def faulty(*, number: Annotated[int, Range(0)] = 0) -> Method:
+    """Return the method; every number is a run of its own."""
+
+    def aggregate(
+        params: Params, released: Update, server: ServerState, task: Task
+    ) -> tuple[Params, ServerState]:
+        (FOLDER / f"gpus{number}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        if not ballast:
+            ballast["megabytes"] = torch.ones(int(_told("megabytes", number)), 2**18)
+        time.sleep(_told("seconds", number))
+        return trees.add(params, released), server
+
+    return Method(local_update, aggregate)

@@ -1,0 +1,290 @@
+"""A study on a cluster where everything happens that happens on clusters: it is completed."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import fake_audits
+import malformed
+from one_node import OneNode, missing, until
+from pflpipe.methods import registry
+from pflpipe.pipeline.project import each
+from pflpipe.simulation import runs
+from pflpipe.study.load import load_study
+from reliability import record
+from test_workflow import STUDY, environment, write_project
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "there is one"),
+]
+ROUNDS = 60
+# What a user has in the profile, but for the patience: here a job takes seconds.
+PATIENCE = ("--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "10")
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneNode]:
+    node = OneNode(tmp_path_factory.mktemp("slurm"))
+    node.start()
+    yield node
+    node.stop()
+
+
+class Folder:
+    """A copy of the repository with a study of so many runs, of which each does as it is told."""
+
+    def __init__(self, path: Path, numbers: int) -> None:
+        self.path = path
+        write_project(path)
+        fake_audits.write(path / "results/audits")
+        shutil.copy(Path(__file__).with_name("faulty.py"), path / "studies")
+        lines = [
+            {
+                "name": "faulty.py:faulty",
+                "variant": f"number {number}",
+                "hyperparameters": {"number": number},
+            }
+            for number in range(numbers)
+        ]
+        training = {**STUDY["training"], "rounds": ROUNDS}
+        self.study = path / "studies/tiny.yaml"
+        malformed.write(self.study, {**STUDY, "training": training, "methods": lines})
+        malformed.put("checkpoint_seconds", 1, "config.yaml")(path)
+        (path / "faulty").mkdir()
+        os.chdir(path)
+        self.cells = load_study("tiny").cells
+        self.ids = [registry.run_id(cell) for cell in self.cells]
+
+    def tell(self, number: int, **values: float) -> None:
+        """Say how many ``seconds`` a round of a run takes, or how many ``megabytes``."""
+        for name, value in values.items():
+            (self.path / f"faulty/{name}{number}").write_text(str(value))
+
+    def run(self, number: int) -> Path:
+        return self.path / "results/runs" / self.ids[number]
+
+    def has_checkpoint(self, number: int) -> bool:
+        return (self.path / f"results/checkpoints/{self.ids[number]}.pt").exists()
+
+    def resumed(self, number: int) -> int:
+        """Return the round after which the present attempt goes on, 0 as long as it does not."""
+        log = self.path / f"logs/train/{self.ids[number]}.log"
+        found = re.search(r"resuming after round (\d+)", log.read_text() if log.exists() else "")
+        return int(found[1]) if found else 0
+
+    def checkpoint_round(self, number: int) -> int:
+        """Return the last round of a run's checkpoint."""
+        file = self.path / f"results/checkpoints/{self.ids[number]}.pt"
+        return torch.load(file, weights_only=True)["progress"]["round"]
+
+    def told(self, number: int) -> str:
+        """Return what SLURM kept of a run's attempts that failed."""
+        logs = self.path / ".snakemake/slurm_logs/rule_train" / self.ids[number]
+        return "".join(file.read_text() for file in logs.glob("*.log"))
+
+    def bits(self, number: int, base: str = "results/runs") -> bytes:
+        """Return what a run computed."""
+        run = self.path / base / self.ids[number]
+        return (run / "rounds.csv").read_bytes() + (run / "states.bin").read_bytes()
+
+    def undisturbed(self, number: int) -> bytes:
+        """Return what a run computes here, in one go."""
+        cell, base = self.cells[number], "undisturbed"
+        (plan,), (partition,), (data,) = (
+            each(pattern, [cell])
+            for pattern in (
+                "results/plans/{plan}.json",
+                "results/partitions/{partition}.npz",
+                "data/{dataset}.npz",
+            )
+        )
+        runs.train(
+            cell,
+            runs.Inputs(Path(plan), Path(partition), Path(data)),
+            self.path / base / self.ids[number],
+            self.path / base / "checkpoints",
+            device="cpu",
+            backend="auto",
+            checkpoint_seconds=1e9,
+        )
+        return self.bits(number, base)
+
+
+class Snakemake:
+    """The command of docs/slurm.md, on what would be the login node."""
+
+    def __init__(self, cluster: OneNode, folder: Folder, *words: str, **more: str) -> None:
+        self.cluster, self.output = cluster, folder.path / "snakemake.out"
+        command = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm", *PATIENCE]
+        command = [
+            "env",
+            f"--chdir={folder.path}",
+            *command,
+            *words,
+            "--",
+            "results/tables/tiny.csv",
+        ]
+        with self.output.open("w") as output:
+            self.process = subprocess.Popen(
+                cluster.inside(*command), stdout=output, stderr=output, env=environment(**more)
+            )
+
+    def said(self) -> str:
+        return self.output.read_text() + self.cluster.log()[-5000:]
+
+    def until(self, reached: Callable[[], object]) -> None:
+        """Wait until something is so, as long as Snakemake is there."""
+
+        def reached_or_ended() -> object:
+            return reached() or self.process.poll() is not None
+
+        until(reached_or_ended, self.said)
+        assert self.process.poll() is None, self.said()
+
+    def end(self) -> int:
+        until(lambda: self.process.poll() is not None, self.said)
+        return self.process.returncode
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C."""
+        pid = self.process.pid
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGINT)
+
+
+def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Folder(tmp_path / "project", 4)
+    short, long, large, cancelled = range(4)
+    folder.tell(long, seconds=8)
+    folder.tell(cancelled, seconds=4)
+    folder.tell(
+        large, seconds=0.2, megabytes=1900
+    )  # train asks for 2000 at first, and Python needs some
+    snakemake = Snakemake(cluster, folder)
+
+    # A job is cancelled and the code edited, so that the next attempt is not what was planned.
+    snakemake.until(lambda: folder.has_checkpoint(cancelled))
+    helper = folder.path / "src/pflpipe/trees.py"
+    code = helper.read_text()
+    helper.write_text(code + "\nedited = True\n")
+    malformed.put("description", "Other words.", "studies/tiny.yaml")(folder.path)
+    cluster.cancel(folder.ids[cancelled])
+    snakemake.until(lambda: "was edited after" in folder.told(cancelled))
+    assert not folder.run(cancelled).exists()
+    helper.write_text(code)
+
+    # The queue's limit is a minute, and SLURM does not answer when Snakemake asks.
+    snakemake.until(lambda: folder.has_checkpoint(long))
+    cluster.set_limit(folder.ids[long], minutes=1)
+    cluster.kill_controller()
+    for _ in range(2):
+        snakemake.until(lambda: cluster.runs("squeue"))
+        snakemake.until(lambda: not cluster.runs("squeue"))
+    cluster.start_controller()
+
+    # The second attempt of the long run loses its node.
+    snakemake.until(lambda: folder.resumed(long))
+    first = folder.resumed(long)
+    snakemake.until(lambda: folder.checkpoint_round(long) > first)
+    cluster.lose_node()
+    snakemake.until(lambda: folder.resumed(long) > first)
+    for number in (long, cancelled):
+        folder.tell(number, seconds=0)
+    assert snakemake.end() == 0, snakemake.said()
+
+    assert cluster.history(folder.ids[short]) == ["COMPLETED"]
+    assert cluster.history(folder.ids[long])[0] == "TIMEOUT"
+    assert "exceeded memory limit" in folder.told(large)
+    assert cluster.history(folder.ids[cancelled])[:2] == ["CANCELLED", "FAILED"]
+    assert len(pd.read_csv(folder.path / "results/tables/tiny.csv")) == 4
+    for number in range(4):
+        assert folder.bits(number) == folder.undisturbed(number)
+    same = "tried again, resumed, the same bits"
+    for fault in ("cancelled", "over its memory", "over its time", "on a node that is lost"):
+        record(f"SLURM: job {fault}", same)
+    record("SLURM: the controller is killed and comes back", "waited for; nothing is repeated")
+    record(
+        "SLURM: the code is edited while jobs run",
+        "what it concerns stops with one line, other jobs go on",
+    )
+
+
+def test_ctrl_c_leaves_no_job_and_short_runs_share_one(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Folder(tmp_path / "project", 3)
+    for number in range(3):
+        folder.tell(number, seconds=1)
+    words = ("--set-resources", "train:gpu=1", "train:runtime=5")
+    snakemake = Snakemake(cluster, folder, *words)
+    snakemake.until(lambda: sum(map(folder.has_checkpoint, range(3))) == 2)
+    gpus = [file.read_text() for file in (folder.path / "faulty").glob("gpus*")]
+    assert sorted(gpus) == ["0", "1"], "the third waits for one"
+    assert len(cluster.jobs()) == 3
+    snakemake.interrupt()
+    assert snakemake.end() != 0
+    until(lambda: not cluster.jobs(), snakemake.said, seconds=60)
+    record("SLURM: Ctrl-C", "no job is left; the same command goes on")
+
+    for number in range(3):
+        folder.tell(number, seconds=0)
+    before = set(cluster.jobs("", "--states=all"))
+    words = ("--groups", "train=runs", "--group-components", "runs=3", "--cores", "1", *words)
+    snakemake = Snakemake(cluster, folder, *words)
+    assert snakemake.end() == 0, snakemake.said()
+    shared, _ = sorted(set(cluster.jobs("", "--states=all")) - before, key=int)
+    asked = cluster.answer("squeue", "--states=all", "--noheader", f"--jobs={shared}", "-o%C %l")
+    assert asked.split() == ["1", "15:00"]
+    assert all(folder.run(number).exists() for number in range(3))
+
+
+def test_ctrl_c_leaves_no_job_that_is_being_submitted(cluster, tmp_path, monkeypatch, long):
+    if not long:
+        pytest.skip("as long as a night has time for: make nightly")
+    monkeypatch.chdir(tmp_path)
+    folder = Folder(tmp_path / "project", 4)
+    busy = folder.path / "bin/sbatch"  # the plugin submits two jobs at a time
+    busy.parent.mkdir()
+    busy.write_text(f'#!/bin/sh\nsleep 3\nexec {shutil.which("sbatch")} "$@"\n')
+    busy.chmod(0o755)
+    path = f"{busy.parent}{os.pathsep}{os.environ['PATH']}"
+    snakemake = Snakemake(cluster, folder, PATH=path)
+    snakemake.until(lambda: "has been submitted" in snakemake.said())
+    snakemake.interrupt()
+    assert snakemake.end() != 0
+    until(lambda: not cluster.jobs(), snakemake.said, seconds=60)
+    assert len(cluster.jobs("", "--states=all")) == 4, "all were submitted nevertheless"
+
+
+def test_jobs_cancelled_at_random_moments_change_no_bit(cluster, tmp_path, monkeypatch, long):
+    if not long:
+        pytest.skip("as long as a night has time for: make nightly")
+    monkeypatch.chdir(tmp_path)
+    folder, moments = Folder(tmp_path / "project", 4), random.Random(0)
+    for number in range(4):
+        folder.tell(number, seconds=2)
+    snakemake = Snakemake(cluster, folder, "--retries", "30")
+    for _ in range(20):
+        time.sleep(moments.uniform(0, 40))
+        snakemake.until(cluster.jobs)
+        cluster.answer("scancel", moments.choice(list(cluster.jobs())))
+    for number in range(4):
+        folder.tell(number, seconds=0)
+    assert snakemake.end() == 0, snakemake.said()
+    for number in range(4):
+        assert folder.bits(number) == folder.undisturbed(number)
+    record("SLURM: 20 jobs cancelled at random moments", "20 identical results")

@@ -1,0 +1,217 @@
+"""A SLURM of one node, for the tests alone: its own controller, node, key, ports and folders.
+
+The daemons live in namespaces of their own (unshare(1)): what is in ``/etc/slurm`` there is a
+folder of the test's, and whatever a job leaves behind ends with the namespace's first process,
+which ends with the process that started it, however that ends. Nothing outside of the folder is
+written.
+
+SLURM without systemd, cgroups and a database: processes are found and measured by /proc, memory
+is looked at once a second, jobs are remembered by the controller, and the two GPUs are declared
+with device files that every machine has.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+NODE = socket.gethostname().split(".")[0]
+NEEDS = {
+    "slurmctld": "slurm-wlm",
+    "slurmd": "slurm-wlm",
+    "sacct": "slurm-wlm",
+    "squeue": "slurm-wlm",
+    "munged": "munge",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
+}
+"""Programs, and the packages of Debian and Ubuntu that have them."""
+
+# The executor plugin takes SLURM_CONF out of a job's environment, so the file has to be where SLURM
+# looks by itself. The shell stays the first process of the namespace: somebody has to wait for
+# orphans.
+FIRST = """
+mount --bind "$0/etc" /etc/slurm
+mount --bind "$0/sacct" "$(command -v sacct)"
+"$@" &
+wait
+"""
+# There is no database of jobs. What it would be asked, the controller knows.
+SACCT = """#!/bin/sh
+case "$*" in
+  *--name*)
+    for name; do :; done
+    exec squeue --noheader --states=all --format='%i|%T' --name "$name"
+    ;;
+  *) exit 1 ;;
+esac
+"""
+CONFIGURATION = f"""
+ClusterName=pflpipe
+SlurmctldHost={NODE}(127.0.0.1)
+SlurmctldPort={{controller}}
+SlurmdPort={{node}}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={{folder}}/munge.socket
+CredType=cred/munge
+SlurmctldPidFile={{folder}}/slurmctld.pid
+SlurmdPidFile={{folder}}/slurmd.pid
+StateSaveLocation={{folder}}/state
+SlurmdSpoolDir={{folder}}/spool
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+MailProg=/bin/true
+SlurmdParameters=config_overrides
+ReturnToService=2
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1,defer_batch
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill,UsePss
+AccountingStorageType=accounting_storage/none
+KillWait=2
+MinJobAge=3600
+GresTypes=gpu
+NodeName={NODE} NodeAddr=127.0.0.1 CPUs=16 RealMemory=32000 Gres=gpu:2 State=UNKNOWN
+PartitionName=all Nodes={NODE} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def missing() -> str:
+    """Return why no SLURM can be started here, empty when one can."""
+    if os.getuid() != 0:
+        return "a SLURM of one's own needs root"
+    if packages := sorted({NEEDS[name] for name in NEEDS if shutil.which(name) is None}):
+        return f"apt-get install {' '.join(packages)}"
+    if not Path("/etc/slurm").is_dir():
+        return "no folder /etc/slurm, where SLURM of Debian and Ubuntu has its configuration"
+    if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], check=False).returncode:
+        return "no namespaces here: in a container they need --privileged"
+    return ""
+
+
+def _free_ports() -> list[int]:
+    with socket.socket() as one, socket.socket() as other:
+        for each in (one, other):
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in (one, other)]
+
+
+class OneNode:
+    """A SLURM at work from ``start`` to ``stop``; ``folder`` is where its files are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def start(self) -> None:
+        """Start the daemons and wait until the node takes jobs."""
+        for name in ("etc", "state", "spool"):
+            (self.folder / name).mkdir(parents=True)
+        controller, node = _free_ports()
+        values = {"folder": self.folder, "controller": controller, "node": node}
+        (self.folder / "etc/slurm.conf").write_text(CONFIGURATION.format(**values))
+        (self.folder / "etc/gres.conf").write_text("Name=gpu File=/dev/null,/dev/zero\n")
+        (self.folder / "sacct").write_text(SACCT)
+        (self.folder / "sacct").chmod(0o755)
+        key = self.folder / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        files = {"key-file": key} | {
+            word: self.folder / f"munge.{word.removesuffix('-file')}"
+            for word in ("socket", "pid-file", "log-file", "seed-file")
+        }
+        munged = ["munged", "--force", "--foreground"]
+        munged += [f"--{word}={file}" for word, file in files.items()]
+        self._first = self._daemon(
+            *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--mount-proc"),
+            *("--ipc", "--fork", "--kill-child", "sh", "-c", FIRST, str(self.folder), *munged),
+        )
+        until((self.folder / "munge.socket").exists, self.log)
+        self.start_controller()
+        self._daemon(*self.inside("slurmd", "-D", "-c"))
+        until(lambda: "idle" in self.answer("sinfo", "-h", "-o", "%t"), self.log)
+
+    def start_controller(self) -> None:
+        """Start slurmctld, the first time or after it was killed."""
+        self._daemon(*self.inside("slurmctld", "-D"))
+
+    def kill_controller(self) -> None:
+        """End slurmctld without warning; jobs that run go on."""
+        self.answer("kill", "-9", (self.folder / "slurmctld.pid").read_text().strip())
+
+    def cancel(self, words: str) -> None:
+        """Cancel the jobs with these words in their comment."""
+        self.answer("scancel", *self.jobs(words))
+
+    def set_limit(self, words: str, minutes: int) -> None:
+        """Give the jobs with these words in their comment another limit of time."""
+        for number in self.jobs(words):
+            self.answer("scontrol", "update", f"jobid={number}", f"timelimit={minutes}")
+
+    def lose_node(self) -> None:
+        """Drain the node, lose it with the jobs on it, and have it back."""
+        for state in ("drain", "down", "resume"):
+            self.answer("scontrol", "update", f"nodename={NODE}", f"state={state}", "reason=test")
+
+    def stop(self) -> None:
+        """End everything that runs in there."""
+        self._first.kill()
+        self._first.wait()
+
+    def _daemon(self, *command: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def log(self) -> str:
+        """Return what the daemons said."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def inside(self, *command: str) -> list[str]:
+        """Return the words that run a command where the daemons are."""
+        process = self._first.pid
+        (first,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        return ["nsenter", f"--target={first}", "--all", "--", *command]
+
+    def answer(self, *command: str) -> str:
+        """Run one of SLURM's commands and return what it printed, nothing when it failed."""
+        found = subprocess.run(self.inside(*command), capture_output=True, text=True, check=False)
+        return "" if found.returncode else found.stdout
+
+    def runs(self, program: str) -> bool:
+        """Return whether a program is at work."""
+        names = self.answer("sh", "-c", "cat /proc/[0-9]*/comm 2> /dev/null || true")
+        return program in names.splitlines()
+
+    def jobs(self, words: str = "", *which: str) -> dict[str, str]:
+        """Return number and state of the jobs with these words in Snakemake's comment, oldest
+        first.
+
+        Args:
+            words: such as the id of a run.
+            which: a condition of squeue; those that wait or run when left out.
+        """
+        found = self.answer("squeue", *which, "--sort=i", "--noheader", "--format=%i|%T|%k")
+        lines = [line.split("|", 2) for line in found.splitlines()]
+        return {number: state for number, state, comment in lines if words in comment}
+
+    def history(self, words: str) -> list[str]:
+        """Return how the jobs with these words in their comment ended, oldest first."""
+        return list(self.jobs(words, "--states=all").values())
+
+
+def until(reached: Callable[[], object], said: Callable[[], str], seconds: float = 600) -> None:
+    """Wait until something is so; when it takes so many seconds, fail with what was ``said``."""
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, said()
+        time.sleep(0.2)

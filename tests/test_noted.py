@@ -1,0 +1,64 @@
+"""A job that begins elsewhere, hours after it was planned, finds what it was planned with or
+stops (snakemake#3234)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import malformed
+from pflpipe.errors import ConfigError
+from pflpipe.pipeline.project import Project
+from pflpipe.study.config import Config
+from pflpipe.study.load import load_outline
+
+METHOD = Path(malformed.ROOT / "docs/examples/mr_mtl.py").read_text()
+LINES = [{"name": "mine.py:mr_mtl"}, {"name": "dp_fedavg"}]
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a project notes that is made of a script, a helper, a study and a method beside it."""
+    for name in ("src/pflpipe", "workflow/scripts", "studies"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copytree(malformed.ROOT / "src/pflpipe/methods", tmp_path / "src/pflpipe/methods")
+    (tmp_path / "src/pflpipe/shared.py").write_text("VALUE = 1\n")
+    (tmp_path / "workflow/scripts/train.py").write_text("from pflpipe import shared\n")
+    (tmp_path / "studies/mine.py").write_text(METHOD)
+    malformed.write(tmp_path / "studies/tiny.yaml", {**malformed.STUDY, "methods": LINES})
+    monkeypatch.chdir(tmp_path)
+    return Project(Config(studies=("tiny",)), tmp_path, thorough=False).note([load_outline("tiny")])
+
+
+def begin(noted: str, method: str = "mr_mtl") -> None:
+    """Do what a job's snakemake does to know its cells and the code that trains them."""
+    project = Project(Config(studies=("tiny",)), Path.cwd(), thorough=False, noted=noted)
+    project.training_code(project.cells({"study": "tiny", "method": method}))
+
+
+def test_a_job_begins_after_edits_that_change_nothing_of_it(planned):
+    with Path("src/pflpipe/shared.py").open("a") as file:
+        file.write("# a comment\n")
+    malformed.put("description", "Other words.", "studies/tiny.yaml")(Path())
+    begin(planned)
+    Path("studies/mine.py").write_text(METHOD.replace("0.5 *", "0.6 *"))
+    begin(planned, "dp_fedavg")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "named"),
+    [
+        ("studies/mine.py", "0.5 *", "0.6 *", "studies/mine.py"),
+        ("src/pflpipe/shared.py", "VALUE = 1", "VALUE = 2", "workflow/scripts/train.py"),
+        ("studies/tiny.yaml", "seeds:\n- 0", "seeds:\n- 2", "studies/tiny.yaml"),
+    ],
+)
+def test_a_job_whose_code_or_study_was_edited_says_so_in_one_line_and_stops(
+    planned, file, old, new, named
+):
+    malformed.text(old, new, file)(Path())
+    with pytest.raises(ConfigError, match=f"^{named}, or a file that it needs, was edited"):
+        begin(planned)
+    begin("{}")  # where nobody planned anything, as on a login node
