@@ -28,7 +28,7 @@ from pflpipe.report.tracking.entries import NOTE, Entry, Point
 from pflpipe.study.settings import MEASURED
 
 if TYPE_CHECKING:
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Experiment, Param, Run, RunTag
     from mlflow.tracking import MlflowClient
 
 # MLflow's REST API accepts 1000 metrics, params and tags together.
@@ -142,7 +142,11 @@ class Writer:
         self.client.set_terminated(run.info.run_id, "FINISHED", end_time=entry.end)
 
     def _log(
-        self, run: Run, points: Sequence[Point] = (), params: Sequence = (), tags: Sequence = ()
+        self,
+        run: Run,
+        points: Sequence[Point] = (),
+        params: Sequence[Param] = (),
+        tags: Sequence[RunTag] = (),
     ) -> None:
         from mlflow.entities import Metric
 
