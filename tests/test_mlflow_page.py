@@ -46,14 +46,14 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     base = fake_results.BASE
     training = dataclasses.replace(base.training, evaluate_every=1)
     study = fake_results.study(
-        "digits", base=dataclasses.replace(base, training=training), seeds=(0, 1, 2)
+        "digits", base=dataclasses.replace(base, training=training), seeds=(0, 1)
     )
     with tracked.environment():
         world = tracked.World(folder, study)
         figures = world.results / "figures" / "digits"
         figures.mkdir(parents=True)
         shutil.copy(PAGE.parent / "images" / "quickstart_privacy_utility.png", figures / "best.png")
-        assert world.sync().startswith("done: 24 runs")
+        assert world.sync().startswith("done: 16 runs")
     shutil.move(world.results, moved / "results")
     port = free_port()
     server = subprocess.Popen(
@@ -91,7 +91,7 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(browser: Any, uri: str) -> Iterator[Any]:
     page = browser.new_page(viewport={"width": 1700, "height": 1000})
     page.set_default_timeout(90_000)
@@ -137,6 +137,5 @@ def test_files_of_the_study_are_shown_where_the_folder_is_now(page: Any, uri: st
     page.get_by_role("tab", name="Artifacts").click()
     page.get_by_text("figures", exact=True).click()
     page.get_by_text("best.png", exact=True).click()
-    image = page.locator("img[src^='blob:'], img[src^='data:']").first
-    image.wait_for()
-    assert image.evaluate("image => image.naturalWidth") > 1000
+    # MLflow's own pictures are small.
+    page.wait_for_function("[...document.images].some(image => image.naturalWidth > 1000)")

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -367,19 +368,24 @@ def test_runs_of_an_earlier_version_are_replaced_and_none_is_there_twice(world: 
     assert len(client.search_runs([experiment])) == len(world.entries()) == 5
 
 
+@pytest.mark.parametrize("moment", [1, 5])
 def test_what_two_folders_wrote_at_the_same_time_is_there_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    moment: int, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The other one writes all of it between our look and our first run.
+    # The other one writes all of it between our look and our first run, or before our last one.
     other = tracked.beside(world)
-    begin = writer.Writer._begin
+    begin, begun = writer.Writer._begin, []
 
     def late(self: Any, entry: Any, parent: str) -> Any:
-        monkeypatch.setattr(writer.Writer, "_begin", begin)
-        assert "2 new" in sync.once(other.study, other.results, world.uri)
+        begun.append(entry)
+        if len(begun) == moment:
+            with monkeypatch.context() as patch:
+                patch.setattr(writer.Writer, "_begin", begin)
+                assert sync.once(other.study, other.results, world.uri).startswith("done: 2 runs")
         return begin(self, entry, parent)
 
     monkeypatch.setattr(writer.Writer, "_begin", late)
+    monkeypatch.setattr(sync, "_alone", lambda lock: nullcontext(str(lock)))
     assert "2 new" in world.sync()
     assert len(world.entries()) == 5
 

@@ -66,10 +66,8 @@ def _study(outline: Outline, results: Path, tracking: str) -> Iterator[str]:
         else:
             file = address.database_file(server) if tracking else None
             files = (file.parent if file else results) / ARTIFACTS
-            yield (
-                f"  MLflow: mlflow ui --backend-store-uri {server} --artifacts-destination {files}, "
-                f"experiment {outline.name}"
-            )
+            where = f"--backend-store-uri {server} --artifacts-destination {files}"
+            yield f"  MLflow: mlflow ui {where}, experiment {outline.name}"
     try:
         yield from best(outline, results)
     except PflpipeError as error:  # such as a table of another version, which is not shown then

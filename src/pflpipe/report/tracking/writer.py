@@ -5,8 +5,9 @@ Runs of entries are told by a tag with their key. Every other tag of ours that b
 interrupted has none and is written again.
 
 MLflow has no locks, so two writers of one results folder take turns (sync.py), and those of two
-folders that share a server may meet. Each leaves alone what the other is writing, and looks again
-when it is done: of what both wrote, both keep the same one. Whoever looks last sees everything.
+folders that share a server may meet. Each leaves alone what the other has just begun, and looks
+again when it is done: of what both wrote, both keep what was begun last. Whoever looks last sees
+everything.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -28,13 +29,13 @@ from pflpipe.report.tracking.entries import NOTE, Entry, Point
 from pflpipe.study.settings import MEASURED
 
 if TYPE_CHECKING:
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Experiment, Param, Run, RunTag
     from mlflow.tracking import MlflowClient
 
 # MLflow's REST API accepts 1000 metrics, params and tags together.
 METRICS_PER_CALL, PARAMS_PER_CALL = 800, 100
 ABANDONED = 600.0
-"""Seconds after which a run that another folder's writer has begun, and not ended, is nobody's."""
+"""Seconds after which a run that another folder's writer has begun is not at work any more."""
 PARENT = "mlflow.parentRunId"
 
 
@@ -56,7 +57,7 @@ class Writer:
         self.client = _connect(address)
         self.experiment = self._experiment(name, note)
 
-    def run(self, entries: Iterable[Entry]) -> dict[str, int]:
+    def run(self, entries: Sequence[Entry]) -> dict[str, int]:
         """Make the run of every entry new, kept or replaced; runs of cells that left the study
         stay, marked as such. Returns how many of the cells' runs were."""
         counts = {"new": 0, "kept": 0, "replaced": 0}
@@ -73,11 +74,12 @@ class Writer:
             written |= how != "kept"
             counts[how] += "pflpipe.cell" in entry.tags
         for run in replaced:
-            self._delete(run)
+            if not self._is_fresh_of_another(run):
+                self.client.delete_run(run.info.run_id)
         for run in (run for runs in before.values() for run in runs):
             self._tag(run, "in_study", "false")
         if written:
-            self._settle()
+            self._settle(entries)
         return counts
 
     def _write(self, entry: Entry, old: Sequence[Run], parent: str) -> tuple[str, str]:
@@ -106,7 +108,7 @@ class Writer:
         from mlflow.exceptions import MlflowException
 
         tags = {**entry.tags, "in_study": "true", "pflpipe.key": entry.key}
-        tags |= {"pflpipe.writer": f"{self.me} {time.time():.0f}"}
+        tags |= {"pflpipe.writer": f"{self.me} {time.time():.3f}"}
         tags |= {PARENT: parent} if parent else {}
         run = self.client.create_run(
             self.experiment.experiment_id,
@@ -142,7 +144,11 @@ class Writer:
         self.client.set_terminated(run.info.run_id, "FINISHED", end_time=entry.end)
 
     def _log(
-        self, run: Run, points: Sequence[Point] = (), params: Sequence = (), tags: Sequence = ()
+        self,
+        run: Run,
+        points: Sequence[Point] = (),
+        params: Sequence[Param] = (),
+        tags: Sequence[RunTag] = (),
     ) -> None:
         from mlflow.entities import Metric
 
@@ -185,18 +191,15 @@ class Writer:
         for run in self._search():
             # Earlier versions had no other runs than those of cells.
             key = run.data.tags.get("pflpipe.key") or run.data.tags.get("pflpipe.cell")
-            if key and not self._is_anothers(run):
+            is_at_work = self._is_fresh_of_another(run) and "pflpipe.digest" not in run.data.tags
+            if key and not is_at_work:
                 found.setdefault(key, []).append(run)
         return found
 
-    def _is_anothers(self, run: Run) -> bool:
-        # Whether another folder's writer is at it now.
-        writer, _, began = run.data.tags.get("pflpipe.writer", "").partition(" ")
-        return bool(
-            writer not in ("", self.me)
-            and "pflpipe.digest" not in run.data.tags
-            and time.time() - float(began) < ABANDONED
-        )
+    def _is_fresh_of_another(self, run: Run) -> bool:
+        # Whether another folder's writer began it, which may be at work now.
+        writer, began = _begun(run)
+        return writer not in ("", self.me) and time.time() - began < ABANDONED
 
     def _search(self) -> Iterator[Run]:
         token: str | None = None
@@ -209,26 +212,24 @@ class Writer:
             if not token:
                 return
 
-    def _settle(self) -> None:
+    def _settle(self, entries: Sequence[Entry]) -> None:
+        ids: dict[str, str] = {}
         found = self._runs()
-        parents: dict[str, str] = {}
         for key, runs in found.items():
-            # Not by time: clocks differ.
-            first, *others = sorted(runs, key=lambda run: run.info.run_id)
+            # Both writers see the same times, so they agree, whatever their clocks say.
+            last, *others = sorted(
+                runs, key=lambda run: (_begun(run)[1], run.info.run_id), reverse=True
+            )
             for run in others:
-                self._delete(run)
-                parents[run.info.run_id] = first.info.run_id
-            found[key] = [first]
-        for (run,) in found.values():
-            if (parent := run.data.tags.get(PARENT, "")) in parents:
-                self._tag(run, PARENT, parents[parent])
+                self.client.delete_run(run.info.run_id)
+            ids[key], found[key] = last.info.run_id, [last]
+        for entry in entries:
+            if entry.parent in ids and entry.key in found:
+                self._tag(found[entry.key][0], PARENT, ids[entry.parent])
 
     def _tag(self, run: Run, name: str, value: str) -> None:
         if run.data.tags.get(name) != value:
             self.client.set_tag(run.info.run_id, name, value)
-
-    def _delete(self, run: Run) -> None:
-        self.client.delete_run(run.info.run_id)
 
     def _experiment(self, name: str, note: str) -> Experiment:
         from mlflow.exceptions import MlflowException
@@ -253,6 +254,12 @@ class Writer:
             for key, value in tags.items():
                 self.client.set_experiment_tag(found.experiment_id, key, value)
         return found
+
+
+def _begun(run: Run) -> tuple[str, float]:
+    # Whose writing a run is, and since when; of earlier versions nobody's.
+    writer, _, began = run.data.tags.get("pflpipe.writer", "").partition(" ")
+    return writer, float(began or 0)
 
 
 def _digest(text: str) -> str:
