@@ -4,10 +4,12 @@ import dataclasses
 import json
 import math
 
+import matplotlib
 import pandas as pd
 import pytest
 import torch
 
+import boxes
 import fake_audits
 from fake_audits import RESULT
 from pflpipe import cells
@@ -18,6 +20,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy.departures import DEPARTURES
 from pflpipe.report import audits
+from pflpipe.report.figures import style
 from pflpipe.study.load import load_study
 
 torch.set_num_threads(1)
@@ -227,7 +230,9 @@ def test_table_has_a_row_for_every_subject_and_the_promised_columns(results):
 
 
 def test_the_figure_has_a_colour_for_every_verdict_and_its_legend_says_which(results):
-    drawn = audits.figure(audits.table(results))
+    with matplotlib.rc_context(fname=style.SHEET):
+        drawn = audits.figure(audits.table(results))
+        assert boxes.check(drawn) > 20
     legend = {text.get_text() for text in drawn.legends[0].get_texts()}
     assert {"kept", "refuted", "unsound"} <= legend
     colours = {line.get_color() for line in drawn.axes[0].get_lines()}

@@ -97,6 +97,12 @@ class Line:
         """The budget that the study asked for."""
         return _asked(self.rows.iloc[0])
 
+    @property
+    def delta(self) -> str:
+        """The δ that its epsilons are at."""
+        value = self.first("delta")
+        return "–" if value is None else f"{value:g}"
+
     def text(self, name: str) -> str:
         """Return a number of the ledger, the worst over the seeds; a nominal epsilon with its
         mark."""
@@ -218,8 +224,8 @@ def summary(frame: pd.DataFrame, audits: pd.DataFrame) -> Iterator[tuple[str, st
             values = [largest(line.rows[f"epsilon_{column}"]) for line in sound]
             known = [value for value in values if value is not None]
             if known:
-                ends = dict.fromkeys(map(round_up, (min(known), max(known))))
-                yield term, f"ε = {' to '.join(ends)} for the certified lines"
+                reach = dict.fromkeys(map(round_up, (min(known), max(known))))
+                yield term, f"ε = {' to '.join(reach)} for the certified lines"
     if nominal:
         yield "nominal ε", _each_method(nominal)
     published = {
@@ -258,7 +264,7 @@ def _each_budget(lines: Sequence[Line]) -> str:
     """Return what holds for each budget that certified lines were asked for."""
     found: dict[str, list[Line]] = {}
     for line in lines:
-        found.setdefault(f"{line.asked}, δ = {line.first('delta'):g}", []).append(line)
+        found.setdefault(f"{line.asked}, δ = {line.delta}", []).append(line)
     worst = {
         budget: [
             round_up(largest(value for line in own for value in line.rows[f"epsilon_{name}"]))
@@ -416,7 +422,7 @@ def _pair(published: Line | None, sound: Line | None) -> dict[str, Any]:
         "sound": None,
         "cost": ["not run"] * len(_ACCURACIES),
     }
-    found["delta"] = "–" if known.first("delta") is None else f"{known.first('delta'):g}"
+    found["delta"] = known.delta
     if published:
         found["published"] = _side(published)
     elif sound:
@@ -433,7 +439,7 @@ def _side(line: Line) -> dict[str, Any]:
     return {
         "version": line.version,
         "budget": line.asked,
-        "delta": "–" if line.first("delta") is None else f"{line.first('delta'):g}",
+        "delta": line.delta,
         "printed": line.text("epsilon_nominal"),
         "claim": line.first("claim"),
         "epsilons": [line.text(f"epsilon_{name}") for name in _READINGS],
@@ -509,7 +515,7 @@ def _entry(line: Line) -> dict[str, Any]:
             f"{line.first(name):g}" if line.first(name) is not None else "–"
             for name in ("sample_rate", "rounds", "clients")
         ],
-        "delta": "–" if line.first("delta") is None else f"{line.first('delta'):g}",
+        "delta": line.delta,
         "numbers": numbers,
         "departures": ", ".join(sorted(line.departures)) or "–",
     }

@@ -35,7 +35,7 @@ FALSE_POSITIVES = 100
 """How many false positives must be expected at a rate before anything is said about it: 10,000
 held-out clients for 1 %. Such a rate is known to a tenth."""
 
-LOOKS = tuple(
+LOOKS: tuple[dict[str, Any], ...] = tuple(
     {"color": colour, "linestyle": dashes}
     for dashes, colour in itertools.product(("-", "-.", (0, (5, 1, 1, 1, 1, 1))), style.STRONG)
 )
