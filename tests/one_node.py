@@ -159,9 +159,14 @@ class OneNode:
             self.answer("scontrol", "update", f"jobid={number}", f"timelimit={minutes}")
 
     def lose_node(self) -> None:
-        """Drain the node, lose it with the jobs on it, and have it back."""
+        """Drain the node, lose it with the jobs on it, and have it back.
+
+        SLURM puts the jobs into the queue again, for two minutes later, which are not waited for.
+        """
         for state in ("drain", "down", "resume"):
             self.answer("scontrol", "update", f"nodename={NODE}", f"state={state}", "reason=test")
+        for number in self.jobs():
+            self.answer("scontrol", "update", f"jobid={number}", "starttime=now")
 
     def stop(self) -> None:
         """End everything that runs in there."""

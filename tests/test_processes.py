@@ -136,7 +136,7 @@ def test_runs_side_by_side_take_gpus_of_their_own_as_long_as_they_last(monkeypat
         every,
         every,
         "43",
-    ]  # two were not free, one is asked for by name
+    ]  # third: two were not free
     processes._held.pop(0).close()  # as the kernel does when a run ends
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", every)
     processes.take_gpus("cuda", 2)

@@ -623,8 +623,9 @@ def test_runs_and_evaluations_are_given_their_processes_whatever_is_done_already
 
 
 @pytest.mark.pipeline
-def test_the_slurm_profile_is_understood(finished):
-    result = snakemake(finished, "--profile", "profiles/slurm", "--dry-run", "--forceall")
+@pytest.mark.parametrize("profile", ["slurm", "gpu"])
+def test_the_profiles_are_understood(finished, profile):
+    result = snakemake(finished, "--profile", f"profiles/{profile}", "--dry-run", "--forceall")
     assert result.returncode == 0, result.stderr
     assert "Training digits-" in result.stdout + result.stderr
 

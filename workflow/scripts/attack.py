@@ -7,6 +7,7 @@ from pathlib import Path
 from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
 from pflpipe.program import run_script
+from pflpipe.simulation.processes import take_gpus
 from pflpipe.simulation.runs import Inputs
 
 
@@ -27,6 +28,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     cell = Cell.from_dict(json.loads(args.cell))
+    take_gpus(args.device)
     inputs = Inputs(args.plan, args.partition, args.data)
     attacks.run(args.attack, cell, inputs, args.out, device=args.device, backend=args.backend)
 

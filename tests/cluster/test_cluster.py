@@ -25,12 +25,9 @@ from pflpipe.pipeline.project import each
 from pflpipe.simulation import runs
 from pflpipe.study.load import load_study
 from reliability import record
-from test_workflow import STUDY, environment, write_project
+from test_workflow import STUDY, environment, snakemake, write_project
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(bool(missing()), reason=missing() or "there is one"),
-]
+pytestmark = pytest.mark.cluster
 ROUNDS = 60
 # What a user has in the profile, but for the patience: here a job takes seconds.
 PATIENCE = ("--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "10")
@@ -38,6 +35,8 @@ PATIENCE = ("--slurm-init-seconds-before-status-checks", "2", "--latency-wait", 
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneNode]:
+    if why := missing():
+        pytest.skip(why)
     node = OneNode(tmp_path_factory.mktemp("slurm"))
     node.start()
     yield node
@@ -77,6 +76,9 @@ class Folder:
     def run(self, number: int) -> Path:
         return self.path / "results/runs" / self.ids[number]
 
+    def has_ended(self, number: int) -> bool:
+        return (self.run(number) / "run.json").exists()
+
     def has_checkpoint(self, number: int) -> bool:
         return (self.path / f"results/checkpoints/{self.ids[number]}.pt").exists()
 
@@ -104,6 +106,7 @@ class Folder:
     def undisturbed(self, number: int) -> bytes:
         """Return what a run computes here, in one go."""
         cell, base = self.cells[number], "undisturbed"
+        self.tell(number, seconds=0, megabytes=0)
         (plan,), (partition,), (data,) = (
             each(pattern, [cell])
             for pattern in (
@@ -166,49 +169,56 @@ class Snakemake:
         os.kill(int(child), signal.SIGINT)
 
 
-def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, monkeypatch):
+def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, monkeypatch, long):
     monkeypatch.chdir(tmp_path)
     folder = Folder(tmp_path / "project", 4)
-    short, long, large, cancelled = range(4)
-    folder.tell(long, seconds=8)
+    short, slow, large, cancelled = range(4)
+    folder.tell(slow, seconds=8)
     folder.tell(cancelled, seconds=4)
     folder.tell(
         large, seconds=0.2, megabytes=1900
     )  # train asks for 2000 at first, and Python needs some
-    snakemake = Snakemake(cluster, folder)
+    command = Snakemake(cluster, folder)
 
-    # A job is cancelled and the code edited, so that the next attempt is not what was planned.
-    snakemake.until(lambda: folder.has_checkpoint(cancelled))
+    # A job is cancelled and the code edited, so that the next attempt is not what was planned. Nor
+    # is what it needs, but that is not for the job to make again (snakemake#3234).
+    command.until(lambda: folder.has_checkpoint(cancelled))
+    (partition,) = folder.path.glob("results/partitions/*.npz")
+    made = partition.stat().st_mtime_ns
+    with (folder.path / "workflow/scripts/partition.py").open("a") as file:
+        file.write("edited = True\n")
     helper = folder.path / "src/pflpipe/trees.py"
     code = helper.read_text()
     helper.write_text(code + "\nedited = True\n")
     malformed.put("description", "Other words.", "studies/tiny.yaml")(folder.path)
     cluster.cancel(folder.ids[cancelled])
-    snakemake.until(lambda: "was edited after" in folder.told(cancelled))
+    command.until(lambda: "was edited after" in folder.told(cancelled))
     assert not folder.run(cancelled).exists()
     helper.write_text(code)
+    folder.tell(cancelled, seconds=0)
 
     # The queue's limit is a minute, and SLURM does not answer when Snakemake asks.
-    snakemake.until(lambda: folder.has_checkpoint(long))
-    cluster.set_limit(folder.ids[long], minutes=1)
+    command.until(lambda: folder.has_checkpoint(slow))
+    cluster.set_limit(folder.ids[slow], minutes=1)
     cluster.kill_controller()
-    for _ in range(2):
-        snakemake.until(lambda: cluster.runs("squeue"))
-        snakemake.until(lambda: not cluster.runs("squeue"))
+    for _ in range(7 if long else 2):  # by itself the plugin gives up after five
+        command.until(lambda: cluster.runs("squeue"))
+        command.until(lambda: not cluster.runs("squeue"))
     cluster.start_controller()
 
-    # The second attempt of the long run loses its node.
-    snakemake.until(lambda: folder.resumed(long))
-    first = folder.resumed(long)
-    snakemake.until(lambda: folder.checkpoint_round(long) > first)
+    # The second attempt of the slow run loses its node.
+    command.until(lambda: all(map(folder.has_ended, (short, large, cancelled))))
+    command.until(lambda: folder.resumed(slow))
+    first = folder.resumed(slow)
+    command.until(lambda: folder.checkpoint_round(slow) > first)
     cluster.lose_node()
-    snakemake.until(lambda: folder.resumed(long) > first)
-    for number in (long, cancelled):
-        folder.tell(number, seconds=0)
-    assert snakemake.end() == 0, snakemake.said()
+    command.until(lambda: folder.resumed(slow) > first)
+    folder.tell(slow, seconds=0)
+    assert command.end() == 0, command.said()
 
+    assert partition.stat().st_mtime_ns == made
     assert cluster.history(folder.ids[short]) == ["COMPLETED"]
-    assert cluster.history(folder.ids[long])[0] == "TIMEOUT"
+    assert cluster.history(folder.ids[slow])[0] == "TIMEOUT"
     assert "exceeded memory limit" in folder.told(large)
     assert cluster.history(folder.ids[cancelled])[:2] == ["CANCELLED", "FAILED"]
     assert len(pd.read_csv(folder.path / "results/tables/tiny.csv")) == 4
@@ -230,26 +240,41 @@ def test_ctrl_c_leaves_no_job_and_short_runs_share_one(cluster, tmp_path, monkey
     for number in range(3):
         folder.tell(number, seconds=1)
     words = ("--set-resources", "train:gpu=1", "train:runtime=5")
-    snakemake = Snakemake(cluster, folder, *words)
-    snakemake.until(lambda: sum(map(folder.has_checkpoint, range(3))) == 2)
+    command = Snakemake(cluster, folder, *words)
+    command.until(lambda: sum(map(folder.has_checkpoint, range(3))) == 2)
     gpus = [file.read_text() for file in (folder.path / "faulty").glob("gpus*")]
     assert sorted(gpus) == ["0", "1"], "the third waits for one"
     assert len(cluster.jobs()) == 3
-    snakemake.interrupt()
-    assert snakemake.end() != 0
-    until(lambda: not cluster.jobs(), snakemake.said, seconds=60)
+    command.interrupt()
+    assert command.end() != 0
+    until(lambda: not cluster.jobs(), command.said, seconds=60)
     record("SLURM: Ctrl-C", "no job is left; the same command goes on")
 
     for number in range(3):
         folder.tell(number, seconds=0)
     before = set(cluster.jobs("", "--states=all"))
     words = ("--groups", "train=runs", "--group-components", "runs=3", "--cores", "1", *words)
-    snakemake = Snakemake(cluster, folder, *words)
-    assert snakemake.end() == 0, snakemake.said()
+    command = Snakemake(cluster, folder, *words)
+    assert command.end() == 0, command.said()
     shared, _ = sorted(set(cluster.jobs("", "--states=all")) - before, key=int)
     asked = cluster.answer("squeue", "--states=all", "--noheader", f"--jobs={shared}", "-o%C %l")
     assert asked.split() == ["1", "15:00"]
     assert all(folder.run(number).exists() for number in range(3))
+
+
+def test_runs_on_one_machine_have_gpus_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Folder(tmp_path / "project", 3)
+    for number in range(3):
+        folder.tell(number, seconds=0.05)
+    # There is no GPU: `auto` computes on the CPU whichever is declared, and has to be told to ask
+    # for one.
+    words = ("--profile", "profiles/gpu", "--cores", "4", "--set-resources", "train:gpu=1", "--")
+    targets = [f"results/runs/{id}" for id in folder.ids]
+    result = snakemake(folder.path, *words, *targets, CUDA_VISIBLE_DEVICES="50,51")
+    assert result.returncode == 0, result.stderr
+    seen = [(folder.path / f"faulty/gpus{number}").read_text() for number in range(3)]
+    assert set(seen) <= {"50", "51"}, "a third at the same time would find none that is free"
 
 
 def test_ctrl_c_leaves_no_job_that_is_being_submitted(cluster, tmp_path, monkeypatch, long):
@@ -262,11 +287,11 @@ def test_ctrl_c_leaves_no_job_that_is_being_submitted(cluster, tmp_path, monkeyp
     busy.write_text(f'#!/bin/sh\nsleep 3\nexec {shutil.which("sbatch")} "$@"\n')
     busy.chmod(0o755)
     path = f"{busy.parent}{os.pathsep}{os.environ['PATH']}"
-    snakemake = Snakemake(cluster, folder, PATH=path)
-    snakemake.until(lambda: "has been submitted" in snakemake.said())
-    snakemake.interrupt()
-    assert snakemake.end() != 0
-    until(lambda: not cluster.jobs(), snakemake.said, seconds=60)
+    command = Snakemake(cluster, folder, PATH=path)
+    command.until(lambda: "has been submitted" in command.said())
+    command.interrupt()
+    assert command.end() != 0
+    until(lambda: not cluster.jobs(), command.said, seconds=60)
     assert len(cluster.jobs("", "--states=all")) == 4, "all were submitted nevertheless"
 
 
@@ -277,14 +302,14 @@ def test_jobs_cancelled_at_random_moments_change_no_bit(cluster, tmp_path, monke
     folder, moments = Folder(tmp_path / "project", 4), random.Random(0)
     for number in range(4):
         folder.tell(number, seconds=2)
-    snakemake = Snakemake(cluster, folder, "--retries", "30")
+    command = Snakemake(cluster, folder, "--retries", "30")
     for _ in range(20):
         time.sleep(moments.uniform(0, 40))
-        snakemake.until(cluster.jobs)
+        command.until(cluster.jobs)
         cluster.answer("scancel", moments.choice(list(cluster.jobs())))
     for number in range(4):
         folder.tell(number, seconds=0)
-    assert snakemake.end() == 0, snakemake.said()
+    assert command.end() == 0, command.said()
     for number in range(4):
         assert folder.bits(number) == folder.undisturbed(number)
     record("SLURM: 20 jobs cancelled at random moments", "20 identical results")
