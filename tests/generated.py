@@ -56,9 +56,7 @@ def of_schema(
 
 
 def _object(rules: dict[str, Any], *context: Any) -> st.SearchStrategy[Any]:
-    known = {
-        name: of_schema(rule, *context) for name, rule in rules.get("properties", {}).items()
-    }
+    known = {name: of_schema(rule, *context) for name, rule in rules.get("properties", {}).items()}
     required = set(rules.get("required", ()))
     fixed = st.fixed_dictionaries(
         {name: known[name] for name in known if name in required},
@@ -124,7 +122,8 @@ def changed(draw: st.DrawFn, documents: st.SearchStrategy[Any]) -> Any:
     name."""
     document = copy.deepcopy(draw(documents))
     for _ in range(draw(st.integers(0, 3))):
-        *parents, last = draw(st.sampled_from([path for path in paths(document) if path] or [("",)]))
+        places = [path for path in paths(document) if path] or [("",)]
+        *parents, last = draw(st.sampled_from(places))
         place = document
         for key in parents:
             place = place[key]

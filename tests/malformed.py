@@ -149,9 +149,11 @@ def drawing(given: Any, path: str = "training.lr", candidates: int = 4) -> Damag
 
 
 # Nine lists of ten aliases each to the one before: 10^10 values.
-BOMB = "[&a0 [x, x], " + ", ".join(
-    f"&a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)
-) + "]"
+BOMB = (
+    "[&a0 [x, x], "
+    + ", ".join(f"&a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10))
+    + "]"
+)
 PAPER = {
     "paper": "FedDPA",
     "table": "Table 2",

@@ -8,8 +8,8 @@ import struct
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
 import malformed
@@ -86,7 +86,7 @@ def test_the_limit_is_half_of_the_memory_of_this_machine():
     assert limits.most() == pytest.approx(int(pages) * 1024 / 2, rel=0.01)
 
 
-def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tuple[tarfile.TarInfo, bytes]:
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tuple[Any, bytes]:
     about, content = tarfile.TarInfo(name), b"written" if kind == tarfile.REGTYPE else b""
     about.type, about.linkname, about.size = kind, link, len(content)
     return about, content
@@ -146,9 +146,14 @@ def test_merged_aliases_are_counted_before_they_are_merged(tmp_path):
     "change",
     [
         malformed.drawing({"low": 0.1, "high": 1}, candidates=10**12),
-        malformed.put("axes", {f"privacy.{name}": [0.1 * i for i in range(1, 99)]
-            for name in ("epsilon", "delta", "clip_norm")}
-            | {"training.lr": [0.1 * i for i in range(1, 99)]}),
+        malformed.put(
+            "axes",
+            {
+                f"privacy.{name}": [0.1 * i for i in range(1, 99)]
+                for name in ("epsilon", "delta", "clip_norm")
+            }
+            | {"training.lr": [0.1 * i for i in range(1, 99)]},
+        ),
     ],
     ids=["candidates", "axes"],
 )
@@ -158,5 +163,7 @@ def test_more_runs_than_anybody_has_are_refused_before_they_are_listed(
     malformed.write_good(tmp_path)
     change(tmp_path)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="seeds multiply; got .* runs.; expected at most 1000000"):
+    with pytest.raises(
+        ConfigError, match=r"seeds multiply; got .* at most 1000000"
+    ):
         load_outline("good")

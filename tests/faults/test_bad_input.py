@@ -4,11 +4,9 @@ lines that begin with ``error:``, with exit code 2, and never with a traceback."
 from __future__ import annotations
 
 import copy
-import io
 import random
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,7 +127,7 @@ def test_two_hundred_studies_with_other_letters_are_run_or_refused(answer, tmp_p
     text = (tmp_path / "studies/good.yaml").read_text()
     draw = random.Random(0)
     pieces = ["\t", "\x00", "&a ", "*a", "!!python/name:os.system ", "!x ", "<<: ", "- ", ": "]
-    pieces += ["'", '"', "{", "]", "\n", "%YAML 9\n", "---\n", "? ", "\u2028", "\ufeff", "é", "1e999"]
+    pieces += ["'", '"', "{", "]", "\n", "%YAML 9\n", "---\n", "? ", "\u2028", "\ufeff", "1e999"]
     codes = []
     for _ in range(2000 if long else 200):
         changed = text
@@ -143,7 +141,8 @@ def test_two_hundred_studies_with_other_letters_are_run_or_refused(answer, tmp_p
 
 
 def test_three_hundred_damaged_archives_are_read_or_refused(tmp_path, long):
-    malformed.arrays(tmp_path, test_images=np.ones((9, 4, 4), np.uint8), test_labels=np.arange(9) % 3)
+    images, labels = np.ones((9, 4, 4), np.uint8), np.arange(9) % 3
+    malformed.arrays(tmp_path, test_images=images, test_labels=labels)
     file, draw, refused = tmp_path / "mine.npz", random.Random(0), 0
     content = file.read_bytes()
     with zipfile.ZipFile(file) as whole:
@@ -162,12 +161,13 @@ def test_three_hundred_damaged_archives_are_read_or_refused(tmp_path, long):
             with zipfile.ZipFile(file, "w", draw.choice([0, 8, 12, 14])) as bundle:
                 for other, member in members.items():
                     bundle.writestr(other, bytes(damaged) if other == name else member)
+        said = "mine.npz"
         try:
             datasets.read_header(file)
             datasets.prepare("mine", file, tmp_path, tmp_path / f"{number}.npz")
         except DataError as error:
-            refused += 1
-            assert "mine.npz" in str(error)
-            assert "\n" not in str(error)
+            refused, said = refused + 1, str(error)
+        assert "mine.npz" in said
+        assert "\n" not in said
     assert refused > 100
     record("300 .npz files with bytes changed", "no traceback: read, or refused in one line")

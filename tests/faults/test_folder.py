@@ -1,13 +1,11 @@
-"""What else happens to a folder: two pipelines, clocks that jump, files that come late, names that a
-shell would read."""
+"""What else happens to a folder: two pipelines, clocks that jump, files that come late, names that
+a shell would read."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -82,6 +80,10 @@ def later(*files: Path, days: float) -> None:
 def test_a_clock_that_jumps_changes_no_bit_and_repeats_nothing(folder, ready):
     results = folder / "results"
     later(results / "partitions", folder / "data", days=1)  # inputs of a clock that ran ahead
+    refused = test_workflow.snakemake(folder, SCORES)
+    assert refused.returncode == 1
+    assert "This could indicate a clock skew problem" in refused.stdout + refused.stderr
+    later(results / "partitions", folder / "data", days=0)
     finished(folder, ready)
     later(results / "runs", results / "scores", days=2)
     assert test_workflow.to_do(folder, SCORES) == set()
@@ -91,8 +93,13 @@ def test_a_clock_that_jumps_changes_no_bit_and_repeats_nothing(folder, ready):
     later(results, folder / "data", days=3)  # what is edited now is older than what was made
     assert test_workflow.rules(test_workflow.to_do(folder, SCORES)) == {"train", "evaluate"}
     record(
-        "clock jumps: inputs, results or all of them a day ahead or years back",
-        "the same bits; nothing is repeated, and an edit is noticed",
+        "clock jumps: inputs a day ahead",
+        "snakemake names the file and the skew; after `touch` of it the same command ends with the "
+        "same bits",
+    )
+    record(
+        "clock jumps: results, or all files, days ahead or years back",
+        "nothing is repeated, and an edit is noticed",
     )
 
 
@@ -111,9 +118,7 @@ HIDE = f"if [ -e {SCORES} ]; then mv {SCORES} late.csv; fi"
 SHOW = f"(tail --pid=$$ -s 0.3 -f /dev/null; mv late.csv {SCORES}) > /dev/null 2>&1 &"
 
 
-def test_files_that_appear_late_are_waited_for_and_if_they_never_do_one_line_says_so(
-    folder, ready
-):
+def test_files_that_appear_late_are_waited_for_and_if_they_never_do_one_line_says_so(folder, ready):
     def ended(hidden: str, *words: str) -> tuple[int, str]:
         all_words = ("-c", hidden, "--no-hooks", "--cores", "1", *words, SCORES)
         result = warm.python(LATE, all_words, folder, test_workflow.environment())
@@ -131,7 +136,7 @@ def test_files_that_appear_late_are_waited_for_and_if_they_never_do_one_line_say
     )
 
 
-NASTY = "re sults'; touch pwned; \"$(touch pwned)\" `touch pwned` & #"
+NASTY = 're sults\'; touch pwned; "$(touch pwned)" `touch pwned` & #'
 
 
 def test_nothing_that_a_config_or_a_study_says_reaches_a_shell_unquoted(folder, tmp_path):
@@ -150,16 +155,16 @@ def test_nothing_that_a_config_or_a_study_says_reaches_a_shell_unquoted(folder, 
     }
     malformed.write(folder / "config.yaml", mine)
     own = {"name": f"{NASTY}/m.py:mr_mtl", "variant": "'; touch pwned #$(touch pwned)"}
-    changes = {"title": NASTY, "description": NASTY, "dataset": "mine"}
-    methods = [{"name": "local_only"}, {**own}]
-    study = faulty.STUDY | changes | {"methods": methods, "partition": {"kind": "iid", "clients": 3}}
-    malformed.write(folder / "studies/tiny.yaml", study)
+    changes: dict = {"title": NASTY, "description": NASTY, "dataset": "mine"}
+    methods = [{"name": "local_only"}, own]
+    changes |= {"methods": methods, "partition": {"kind": "iid", "clients": 3}}
+    malformed.write(folder / "studies/tiny.yaml", faulty.STUDY | changes)
     targets = [f"{NASTY}/scores/tiny/{name}.csv" for name in ("local_only", "mr_mtl")]
     result = test_workflow.snakemake(folder, *targets)
     assert result.returncode == 0, result.stdout + result.stderr
     assert not list(folder.rglob("pwned"))
     assert all((folder / target).is_file() for target in targets)
     record(
-        "quotes, `$(...)`, `;`, `#` and spaces in folders, files, methods' files, titles and labels",
+        "quotes, `$(...)`, `;`, `#`, spaces in folders, files, methods' files, titles and labels",
         "nothing of it reaches a shell; the study is made",
     )

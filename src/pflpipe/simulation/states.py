@@ -89,7 +89,7 @@ class States(Mapping[str, Tensor]):
         slots = torch.full((notes["clients"],), -1)
         slots[notes["trained"].cpu()] = torch.arange(len(notes["trained"]))
         with located(f"{path.parent} is damaged"):
-            states = cls.restored(notes | {"slots": slots}, path)
+            states = cls.restored({**notes, "slots": slots}, path)
         states._file.mode = "rb"
         return states
 

@@ -62,7 +62,7 @@ class _StrictLoader(Composer, CParser, SafeConstructor, Resolver):  # type: igno
         Resolver.__init__(self)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        event: Any = self.peek_event()
         if getattr(event, "tag", None) is not None:
             raise yaml.MarkedYAMLError(
                 problem=f"a tag, {event.tag!r}; remove it", problem_mark=event.start_mark
