@@ -1,8 +1,8 @@
-"""How a run grows with the population and the cohort, what memory it takes, and what a second
-process gains.
+"""How a run grows with the population and the cohort, what memory it takes, what a second process
+gains; and how a study grows with its runs and its clients (docs/scale.md).
 
-    python benchmarks/bench_scale.py [--images 50000] [--rounds 50] [--repeats 5] [--out
-    scale.json] [--only NAME ...]
+    python benchmarks/bench_scale.py [--images 50000] [--rounds 50] [--repeats 5] [--runs 10000]
+    [--clients 100000] [--out scale.json] [--only NAME ...]
 
 The work: CIFAR-10 CNN (343,946 parameters), every client has 5 random images, batch 5, one local
 epoch of Adam per round; random images cost what real ones do. Each case is a process of its own
@@ -14,6 +14,14 @@ a model each. population: FedDPA with a cohort of 100 of 1,000, 3,000 and 10,000
 round should not grow. cohort: FedDPA with cohorts of 50, 100 and 200 of 10,000 clients: seconds a
 round should grow in proportion. processes: DP-FedAvg with 10 clients of 200 images, batch 16, by
 one process and by two, in turn; and evaluation of all.
+
+planning: CPU seconds and largest memory of ``snakemake --dry-run`` for the table of a study with
+so many runs, and with a tenth of them in a batch. files: a study of fedavg with 4 and then with 12
+seeds is run up to its MLflow runs: files, bytes, bytes of the database and of Snakemake's own
+records for each further run. clients: ``iid`` clients with 4 training examples of 8 numbers and a
+private head, 100 of whom take part: seconds and bytes of the partition, seconds of a round and of
+the evaluation of all, bytes of the states file, of what a checkpoint notes of it and of the scores,
+largest memory. ``exponents`` are the slopes of log cost over log size.
 """
 
 from __future__ import annotations
@@ -37,13 +45,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from bench_overhead import ENVIRONMENT, METHODS, SEEDS, STUDY
 
 from pflpipe import cells
+from pflpipe.data import partition
+from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split
 from pflpipe.learning import networks
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
-from pflpipe.simulation import rounds
+from pflpipe.simulation import rounds, runs, scores
 from pflpipe.simulation.clients import Examples
 from pflpipe.simulation.evaluation import accuracies
 from pflpipe.simulation.processes import joined
@@ -121,12 +132,60 @@ def child(processes: int = 1, **words: Any) -> dict[str, float]:
         else []
     )
     command = [sys.executable, *torchrun, __file__, "--case", json.dumps(words)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{words}: exit {done.returncode}\n{done.stderr[-2000:]}")
     found: dict[str, float] = json.loads(done.stdout)
     return found
+
+
+def measure_clients(clients: int) -> None:
+    """Run one round of a federation of so many clients and print what everything took as JSON."""
+    torch.set_num_threads(1)
+    draw = np.random.default_rng(0)
+    count, shape = 5 * clients, (8,)
+    x, y = draw.normal(size=(count, *shape)).astype(np.float32), np.arange(count) % 10
+    arrays = Arrays(x, y, x[:200], y[:200], 10)
+    asked = cells.Partition("iid", clients, test_fraction=0.2)
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        began = time.process_time()
+        split = partition.make(arrays, asked, 0)
+        split.save(place / "partition.npz")
+        split = Split.load(place / "partition.npz")
+        found["partition_seconds"] = time.process_time() - began
+        rate = min(1.0, 100 / clients)
+        run = Simulation(
+            method=registry.info("fedper").factory(),
+            network=networks.build(cells.Model("mlp", (8,)), shape, 10),
+            plan=Plan("gaussian", 2, 1.0, 1.0, rate, 2, 1e-9, clients),
+            training=cells.Training(2, 1, 5, "sgd", 0.1, sample_rate=rate),
+            departures=frozenset(),
+            split=split,
+            train=Examples(torch.from_numpy(x), torch.from_numpy(y)),
+            test=Examples(torch.from_numpy(x[:200]), torch.from_numpy(y[:200])),
+            seed=0,
+            key="benchmark",
+            backend="vmap",
+        )
+        progress = rounds.start(run, place / "states")
+        rounds.one_round(run, progress)
+        began = time.process_time()
+        rounds.one_round(run, progress)
+        found["round_seconds"] = time.process_time() - began
+        began = time.process_time()
+        rows = accuracies(run, progress, has_global_model=False)
+        found["evaluation_seconds"] = time.process_time() - began
+        lines = [dict.fromkeys(scores.COLUMNS, math.nan) | {"cell": "0" * 40} | row for row in rows]
+        runs.write_rows(place / "scores.csv", scores.COLUMNS, lines)
+        drawn = len(progress.states.save(place / "saved")["trained"])
+        torch.save(progress.states.notes(), place / "notes.pt")
+        for name in ("partition.npz", "notes.pt", "scores.csv"):
+            found[f"{Path(name).stem}_bytes"] = (place / name).stat().st_size
+        found["state_bytes_per_client_drawn"] = (place / "saved").stat().st_size / max(drawn, 1)
+    found["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps(found))
 
 
 def exponent(x: list[float], y: list[float]) -> float:
@@ -134,22 +193,22 @@ def exponent(x: list[float], y: list[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def thousand(rounds: int, images: int, repeats: int) -> dict[str, Any]:
+def thousand(args: argparse.Namespace) -> dict[str, Any]:
     """Return what 1,000 clients take."""
-    words = {"clients": 1000, "cohort": 100, "size": 5, "batch_size": 5, "rounds": rounds}
+    words = {"clients": 1000, "cohort": 100, "size": 5, "batch_size": 5, "rounds": args.rounds}
     return {method: child(method=method, **words) for method in ("dp_fedavg", "feddpa")}
 
 
-def population(rounds: int, images: int, repeats: int) -> dict[str, Any]:
+def population(args: argparse.Namespace) -> dict[str, Any]:
     """Return what the same cohort takes of a larger and larger population."""
-    largest = images // 5
+    largest = args.images // 5
     sizes = [largest // 10, 3 * largest // 10, largest]
     words = {
         "method": "feddpa",
         "cohort": min(100, sizes[0]),
         "size": 5,
         "batch_size": 5,
-        "rounds": max(rounds // 5, 2),
+        "rounds": max(args.rounds // 5, 2),
     }
     found = {str(clients): child(clients=clients, **words) for clients in sizes}
     return found | {
@@ -157,14 +216,14 @@ def population(rounds: int, images: int, repeats: int) -> dict[str, Any]:
     }
 
 
-def cohort(rounds: int, images: int, repeats: int) -> dict[str, Any]:
+def cohort(args: argparse.Namespace) -> dict[str, Any]:
     """Return what a larger and larger cohort takes of the same population."""
     words = {
         "method": "feddpa",
-        "clients": images // 5,
+        "clients": args.images // 5,
         "size": 5,
         "batch_size": 5,
-        "rounds": max(rounds // 5, 2),
+        "rounds": max(args.rounds // 5, 2),
     }
     found = {str(size): child(cohort=size, **words) for size in (50, 100, 200)}
     drawn, seconds = (
@@ -174,17 +233,17 @@ def cohort(rounds: int, images: int, repeats: int) -> dict[str, Any]:
     return found | {"exponent": exponent(drawn, seconds)}
 
 
-def processes(rounds: int, images: int, repeats: int) -> dict[str, Any]:
+def processes(args: argparse.Namespace) -> dict[str, Any]:
     """Return the seconds of one process and of two, measured in turn."""
     words = {
         "method": "dp_fedavg",
         "clients": 10,
         "cohort": 10,
-        "size": min(200, images // 10),
+        "size": min(200, args.images // 10),
         "batch_size": 16,
     }
-    words |= {"rounds": max(rounds // 8, 2), "evaluate": True}
-    found = [[child(count, **words) for count in (1, 2)] for _ in range(repeats)]
+    words |= {"rounds": max(args.rounds // 8, 2), "evaluate": True}
+    found = [[child(count, **words) for count in (1, 2)] for _ in range(args.repeats)]
     ratios: dict[str, Any] = {}
     for name in ("seconds_per_round", "evaluation_seconds"):
         one, two = zip(*[[case[name] for case in pair] for pair in found], strict=True)
@@ -193,7 +252,85 @@ def processes(rounds: int, images: int, repeats: int) -> dict[str, Any]:
     return ratios
 
 
-PARTS = {part.__name__: part for part in (thousand, population, cohort, processes)}
+def snakemake(folder: Path, *words: str) -> dict[str, float]:
+    """Run Snakemake on a folder; return its CPU seconds, children included, and its memory."""
+    program = Path(sys.executable).parent / "snakemake"
+    options = ["--quiet", "all", "--cores", "1", "--directory", folder]
+    command = [program, *options, "--snakefile", ROOT / "Snakefile", *words]
+    process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{command}: exit {process.returncode}")
+    return {"cpu_seconds": used.ru_utime + used.ru_stime, "megabytes": used.ru_maxrss / 1024}
+
+
+def planning(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what planning a study of more and more runs takes."""
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "studies").mkdir()
+        (folder / "config.yaml").write_text("studies: [many]\n", encoding="utf-8")
+        sizes = [args.runs // 10, 3 * args.runs // 10, args.runs]
+        words = ("--dry-run", "--", "results/tables/many.csv")
+        for number in sizes:
+            rates = [round(0.001 * step, 3) for step in range(1, number // 20 + 1)]
+            methods = [{"name": name} for name in METHODS]
+            study = {**STUDY, "seeds": SEEDS, "axes": {"training.lr": rates}, "methods": methods}
+            (folder / "studies" / "many.yaml").write_text(json.dumps(study), encoding="utf-8")
+            found[str(number)] = snakemake(folder, *words)
+        batch = snakemake(folder, "--batch", "table=1/10", *words)
+    return {**found, "exponents": exponents(sizes, found), "batch of a tenth": batch}
+
+
+def files(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what each further run leaves on the disk, and its share of the CPU time."""
+    few, more = 4, 12
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "studies").mkdir()
+        (folder / "config.yaml").write_text("studies: [few]\n", encoding="utf-8")
+        for seeds in (few, more):
+            training = STUDY["training"] | {"rounds": 1}
+            study = {key: value for key, value in STUDY.items() if key != "privacy"}
+            study |= {"seeds": list(range(seeds)), "methods": [{"name": "fedavg"}]}
+            study |= {"training": training}
+            (folder / "studies" / "few.yaml").write_text(json.dumps(study), encoding="utf-8")
+            snakemake(folder, "--", "results/tracking/few.done")
+            paths = [path for path in folder.rglob("*") if path.is_file()]
+            records = [path for path in paths if ".snakemake" in path.parts]
+            database = folder / "results" / "mlflow.db"
+            found.append(
+                {
+                    "files": len(paths),
+                    "files of snakemake": len(records),
+                    "folders": sum(path.is_dir() for path in folder.rglob("*")),
+                    "bytes": sum(path.stat().st_size for path in paths),
+                    "bytes of mlflow.db": database.stat().st_size,
+                }
+            )
+    return {name: (found[1][name] - found[0][name]) / (more - few) for name in found[0]}
+
+
+def clients(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what more and more clients take."""
+    sizes = [args.clients // 100, args.clients // 10, args.clients]
+    found = {str(number): child(clients=number) for number in sizes}
+    return {**found, "exponents": exponents(sizes, found)}
+
+
+def exponents(sizes: list[int], found: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Return the growth of every quantity from the second size to the last."""
+    last = [found[str(number)] for number in sizes[1:]]
+    return {name: exponent(sizes[1:], [case[name] for case in last]) for name in last[0]}
+
+
+PARTS = {
+    part.__name__: part
+    for part in (thousand, population, cohort, processes, planning, files, clients)
+}
 
 
 def rounded(value: Any) -> Any:
@@ -213,13 +350,19 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=int, default=5, help="of the comparison of one process with two"
     )
+    parser.add_argument(
+        "--runs", type=int, default=10_000, help="of the largest study that is planned: n x 200"
+    )
+    parser.add_argument(
+        "--clients", type=int, default=100_000, help="of the largest federation of one round"
+    )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--out")
     args = parser.parse_args()
     if args.case:
-        return measure(args.case)
-    result = {name: PARTS[name](args.rounds, args.images, args.repeats) for name in args.only}
+        return measure_clients(**args.case) if len(args.case) == 1 else measure(args.case)
+    result = {name: PARTS[name](args) for name in args.only}
     result |= {
         "torch": torch.__version__,
         "python": platform.python_version(),
