@@ -66,8 +66,10 @@ def test_a_broken_link_a_broken_anchor_a_lost_file_and_a_page_outside_the_menu_s
     )
     done = subprocess.run(STRICT, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode != 0
+    said = re.split(r"^(?=[A-Z]+ +- )", done.stderr, flags=re.MULTILINE)
+    warnings = "".join(message for message in said if message.startswith("WARNING"))
     for words in ("'lost.md'", "'#lost-anchor'", "'../lost_file.py'", "- outside_the_menu.md"):
-        assert words in done.stderr, words
+        assert words in warnings, words
     assert "LICENSE" not in done.stderr
 
 
@@ -86,17 +88,18 @@ def test_opened_as_files_its_search_finds_and_no_page_is_wider_than_a_telephone(
         page = browser.new_page(viewport={"width": 400, "height": 800})
         page.on("console", lambda said: told.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: told.append(str(error)))
-        page.on("request", lambda sent: told.append(sent.url) if "file:" not in sent.url else None)
+        page.on("request", lambda sent: told.append(sent.url) if sent.url[:4] == "http" else None)
         wide = []
-        for file in sorted(site.rglob("*.html")):
-            page.goto(file.as_uri())
+        pages = set(site.rglob("*.html")) - {site / "404.html"}  # for a server, whose root it names
+        for file in sorted(pages):
+            page.goto(file.as_uri(), wait_until="domcontentloaded")
             if page.evaluate("document.documentElement.scrollWidth") > 400:
                 wide.append(str(file.relative_to(site)))
         assert wide == []
         page.set_viewport_size({"width": 1280, "height": 800})
         page.goto((site / "index.html").as_uri())
         page.locator(".md-search__input").fill("worst decile")
-        page.locator(".md-search-result__item").first.wait_for()
+        page.locator(".md-search-result__item").first.wait_for(timeout=120_000)
         browser.close()
     assert told == []
 
