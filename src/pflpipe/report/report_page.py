@@ -113,7 +113,7 @@ def _audit(frame: pd.DataFrame) -> Iterator[Mapping[str, str]]:
     for names, row in audits.distinct(frame[frame["profile"] != "alone"]):
         yield {
             "names": names,
-            "trust": "the world, noisy sums" if row["trust"] == "central" else "the server",
+            "trust": "the world" if row["trust"] == "central" else "the server",
             "claimed": round_up(row["epsilon_claimed"]),
             "ledger": round_up(row["epsilon_true"]),
             "least": f"{row['epsilon_lower']:.3g}",
