@@ -27,10 +27,15 @@ def main() -> None:
         help="how clients are computed",
     )
     args = parser.parse_args()
-    cell = Cell.from_dict(json.loads(args.cell))
     take_gpus(args.device)
-    inputs = Inputs(args.plan, args.partition, args.data)
-    attacks.run(args.attack, cell, inputs, args.out, device=args.device, backend=args.backend)
+    attacks.run(
+        args.attack,
+        Cell.from_dict(json.loads(args.cell)),
+        Inputs(args.plan, args.partition, args.data),
+        args.out,
+        device=args.device,
+        backend=args.backend,
+    )
 
 
 run_script(main)
