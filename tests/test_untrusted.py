@@ -163,7 +163,5 @@ def test_more_runs_than_anybody_has_are_refused_before_they_are_listed(
     malformed.write_good(tmp_path)
     change(tmp_path)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        ConfigError, match=r"seeds multiply; got .* at most 1000000"
-    ):
+    with pytest.raises(ConfigError, match=r"seeds multiply; got .* at most 1000000"):
         load_outline("good")
