@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import fake_results
 from pflpipe.cells import Privacy
 from pflpipe.errors import DataError
+from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.report.published import as_published
@@ -165,9 +166,9 @@ def test_what_is_published_is_read_from_the_plan_of_the_method_as_published(tmp_
     counted = as_published(study.cells[0])
     assert counted is not None
     path = results / "plans" / f"{counted.plan_id}.json"
-    stored_plan = json.loads(path.read_text())
+    stored_plan = read_json(path)
     stored_plan["ledger"]["epsilon_central"] = 40.5
-    path.write_text(json.dumps(stored_plan))
+    write_json(path, stored_plan)
     assert tidy(study, results)["epsilon_published"].iloc[0] == 40.5
     (results / "plans" / f"{counted.plan_id}.json").unlink()
     with pytest.raises(DataError, match=r"plans/.*json does not exist"):
@@ -229,13 +230,12 @@ def test_a_private_run_that_did_something_else_than_its_plan_is_no_row(
     for method, stops in (("dp_fedavg", True), ("fedavg", False)):
         cell = next(cell for cell in study.cells if cell.method == method)
         path = tree / "runs" / registry.run_id(cell) / "run.json"
-        before = path.read_text()
-        written = json.loads(before)
+        before, written = path.read_text(), read_json(path)
         for block in ("released", "diagnostics"):
             written[block] |= {
                 name: value for name, value in change.items() if name in written[block]
             }
-        path.write_text(json.dumps(written))
+        write_json(path, written)
         if stops:
             with pytest.raises(DataError, match=words) as caught:
                 tidy(study, tree)
@@ -285,11 +285,15 @@ def test_seconds_are_summed_and_speed_is_total_images_over_total_seconds(
         tree / "runs" / registry.run_id(cell) / "timing.csv",
         "round,seconds,images,images_per_second",
     )
-    fake_results.write_csv(file, header, [[1, 1.0, 100, 100], [2, 3.0, 500, 167]])
+    nothing = [[number, 0.0, 0, 0] for number in range(1, 5)]
+    fake_results.write_csv(file, header, [[1, 1.0, 100, 100], [2, 3.0, 500, 167], *nothing[2:]])
     row = tidy(study, tree).iloc[0]
     assert (row["train_seconds"], row["images_per_second"]) == (4.0, 150.0)
-    fake_results.write_csv(file, header, [])
+    fake_results.write_csv(file, header, nothing)
     assert tidy(study, tree).iloc[0]["images_per_second"] is None
+    fake_results.write_csv(file, header, nothing[:3])
+    with pytest.raises(DataError, match=r"timing.csv; got '3 rounds'; expected 4; remove it"):
+        tidy(study, tree)
 
 
 def test_missing_results_are_one_clear_line(study: Study, results: Path, tmp_path: Path) -> None:
@@ -718,11 +722,11 @@ def test_the_plans_warnings_are_printed_under_the_table(
     tree = tmp_path / "results"
     shutil.copytree(results, tree)
     path = tree / "plans" / f"{study.cells[-1].plan_id}.json"
-    plan = json.loads(path.read_text())
+    plan = read_json(path)
     plan["ledger"]["warnings"] = [
         "delta 0.1 is not below 1/M = 0.1: it allows one client to be published in clear"
     ]
-    path.write_text(json.dumps(plan))
+    write_json(path, plan)
     write_study(study, tree, tmp_path / "tiny.csv")
     assert "delta 0.1 is not below 1/M" in (tmp_path / "tiny.md").read_text()
 

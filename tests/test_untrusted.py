@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import malformed
@@ -163,7 +164,16 @@ def test_more_runs_than_anybody_has_are_refused_before_they_are_listed(
     malformed.write_good(tmp_path)
     change(tmp_path)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        ConfigError, match=r"seeds multiply; got .* at most 1000000"
-    ):
+    with pytest.raises(ConfigError, match=r"seeds multiply; got .* at most 1000000"):
         load_outline("good")
+
+
+def test_a_data_set_with_other_values_than_its_pin_is_not_trained_on(tmp_path):
+    made = tmp_path / "made.npz"
+    datasets.prepare("mine", archive(tmp_path / "mine.npz"), tmp_path, made)
+    whole = datasets.load_arrays(made)
+    images = whole.train_images.copy()
+    images[0, 0, 0] += 1
+    np.savez(made, **{**np.load(made), "train_images": images})
+    with pytest.raises(DataError, match=r"made\.npz has other values than were written; remove it"):
+        datasets.load_arrays(made)
