@@ -161,6 +161,7 @@ def test_equal_releases_are_published_as_equal_bytes_whatever_the_clients_held(w
             world: pd.read_csv(folder / "rounds.csv")["nonfinite_uploads"].sum()
             for world, folder in diaries.items()
         }
+        assert nonfinite == {world: values["nonfinite_uploads"] for world, values in told.items()}
         assert 0 == nonfinite["zero"] < nonfinite["few"] == nonfinite["many"]
 
 
