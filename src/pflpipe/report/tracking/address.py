@@ -89,6 +89,13 @@ def is_outage(error: Exception) -> bool:
     return isinstance(error, OSError | MlflowException | SQLAlchemyError)
 
 
+def is_collision(error: Exception) -> bool:
+    """Whether another writer was faster: MLflow does not serialise those who make the same tag,
+    data set or experiment at once, and no run can be written that somebody deleted."""
+    pattern = r"(?i)unique constraint|already exists|current state is deleted"
+    return bool(re.search(pattern, str(error)))
+
+
 def advice(error: Exception, address: str) -> str:
     """Return what a user can do about an outage."""
     text = f"{type(error).__name__} {error}"

@@ -30,6 +30,8 @@ EVERY = 10.0
 """Seconds between two looks of a watch, at least."""
 SHARE = 10
 """How many times as long as a look takes is waited before the next."""
+LOOKS = 5
+"""How often a writer begins because of another folder's, which writes the same at the same time."""
 PATIENCE = 600.0
 """Seconds to wait for another writer of the same folder."""
 # MLflow's own defaults wait four minutes for a dead server, print two lines for every run, and
@@ -84,8 +86,14 @@ def _send(study: Study, entries: Sequence[Entry], results: Path, uri: str | None
     try:
         with _alone(results / ".mlflow.lock") as me:
             addresses.probe(address)
-            writer = Writer(address, results, study.name, experiment_note(study), me)
-            counts = writer.run(entries)
+            for look in range(LOOKS):
+                try:
+                    note = experiment_note(study)
+                    counts = Writer(address, results, study.name, note, me).run(entries)
+                    break
+                except Exception as error:
+                    if look == LOOKS - 1 or not addresses.is_collision(error):
+                        raise
     except Exception as error:
         if not addresses.is_outage(error):
             raise

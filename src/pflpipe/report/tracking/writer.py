@@ -7,7 +7,7 @@ interrupted has none and is written again.
 MLflow has no locks, so two writers of one results folder take turns (sync.py), and those of two
 folders that share a server may meet. Each leaves alone what the other has just begun, and looks
 again when it is done: of what both wrote, both keep what was begun last. Whoever looks last sees
-everything.
+everything. Where MLflow fails because the other was faster, one begins again.
 """
 
 from __future__ import annotations
@@ -105,7 +105,6 @@ class Writer:
 
     def _begin(self, entry: Entry, parent: str) -> Run:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param
-        from mlflow.exceptions import MlflowException
 
         tags = {**entry.tags, "in_study": "true", "pflpipe.key": entry.key}
         tags |= {"pflpipe.writer": f"{self.me} {time.time():.3f}"}
@@ -122,11 +121,7 @@ class Writer:
             digest = _digest(f"{name} {text}")[:8]
             data = Dataset(name, digest, "local", canonical_json({"uri": name}), profile=text)
             inputs = [DatasetInput(data, [InputTag("mlflow.data.context", "training")])]
-            try:
-                self.client.log_inputs(run.info.run_id, inputs)
-            except MlflowException:
-                # MLflow fails if another client brings the same data set; now it is there.
-                self.client.log_inputs(run.info.run_id, inputs)
+            self.client.log_inputs(run.info.run_id, inputs)
         params = [Param(name, value) for name, value in entry.params.items()]
         self._log(run, entry.points, params)
         return run
@@ -191,7 +186,7 @@ class Writer:
         for run in self._search():
             # Earlier versions had no other runs than those of cells.
             key = run.data.tags.get("pflpipe.key") or run.data.tags.get("pflpipe.cell")
-            is_at_work = self._is_fresh_of_another(run) and "pflpipe.digest" not in run.data.tags
+            is_at_work = self._is_fresh_of_another(run) and run.info.status == "RUNNING"
             if key and not is_at_work:
                 found.setdefault(key, []).append(run)
         return found
@@ -232,18 +227,12 @@ class Writer:
             self.client.set_tag(run.info.run_id, name, value)
 
     def _experiment(self, name: str, note: str) -> Experiment:
-        from mlflow.exceptions import MlflowException
-
         found = self.client.get_experiment_by_name(name)
         if found is None:
             # A server says itself where files go. With a database alone they go where a server
             # looks that is started beside it, wherever that folder is moved to.
             location = None if self.has_server else f"mlflow-artifacts:/{name}"
-            try:
-                self.client.create_experiment(name, artifact_location=location)
-            except MlflowException:  # somebody else was faster
-                if self.client.get_experiment_by_name(name) is None:
-                    raise
+            self.client.create_experiment(name, artifact_location=location)
             found = self.client.get_experiment_by_name(name)
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
