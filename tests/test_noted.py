@@ -29,19 +29,23 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "studies/mine.py").write_text(METHOD)
     malformed.write(tmp_path / "studies/tiny.yaml", {**malformed.STUDY, "methods": LINES})
     monkeypatch.chdir(tmp_path)
-    return Project(Config(studies=("tiny",)), tmp_path, thorough=False).note([load_outline("tiny")])
+    (tmp_path / "workflow/scripts/partition.py").write_text("from pflpipe import shared\n")
+    project = Project(Config(studies=("tiny",)), tmp_path, thorough=False)
+    return project.note([load_outline("tiny")], elsewhere=["train"])
 
 
 def begin(noted: str, method: str = "mr_mtl") -> None:
     """Do what a job's snakemake does to know its cells and the code that trains them."""
     project = Project(Config(studies=("tiny",)), Path.cwd(), thorough=False, noted=noted)
     project.training_code(project.cells({"study": "tiny", "method": method}))
+    project.code("partition")  # Snakemake asks for what comes before the job as well
 
 
 def test_a_job_begins_after_edits_that_change_nothing_of_it(planned):
     with Path("src/pflpipe/shared.py").open("a") as file:
         file.write("# a comment\n")
     malformed.put("description", "Other words.", "studies/tiny.yaml")(Path())
+    Path("workflow/scripts/partition.py").write_text("edited = True\n")
     begin(planned)
     Path("studies/mine.py").write_text(METHOD.replace("0.5 *", "0.6 *"))
     begin(planned, "dp_fedavg")

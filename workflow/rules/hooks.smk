@@ -28,7 +28,8 @@ def ended(how):
 # Scripts on this machine are forks of one process (docs/reruns.md); `--no-hooks` leaves each an interpreter of its own. A job on a
 # cluster sets PFLPIPE_PYTHON for itself, and finds in PFLPIPE_NOTED what the code and the studies were when it was planned.
 onstart:
-    noted = PROJECT.note(asked_studies())
+    names = [one.name for one in workflow.rules if not workflow.is_local(one)]
+    noted = PROJECT.note(asked_studies(), names)
     if not workflow.local_exec:
         os.environ.update(PFLPIPE_NOTED=noted)
     if not CONDA:

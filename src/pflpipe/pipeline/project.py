@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from pflpipe.attacks import registry as attacks
@@ -264,7 +264,7 @@ class Project:
         starts = [self.root / "workflow" / "scripts" / f"{script}.py", *files]
         return ", ".join(f"{start.name} {self._digest(start)}" for start in starts)
 
-    def note(self, outlines: Iterable[Outline]) -> str:
+    def note(self, outlines: Iterable[Outline], elsewhere: Collection[str] = ()) -> str:
         """Take the digests of all scripts, and of what these studies are, as they are now: an edit
         in the meantime must not pass for what a job ran.
 
@@ -272,9 +272,19 @@ class Project:
         everything again when they begin, hours later, and Snakemake believes them to be what it
         planned (snakemake#3234); they are given what is returned, JSON, and stop if they find
         something else.
+
+        Args:
+            outlines: the studies that are asked for.
+            elsewhere: scripts that run on a cluster. Of the others nothing is returned: a job looks
+                at what comes before it as well, which is not its own to make.
         """
-        starts = set((self.root / "workflow" / "scripts").glob("*.py"))
+        scripts = {
+            script.stem: script for script in (self.root / "workflow" / "scripts").glob("*.py")
+        }
         known = list(outlines)
+        for script in scripts.values():
+            self._digest(script)
+        starts = {scripts[name] for name in elsewhere if name in scripts}
         for outline in known:
             starts.update(self.files_of(outline.everything.cells))
         found = {self._place(start): self._digest(start) for start in sorted(starts)}
