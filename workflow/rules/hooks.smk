@@ -73,4 +73,6 @@ onerror:
     ended("with jobs that failed; the same command tries them again")
     # A log on a disk without room is empty.
     for folder in filter(is_full, (SETTINGS.results_dir, SETTINGS.data_dir)):
-        logger.error(f"{folder}: the disk is full; make room, then the same command goes on")
+        logger.error(
+            f"{folder}: the disk is full; make room, then the same command goes on"
+        )

@@ -42,7 +42,7 @@ def turn(path: Path, fingerprint: str, processes: Processes) -> Iterator[bool]:
     if processes.is_first:
         with writing(path):
             lock = _Lock(path, fingerprint)
-    done = processes.from_first(torch.tensor([lock is not None and lock.done])).item()
+    done = processes.from_first(torch.tensor([int(lock is not None and lock.done)])).item()
     try:
         yield bool(done)
         if lock is not None:
