@@ -6,6 +6,7 @@ In JSON a tuple is a list, what does not exist is null, and infinity is the stri
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -62,11 +63,17 @@ def load(kind: type[Kind], path: str | PathLike[str]) -> Kind:
     return from_json(kind, read_json(path), str(path))
 
 
+@functools.cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    """Return the types of a record's fields; to read them again takes longer than a record."""
+    return typing.get_type_hints(kind)
+
+
 def _object(kind: type[Kind], values: Any, location: str, mark: str) -> Kind:
     """Build a record whose keys are located by ``<location><mark><key>``."""
     if not isinstance(values, dict):
         raise DataError(location, got=values, expected="an object", do=_AGAIN)
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     for name in values:
         if name not in hints:
             expected = f"one of {', '.join(hints)}"

@@ -1,4 +1,4 @@
-"""DP-FedAvg at the test's pace: it looks in the folder ``faulty`` how slow a round shall be and how
+"""DP-FedAvg at the test's pace: it looks in the folder ``paced`` how slow a round shall be and how
 much memory it shall take, and tells there which GPUs it was given."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pflpipe.methods.base import About, Method, Range
 from pflpipe.methods.dp_fedavg import local_update
 from pflpipe.trees import Params, ServerState, Update
 
-ABOUT = About(title="faulty", paper="none")
-FOLDER = Path("faulty")
+ABOUT = About(title="paced", paper="none")
+FOLDER = Path("paced")
 ballast: dict[str, torch.Tensor] = {}
 
 
@@ -26,7 +26,7 @@ def _told(what: str, number: int) -> float:
     return float(file.read_text()) if file.exists() else 0.0
 
 
-def faulty(*, number: Annotated[int, Range(0)] = 0) -> Method:
+def paced(*, number: Annotated[int, Range(0)] = 0) -> Method:
     """Return the method; every number is a run of its own."""
 
     def aggregate(
