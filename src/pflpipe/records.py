@@ -73,7 +73,7 @@ def _object(kind: type[Kind], values: Any, location: str, mark: str) -> Kind:
     """Build a record whose keys are located by ``<location><mark><key>``."""
     if not isinstance(values, dict):
         raise DataError(location, got=values, expected="an object", do=_AGAIN)
-    hints = _hints(kind)
+    hints = _hints(typing.cast("typing.Hashable", kind))
     for name in values:
         if name not in hints:
             expected = f"one of {', '.join(hints)}"

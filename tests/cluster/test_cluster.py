@@ -50,10 +50,10 @@ class Folder:
         self.path = path
         write_project(path)
         fake_audits.write(path / "results/audits")
-        shutil.copy(Path(__file__).with_name("faulty.py"), path / "studies")
+        shutil.copy(Path(__file__).with_name("paced.py"), path / "studies")
         lines = [
             {
-                "name": "faulty.py:faulty",
+                "name": "paced.py:paced",
                 "variant": f"number {number}",
                 "hyperparameters": {"number": number},
             }
@@ -63,7 +63,7 @@ class Folder:
         self.study = path / "studies/tiny.yaml"
         malformed.write(self.study, {**STUDY, "training": training, "methods": lines})
         malformed.put("checkpoint_seconds", 1, "config.yaml")(path)
-        (path / "faulty").mkdir()
+        (path / "paced").mkdir()
         os.chdir(path)
         self.cells = load_study("tiny").cells
         self.ids = [registry.run_id(cell) for cell in self.cells]
@@ -71,7 +71,7 @@ class Folder:
     def tell(self, number: int, **values: float) -> None:
         """Say how many ``seconds`` a round of a run takes, or how many ``megabytes``."""
         for name, value in values.items():
-            (self.path / f"faulty/{name}{number}").write_text(str(value))
+            (self.path / f"paced/{name}{number}").write_text(str(value))
 
     def run(self, number: int) -> Path:
         return self.path / "results/runs" / self.ids[number]
@@ -242,7 +242,7 @@ def test_ctrl_c_leaves_no_job_and_short_runs_share_one(cluster, tmp_path, monkey
     words = ("--set-resources", "train:gpu=1", "train:runtime=5")
     command = Snakemake(cluster, folder, *words)
     command.until(lambda: sum(map(folder.has_checkpoint, range(3))) == 2)
-    gpus = [file.read_text() for file in (folder.path / "faulty").glob("gpus*")]
+    gpus = [file.read_text() for file in (folder.path / "paced").glob("gpus*")]
     assert sorted(gpus) == ["0", "1"], "the third waits for one"
     assert len(cluster.jobs()) == 3
     command.interrupt()
@@ -273,7 +273,7 @@ def test_runs_on_one_machine_have_gpus_of_their_own(tmp_path, monkeypatch):
     targets = [f"results/runs/{id}" for id in folder.ids]
     result = snakemake(folder.path, *words, *targets, CUDA_VISIBLE_DEVICES="50,51")
     assert result.returncode == 0, result.stderr
-    seen = [(folder.path / f"faulty/gpus{number}").read_text() for number in range(3)]
+    seen = [(folder.path / f"paced/gpus{number}").read_text() for number in range(3)]
     assert set(seen) <= {"50", "51"}, "a third at the same time would find none that is free"
 
 
