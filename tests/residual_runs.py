@@ -615,6 +615,7 @@ def lay_out(place: Path, changed_data: bool = False) -> Path:
         }
         found = {name: value for name, value in (vars(arrays) | other).items() if value is not None}
         np.savez(place / "digits.npz", **found)
+        (place / "digits.pin").unlink()  # this world has other values
     return place
 
 

@@ -181,7 +181,9 @@ def test_the_quickstart_uses_candidates_of_its_search():
 
     def values(cell: Cell):
         privacy = dataclasses.replace(cell.privacy, epsilon=None)
-        return cell.method, json.dumps(cell.hyperparameters), cell.training, privacy
+        # What is tested by round changes nothing that is trained.
+        training = dataclasses.replace(cell.training, evaluate_every=0, evaluate_clients=0)
+        return cell.method, json.dumps(cell.hyperparameters), training, privacy
 
     search = outline("quickstart_search").search
     assert search is not None

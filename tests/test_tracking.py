@@ -199,7 +199,7 @@ def test_more_than_a_thousand_metrics_arrive(tree: Path) -> None:
 def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     content = json.loads(path.read_text())
     change(content)
-    path.write_text(json.dumps(content))
+    write_json(path, {key: value for key, value in content.items() if key != DIGEST})
 
 
 # ---------------------------------------------------------------- settings and their seeds

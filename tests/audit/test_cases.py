@@ -16,6 +16,7 @@ from pflpipe import cells
 from pflpipe.audit import cases
 from pflpipe.audit.verdict import require_kept
 from pflpipe.errors import ConfigError, PrivacyError
+from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy.departures import DEPARTURES
@@ -243,7 +244,8 @@ def test_a_refuted_certified_claim_leaves_no_table(results, tmp_path):
     (tmp_path / "audits").mkdir()
     for file in (results / "audits").iterdir():
         found = json.loads(file.read_text())
-        (tmp_path / "audits" / file.name).write_text(json.dumps(found | {"verdict": "refuted"}))
+        del found[DIGEST]
+        write_json(tmp_path / "audits" / file.name, found | {"verdict": "refuted"})
     with pytest.raises(PrivacyError, match="certified claim is refuted"):
         audits.write(tmp_path, tmp_path / "tables" / "audit.csv")
     assert not (tmp_path / "tables").exists()

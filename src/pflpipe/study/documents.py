@@ -60,14 +60,19 @@ class _StrictLoader(Composer, CParser, SafeConstructor, Resolver):  # type: igno
         Composer.__init__(self)
         SafeConstructor.__init__(self)
         Resolver.__init__(self)
+        self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=event.start_mark)
         if getattr(event, "tag", None) is not None:
             raise yaml.MarkedYAMLError(
                 problem=f"a tag, {event.tag!r}; remove it", problem_mark=event.start_mark
             )
         node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
