@@ -215,6 +215,9 @@ CASES: dict[str, Case] = {
     "misspelt methods": Case(
         text("methods:", "methodes:"), (IN_STUDY, "'methodes'", "did you mean 'methods'?")
     ),
+    "misspelt name of a method": Case(
+        text("- name:", "- nme:"), (IN_STUDY, "'nme'", "did you mean 'name'?")
+    ),
     "no config.yaml": Case(
         lambda folder: (folder / "config.yaml").unlink(), (IN_CONFIG, "No such file")
     ),

@@ -105,6 +105,8 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     document = {"title": "", "description": "", **document}
     if set(documents.schema()["required"]) - set(document):  # a misspelt key, which was noted
         return None
+    if not all("name" in entry for entry in document["methods"]):  # likewise
+        return None
     entries = expansion.check(document, str(file), problems)
     lookup: printed.Lookup = printed.none
     layout = None
