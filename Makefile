@@ -2,8 +2,6 @@
 PYTHON ?= python3
 CORES ?= all
 WORKERS ?= 2
-# Further words for pytest in test-faults.
-FAULTS ?=
 # CPU=1: without the GPU libraries (4 of 6 GB), where pip finds torch's own CPU wheels (README, Install).
 CPU ?=
 
@@ -57,7 +55,7 @@ docs-check: install ## build the site, run what README.md and docs/ say; needs c
 	$(PYTEST) -m docs
 
 test-faults: install ## kills, full disks, dead servers, files that were tampered with
-	$(PYTEST) -m faults $(FAULTS)
+	$(PYTEST) -m faults
 
 test-cluster: install ## a study through a real one-node SLURM, which this starts and stops; needs slurm-wlm and munge
 	$(PYTEST) -m cluster
