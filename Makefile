@@ -58,7 +58,7 @@ test-faults: install ## kills, full disks, dead servers, files that were tampere
 	$(PYTEST) -m faults
 
 test-cluster: install ## a study through a real one-node SLURM, which this starts and stops; needs slurm-wlm and munge
-	$(PYTEST) -m cluster
+	$(PYTEST) -m "cluster and not night"
 
 nightly: install ## the long versions of test-faults and test-cluster
 	$(PYTEST) --long -m "faults or cluster"

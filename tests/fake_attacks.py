@@ -1,4 +1,4 @@
-"""Made-up results of attacks on a study, for tests of their figures."""
+"""A cell to attack, and made-up results of attacks on a study, for tests of their figures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pflpipe import cells
 from pflpipe.attacks import registry
 from pflpipe.attacks.membership import SCORES
 from pflpipe.cells import Cell
@@ -15,6 +16,15 @@ from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.records import to_json
 from pflpipe.study.outline import Study
 
+CELL = Cell(
+    dataset="digits",
+    partition=cells.Partition("iid", 40),
+    model=cells.Model("mlp", (4,)),
+    training=cells.Training(4, 1, 0, "sgd", 0.1),
+    privacy=cells.Privacy(),
+    method="fedavg",
+)
+"""Without privacy."""
 SIDE = 8
 """Of an image, in pixels."""
 

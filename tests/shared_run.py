@@ -1,7 +1,7 @@
 """A program for torchrun: runs every method with the processes that there are and writes what the
 first one got.
 
-python -m torch.distributed.run --standalone --nproc-per-node=2 tests/shared_run.py FOLDER
+python -m torch.distributed.run --standalone --nproc-per-node=3 tests/shared_run.py FOLDER
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def test_a_method_that_there_is_not_has_none():
 
 def hook(page: str) -> str:
     """A page as the site has it."""
-    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "hooks.py")
+    spec = importlib.util.spec_from_file_location("rendered", DOCS / "rendered.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.on_page_markdown((DOCS / page).read_text(encoding="utf-8"), page=None)
@@ -151,7 +151,7 @@ def hook(page: str) -> str:
 @pytest.mark.skipif(not (ROOT / "mkdocs.yml").exists(), reason="there is no site")
 def test_the_site_is_built_with_the_hook():
     (hooks,) = lines((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "hooks: ")
-    assert "docs/hooks.py" in hooks
+    assert "docs/rendered.py" in hooks
 
 
 def test_the_page_of_methods_has_every_card_and_anchor():

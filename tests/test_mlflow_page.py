@@ -14,18 +14,19 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from PIL import Image
+from playwright.sync_api import Page
 
 import fake_results
 import tracked
+from browser import chromium
 from mlflow_server import STARTS_WITHIN, free_port
 
 pytestmark = pytest.mark.docs
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-CHROMIUM = shutil.which("chromium")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "mlflow.md"
+FIGURE = PAGE.parent / "images" / "quickstart_privacy_utility.png"
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # ten processes that nobody here needs
@@ -52,7 +53,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         world = tracked.World(folder, study)
         figures = world.results / "figures" / "digits"
         figures.mkdir(parents=True)
-        shutil.copy(PAGE.parent / "images" / "quickstart_privacy_utility.png", figures / "best.png")
+        shutil.copy(FIGURE, figures / "best.png")
         assert world.sync().startswith("done: 16 runs")
     shutil.move(world.results, moved / "results")
     port = free_port()
@@ -82,24 +83,14 @@ def answers(address: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("needs chromium: apt-get install chromium")
-    with playwright.sync_playwright() as found:
-        browser = found.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+def page(uri: str) -> Iterator[Page]:
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1700, "height": 1000})
+        page.set_default_timeout(90_000)
+        yield page
 
 
-@pytest.fixture(scope="module")
-def page(browser: Any, uri: str) -> Iterator[Any]:
-    page = browser.new_page(viewport={"width": 1700, "height": 1000})
-    page.set_default_timeout(90_000)
-    yield page
-    page.close()
-
-
-def test_settings_are_filtered_and_two_are_compared(page: Any, uri: str) -> None:
+def test_settings_are_filtered_and_two_are_compared(page: Page, uri: str) -> None:
     page.goto(f"{uri}/runs")
     page.get_by_text("study digits").wait_for()
     for name in ("fedavg eps=inf", "local_only no eps", "dp_fedavg eps=8", "feddpa eps=2"):
@@ -120,7 +111,7 @@ def test_settings_are_filtered_and_two_are_compared(page: Any, uri: str) -> None
     page.get_by_text("personal_own", exact=True).first.wait_for()
 
 
-def test_accuracy_by_round_is_a_curve(page: Any, uri: str) -> None:
+def test_accuracy_by_round_is_a_curve(page: Page, uri: str) -> None:
     page.goto(f"{uri}/runs")
     page.get_by_text("dp_fedavg eps=8", exact=True).click()
     page.get_by_role("tab", name="Model metrics").click()
@@ -131,7 +122,7 @@ def test_accuracy_by_round_is_a_curve(page: Any, uri: str) -> None:
     assert len(re.findall(r"[ML]|(?<=\d),", curve.get_attribute("d"))) >= 4
 
 
-def test_files_of_the_study_are_shown_where_the_folder_is_now(page: Any, uri: str) -> None:
+def test_files_of_the_study_are_shown_where_the_folder_is_now(page: Page, uri: str) -> None:
     page.goto("about:blank")  # MLflow remembers the filter of the page that it is on
     page.goto(f"{uri}/runs?searchFilter=tags.level%20%3D%20%27study%27")
     page.get_by_text("study digits").click()
@@ -139,4 +130,8 @@ def test_files_of_the_study_are_shown_where_the_folder_is_now(page: Any, uri: st
     page.get_by_text("figures", exact=True).click()
     page.get_by_text("best.png", exact=True).click()
     # MLflow's own pictures are small.
-    page.wait_for_function("[...document.images].some(image => image.naturalWidth > 1000)")
+    widths = page.wait_for_function(
+        "[...document.images].map(image => image.naturalWidth).find(width => width > 1000)"
+    )
+    with Image.open(FIGURE) as figure:
+        assert widths.json_value() == figure.width

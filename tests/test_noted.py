@@ -34,21 +34,23 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return project.note([load_outline("tiny")], elsewhere=["train"])
 
 
-def begin(noted: str, method: str = "mr_mtl") -> None:
-    """Do what a job's snakemake does to know its cells and the code that trains them."""
+def begin(noted: str, method: str = "mr_mtl") -> str:
+    """Do what a job's snakemake does to know its cells and the code that trains them; return the
+    digest of that code."""
     project = Project(Config(studies=("tiny",)), Path.cwd(), thorough=False, noted=noted)
-    project.training_code(project.cells({"study": "tiny", "method": method}))
     project.code("partition")  # Snakemake asks for what comes before the job as well
+    return project.training_code(project.cells({"study": "tiny", "method": method}))
 
 
 def test_a_job_begins_after_edits_that_change_nothing_of_it(planned):
+    code = {method: begin(planned, method) for method in ("mr_mtl", "dp_fedavg")}
     with Path("src/pflpipe/shared.py").open("a") as file:
         file.write("# a comment\n")
     malformed.put("description", "Other words.", "studies/tiny.yaml")(Path())
     Path("workflow/scripts/partition.py").write_text("edited = True\n")
-    begin(planned)
+    assert begin(planned) == code["mr_mtl"]
     Path("studies/mine.py").write_text(METHOD.replace("0.5 *", "0.6 *"))
-    begin(planned, "dp_fedavg")
+    assert begin(planned, "dp_fedavg") == code["dp_fedavg"]
 
 
 @pytest.mark.parametrize(

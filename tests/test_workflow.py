@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import fcntl
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ import yaml
 
 import fake_audits
 import malformed
+import once
 import warm
 from pflpipe import cli
 from pflpipe.audit import cases
@@ -112,18 +112,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Two audits are real, the others made up: auditing everything takes six minutes (tests/audit
     audits for real).
     """
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "finished"
-    with open(f"{folder}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            building = folder.with_name("building")
-            write_project(building)
-            fake_audits.write(building / "results/audits", leave_out=AUDITED)
-            result = snakemake(building)
-            assert result.returncode == 0, result.stdout + result.stderr
-            building.rename(folder)
-    return folder
+
+    def make(folder: Path) -> None:
+        write_project(folder)
+        fake_audits.write(folder / "results/audits", leave_out=AUDITED)
+        result = snakemake(folder)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+    return once.folder(tmp_path_factory, "finished", make)
 
 
 @pytest.fixture

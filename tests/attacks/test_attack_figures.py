@@ -18,25 +18,16 @@ from pflpipe.report.attacks.registry import draw
 from pflpipe.report.figures import style
 from pflpipe.study.outline import Row, Study
 
-OPEN = Cell(
-    dataset="digits",
-    partition=cells.Partition("iid", 40),
-    model=cells.Model("mlp", (4,)),
-    training=cells.Training(4, 1, 0, "sgd", 0.1),
-    privacy=cells.Privacy(),
-    method="fedavg",
-)
-
 
 def private(epsilon: float) -> Cell:
     budget = cells.Privacy("gaussian", epsilon=epsilon, delta=1e-3, clip_norm=1.0)
-    return dataclasses.replace(OPEN, privacy=budget, method="dp_fedavg")
+    return dataclasses.replace(fake_attacks.CELL, privacy=budget, method="dp_fedavg")
 
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     """One setting without privacy, eight budgets and a long name."""
-    made = [OPEN, *(private(2.0**power) for power in range(8))]
+    made = [fake_attacks.CELL, *(private(2.0**power) for power in range(8))]
     names = ["", "every bit of a name that is as long as a variant may well be", *[""] * 7]
     rows = [
         Row(dataclasses.replace(cell, seed=seed), variant=name)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+import fake_attacks
 from pflpipe import cells
 from pflpipe.attacks import canaries
 from pflpipe.attacks import registry as attacks
-from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.files import write_json
 from pflpipe.privacy import accounting, mechanism
@@ -177,14 +177,7 @@ def test_canaries_of_a_seed_are_the_same_and_point_anywhere():
 # ---------------------------------------------------------------- whom they are for
 
 BUDGET = cells.Privacy("gaussian", noise_multiplier=2.0, delta=1e-3, clip_norm=1.0)
-CELL = Cell(
-    dataset="digits",
-    partition=cells.Partition("iid", 40),
-    model=cells.Model("mlp", (4,)),
-    training=cells.Training(4, 1, 0, "sgd", 0.1),
-    privacy=BUDGET,
-    method="dp_fedavg",
-)
+CELL = dataclasses.replace(fake_attacks.CELL, privacy=BUDGET, method="dp_fedavg")
 
 
 def test_sampled_clients_are_refused():

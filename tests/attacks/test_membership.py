@@ -17,6 +17,7 @@ from scipy.linalg import block_diag
 from scipy.stats import laplace, norm
 from sklearn.metrics import roc_auc_score
 
+import fake_attacks
 from pflpipe import cells
 from pflpipe.attacks import membership, strongest
 from pflpipe.attacks import registry as attacks
@@ -484,15 +485,7 @@ def test_a_diverged_run_tells_nothing_and_is_no_error():
 
 # ---------------------------------------------------------------- figure and table
 
-BASE = Cell(
-    dataset="digits",
-    partition=cells.Partition("iid", 40),
-    model=cells.Model("mlp", (4,)),
-    training=cells.Training(4, 1, 0, "sgd", 0.1),
-    privacy=cells.Privacy(),
-    method="fedavg",
-    departures=("data_size_weights",),
-)
+BASE = dataclasses.replace(fake_attacks.CELL, departures=("data_size_weights",))
 SAMPLED = dataclasses.replace(BASE.training, sample_rate=0.5)
 
 

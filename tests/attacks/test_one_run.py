@@ -17,10 +17,10 @@ from scipy.optimize import linprog
 from scipy.sparse import lil_matrix
 from scipy.special import expit
 
+import fake_attacks
 from pflpipe import cells
 from pflpipe.attacks import guests, one_run
 from pflpipe.attacks import registry as attacks
-from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.files import write_json
 from pflpipe.privacy import accounting, departures, mechanism
@@ -429,14 +429,7 @@ def test_feddpas_official_code_spends_more_than_the_epsilon_it_is_calibrated_to(
 # ---------------------------------------------------------------- whom it is for
 
 BUDGET = cells.Privacy("gaussian", epsilon=2.0, delta=1e-3, clip_norm=1.0)
-CELL = Cell(
-    dataset="digits",
-    partition=cells.Partition("iid", 40),
-    model=cells.Model("mlp", (4,)),
-    training=cells.Training(4, 1, 0, "sgd", 0.1),
-    privacy=BUDGET,
-    method="dp_fedavg",
-)
+CELL = dataclasses.replace(fake_attacks.CELL, privacy=BUDGET, method="dp_fedavg")
 SAMPLED = dataclasses.replace(CELL.training, sample_rate=0.5)
 
 

@@ -277,9 +277,8 @@ def test_runs_on_one_machine_have_gpus_of_their_own(tmp_path, monkeypatch):
     assert set(seen) <= {"50", "51"}, "a third at the same time would find none that is free"
 
 
-def test_ctrl_c_leaves_no_job_that_is_being_submitted(cluster, tmp_path, monkeypatch, long):
-    if not long:
-        pytest.skip("as long as a night has time for: make nightly")
+@pytest.mark.night
+def test_ctrl_c_leaves_no_job_that_is_being_submitted(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = Folder(tmp_path / "project", 4)
     busy = folder.path / "bin/sbatch"  # the plugin submits two jobs at a time
@@ -295,9 +294,8 @@ def test_ctrl_c_leaves_no_job_that_is_being_submitted(cluster, tmp_path, monkeyp
     assert len(cluster.jobs("", "--states=all")) == 4, "all were submitted nevertheless"
 
 
-def test_jobs_cancelled_at_random_moments_change_no_bit(cluster, tmp_path, monkeypatch, long):
-    if not long:
-        pytest.skip("as long as a night has time for: make nightly")
+@pytest.mark.night
+def test_jobs_cancelled_at_random_moments_change_no_bit(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder, moments = Folder(tmp_path / "project", 4), random.Random(0)
     for number in range(4):

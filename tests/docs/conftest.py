@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from pathlib import Path
 
@@ -11,23 +9,22 @@ import pytest
 import small_copy
 
 import fake_audits
+import once
 
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The copy; nobody changes it. The audits in it are made up: all of them take six minutes."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "small"
-    with open(f"{folder}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "results/tables/all.csv").exists():
-            small_copy.write(folder)
-            fake_audits.write(folder / "results/audits")
-            small_copy.install(folder, folder / "src")
-            tables = "results/tables/quickstart_published.csv results/tables/all.csv"
-            made = small_copy.bash(folder, f".venv/bin/snakemake --cores 2 {tables}")
-            assert made.returncode == 0, made.stdout
-    return folder
+
+    def make(folder: Path) -> None:
+        small_copy.write(folder)
+        fake_audits.write(folder / "results/audits")
+        small_copy.install(folder, folder / "src")
+        tables = "results/tables/quickstart_published.csv results/tables/all.csv"
+        made = small_copy.bash(folder, f".venv/bin/snakemake --cores 2 {tables}")
+        assert made.returncode == 0, made.stdout
+
+    return once.folder(tmp_path_factory, "small", make)
 
 
 @pytest.fixture

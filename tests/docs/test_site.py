@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,27 +10,24 @@ from pathlib import Path
 import pytest
 from blocks import ROOT
 
+import once
 import pflpipe
+from browser import chromium, opened
 
 pytestmark = pytest.mark.docs
-CHROMIUM = shutil.which("chromium")
 STRICT = (sys.executable, "-m", "mkdocs", "build", "--strict")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built once for all processes."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
-    with open(f"{folder}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            building = folder.with_name("site-building")
-            command = [*STRICT, "--site-dir", str(building)]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            building.rename(folder)
-    return folder
+
+    def make(folder: Path) -> None:
+        command = [*STRICT, "--site-dir", str(folder)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    return once.folder(tmp_path_factory, "site", make)
 
 
 def test_no_page_needs_anything_from_elsewhere(site):
@@ -78,30 +72,21 @@ def test_the_page_about_python_has_every_public_name():
     assert sorted(named) == sorted(set(pflpipe.__all__) - {"__version__"})
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
 def test_opened_as_files_its_search_finds_and_no_page_is_wider_than_a_telephone(site):
-    from playwright.sync_api import sync_playwright
-
-    told = []
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 400, "height": 800})
-        page.on("console", lambda said: told.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: told.append(str(error)))
-        page.on("request", lambda sent: told.append(sent.url) if sent.url[:4] == "http" else None)
-        wide = []
-        pages = set(site.rglob("*.html")) - {site / "404.html"}  # for a server, whose root it names
+    pages = set(site.rglob("*.html")) - {site / "404.html"}  # for a server, whose root it names
+    wide = []
+    with chromium() as browser, opened(browser, site / "index.html", 400) as (page, heard):
         for file in sorted(pages):
             page.goto(file.as_uri(), wait_until="domcontentloaded")
             if page.evaluate("document.documentElement.scrollWidth") > 400:
                 wide.append(str(file.relative_to(site)))
-        assert wide == []
         page.set_viewport_size({"width": 1280, "height": 800})
         page.goto((site / "index.html").as_uri())
         page.locator(".md-search__input").fill("worst decile")
         page.locator(".md-search-result__item").first.wait_for(timeout=120_000)
-        browser.close()
-    assert told == []
+    assert wide == []
+    assert heard.errors == []
+    assert heard.requests == []
 
 
 def test_the_readme_is_short():

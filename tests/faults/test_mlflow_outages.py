@@ -121,8 +121,11 @@ def test_a_request_whose_answer_was_lost_is_not_made_twice(
     with at_request(0, False, None) as sent:
         World(world.folder / "calm", small("calm_again")).sync(server.uri)
     (*_, create) = [n for n, what in enumerate(sent, 1) if "runs/create" in what]
-    with at_request(create, True, lambda: None):
+    with at_request(create, True, lambda: None) as asked:
         refused(world, server.uri, capsys)
+    assert [what for what in asked if "runs/create" in what] == [
+        what for what in sent if "runs/create" in what
+    ], "the last one has no answer, and is not asked for again"
     complete(world, server.uri)
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from pflpipe.errors import DataError
 from pflpipe.files import write_text
-from pflpipe.report import committed, sentences
+from pflpipe.report import committed, sentences, verdict
 from pflpipe.report.committed import Committed
 from pflpipe.report.gains import THIRDS, cost, curve, gains
 from pflpipe.report.statistics import (
@@ -39,10 +39,11 @@ from pflpipe.report.summary import (
     over_seeds,
 )
 from pflpipe.report.typeset import Entry, Table, markdown
+from pflpipe.report.verdict import ALONE
 from pflpipe.study.settings import NO_PRIVACY
 
-ALONE, PLAIN, OPEN = "local_only", "dp_fedavg", "fedavg"
-"""What others are compared with: learning alone, DP-FedAvg without personalization, no privacy."""
+PLAIN, OPEN = "dp_fedavg", "fedavg"
+"""What others are compared with: DP-FedAvg without personalization, no privacy."""
 IMAGES = (".png", ".svg")
 HEAD = f"""\
 # Results
@@ -134,21 +135,10 @@ class _Page:
         """Yield five sentences: together or alone, who is best, what personalization adds, who
         gains, what privacy costs; fewer where a study lacks what one compares with."""
         alone, certified = self.line(NO_PRIVACY, ALONE), self.certified
+        budgets = {budget: section.lines for budget, section in certified.items()}
         if alone is not None:
-            yield sentences.each_budget(
-                {
-                    budget: sentences.against(found, f"learning alone ({ALONE})")
-                    for budget, section in certified.items()
-                    if (found := section.beside("personal_own", alone))
-                }
-            )
-        what = "certified personal models"
-        yield sentences.each_budget(
-            {
-                budget: sentences.leader(section.contest, section.means, what)
-                for budget, section in certified.items()
-            }
-        )
+            yield from verdict.alone(budgets, alone)
+        yield from verdict.leaders(budgets)
         yield sentences.each_budget(
             {
                 budget: sentences.against(found, f"{PLAIN} (one model for all)")

@@ -73,9 +73,9 @@ def alone(budgets: Mapping[str, Lines], baseline: pd.DataFrame) -> Iterator[str]
 
 
 def leaders(budgets: Mapping[str, Lines]) -> Iterator[str]:
-    """Yield who may be the best, in one sentence, the last budget first."""
+    """Yield who may be the best at each budget, in one sentence."""
     said = {}
-    for budget, lines in reversed(list(budgets.items())):
+    for budget, lines in budgets.items():
         found = contest(by_seed(list(lines.items()), METRIC))
         means = {label: over_seeds(rows[METRIC]) for label, rows in lines.items()}
         said[budget] = sentences.leader(found, means, "certified personal models")
