@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -133,6 +134,18 @@ def test_the_one_archive_without_a_digest_has_a_limit(tmp_path, monkeypatch):
         tar.addfile(about, io.BytesIO(bytes(1001)))
     with pytest.raises(DataError, match="has more than 1000 bytes"):
         datasets.prepare("wisdm", tmp_path, tmp_path, tmp_path / "wisdm.npz")
+
+
+@pytest.mark.parametrize("limit", [1000, 30_000])
+def test_nesting_is_refused_whatever_the_interpreter_would_bear(limit, tmp_path):
+    (tmp_path / "deep.yaml").write_text("[" * 5000)
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, before))
+    try:
+        with pytest.raises(ConfigError, match="nested too deep"):
+            documents.read_yaml(tmp_path / "deep.yaml")
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def test_merged_aliases_are_counted_before_they_are_merged(tmp_path):
