@@ -12,6 +12,7 @@ with device files that every machine has.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -139,32 +140,48 @@ class OneNode:
         until((self.folder / "munge.socket").exists, self.log)
         self.start_controller()
         self._daemon(*self.inside("slurmd", "-D", "-c"))
-        until(lambda: "idle" in self.answer("sinfo", "-h", "-o", "%t"), self.log)
+        until(lambda: "idle" in self._asked("sinfo", "-h", "-o", "%t").stdout, self.log)
 
     def start_controller(self) -> None:
         """Start slurmctld, the first time or after it was killed."""
         self._daemon(*self.inside("slurmctld", "-D"))
 
     def kill_controller(self) -> None:
-        """End slurmctld without warning; jobs that run go on."""
+        """End slurmctld without warning; jobs that run go on.
+
+        Every five seconds it writes down what it knows, and of what happened since then it knows
+        nothing when it comes back: jobs are lost, or started twice, which drains the node. So the
+        last change to its jobs, which is made here, is waited for; there must be no other.
+        """
+        asked = time.time()
+        for number in self.jobs():
+            self.answer("scontrol", "update", f"jobid={number}", "nice=0")
+        state = self.folder / "state/job_state"
+        until(lambda: state.exists() and state.stat().st_mtime > asked, self.log)
         self.answer("kill", "-9", (self.folder / "slurmctld.pid").read_text().strip())
 
-    def cancel(self, words: str) -> None:
-        """Cancel the jobs with these words in their comment."""
-        self.answer("scancel", *self.jobs(words))
+    def cancel(self, *numbers: str) -> None:
+        """Cancel jobs; one that has just ended is none to cancel."""
+        self._asked("scancel", *numbers)
 
-    def set_limit(self, words: str, minutes: int) -> None:
-        """Give the jobs with these words in their comment another limit of time."""
+    def let_time_run_out(self, words: str) -> None:
+        """Let the jobs with these words in their comment, which run, reach their limit of time.
+
+        SLURM's shortest limit is a minute, but a job's end may be moved. It looks at limits twice a
+        minute.
+        """
         for number in self.jobs(words):
-            self.answer("scontrol", "update", f"jobid={number}", f"timelimit={minutes}")
+            self.answer("scontrol", "update", f"jobid={number}", "endtime=now+1")
 
     def lose_node(self) -> None:
-        """Drain the node, lose it with the jobs on it, and have it back.
+        """Drain the node, lose it with the jobs on it, and have it back when they have ended there.
 
         SLURM puts the jobs into the queue again, for two minutes later, which are not waited for.
         """
-        for state in ("drain", "down", "resume"):
+        for state in ("drain", "down"):
             self.answer("scontrol", "update", f"nodename={NODE}", f"state={state}", "reason=test")
+        until(lambda: not self.processes("slurmstepd"), self.log)
+        self.answer("scontrol", "update", f"nodename={NODE}", "state=resume")
         for number in self.jobs():
             self.answer("scontrol", "update", f"jobid={number}", "starttime=now")
 
@@ -183,19 +200,35 @@ class OneNode:
 
     def inside(self, *command: str) -> list[str]:
         """Return the words that run a command where the daemons are."""
+        return ["nsenter", f"--target={self._first_inside()}", "--all", "--", *command]
+
+    def _first_inside(self) -> str:
         process = self._first.pid
         (first,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        return ["nsenter", f"--target={first}", "--all", "--", *command]
+        return first
+
+    def _asked(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.inside(*command), capture_output=True, text=True, check=False)
 
     def answer(self, *command: str) -> str:
-        """Run one of SLURM's commands and return what it printed, nothing when it failed."""
-        found = subprocess.run(self.inside(*command), capture_output=True, text=True, check=False)
-        return "" if found.returncode else found.stdout
+        """Run one of SLURM's commands, which must not fail, and return what it printed."""
+        done = self._asked(*command)
+        assert done.returncode == 0, (command, done.stderr, self.log()[-5000:])
+        return done.stdout
 
-    def runs(self, program: str) -> bool:
-        """Return whether a program is at work."""
-        names = self.answer("sh", "-c", "cat /proc/[0-9]*/comm 2> /dev/null || true")
-        return program in names.splitlines()
+    def processes(self, program: str) -> set[str]:
+        """Return the numbers of a program's processes in there.
+
+        Asked of the machine's /proc: it is asked often, and a command in there costs more.
+        """
+        space = Path(f"/proc/{self._first_inside()}/ns/pid").readlink()
+        found = set()
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                name = (process / "comm").read_text().strip()
+                if name == program and (process / "ns/pid").readlink() == space:
+                    found.add(process.name)
+        return found
 
     def jobs(self, words: str = "", *which: str) -> dict[str, str]:
         """Return number and state of the jobs with these words in Snakemake's comment, oldest
@@ -219,4 +252,4 @@ def until(reached: Callable[[], object], said: Callable[[], str], seconds: float
     end = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < end, said()
-        time.sleep(0.2)
+        time.sleep(0.5)

@@ -15,10 +15,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Stands in for python3 and for .venv/bin/python: notes its arguments, makes a copy of itself for
-# `-m venv`, fails on demand.
+# Stands in for python3, .venv/bin/python and uv: notes its arguments, makes a copy of itself for
+# `-m venv` and when uv is installed, fails on demand.
 FAKE_PYTHON = """#!/bin/sh
-echo "$@" >> "$NOTES"
+echo "$(basename "$0") $@" >> "$NOTES"
+case "$(basename "$0") $*" in
+  uv*) test ! -e no-uv -a ! -e no-network; exit ;;
+  *"install --quiet uv") cp "$0" "$(dirname "$0")/uv" ;;
+esac
 case "$*" in
   "-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
   *"requirements.lock"*) test ! -e no-network ;;
@@ -40,11 +44,11 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def install(checkout: Path, target: str = "install") -> tuple[int, str]:
-    """Exit code of `make install` or another target, and what it asked of python."""
+def install(checkout: Path, *words: str) -> tuple[int, str]:
+    """Exit code of `make install`, or with other words, and what it asked of python."""
     notes = checkout / "notes"
     notes.unlink(missing_ok=True)
-    command = ["make", target, f"PYTHON={checkout / 'python'}"]
+    command = ["make", *(words or ["install"]), f"PYTHON={checkout / 'python'}"]
     ours = {
         name: value for name, value in os.environ.items() if not name.startswith("MAKE")
     }  # this may run under `make test`
@@ -63,7 +67,23 @@ def test_install_happens_once(checkout):
         < asked.index("--no-deps")
         < asked.index("pip check")
     )
+    assert asked.count("-r requirements.lock") == 1
     assert install(checkout) == (0, "")
+
+
+def test_what_uv_does_not_find_pip_installs_with_its_own_configuration(checkout):
+    (checkout / "no-uv").touch()
+    code, asked = install(checkout)
+    assert code == 0
+    assert asked.index("uv pip install") < asked.index("python -m pip install --quiet -r req")
+
+
+def test_without_gpu_libraries_pip_alone_chooses_the_wheels(checkout):
+    (checkout / "requirements.lock").write_text("numpy==2\nnvidia-cublas==13\ntriton==3\n")
+    code, asked = install(checkout, "install", "CPU=1")
+    assert code == 0
+    assert "uv" not in asked
+    assert (checkout / ".venv/requirements.lock").read_text() == "numpy==2\n"
 
 
 def test_interrupted_install_is_taken_up_again(checkout):

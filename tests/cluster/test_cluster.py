@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -28,9 +28,19 @@ from reliability import record
 from test_workflow import STUDY, environment, snakemake, write_project
 
 pytestmark = pytest.mark.cluster
-ROUNDS = 60
-# What a user has in the profile, but for the patience: here a job takes seconds.
-PATIENCE = ("--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "10")
+ROUNDS = 100
+# What a user has, but for the patience, since here a job takes seconds: the plugin waits ten
+# seconds more after every look at which no job was completed.
+SNAKEMAKE = """
+import asyncio
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake.cli import main
+
+RemoteExecutor.sleep = lambda self: asyncio.sleep(1)
+main()
+"""
+PATIENCE = ("--max-status-checks-per-second", "0.5", "--latency-wait", "10")
+TABLE = "results/tables/tiny.csv"
 
 
 @pytest.fixture
@@ -44,21 +54,29 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneNode]:
 
 
 class Folder:
-    """A copy of the repository with a study of so many runs, of which each does as it is told."""
+    """A copy of the repository with a study of so many runs, of which each does as it is told.
 
-    def __init__(self, path: Path, numbers: int) -> None:
+    The method of all is in ``studies/paced.py``, but that of the run ``other`` is in
+    ``studies/other.py``.
+    """
+
+    def __init__(self, path: Path, numbers: int, other: int | None = None) -> None:
         self.path = path
         write_project(path)
         fake_audits.write(path / "results/audits")
-        shutil.copy(Path(__file__).with_name("paced.py"), path / "studies")
-        lines = [
-            {
-                "name": "paced.py:paced",
-                "variant": f"number {number}",
-                "hyperparameters": {"number": number},
-            }
-            for number in range(numbers)
-        ]
+        method = Path(__file__).with_name("paced.py").read_text()
+        lines = []
+        for number in range(numbers):
+            name = "other" if number == other else "paced"
+            file = path / f"studies/{name}.py"
+            file.write_text(method.replace("def paced(", f"def {name}("))
+            lines.append(
+                {
+                    "name": f"{file.name}:{name}",
+                    "variant": f"number {number}",
+                    "hyperparameters": {"number": number},
+                }
+            )
         training = {**STUDY["training"], "rounds": ROUNDS}
         self.study = path / "studies/tiny.yaml"
         malformed.write(self.study, {**STUDY, "training": training, "methods": lines})
@@ -78,6 +96,14 @@ class Folder:
 
     def has_ended(self, number: int) -> bool:
         return (self.run(number) / "run.json").exists()
+
+    def gpus(self) -> list[str]:
+        """Return which GPUs the runs were given that have done a round."""
+        return [file.read_text() for file in (self.path / "paced").glob("gpus*")]
+
+    def forget_gpus(self) -> None:
+        for file in (self.path / "paced").glob("gpus*"):
+            file.unlink()
 
     def has_checkpoint(self, number: int) -> bool:
         return (self.path / f"results/checkpoints/{self.ids[number]}.pt").exists()
@@ -130,17 +156,19 @@ class Folder:
 class Snakemake:
     """The command of docs/slurm.md, on what would be the login node."""
 
-    def __init__(self, cluster: OneNode, folder: Folder, *words: str, **more: str) -> None:
+    def __init__(
+        self,
+        cluster: OneNode,
+        folder: Folder,
+        *words: str,
+        targets: Sequence[str] = (TABLE,),
+        **more: str,
+    ) -> None:
         self.cluster, self.output = cluster, folder.path / "snakemake.out"
-        command = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm", *PATIENCE]
-        command = [
-            "env",
-            f"--chdir={folder.path}",
-            *command,
-            *words,
-            "--",
-            "results/tables/tiny.csv",
-        ]
+        # What a shell starts in its background ignores Ctrl-C, and hands that down.
+        command = ["env", "--default-signal=INT", f"--chdir={folder.path}", sys.executable]
+        command += ["-c", SNAKEMAKE, "--profile", "profiles/slurm", *PATIENCE]
+        command += [*words, "--", *targets]
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
                 cluster.inside(*command), stdout=output, stderr=output, env=environment(**more)
@@ -169,46 +197,40 @@ class Snakemake:
         os.kill(int(child), signal.SIGINT)
 
 
-def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, monkeypatch, long):
+def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = Folder(tmp_path / "project", 4)
-    short, slow, large, cancelled = range(4)
-    folder.tell(slow, seconds=8)
+    slow, large, cancelled = range(3)
+    folder = Folder(tmp_path / "project", 3, other=cancelled)
+    folder.tell(slow, seconds=4)
     folder.tell(cancelled, seconds=4)
     folder.tell(
-        large, seconds=0.2, megabytes=1900
+        large, seconds=0.1, megabytes=1900
     )  # train asks for 2000 at first, and Python needs some
     command = Snakemake(cluster, folder)
 
-    # A job is cancelled and the code edited, so that the next attempt is not what was planned. Nor
-    # is what it needs, but that is not for the job to make again (snakemake#3234).
-    command.until(lambda: folder.has_checkpoint(cancelled))
+    # A job's time runs out. Another is cancelled and its code edited, so that the next attempt is
+    # not what was planned. Nor is what all of them need, but that is not for a job to make again
+    # (snakemake#3234).
+    command.until(lambda: folder.has_checkpoint(slow) and folder.has_checkpoint(cancelled))
+    cluster.let_time_run_out(folder.ids[slow])
     (partition,) = folder.path.glob("results/partitions/*.npz")
     made = partition.stat().st_mtime_ns
     with (folder.path / "workflow/scripts/partition.py").open("a") as file:
         file.write("edited = True\n")
-    helper = folder.path / "src/pflpipe/trees.py"
-    code = helper.read_text()
-    helper.write_text(code + "\nedited = True\n")
+    method = folder.path / "studies/other.py"
+    code = method.read_text()
+    method.write_text(code + "\nedited = True\n")
     malformed.put("description", "Other words.", "studies/tiny.yaml")(folder.path)
-    cluster.cancel(folder.ids[cancelled])
+    cluster.cancel(*cluster.jobs(folder.ids[cancelled]))
     command.until(lambda: "was edited after" in folder.told(cancelled))
     assert not folder.run(cancelled).exists()
-    helper.write_text(code)
+    method.write_text(code)
     folder.tell(cancelled, seconds=0)
 
-    # The queue's limit is a minute, and SLURM does not answer when Snakemake asks.
-    command.until(lambda: folder.has_checkpoint(slow))
-    cluster.set_limit(folder.ids[slow], minutes=1)
-    cluster.kill_controller()
-    for _ in range(7 if long else 2):  # by itself the plugin gives up after five
-        command.until(lambda: cluster.runs("squeue"))
-        command.until(lambda: not cluster.runs("squeue"))
-    cluster.start_controller()
-
     # The second attempt of the slow run loses its node.
-    command.until(lambda: all(map(folder.has_ended, (short, large, cancelled))))
+    command.until(lambda: folder.has_ended(large) and folder.has_ended(cancelled))
     command.until(lambda: folder.resumed(slow))
+    command.until(lambda: len(cluster.jobs()) == 1)
     first = folder.resumed(slow)
     command.until(lambda: folder.checkpoint_round(slow) > first)
     cluster.lose_node()
@@ -217,49 +239,66 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, m
     assert command.end() == 0, command.said()
 
     assert partition.stat().st_mtime_ns == made
-    assert cluster.history(folder.ids[short]) == ["COMPLETED"]
-    assert cluster.history(folder.ids[slow])[0] == "TIMEOUT"
+    assert cluster.history(folder.ids[slow]) == ["TIMEOUT", "COMPLETED"]
     assert "exceeded memory limit" in folder.told(large)
+    assert cluster.history(folder.ids[large])[1:] == ["COMPLETED"]
     assert cluster.history(folder.ids[cancelled])[:2] == ["CANCELLED", "FAILED"]
-    assert len(pd.read_csv(folder.path / "results/tables/tiny.csv")) == 4
-    for number in range(4):
+    assert len(pd.read_csv(folder.path / TABLE)) == 3
+    for number in range(3):
         assert folder.bits(number) == folder.undisturbed(number)
     same = "tried again, resumed, the same bits"
     for fault in ("cancelled", "over its memory", "over its time", "on a node that is lost"):
         record(f"SLURM: job {fault}", same)
-    record("SLURM: the controller is killed and comes back", "waited for; nothing is repeated")
     record(
         "SLURM: the code is edited while jobs run",
         "what it concerns stops with one line, other jobs go on",
     )
 
 
-def test_ctrl_c_leaves_no_job_and_short_runs_share_one(cluster, tmp_path, monkeypatch):
+def test_ctrl_c_leaves_no_job_short_runs_share_one_and_a_controller_may_be_away(
+    cluster, tmp_path, monkeypatch, long
+):
     monkeypatch.chdir(tmp_path)
     folder = Folder(tmp_path / "project", 3)
     for number in range(3):
-        folder.tell(number, seconds=1)
+        folder.tell(number, seconds=4)
     words = ("--set-resources", "train:gpu=1", "train:runtime=5")
-    command = Snakemake(cluster, folder, *words)
+    targets = [f"results/runs/{id}" for id in folder.ids]
+    command = Snakemake(cluster, folder, *words, targets=targets)
     command.until(lambda: sum(map(folder.has_checkpoint, range(3))) == 2)
-    gpus = [file.read_text() for file in (folder.path / "paced").glob("gpus*")]
-    assert sorted(gpus) == ["0", "1"], "the third waits for one"
+    assert sorted(folder.gpus()) == ["0", "1"], "the third waits for one"
     assert len(cluster.jobs()) == 3
     command.interrupt()
     assert command.end() != 0
     until(lambda: not cluster.jobs(), command.said, seconds=60)
     record("SLURM: Ctrl-C", "no job is left; the same command goes on")
 
+    folder.forget_gpus()
+    before = cluster.history("")
+    words = ("--groups", "train=runs", "--group-components", "runs=2", "--cores", "1", *words)
+    command = Snakemake(cluster, folder, *words, targets=targets[:2])
+    command.until(folder.gpus)
+    (shared,) = cluster.jobs()
+
+    # SLURM does not answer when Snakemake asks.
+    cluster.kill_controller()
+    questions: set[str] = set()
+
+    def asked_in_vain() -> bool:
+        """Whether the plugin asks again; by itself it gives up after five questions."""
+        questions.update(cluster.processes("squeue"))
+        return len(questions) > (7 if long else 1)
+
+    command.until(asked_in_vain)
+    cluster.start_controller()
     for number in range(3):
         folder.tell(number, seconds=0)
-    before = set(cluster.jobs("", "--states=all"))
-    words = ("--groups", "train=runs", "--group-components", "runs=3", "--cores", "1", *words)
-    command = Snakemake(cluster, folder, *words)
     assert command.end() == 0, command.said()
-    shared, _ = sorted(set(cluster.jobs("", "--states=all")) - before, key=int)
+    assert cluster.history("")[len(before) :] == ["COMPLETED"]
     asked = cluster.answer("squeue", "--states=all", "--noheader", f"--jobs={shared}", "-o%C %l")
-    assert asked.split() == ["1", "15:00"]
-    assert all(folder.run(number).exists() for number in range(3))
+    assert asked.split() == ["1", "10:00"]
+    assert all(map(folder.has_ended, range(2)))
+    record("SLURM: the controller is killed and comes back", "waited for; nothing is repeated")
 
 
 def test_runs_on_one_machine_have_gpus_of_their_own(tmp_path, monkeypatch):
@@ -273,8 +312,10 @@ def test_runs_on_one_machine_have_gpus_of_their_own(tmp_path, monkeypatch):
     targets = [f"results/runs/{id}" for id in folder.ids]
     result = snakemake(folder.path, *words, *targets, CUDA_VISIBLE_DEVICES="50,51")
     assert result.returncode == 0, result.stderr
-    seen = [(folder.path / f"paced/gpus{number}").read_text() for number in range(3)]
-    assert set(seen) <= {"50", "51"}, "a third at the same time would find none that is free"
+    assert len(folder.gpus()) == 3
+    assert set(folder.gpus()) <= {"50", "51"}, (
+        "a third at the same time would find none that is free"
+    )
 
 
 @pytest.mark.night
@@ -304,7 +345,7 @@ def test_jobs_cancelled_at_random_moments_change_no_bit(cluster, tmp_path, monke
     for _ in range(20):
         time.sleep(moments.uniform(0, 40))
         command.until(cluster.jobs)
-        cluster.answer("scancel", moments.choice(list(cluster.jobs())))
+        cluster.cancel(*moments.sample(sorted(cluster.jobs()), 1))
     for number in range(4):
         folder.tell(number, seconds=0)
     assert command.end() == 0, command.said()
