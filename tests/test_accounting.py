@@ -285,6 +285,7 @@ def test_no_noise_means_no_guarantee():
     assert epsilon_local(dataclasses.replace(FEMNIST, noise_multiplier=0.0), 1e-5) == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "printed", "central", "tight", "local"),
     [
@@ -371,6 +372,7 @@ def test_no_composition_calibrates_one_round_alone(mechanism, probability, sampl
     assert epsilon(plan, plan.delta) > 0.25 * math.sqrt(40) / 2
 
 
+@pytest.mark.slow
 def test_no_composition_counts_the_steps_of_one_round_at_sample_level():
     request = Privacy("gaussian", epsilon=2.0, delta=0.02, clip_norm=1.0)
     both = ["no_composition", "sample_level_calibration"]

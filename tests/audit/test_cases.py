@@ -48,6 +48,19 @@ def test_every_private_method_is_audited_in_every_version_and_trust_model():
     } == set(DEPARTURES)
 
 
+def test_a_ledger_asks_for_the_audits_of_its_own_methods_and_of_a_draw_only_if_there_is_one():
+    def ids(*names: str, drawn: bool) -> set[str]:
+        return {one.case.id for one in cases.of_methods(names, drawn)}
+
+    plain = {"gaussian-central", "gaussian-local"}
+    assert ids("local_only", "dp_fedavg", "pmtl_ft", drawn=False) == plain
+    assert ids("dp_fedavg", drawn=True) == {*plain, "gaussian-drawn-central"}
+    published = ids("feddpa", drawn=False) - plain
+    assert published
+    assert all("+" in name or len(name.split("-")) > 2 for name in published)
+    assert ids(*cases.NAMES, drawn=True) < set(cases.cases())
+
+
 def test_methods_with_the_same_release_share_an_audit_and_others_do_not():
     of = {
         s.method: s.case.id
@@ -230,6 +243,7 @@ def test_table_has_a_row_for_every_subject_and_the_promised_columns(results):
     assert (results / "figures" / "audit.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_figure_has_a_colour_for_every_verdict_and_its_legend_says_which(results):
     with matplotlib.rc_context(fname=style.SHEET):
         drawn = audits.figure(audits.table(results))

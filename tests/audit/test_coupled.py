@@ -97,6 +97,7 @@ def test_limits_are_exclusive():
     assert Sensitivity("dirac", 0.0, 1.04, 0.0, 0.989, 0.99).flagged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probability", [0.01, 0.5, 0.9])
 def test_lengths_by_an_estimated_covariance_vary_as_it_is_said_that_they_do(probability):
     rng, draws, coordinates = np.random.default_rng(0), 200, 20
@@ -175,6 +176,7 @@ def test_canaries_are_as_long_as_they_say_in_public_units(name, further):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
 def test_worlds_differ_in_the_canary_alone_and_have_the_side_entries_that_are_read(name):
     mechanism = CASES[name].mechanism_under_audit()

@@ -70,6 +70,7 @@ def test_no_two_rounds_of_any_two_runs_share_noise():
     assert residual_runs.shared(everything) == {}
 
 
+@pytest.mark.slow
 def test_cohorts_of_runs_that_differ_in_one_setting_are_independent():
     drawn = residual_runs.sampled_runs()
     assert findings(*drawn) == {}
@@ -104,6 +105,7 @@ def test_a_client_reaches_others_through_the_releases_alone(method):
     assert residual_runs.strangers(residual_runs.world(method, rounds=2), 1) == []
 
 
+@pytest.mark.slow
 def test_files_of_runs_that_differ_in_one_setting_share_no_noise(tmp_path):
     place = lay_out(tmp_path)
     changes = [
@@ -122,6 +124,7 @@ def test_files_of_runs_that_differ_in_one_setting_share_no_noise(tmp_path):
     assert min(map(residual_runs.size, models)) > RAREST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dp_fedavg", "fedglp_adp", "appfl"])
 def test_files_of_two_worlds_are_equal_to_the_bit_when_nothing_is_learned(method, tmp_path):
     """At learning rate 0 every upload is zero, and what is released is the first model and the
@@ -133,6 +136,7 @@ def test_files_of_two_worlds_are_equal_to_the_bit_when_nothing_is_learned(method
     assert not np.array_equal(learned, elsewhere), "the other world is another one"
 
 
+@pytest.mark.slow
 def test_what_the_checks_call_rare_is_at_least_as_rare_in_noise_that_is_right():
     draw, found = np.random.default_rng(5), []
     for _ in range(400):

@@ -89,6 +89,7 @@ def test_noise_named_by_the_seed_alone_in_the_files_of_two_runs(tmp_path, monkey
     assert pairs([final_model(place, lr=lr) for lr in (0.1, 0.2)]) < RAREST
 
 
+@pytest.mark.slow
 def test_a_noise_seed_of_8_bits(monkeypatch):
     assert shared(many_rounds()) == {}
 
@@ -196,6 +197,7 @@ def test_a_noise_seed_that_follows_the_private_loss(method, monkeypatch):
     assert differences(*two_worlds(world(method))) == ["noise"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedala", "fedper"])
 def test_a_client_that_is_given_the_state_of_another_one(method, monkeypatch):
     base, original = world(method, rounds=2), Simulation.run_clients
@@ -255,6 +257,7 @@ def repeated(draw, again):
     return half_drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dp_fedavg", "lg_fedavg", "dp_pfeddsu", "appfl"])
 def test_half_of_each_tensors_noise_repeats_the_other_half(method, monkeypatch):
     base = world(method, rounds=6)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -172,6 +172,20 @@ def subjects() -> list[Subject]:
 def cases() -> dict[str, Case]:
     """Return the distinct cases of all subjects by their id."""
     return {subject.case.id: subject.case for subject in subjects()}
+
+
+def of_methods(names: Collection[str], drawn: bool) -> list[Subject]:
+    """Return every version of these methods, certified and published.
+
+    Args:
+        drawn: whether clients take part by a draw in any of their runs; if not, the certified
+            release under a draw, the dearest audit of all, says nothing about them.
+    """
+    return [
+        subject
+        for subject in subjects()
+        if subject.method in names and (drawn or subject.case.departures or not subject.case.drawn)
+    ]
 
 
 def find(name: str) -> Case:

@@ -18,7 +18,6 @@ them.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ import torch
 from torch import Tensor
 
 from pflpipe.audit.worlds import Mechanism, directions, start, uploads
+from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 from pflpipe.trees import Params, Tree
@@ -144,19 +144,24 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
     params = Params(start(mechanism, key))
     scale = mechanism.scale(params, mechanism.init_server(params))
     library = directions(mechanism, params)
+    all_of_them = list(library.values())
     for cohort in _cohorts(mechanism):
         # Without the canary it is the same which one it would have been.
-        without = functools.partial(_rounds, mechanism, library["dirac"], False, cohort, scale)
-        alone = without(draws, derived_key(key, "noise alone"))
+        alone = _rounds(
+            mechanism, all_of_them[:1], False, cohort, scale, draws, derived_key(key, "noise alone")
+        )
         noise = alone - alone.mean(dim=0)
         ruler = _Ruler(noise, mechanism.claimed)
         law = _law(mechanism, noise, scale)
-        absent = without(COUPLED, derived_key(key, "coupled"))
-        for name, direction in library.items():
-            there = _rounds(
-                mechanism, direction, True, cohort, scale, COUPLED, derived_key(key, "coupled")
+        # All canaries in one release each, as repeats of it.
+        there, absent = (
+            _rounds(
+                mechanism, all_of_them, here, cohort, scale, COUPLED, derived_key(key, "coupled")
             )
-            moved = (there - absent).flatten(0, 1)
+            for here in (True, False)
+        )
+        coupled = (there - absent).reshape(len(library), COUPLED * ROUNDS, -1)
+        for name, moved in zip(library, coupled, strict=True):
             mean = moved.mean(dim=0)
             largest, loose = mean.abs().max().item(), moved.std(dim=0).max().item()
             spread = 0.0 if loose == 0 else loose / largest if largest else math.inf
@@ -191,29 +196,43 @@ def _cohorts(mechanism: Mechanism) -> list[Tensor]:
 
 def _rounds(
     mechanism: Mechanism,
-    direction: Tree,
+    directions: list[Tree],
     there: bool,
     cohort: Tensor,
     scale: Tree,
     draws: int,
     key: str,
 ) -> Tensor:
-    """Return what the attacker sees in consecutive rounds of the same clients and scale, ``[draws,
-    rounds, d]``."""
+    """Return what the attacker sees in consecutive rounds of the same clients and scale, so many
+    draws of the noise for each direction in turn, ``[directions draws, rounds, d]``."""
     present = cohort.clone()
     if mechanism.secret:
         present[mechanism.canary] &= there
+    counts = [min(DRAWS_AT_ONCE, draws - done) for done in range(0, draws, DRAWS_AT_ONCE)]
+    sent = {
+        count: _repeats([uploads(mechanism, one, there, scale, count) for one in directions])
+        for count in set(counts)
+    }
     found = []
     for round in range(ROUNDS):
         generator, bits = (mechanism.rng(key, name, round) for name in ("noise", "bits"))
-        counts = [min(DRAWS_AT_ONCE, draws - done) for done in range(0, draws, DRAWS_AT_ONCE)]
         parts = []
         for count in counts:
-            sent = uploads(mechanism, direction, there, scale, count)
-            here = present.expand(count, -1)
-            parts.append(mechanism.seen(generator, sent, here, scale, others=1, bits=bits)[0])
+            here = present.expand(len(directions) * count, -1)
+            parts.append(
+                mechanism.seen(generator, sent[count], here, scale, others=1, bits=bits)[0]
+            )
         found.append(torch.cat(parts))
     return torch.stack(found, dim=1)
+
+
+def _repeats(worlds: list[Uploads]) -> Uploads:
+    """Return the uploads ``[R, M, ...]`` of several worlds as repeats of one."""
+    together = (
+        {name: torch.cat([tree[name] for tree in trees]) for name in trees[0]}
+        for trees in zip(*((world.update, world.extras) for world in worlds), strict=True)
+    )
+    return Uploads(*together)
 
 
 @dataclass(frozen=True)
@@ -276,9 +295,10 @@ class _Ruler:
         self.sizes = flat.std(dim=0)
         self.absolute = noise.abs().mean(dim=(0, 1))
         self.noisy = self.sizes > 0
-        standard = flat[:, self.noisy] / self.sizes[self.noisy]
-        n, p = len(flat) - 1, standard.shape[1]
-        values, self.axes = torch.linalg.eigh(standard.T @ standard / n)
+        sizes = self.sizes[self.noisy]
+        n, p = len(flat) - 1, len(sizes)
+        covariance = (flat.T @ flat / n)[self.noisy][:, self.noisy]
+        values, self.axes = torch.linalg.eigh(covariance / torch.outer(sizes, sizes))
         self.tied = values < SILENT
         self.weights = torch.where(self.tied, 0, (n - p - 1) / n / values)
 

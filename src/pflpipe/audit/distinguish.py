@@ -189,6 +189,7 @@ def errors_of_midpoint(claimed: Plan, factor: float) -> tuple[float, float]:
     return float(laws[0][totals > middle].sum()), float(laws[1][totals <= middle].sum())
 
 
+@functools.lru_cache(maxsize=8)
 def _curve(claimed: Plan) -> np.ndarray:
     return np.array([accounting.delta(claimed, epsilon) for epsilon in EPSILONS])
 

@@ -443,19 +443,25 @@ def _opacus_analysis() -> ModuleType:
     return module
 
 
-@functools.lru_cache(maxsize=64)
 def _opacus_epsilon(sample_rate: float, multiplier: float, steps: int, delta: float) -> float:
     if multiplier == 0:
         return math.inf
-    rdp = _opacus_analysis()
-    orders = RDP_ORDERS
-    spent = rdp.compute_rdp(q=sample_rate, noise_multiplier=multiplier, steps=steps, orders=orders)
+    spent = _opacus_spent(sample_rate, multiplier, steps)
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"
         )  # the best order may be the last of the list: the bound is then loose, not wrong
-        found, _ = rdp.get_privacy_spent(orders=orders, rdp=spent, delta=delta)
+        found, _ = _opacus_analysis().get_privacy_spent(orders=RDP_ORDERS, rdp=spent, delta=delta)
     return max(0.0, float(found))
+
+
+@functools.lru_cache(maxsize=64)
+def _opacus_spent(sample_rate: float, multiplier: float, steps: int) -> Any:
+    """Return the Renyi divergence at every order; a sampled plan's takes a second, and a ledger
+    asks for two deltas of it."""
+    return _opacus_analysis().compute_rdp(
+        q=sample_rate, noise_multiplier=multiplier, steps=steps, orders=RDP_ORDERS
+    )
 
 
 def _least_multiplier(

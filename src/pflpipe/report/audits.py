@@ -4,6 +4,7 @@ lower bounds."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pflpipe.audit.cases import subjects
+from pflpipe.audit.cases import Subject, subjects
 from pflpipe.audit.verdict import require_kept
 from pflpipe.files import atomic, read_json, write_text
 from pflpipe.methods import registry
@@ -42,15 +43,18 @@ _AUDITED: dict[str, Any] = {"marker": "o", "linestyle": "none"}
 _LEDGER: dict[str, Any] = {"marker": "D", "markerfacecolor": "white", "linestyle": "none"}
 
 
-def table(results: Path) -> pd.DataFrame:
+def table(results: Path, audited: Sequence[Subject] | None = None) -> pd.DataFrame:
     """Return one row per subject with exactly ``COLUMNS``, from the files below ``results/audits``.
+
+    Args:
+        audited: the subjects; all by default.
 
     Raises:
         PrivacyError: a certified claim is not kept, or an audit proves more than the ledger says.
     """
     found: dict[str, dict[str, Any]] = {}
     rows = []
-    for subject in subjects():
+    for subject in subjects() if audited is None else audited:
         name = subject.case.id
         if name not in found:
             found[name] = read_json(results / "audits" / f"{name}.json")
