@@ -111,6 +111,7 @@ def dots(figure: Figure, panel: int = 0) -> dict[str, Any]:
 # ---------------------------------------------------------------- what a paper needs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "width"), [*((kind, 3.3) for kind in sorted(registry.KINDS)), ("cost", 6.7)]
 )
@@ -122,6 +123,7 @@ def test_no_label_overlaps_another_or_leaves_the_figure(
     assert boxes.check(figure) > 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["privacy_utility", "ranks", "gains", "cost", "soundness"])
 def test_every_method_has_a_row_with_a_name_of_its_own(
     kind: str, crowd: tuple[Study, Path]
@@ -132,6 +134,7 @@ def test_every_method_has_a_row_with_a_name_of_its_own(
     assert len(names) == expected[kind]
 
 
+@pytest.mark.slow
 def test_no_two_named_curves_look_the_same_and_the_others_are_grey(
     crowd: tuple[Study, Path],
 ) -> None:
@@ -143,6 +146,7 @@ def test_no_two_named_curves_look_the_same_and_the_others_are_grey(
     assert len({*style.STRONG, style.REST}) == 8
 
 
+@pytest.mark.slow
 def test_curves_of_some_clients_say_so(crowd: tuple[Study, Path]) -> None:
     study, folder = crowd
     one = only(study, "dp_fedavg")
@@ -160,23 +164,20 @@ def test_curves_of_some_clients_say_so(crowd: tuple[Study, Path]) -> None:
 
 @pytest.mark.slow
 def test_the_same_results_give_the_same_bytes_with_real_text_at_the_width(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    study: Study, folder: Path, tmp_path: Path
 ) -> None:
-    study, folder = fake_results.study(seeds=(0,), epsilons=(2.0,)), tmp_path_factory.mktemp("tree")
-    fake_results.write(study, folder)
+    few, before = only(study, "fedavg", "dp_fedavg", "feddpa"), dict(matplotlib.rcParams)
+    tidy.write(table(few, folder), folder / "results" / "tables" / f"{few.name}.csv")
     for kind, name in itertools.product(("privacy_utility", "partition"), "ab"):
+        target = tmp_path / f"{kind}_{name}.png"
         drawing = Drawing(kind, kind, width=3.3)
-        registry.write(
-            study, drawing, folder / "results", folder / "data", tmp_path / f"{kind}_{name}.png"
-        )
-    for kind in ("privacy_utility", "partition"):
-        for suffix in style.KINDS_OF_FILE:
-            first, second = (
-                (tmp_path / f"{kind}_{name}.{suffix}").read_bytes() for name in ("a", "b")
-            )
-            assert first == second, (kind, suffix)
-            assert len(first) > 5000
-            assert not re.search(rb"dc:date|CreationDate|matplotlib (v|pdf)", first)
+        registry.write(few, drawing, folder / "results", folder / "data", target)
+    assert dict(matplotlib.rcParams) == before, "drawing leaves matplotlib as it was"
+    for kind, suffix in itertools.product(("privacy_utility", "partition"), style.KINDS_OF_FILE):
+        first, second = ((tmp_path / f"{kind}_{name}.{suffix}").read_bytes() for name in "ab")
+        assert first == second, (kind, suffix)
+        assert len(first) > 5000
+        assert not re.search(rb"dc:date|CreationDate|matplotlib (v|pdf)", first)
     svg = (tmp_path / "privacy_utility_a.svg").read_text()
     assert float(re.search(r'width="([\d.]+)pt"', svg)[1]) == pytest.approx(72 * 3.3)
     assert "<text" in svg
@@ -186,14 +187,6 @@ def test_the_same_results_give_the_same_bytes_with_real_text_at_the_width(
     assert b"/Type3" not in pdf
     sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)}
     assert sizes == {6.5, 8.0}
-
-
-@pytest.mark.slow
-def test_drawing_leaves_matplotlib_as_it_was(study: Study, folder: Path, tmp_path: Path) -> None:
-    before = dict(matplotlib.rcParams)
-    drawing = Drawing("cost", "cost")
-    registry.write(study, drawing, folder / "results", folder / "data", tmp_path / "x.png")
-    assert dict(matplotlib.rcParams) == before
 
 
 @pytest.mark.parametrize("kind", ["privacy_utility", "partition"])
@@ -284,6 +277,7 @@ def test_a_figure_shows_what_its_study_chose(study: Study, folder: Path) -> None
     assert not any(name.startswith("local_only") for name in rows(common))
 
 
+@pytest.mark.slow
 def test_an_axis_of_the_study_gets_panels(study: Study, tmp_path: Path) -> None:
     cells = [
         dataclasses.replace(
@@ -401,6 +395,7 @@ def test_gains_count_the_clients_that_are_better_off_than_alone(study: Study, fo
 # ---------------------------------------------------------------- curves
 
 
+@pytest.mark.slow
 def test_accuracy_by_round_is_the_mean_over_seeds(study: Study, folder: Path) -> None:
     figure = draw("convergence", study, folder)
     assert [axes.get_title("left") for axes in figure.axes] == ["ε = 2", "ε = 8"]
@@ -410,6 +405,7 @@ def test_accuracy_by_round_is_the_mean_over_seeds(study: Study, folder: Path) ->
         assert list(ys) == [62.0, 64.0]
 
 
+@pytest.mark.slow
 def test_the_curves_that_a_study_names_stand_out(study: Study, folder: Path) -> None:
     axes = draw("convergence", study, folder, strong=("fedavg",)).axes[0]
     assert [text.get_text() for text in axes.texts] == ["fedavg\nno privacy"]
@@ -443,6 +439,7 @@ def test_no_value_of_rounds_csv_crashes_a_figure(odd: tuple[str, ...], tmp_path:
 # ---------------------------------------------------------------- nothing to show
 
 
+@pytest.mark.slow
 def test_missing_accuracies_leave_gaps(study: Study, folder: Path, tmp_path: Path) -> None:
     part = only(study, "dp_fedavg", "feddpa")
     results = fake_results.write(part, tmp_path)
@@ -519,15 +516,22 @@ def test_a_block_that_names_what_there_is_not_is_one_clear_line(
         drawings.read({"figures": given}, "f", fake_results.study().rows)
 
 
-def test_the_schema_knows_the_kinds_and_the_widths_and_reserves_the_attacks_names() -> None:
+def test_the_schema_knows_the_kinds_and_the_widths_and_of_an_attack_no_more_than_the_width() -> (
+    None
+):
     schema = documents.read_yaml(documents.SCHEMAS / "study.schema.yaml")["$defs"]["figures"]
     known = schema["additionalProperties"]["properties"]
     assert tuple(known["kind"]["enum"]) == drawings.KINDS
     assert tuple(known["width"]["enum"]) == style.WIDTHS
     assert known["metric"]["enum"] == list(style.WORDS)
     name = re.compile(schema["propertyNames"]["pattern"])
-    assert not any(map(name.search, (*attacks.NAMES, "A", "a b", "")))
+    assert not any(map(name.search, ("A", "a b", "")))
     assert all(map(name.search, (*drawings.KINDS, "membership_2")))
+    ((of_attacks, rules),) = schema["patternProperties"].items()
+    assert drawings.ATTACKS == attacks.NAMES
+    assert all(re.search(of_attacks, name) for name in attacks.NAMES)
+    assert not any(re.search(of_attacks, name) for name in (*drawings.KINDS, "membership_2"))
+    assert list(rules["properties"]) == ["width"]
     assert known["strong"]["maxItems"] == len(style.STRONG)
 
 

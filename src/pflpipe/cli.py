@@ -197,6 +197,7 @@ def _rank(arguments: argparse.Namespace) -> list[str]:
 
 
 def _figures(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.report.attacks import registry as attacks
     from pflpipe.report.figures import registry
     from pflpipe.study import figures
     from pflpipe.study.load import load_study
@@ -207,7 +208,10 @@ def _figures(arguments: argparse.Namespace) -> list[str]:
     drawings = [figures.find(study, name) for name in names]
     for drawing in drawings:
         target = folder / f"{drawing.name}.png"
-        registry.write(study, drawing, arguments.results, arguments.data, target)
+        if drawing.kind in figures.ATTACKS:
+            attacks.write(study, drawing, arguments.results, target)
+        else:
+            registry.write(study, drawing, arguments.results, arguments.data, target)
     return [f"{folder}/{drawing.name}.png, .svg, .pdf" for drawing in drawings]
 
 

@@ -7,16 +7,24 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+from PIL import Image
 
 import boxes
 import fake_attacks
-from pflpipe import cells
+from pflpipe import cells, cli
 from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
+from pflpipe.errors import ConfigError
 from pflpipe.report.attacks import inversion, membership
 from pflpipe.report.attacks.registry import draw
 from pflpipe.report.figures import style
-from pflpipe.study.outline import Row, Study
+from pflpipe.study import documents, load
+from pflpipe.study import figures as drawings
+from pflpipe.study.outline import Drawing, Row, Study
+
+ROOT = Path(__file__).resolve().parents[2]
+HIGHEST = 10.0
+"""Inches of nine settings: the height of a page."""
 
 
 def private(epsilon: float) -> Cell:
@@ -39,27 +47,88 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     return study, folder
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("width", style.WIDTHS)
 @pytest.mark.parametrize("name", attacks.NAMES)
 def test_no_label_of_an_attacks_figure_overlaps_another_or_leaves_it(
-    name: str, attacked: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch
+    name: str, width: float, attacked: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    study, folder = attacked
     monkeypatch.setattr(inversion, "SHOWN", 2)
     with matplotlib.rc_context(fname=style.SHEET):
-        figure = draw(name, *attacked)
+        figure = draw(study, Drawing(name, name, width=width), folder)
         assert boxes.check(figure) > 6
-    assert figure.get_figwidth() in style.WIDTHS
+    assert figure.get_figwidth() == width
+    assert figure.get_figheight() < HIGHEST
     assert "covered by no ε" in " ".join(figure.get_supxlabel().split())
     sizes = {round(text.get_fontsize(), 1) for text in figure.findobj(matplotlib.text.Text)}
     assert sizes <= {6.5, 8.0}
 
 
+@pytest.mark.slow
 def test_no_two_settings_have_the_same_curve_and_none_looks_like_a_bound(
     attacked: tuple[Study, Path],
 ) -> None:
     with matplotlib.rc_context(fname=style.SHEET):
-        figure = membership.figure(*attacked)
+        figure = membership.figure(*attacked, min(style.WIDTHS))
     steps = [line for line in figure.axes[0].lines if line.get_drawstyle() == "steps-post"]
     looks = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in steps}
     assert len(looks) == len(steps) == 9
     assert all(line.get_linestyle() not in ("--", ":") for line in steps[:7])
     assert len({color for color, _ in looks} | {style.PLAIN}) <= 8
+    key = figure.axes[-1].lines  # which line is which setting
+    assert [(line.get_color(), str(line._unscaled_dash_pattern)) for line in key] == [
+        (line.get_color(), str(line._unscaled_dash_pattern)) for line in steps
+    ]
+
+
+def test_a_study_has_an_attacks_figure_when_it_names_it_and_says_no_more_than_its_width() -> None:
+    rows = [Row(fake_attacks.CELL)]
+    block = {"membership": {"width": 3.3}, "one_run": {}}
+    assert drawings.read({"figures": block}, "f", rows) == (
+        Drawing("membership", "membership", width=3.3),
+        Drawing("one_run", "one_run"),
+    )
+    assert {drawing.name for drawing in drawings.read({}, "f", rows)}.isdisjoint(attacks.NAMES)
+    with pytest.raises(ConfigError, match=r"f: figures\.mine\.kind"):
+        drawings.read({"figures": {"mine": {}}}, "f", rows)
+    study = Study("tiny", "Tiny", "Made up.", tuple(rows))
+    assert drawings.find(study, "canaries") == Drawing("canaries", "canaries")
+
+
+@pytest.mark.slow
+def test_pflpipe_figures_draws_an_attack_from_finished_results_as_wide_as_the_study_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(
+        "tiny",
+        "Tiny",
+        "Made up.",
+        (Row(private(2.0)),),
+        figures=(Drawing("one_run", "one_run", width=3.3),),
+    )
+    fake_attacks.write(study, tmp_path)
+    monkeypatch.setattr(load, "load_study", lambda name, results: study)
+    arguments = cli._parser().parse_args(["figures", "tiny", "--results", str(tmp_path)])
+    (line,) = arguments.run(arguments)
+    assert line == f"{tmp_path}/figures/tiny/one_run.png, .svg, .pdf"
+    found = {file.suffix for file in (tmp_path / "figures/tiny").glob("one_run.*")}
+    assert found == {".png", ".svg", ".pdf", ".csv"}
+    with Image.open(tmp_path / "figures/tiny/one_run.png") as image:
+        assert image.width == round(300 * 3.3)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"metric": "global_own"}, "figures.membership: unknown key 'metric'; known: width"),
+        ({"width": 4}, "figures.membership.width; got 4; expected one of 3.3, 6.7"),
+        ({"width": 3.3}, None),
+    ],
+)
+def test_an_attacks_figure_takes_a_width_and_no_other_word(
+    given: dict[str, object], words: str | None
+) -> None:
+    study = documents.read_yaml(ROOT / "studies/attacks_digits.yaml")
+    found = documents.study_violations(study | {"figures": {"membership": given}})
+    assert [str(one.error) for one in found] == [words] * bool(words)

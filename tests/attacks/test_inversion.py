@@ -134,6 +134,7 @@ def test_without_noise_every_picture_and_label_of_an_mlp_is_rebuilt_exactly_clip
     assert all(found[name].all() for name in ("label_found", "identified", "matched"))
 
 
+@pytest.mark.slow
 def test_originals_are_training_pictures_of_the_data_set(attacked, inputs_of):
     found, files = attacked(OPEN), inputs_of(OPEN)
     images = datasets.load_arrays(files.data).train_images
@@ -294,6 +295,7 @@ def test_the_same_cell_gives_the_same_bits_and_changes_none_of_its_files(attacke
     assert digest == {path: hashlib.sha256(path.read_bytes()).digest() for path in digest}
 
 
+@pytest.mark.slow
 def test_settings_of_a_seed_attack_the_same_pictures_under_noise_of_their_own(
     monkeypatch, inputs_of, attacked
 ):
@@ -420,6 +422,7 @@ def results(attacked, inputs_of, folder):
     return Study("tiny", "A tiny study", "Made up.", tuple(map(Row, cells))), folder / "results"
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_per_cell_with_its_epsilons_and_rates(results, attacked):
     frame = shown.table(*results).set_index("cell")
     for row in results[0].rows:
@@ -437,21 +440,22 @@ def test_the_table_has_a_row_per_cell_with_its_epsilons_and_rates(results, attac
 
 
 def test_the_figure_shows_originals_and_what_was_rebuilt_from_open_to_private(results, attacked):
-    drawing = shown.figure(*results)
-    grid = np.array(drawing.axes).reshape(shown.SHOWN, 5)
+    drawing = shown.figure(*results, 3.3)
+    grid = np.array(drawing.axes).reshape(5, 1 + shown.SHOWN)
     order = [OPEN, noise(0), of_epsilon(1000), of_epsilon(2)]
     words = ["no clipping", "clipping, no noise", "ε = 1,000", "ε = 2"]
-    for row in range(shown.SHOWN):
-        images = [axes.images[0].get_array() for axes in grid[row]]
-        np.testing.assert_array_equal(images[0], attacked(OPEN)["originals"][row, :, :, 0])
-        for column, cell in enumerate(order, start=1):
-            np.testing.assert_array_equal(images[column], attacked(cell)["rebuilt"][row, :, :, 0])
-            assert f"{attacked(cell)['psnr'][row]:.1f} dB" in grid[row, column].get_title()
-    for axes, word in zip(grid[0, 1:], words, strict=True):
-        assert word in axes.get_title()
+    for image in range(shown.SHOWN):
+        images = [axes.images[0].get_array() for axes in grid[:, 1 + image]]
+        np.testing.assert_array_equal(images[0], attacked(OPEN)["originals"][image, :, :, 0])
+        for row, cell in enumerate(order, start=1):
+            np.testing.assert_array_equal(images[row], attacked(cell)["rebuilt"][image, :, :, 0])
+            assert grid[row, 1 + image].get_title() == f"{attacked(cell)['psnr'][image]:.1f}"
+    for axes, word in zip(grid[1:, 0], words, strict=True):
+        assert word in axes.texts[0].get_text()
     drawing.canvas.draw()
 
 
+@pytest.mark.slow
 def test_the_figure_leaves_out_settings_that_attack_other_pictures(results, inputs_of, attacked):
     study, folder = results
     other = dataclasses.replace(
@@ -460,5 +464,5 @@ def test_the_figure_leaves_out_settings_that_attack_other_pictures(results, inpu
     inputs_of(other)
     np.savez(folder / "attacks" / "inversion" / f"{other.id}.npz", **attacked(OPEN))
     wider = dataclasses.replace(study, rows=(*study.rows, Row(other)))
-    assert len(shown.figure(wider, folder).axes) == len(shown.figure(study, folder).axes)
+    assert len(shown.figure(wider, folder, 6.7).axes) == len(shown.figure(study, folder, 6.7).axes)
     assert len(shown.table(wider, folder)) == len(study.rows) + 1

@@ -48,7 +48,8 @@ def game(noise: float | None = 1e-4, method: str = "dp_fedavg", **changes) -> Si
     nearly its own direction."""
     options = {"clip_norm": 1.0, **changes.pop("options", {})}
     made = open_plan(CLIENTS) if noise is None else plan(CLIENTS, noise_multiplier=noise, **options)
-    return simulation(method, sizes=(6,) * CLIENTS, shape=(200,), plan=made, **changes)
+    options = {"backend": "vmap", **changes}
+    return simulation(method, sizes=(6,) * CLIENTS, shape=(200,), plan=made, **options)
 
 
 def judged(result: dict[str, np.ndarray], score: str) -> tuple[np.ndarray, np.ndarray]:
@@ -227,6 +228,7 @@ def test_the_strongest_adversary_is_normal_with_the_plans_mu_and_no_better(known
             )
 
 
+@pytest.mark.slow
 def test_who_knows_the_others_messages_finds_more_members_than_who_knows_their_data(known_mu):
     """By more than two standard deviations of the difference of two independent d' of about 2, (4 +
     d'^2 / 2) / trials each."""
@@ -441,6 +443,7 @@ def test_the_likelihood_ratio_is_that_of_two_gaussians(informed):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_a_client_without_examples_is_judged_neither_way_and_hides_nobody_else(backend):
     """A natural user may hold none: there is nothing to try, and in and out of the game are the
@@ -527,7 +530,7 @@ def stored(entries: list[Cell], results: Path, times: int = 1) -> Study:
 
 @pytest.mark.slow
 def test_the_table_pools_seeds_and_knows_what_the_plan_allows(tmp_path):
-    study = stored([BASE, private(2.0), private(2.0, training=SAMPLED)], tmp_path)
+    study = stored([BASE, private(2.0), private(8.0, training=SAMPLED)], tmp_path)
     table = shown.table(study, tmp_path)
     measured = ["score", "seeds", "members", "held_out", "auc", "auc_deviation"]
     rates = ["tpr_at_0.01", "bound_at_0.01", "tpr_at_0.1", "bound_at_0.1"]
@@ -542,7 +545,7 @@ def test_the_table_pools_seeds_and_knows_what_the_plan_allows(tmp_path):
     assert math.isnan(open_["bound_at_0.1"])
     assert plain["bound_at_0.1"] == pytest.approx(norm.cdf(norm.ppf(0.1) + math.sqrt(4) / 2.0))
     promised = accounting.epsilon(
-        accounting.make_plan(private(2.0).privacy, rounds=4, sample_rate=0.5, clients=40), 1e-3
+        accounting.make_plan(private(8.0).privacy, rounds=4, sample_rate=0.5, clients=40), 1e-3
     )
     assert sampled["bound_at_0.1"] == pytest.approx(0.1 * math.exp(promised) + 1e-3)
 
@@ -577,16 +580,18 @@ def test_a_nominal_row_has_no_bound(tmp_path):
 
 def test_the_figure_has_every_setting_and_a_dashed_bound_where_there_is_one(tmp_path):
     study = stored([BASE, private(2.0), private(0.5)], tmp_path)
-    drawn = shown.figure(study, tmp_path)
-    assert [panel.get_title("left") for panel in drawn.axes] == list(membership.SCORES.values())
-    (names,) = drawn.legends
-    assert [text.get_text() for text in names.get_texts()] == [
-        *("fedavg, no privacy", "dp_fedavg, σ = 2", "dp_fedavg, σ = 0.5")
+    *panels, key = shown.figure(study, tmp_path, 6.7).axes
+    titles = [" ".join(panel.get_title("left").split()) for panel in panels]
+    assert titles == [
+        f"{letter}: {words}"
+        for letter, words in zip("ABCD", membership.SCORES.values(), strict=True)
     ]
-    for panel in drawn.axes:
-        labels = [text.get_text() for text in panel.get_legend().get_texts()]
-        assert labels == ["AUC 0.82"] * 3
+    for panel in panels:
         assert sum(line.get_linestyle() == "--" for line in panel.lines) == 2
+    words = [text.get_text() for text in key.texts if text.get_text()]
+    assert words[:5] == ["AUC", "A", "B", "C", "D"]
+    names = ["fedavg, no privacy", "dp_fedavg, σ = 2", "dp_fedavg, σ = 0.5"]
+    assert words[5:] == [word for name in names for word in (name, *["0.82"] * 4)]
 
 
 @pytest.mark.parametrize(
@@ -598,7 +603,8 @@ def test_the_axes_of_the_figure_begin_where_a_hundred_false_positives_are_expect
 ):
     """Too few held-out clients for such a rate (20 times ``times``) get the whole curve on plain
     axes."""
-    for panel in shown.figure(stored([private(2.0)], tmp_path, times), tmp_path).axes:
+    figure = shown.figure(stored([private(2.0)], tmp_path, times), tmp_path, 3.3)
+    for panel in figure.axes[: len(membership.SCORES)]:
         assert (panel.get_xscale(), panel.get_yscale()) == (scale, scale)
         assert (*panel.get_xlim(), *panel.get_ylim()) == pytest.approx((least, 1, least, 1))
 

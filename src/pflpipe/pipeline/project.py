@@ -238,6 +238,12 @@ class Project:
         """Return the audits that the certified runs among the cells stand on."""
         return self._audits(case.id for cell in cells for case in audits.of_cell(cell))
 
+    def audits_of_methods(self) -> list[str]:
+        """Return the audits of every version of the methods in the studies of config.yaml."""
+        outlines = map(self.outline, self.settings.studies)
+        drawn = any(c.training.sample_rate < 1 for o in outlines for c in o.everything.cells)
+        return self._audits(one.case.id for one in audits.of_methods(self.methods(), drawn))
+
     def all_audits(self) -> list[str]:
         """Return the audits of every distinct release of all methods."""
         return self._audits(audits.cases())

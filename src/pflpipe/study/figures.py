@@ -14,7 +14,9 @@ KINDS = (
     *("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost"),
     "partition",
 )
-_MANY_SEEDS = 5  # an interval of ranks of fewer is nearly all ranks
+ATTACKS = ("membership", "inversion", "canaries", "one_run")
+"""Names, and kinds, of the figures of attacks; a study has those that its block names."""
+_MANY_SEEDS = 5  # resampling fewer says next to nothing about ranks
 
 
 def read(document: dict[str, Any], file: str, rows: Sequence[Row]) -> tuple[Drawing, ...]:
@@ -34,7 +36,7 @@ def read(document: dict[str, Any], file: str, rows: Sequence[Row]) -> tuple[Draw
     for name, given in block.items():
         location = f"{file}: figures.{name}"
         kind = given.get("kind", name)
-        if kind not in KINDS:
+        if kind not in KINDS + ATTACKS:
             do = f"give it a kind: {', '.join(KINDS)}"
             raise ConfigError(f"{location}.kind", got=kind, do=do)
         for key in ("methods", "strong"):
@@ -52,7 +54,8 @@ def read(document: dict[str, Any], file: str, rows: Sequence[Row]) -> tuple[Draw
 
 
 def find(study: Study | Outline, name: str) -> Drawing:
-    """Return the figure of a study with a name; one that is a kind is known to every study.
+    """Return the figure of a study with a name; one that is a kind, or an attack, is known to every
+    study.
 
     Raises:
         ConfigError: there is none.
@@ -60,9 +63,9 @@ def find(study: Study | Outline, name: str) -> Drawing:
     for drawing in study.figures:
         if drawing.name == name:
             return drawing
-    if name in KINDS:
+    known = list(dict.fromkeys([*(drawing.name for drawing in study.figures), *KINDS, *ATTACKS]))
+    if name in known:
         return Drawing(name, name)
-    known = list(dict.fromkeys([*(drawing.name for drawing in study.figures), *KINDS]))
     raise ConfigError(f"study {study.name!r} has no figure {name!r}", do=nearest(name, known))
 
 

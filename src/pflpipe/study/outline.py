@@ -66,7 +66,7 @@ class Drawing:
 
     Attributes:
         name: of its files.
-        kind: a key of report.figures.registry's ``KINDS``.
+        kind: a key of report.figures.registry's ``KINDS``, or the name of an attack.
         width: in inches: that of a column or of a page with two.
         metric: the accuracy that it shows.
         methods: which methods or variants it shows, besides the one it compares with; empty: all.

@@ -56,15 +56,19 @@ def table(study: Study, results: Path) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def figure(study: Study, results: Path) -> Figure:
+def figure(study: Study, results: Path, width: float) -> Figure:
     """Draw for each setting the canaries' x against N(0, 1), the estimate with three standard
     errors, and the claimed mu."""
     settings, numbers = attacks.settings("canaries", study), table(study, results)
-    width = max(style.WIDTHS)
-    columns = min(len(settings), style.columns(width))
+    columns = min(len(settings), 2 * style.columns(width))
     lines = math.ceil(len(settings) / columns)
+    room = 0.85 * width / columns
     titles = [
-        [*style.lines_of(attacks.words(setting), 3.0), _verdict(numbers.iloc[index])]
+        [
+            line
+            for words in (attacks.words(setting), *_verdict(numbers.iloc[index]))
+            for line in style.lines_of(words, room)
+        ]
         for index, (setting, _) in enumerate(settings)
     ]
     drawing = Figure(figsize=(width, 1), layout="constrained")
@@ -74,7 +78,7 @@ def figure(study: Study, results: Path) -> Figure:
         "claims. No bound: the estimate errs downwards.",
     )
     tallest = max(map(len, titles))
-    drawing.set_figheight(above + lines * (1.5 + style.LINE * (tallest + 3)))
+    drawing.set_figheight(above + lines * (1.0 + style.LINE * (tallest + 2)) + 2 * style.LINE)
     grid: Any = drawing.subplots(lines, columns, squeeze=False)
     for axes in grid.flat[len(settings) :]:
         axes.set_axis_off()
@@ -84,8 +88,8 @@ def figure(study: Study, results: Path) -> Figure:
     for axes in grid[:, 0]:
         axes.set_ylabel("density")
     for axes in grid.flat[max(len(settings) - columns, 0) : len(settings)]:
-        axes.set_xlabel("$\\sqrt{d}$ cos(canary, sum of releases)")
-    style.legend(drawing, *grid.flat, columns=4)
+        axes.set_xlabel("$\\sqrt{d}$ cos(canary,\nsum of releases)")
+    style.legend(drawing, *grid.flat, columns=2 * style.columns(width))
     return drawing
 
 
@@ -106,16 +110,15 @@ def _panel(axes: Axes, x: np.ndarray, numbers: pd.Series[Any]) -> None:
     axes.axvline(mu, color=style.NOMINAL)
     if numbers["mu_claimed"] <= high:
         axes.axvline(numbers["mu_claimed"], color="#000000", linestyle="--", label="claimed")
-    axes.set_xlim(low, high)
+    axes.set(xlim=(low, high), yticks=())
 
 
-def _verdict(numbers: pd.Series[Any]) -> str:
+def _verdict(numbers: pd.Series[Any]) -> tuple[str, str]:
     digits = 2 if numbers["mu_claimed"] < 100 else 0
-    said = (
-        f"μ ≈ {numbers['mu_estimate']:.2f} ± {numbers['standard_error']:.2f}, claimed "
-        f"{numbers['mu_claimed']:.{digits}f}"
+    return (
+        f"μ ≈ {numbers['mu_estimate']:.2f} ± {numbers['standard_error']:.2f}",
+        f"claimed {numbers['mu_claimed']:.{digits}f}" + (": ALARM" if numbers["alarm"] else ""),
     )
-    return said + (": ALARM" if numbers["alarm"] else "")
 
 
 def _heard(cells: list[Cell], results: Path) -> tuple[np.ndarray, int, int]:

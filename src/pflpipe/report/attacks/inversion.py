@@ -21,9 +21,9 @@ from pflpipe.study.outline import Study
 from pflpipe.study.settings import Setting
 
 SHOWN = 4
-"""Images of the first seed that the figure shows."""
-ABREAST = 5
-"""Settings beside each other."""
+"""Images of the first seed that a figure of a column's width shows."""
+SIDE = 0.5
+"""Of an image, in inches."""
 
 
 def table(study: Study, results: Path) -> pd.DataFrame:
@@ -67,14 +67,14 @@ def table(study: Study, results: Path) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def figure(study: Study, results: Path) -> Figure:
-    """Draw the originals and what each setting's messages gave away, from the least private setting
-    to the most private one.
+def figure(study: Study, results: Path, width: float) -> Figure:
+    """Draw the originals and, in a row for each setting, what its messages gave away, from the
+    least private setting to the most private one.
 
-    A row is one image of the study's first seed: same global model, same noise but for its size.
-    Above a rebuilt image stands its PSNR, above a column the setting with its numbers over all
-    images and seeds. Only settings that share the first one's network and partition have these
-    images; the others are in the table.
+    A column is one image of the study's first seed: same global model, same noise but for its size.
+    Above a rebuilt image stands its PSNR, beside a row the setting with its numbers over all images
+    and seeds. Only settings that share the first one's network and partition have these images; the
+    others are in the table.
     """
     first = registry.cells("inversion", study)[0]
     settings = [
@@ -82,45 +82,40 @@ def figure(study: Study, results: Path) -> Figure:
         for setting, cells in _settings(study, results)
         if (cells[0].model, cells[0].partition_id) == (first.model, first.partition_id)
     ]
-    columns = [attacks.found("inversion", cells[0], results) for _, cells in settings]
-    numbers = table(study, results)
-    shown = min(SHOWN, *(len(found["psnr"]) for found in columns))
-    blocks = [
-        range(start, min(start + ABREAST, len(columns)))
-        for start in range(0, len(columns), ABREAST)
-    ]
-    width = max(style.WIDTHS)
-    each = width / (1 + min(ABREAST, len(columns)))
-    side = min(each, 1.2)
-    headings = []
+    found = [attacks.found("inversion", cells[0], results) for _, cells in settings]
+    shown = min(SHOWN * style.columns(width), *(len(one["psnr"]) for one in found))
+    numbers, room = table(study, results), width - shown * SIDE
+    words = [["originals"]]
     for setting, cells in settings:
         own = numbers[numbers["cell"].isin([cell.id for cell in cells])]
-        headings.append(_heading(setting, cells[0], own, each))
-    tallest = max(map(len, headings))
+        words.append(_words(setting, cells[0], own, room))
     drawing = Figure(figsize=(width, 1), layout="constrained")
     above = style.head(
         drawing,
         f"One image from one message of round 1: {first.dataset}, {first.model.name}, seed "
         f"{first.seed}. ε of all {first.training.rounds} rounds: against the world, which sees "
-        "sums / against the server, which sees single messages. Without a message: "
-        f"{numbers['psnr_without_message'].mean():.1f} dB (mean image), both rates 1 of "
-        f"{CANDIDATES}.",
+        "sums / against the server, which sees single messages. PSNR in dB above each image; "
+        f"without a message, of the mean image, {numbers['psnr_without_message'].mean():.1f}. "
+        f"Identified: nearer to its original than to {CANDIDATES - 1} others. Matched: the message "
+        f"told from those of {CANDIDATES - 1} others.",
     )
-    height = len(blocks) * (style.LINE * (tallest + 2) + shown * (side + 1.6 * style.LINE))
-    drawing.set_figheight(above + height)
-    parts: Any = drawing.subfigures(len(blocks), 1, squeeze=False)
-    for part, block in zip(parts[:, 0], blocks, strict=True):
-        grid = part.subplots(shown, 1 + min(ABREAST, len(columns)), squeeze=False)
-        for axes in grid[:, 1 + len(block) :].flat:
-            axes.set_axis_off()
-        for row in range(shown):
-            _show(grid[row, 0], columns[0]["originals"][row], "original")
-            for axes, index in zip(grid[row, 1:], block, strict=False):
-                found = columns[index]
-                _show(axes, found["rebuilt"][row], f"{found['psnr'][row]:.1f} dB")
-        for axes, index in zip(grid[0, 1:], block, strict=False):
-            words = "\n".join(headings[index])
-            axes.set_title(f"{words}\n\n{axes.get_title()}")
+    # The words begin beside the PSNR, which stands above the images.
+    heights = [max(SIDE, style.LINE * (len(lines) - 1)) for lines in words]
+    drawing.set_figheight(above + sum(heights) + 1.7 * style.LINE * len(heights))
+    grid: Any = drawing.subplots(
+        len(words),
+        1 + shown,
+        squeeze=False,
+        gridspec_kw={"height_ratios": heights, "width_ratios": [room, *[SIDE] * shown]},
+    )
+    for place, lines in zip(grid[:, 0], words, strict=True):
+        place.set_axis_off()
+        rise: Any = {"textcoords": "offset points", "annotation_clip": False}
+        place.annotate("\n".join(lines), (0, 1), (0, 72 * style.LINE), va="top", **rise)
+    for column in range(shown):
+        _show(grid[0, column + 1], found[0]["originals"][column], "")
+        for axes, one in zip(grid[1:, column + 1], found, strict=True):
+            _show(axes, one["rebuilt"][column], f"{one['psnr'][column]:.1f}")
     return drawing
 
 
@@ -141,8 +136,8 @@ def _epsilon(cell: Cell, results: Path, trust: str) -> float | None:
     return ledger.epsilon_central if trust == "central" else ledger.epsilon_local
 
 
-def _heading(setting: Setting, cell: Cell, numbers: pd.DataFrame, width: float) -> list[str]:
-    """Return what stands above a column of a width in inches, in lines that fit."""
+def _words(setting: Setting, cell: Cell, numbers: pd.DataFrame, width: float) -> list[str]:
+    """Return what stands beside a row, in lines that fit into a width in inches."""
     if cell.privacy.mechanism == "none":
         budget = "no clipping, no noise"
     elif numbers["noise_multiplier"].iloc[0] == 0:
@@ -153,9 +148,9 @@ def _heading(setting: Setting, cell: Cell, numbers: pd.DataFrame, width: float) 
             f"{math.ceil(value - 1e-3):,}" if 999 < value < 1e6 else round_up(value)
             for value in worst
         )
-    means = f"mean {numbers['psnr_mean'].mean():.1f} dB"
     rates = [f"{word} {numbers[word].mean():.0f} %" for word in ("identified", "matched")]
-    words = filter(None, [setting.label, setting.facet_text, budget, means, *rates])
+    told = ", ".join([f"mean {numbers['psnr_mean'].mean():.1f} dB", *rates])
+    words = filter(None, [setting.label, setting.facet_text, budget, told])
     return [line for part in words for line in style.lines_of(part, width - 0.1)]
 
 
@@ -168,5 +163,6 @@ def _show(axes: Any, image: np.ndarray, title: str) -> None:
         vmax=1,
         interpolation="nearest",
     )
+    axes.set_anchor("N")
     axes.set_title(title)
     axes.set_axis_off()

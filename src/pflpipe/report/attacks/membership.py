@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
@@ -40,6 +39,14 @@ LOOKS: tuple[dict[str, Any], ...] = tuple(
     for dashes, colour in itertools.product(("-", "-.", (0, (5, 1, 1, 1, 1, 1))), style.STRONG)
 )
 """Of settings, in order; dashes alone are a plan's bound, dots are guessing."""
+LETTERS = "ABCD"
+"""Of the panels, in the order of ``SCORES``."""
+_FRAME = 6.5 * style.LINE
+"""Height of a panel's title, ticks and axis label, in inches."""
+_SAMPLE, _NUMBER = 0.35, 0.34
+"""Width of a sample of a line, and of an area under a curve, in inches."""
+_PAD = 0.1
+"""What the layout leaves free above and below axes, in inches."""
 
 
 def table(study: Study, results: Path) -> pd.DataFrame:
@@ -58,7 +65,7 @@ def table(study: Study, results: Path) -> pd.DataFrame:
         limit = _bound(cells[0], results)
         for score in SCORES:
             games = list(_scored(score, cells, results))
-            member, values = (np.concatenate(parts) for parts in zip(*games, strict=True))
+            member, values = _pooled(score, cells, results)
             false, true = _curve(member, values)
             areas = [roc_auc_score(*game) for game in games if 0 < game[0].sum() < len(game[0])]
             record = {
@@ -85,48 +92,78 @@ def table(study: Study, results: Path) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def figure(study: Study, results: Path) -> Figure:
-    """Draw the ROC curves, one panel for each score and condition, pooled over seeds.
+def figure(study: Study, results: Path, width: float) -> Figure:
+    """Draw the ROC curves, one panel for each score and condition, pooled over seeds; below those
+    of a condition which line is which setting, and the areas under its curves (AUC).
 
     Dashed: the most that the plan of a certified setting allows any attack. Dotted: guessing. The
     axes are logarithmic and begin where ``FALSE_POSITIVES`` are expected; with too few held-out
     clients for any of ``RATES`` they are linear.
     """
     settings = attacks.settings("membership", study)
-    facets = [
-        dict(entry)
-        for entry in dict.fromkeys(tuple(setting.facet.items()) for setting, _ in settings)
-    ]
+    facets = dict.fromkeys(tuple(setting.facet.items()) for setting, _ in settings)
     names = list(dict.fromkeys(_name(setting) for setting, _ in settings))
     looks = dict(zip(names, itertools.cycle(LOOKS)))
-    width = max(style.WIDTHS)
-    columns = style.columns(width)
-    panels = [(facet, score) for facet in facets for score in SCORES]
-    lines = math.ceil(len(panels) / columns)
+    columns = 2 * style.columns(width)
+    lines = math.ceil(len(SCORES) / columns)
     drawing = Figure(figsize=(width, 1), layout="constrained")
     above = style.head(
         drawing,
         "How well members are told from held-out clients, pooled over the seeds. Dashed: the most "
-        "that a certified plan allows any attack; dotted: guessing.",
+        "that a certified plan allows any attack; dotted: guessing. AUC: area under the curve.",
     )
-    drawing.set_figheight(above + lines * (2.6 + 3 * style.LINE))
-    grid: Any = drawing.subplots(lines, columns, squeeze=False)
-    for axes, (facet, score) in zip(grid.flat, panels, strict=True):
-        drawn = [entry for entry in settings if dict(entry[0].facet) == facet]
-        _panel(axes, score, drawn, results, looks)
-        title = ", ".join(filter(None, [SCORES[score], drawn[0][0].facet_text]))
-        axes.set_title("\n".join(style.lines_of(title, 3.0)), loc="left", fontweight="bold")
-    for axes in grid[-1]:
-        axes.set_xlabel("held-out clients taken for members")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("members found")
-    handles = [Line2D([], [], **look, label=name) for name, look in looks.items()]
-    style.legend(drawing, handles=handles, columns=columns)
+    blocks = [[entry for entry in settings if tuple(entry[0].facet.items()) == f] for f in facets]
+    keys = [_Key(block, width) for block in blocks]
+    panels = lines * (0.75 * width / columns + _FRAME)
+    heights = [height for key in keys for height in (panels, key.height + _PAD)]
+    drawing.set_figheight(above + sum(heights))
+    parts: Any = drawing.subfigures(len(heights), 1, height_ratios=heights)
+    for block, key, above_it, below in zip(blocks, keys, parts[::2], parts[1::2], strict=True):
+        grid = above_it.subplots(lines, columns, squeeze=False)
+        for axes, letter, score in zip(grid.flat, LETTERS, SCORES, strict=True):
+            _panel(axes, score, block, results, looks)
+            words = f"{letter}: {SCORES[score]}"
+            axes.set_title("\n".join(style.lines_of(words, 0.8 * width / columns)), loc="left")
+        for axes in grid[:, 0]:
+            axes.set_ylabel("members found")
+        for axes in grid[-1]:
+            axes.set_xlabel("held-out clients\ntaken for members")
+        key.draw(below.add_subplot(), results, looks)
     return drawing
 
 
 def _name(setting: Setting) -> str:
     return f"{setting.label}, {setting.budget}"
+
+
+class _Key:
+    """Which line is which of the settings of one condition, in rows, with the areas under its
+    curves."""
+
+    def __init__(self, settings: list[tuple[Setting, list[Cell]]], width: float) -> None:
+        room = width - _SAMPLE - _NUMBER * (len(SCORES) + 1)
+        self.settings = settings
+        self.width = width
+        self.names = [style.lines_of(_name(setting), room) for setting, _ in settings]
+        self.height = style.LINE * (1 + sum(map(len, self.names)))
+        """In inches."""
+
+    def draw(self, axes: Axes, results: Path, looks: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write it over the whole of axes."""
+        axes.set_axis_off()
+        axes.set(xlim=(0, self.width), ylim=(self.height, 0))
+        ends = self.width - _NUMBER * np.arange(len(SCORES))[::-1]
+        axes.text(0, 0, self.settings[0][0].facet_text, va="top", fontweight="bold")
+        for x, word in zip((ends[0] - _NUMBER, *ends), ("AUC", *LETTERS), strict=True):
+            axes.text(x, 0, word, va="top", ha="right")
+        y = style.LINE
+        for (setting, cells), name in zip(self.settings, self.names, strict=True):
+            axes.plot([0, 0.7 * _SAMPLE], [y + style.LINE / 2] * 2, **looks[_name(setting)])
+            axes.text(_SAMPLE, y, "\n".join(name), va="top")
+            for x, score in zip(ends, SCORES, strict=True):
+                area = roc_auc_score(*_pooled(score, cells, results))
+                axes.text(x, y, f"{area:.2f}", va="top", ha="right")
+            y += style.LINE * len(name)
 
 
 def _panel(
@@ -139,13 +176,10 @@ def _panel(
     rates, fewest = np.logspace(-4, 0, 200), math.inf
     axes.plot(rates, rates, color=style.PLAIN, linestyle=":", linewidth=1)
     for setting, cells in settings:
-        member, values = (
-            np.concatenate(parts) for parts in zip(*_scored(score, cells, results), strict=True)
-        )
+        member, values = _pooled(score, cells, results)
         false, true = _curve(member, values)
         look = looks[_name(setting)]
-        label = f"AUC {roc_auc_score(member, values):.2f}"
-        axes.plot(np.maximum(false, rates[0]), true, drawstyle="steps-post", label=label, **look)
+        axes.plot(np.maximum(false, rates[0]), true, drawstyle="steps-post", **look)
         limit = _bound(cells[0], results)
         if limit is not None:
             axes.plot(rates, limit(rates), color=look["color"], linestyle="--", linewidth=0.7)
@@ -157,8 +191,7 @@ def _panel(
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
     else:
-        axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
-    axes.legend(loc="lower right", handlelength=1.2, borderaxespad=0.2, labelspacing=0.2)
+        axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
 
 
 def _trials(rate: float) -> int:
@@ -175,6 +208,12 @@ def _scored(
         game = attacks.found("membership", cell, results)
         judged = ~game["calibration"]
         yield game["member"][judged], game[score][judged]
+
+
+def _pooled(score: str, cells: list[Cell], results: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return who is a member and the score, of the clients of all runs."""
+    member, values = zip(*_scored(score, cells, results), strict=True)
+    return np.concatenate(member), np.concatenate(values)
 
 
 def _curve(member: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -57,7 +57,7 @@ def _verdict(found: Mapping[str, float], claimed: float) -> str:
     return "not refuted" if found["epsilon_highest"] > claimed else "out of reach"
 
 
-def figure(study: Study, results: Path) -> Figure:
+def figure(study: Study, results: Path, width: float) -> Figure:
     """Draw for each setting the bound, how far it could have come, and the claim; one far beyond
     lies at the right edge."""
     settings, numbers = attacks.settings("one_run", study), table(study, results)
@@ -69,12 +69,12 @@ def figure(study: Study, results: Path) -> Figure:
         "confidence, and the ε that is claimed, at the right edge if it is larger. A bound above "
         "the claim refutes it."
     )
-    drawing, (place,) = rows.draw([block], min(style.WIDTHS), heading)
+    drawing, (place,) = rows.draw([block], width, heading)
     (axes,) = place.axes
     heights = np.array([place.heights[label] for label in labels])
     edge = max(1.0, 1.3 * numbers["epsilon_highest"].max())
     highest, lower = numbers["epsilon_highest"], numbers["epsilon_lower"]
-    axes.hlines(heights, 0, highest, color=style.REST, linewidth=5, label="a bound could be")
+    axes.hlines(heights, 0, highest, color=style.REST, linewidth=5, label="reach of a bound")
     refuted = (numbers["verdict"] == "refuted").to_numpy()
     for shown, colour, label in (
         (~refuted, style.CERTIFIED, "bound"),
@@ -85,5 +85,5 @@ def figure(study: Study, results: Path) -> Figure:
     axes.plot(claims, heights, "|", color="#000000", ms=9, mew=1.5, label="claimed")
     axes.set_xlim(-0.02 * edge, 1.02 * edge)
     axes.set_xlabel("ε")
-    style.legend(drawing, axes, columns=2)
+    style.legend(drawing, axes, columns=2 * style.columns(width))
     return drawing

@@ -9,19 +9,20 @@ from typing import Protocol
 import pandas as pd
 from matplotlib.figure import Figure
 
+from pflpipe.files import atomic
 from pflpipe.report.attacks import canaries, inversion, membership, one_run
 from pflpipe.report.figures import style
 from pflpipe.report.summary import not_covered
-from pflpipe.study.outline import Study
+from pflpipe.study.outline import Drawing, Study
 from pflpipe.study.settings import DIAGNOSTICS
 
 
 class Shown(Protocol):
     """What a module of this package offers."""
 
-    def figure(self, study: Study, results: Path) -> Figure:
+    def figure(self, study: Study, results: Path, width: float) -> Figure:
         """Draw what was found for the cells of a study, from ``results/attacks`` and
-        ``results/plans``."""
+        ``results/plans``, in one of ``style.WIDTHS`` (inches)."""
 
     def table(self, study: Study, results: Path) -> pd.DataFrame:
         """Return the numbers of the figure."""
@@ -36,8 +37,20 @@ SHOWN: Mapping[str, Shown] = {
 """The names of ``attacks.registry``."""
 
 
-def draw(name: str, study: Study, results: Path) -> Figure:
+def draw(study: Study, drawing: Drawing, results: Path) -> Figure:
     """Draw an attack's figure above a line about what no epsilon covers."""
-    figure = SHOWN[name].figure(study, results)
+    figure = SHOWN[drawing.kind].figure(study, results, drawing.width)
     style.foot(figure, not_covered(study, f"Measured values are {DIAGNOSTICS}"))
     return figure
+
+
+def write(study: Study, drawing: Drawing, results: Path, target: Path) -> None:
+    """Draw as ``draw`` does and write ``target`` (.png), the same as .svg and .pdf beside it, and
+    the numbers as .csv.
+
+    Raises:
+        ConfigError: the study has no run for the attack. DataError: results are missing.
+    """
+    with atomic(target.with_suffix(".csv")) as path:
+        SHOWN[drawing.kind].table(study, results).to_csv(path, index=False)
+    style.save(lambda: draw(study, drawing, results), target)

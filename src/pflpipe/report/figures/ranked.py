@@ -67,8 +67,8 @@ def privacy_utility(source: Source) -> Figure:
 
 
 def ranks(source: Source) -> Figure:
-    """Rank of each certified method at each budget, with the interval of ranks that the seeds
-    leave open."""
+    """Rank of each certified method at each budget, with the ranks that it takes when the seeds are
+    drawn again with replacement (``statistics.rank_intervals``): a description, no test."""
     parts = []
     for panel in source.panels:
         certified = by_claim(source, panel.settings).get(CERTIFIED, [])
@@ -78,8 +78,9 @@ def ranks(source: Source) -> Figure:
             parts.append((certified, numbers, rows.Block(panel.title, groups)))
     source.require(bool(parts), f"two certified methods to rank, with {MIN_SEEDS} seeds")
     heading = (
-        f"Rank by accuracy, {source.words}, of certified methods. Dot: rank of the mean; bar: "
-        f"{_LEVEL} interval over {source.seeds_text}."
+        f"Rank by accuracy, {source.words}, of certified methods. Dot: rank of the mean; bar: the "
+        f"ranks in {_LEVEL} of resamplings of {source.seeds_text}, which are rather too few than "
+        "too many."
     )
     figure, places = rows.draw([block for *_, block in parts], source.drawing.width, heading)
     for place, (certified, numbers, _) in zip(places, parts, strict=True):
