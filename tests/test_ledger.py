@@ -100,12 +100,12 @@ def test_dp_fedsam_code(official_sampling):
     assert "62 tensors" in " ".join(both.warnings)
 
 
-@pytest.mark.slow
 def test_dp_fedsim_without_its_data_dependent_part():
     # The multiplier is that of epsilon 2 (test_accounting.py).
     plan = dataclasses.replace(FEDSIM, noise_multiplier=2.248)
     eight_layers = [f"conv{layer}.{kind}" for layer in range(8) for kind in ("weight", "bias")]
     weaker = effective_plan(plan, ["per_layer_clip_unscaled"], parameters=eight_layers)
+    assert weaker == dataclasses.replace(plan, noise_multiplier=2.248 / math.sqrt(8))
     assert epsilon(weaker, FEDSIM.delta) == pytest.approx(11.1, abs=0.051)
 
 
@@ -343,6 +343,7 @@ def test_a_departure_never_lowers_the_honest_epsilon(
     assert found.epsilon_rdp >= found.epsilon_central * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60, database=None)
 @given(
     departures=st.sets(

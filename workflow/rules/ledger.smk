@@ -2,7 +2,7 @@
 rule ledger:
     input:
         tables=[f"{RESULTS}/tables/{study}.csv" for study in SETTINGS.studies],
-        audit=f"{RESULTS}/tables/audit.csv",
+        audits=ask(lambda wc: PROJECT.audits_of_methods()),
     output:
         f"{RESULTS}/ledger.html",
     log:
@@ -11,6 +11,7 @@ rule ledger:
     conda:
         "../../envs/pflpipe.yaml"
     params:
+        results=lambda wc: RESULTS,
         code=ask(
             lambda wc: PROJECT.code(
                 "ledger",
@@ -25,6 +26,6 @@ rule ledger:
     shell:
         script(
             "ledger",
-            "--tables {input.tables:q} --audit {input.audit:q}"
+            "--tables {input.tables:q} --results {params.results:q}"
             ' --template "$PFLPIPE_ROOT/workflow/report/ledger.html" --out {output:q}',
         )

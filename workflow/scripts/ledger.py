@@ -15,11 +15,11 @@ def main() -> None:
     parser.add_argument(
         "--tables", type=Path, nargs="+", required=True, help="results/tables/<study>.csv"
     )
-    parser.add_argument("--audit", type=Path, required=True, help="results/tables/audit.csv")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder with audits/")
     parser.add_argument("--template", type=Path, required=True, help="workflow/report/ledger.html")
     parser.add_argument("--out", type=Path, required=True, help="the .html file")
     args = parser.parse_args()
-    ledger_page.write(args.tables, args.audit, args.template, args.out)
+    ledger_page.write(args.tables, args.results, args.template, args.out)
 
 
 run_script(main)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
 
+from pflpipe.audit.cases import of_methods
 from pflpipe.audit.coupled import WIDEST
 from pflpipe.errors import DataError
 from pflpipe.files import write_text
@@ -25,6 +26,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.base import About
 from pflpipe.privacy.departures import DEPARTURES, OF_CALIBRATION
 from pflpipe.privacy.ledger import WITHOUT_BOUND
+from pflpipe.report import audits
 from pflpipe.report.summary import finite, largest, mean_text, over_seeds, round_up
 from pflpipe.report.tidy import existing, read
 
@@ -125,20 +127,23 @@ class Line:
         return mean_text(finite(self.rows[name]), len(self.rows))
 
 
-def write(tables: Sequence[Path], audit: Path, template: Path, target: Path) -> None:
-    """Write the page of these tidy tables (results/tables/<study>.csv).
+def write(tables: Sequence[Path], results: Path, template: Path, target: Path) -> None:
+    """Write the page of these tidy tables (results/tables/<study>.csv), with the audits of their
+    methods beside it (``results/audits``).
 
     Raises:
-        DataError: a table is missing or lacks a column.
+        DataError: a table or an audit is missing, or a table lacks a column.
     """
     frame = pd.concat([read(path) for path in tables], ignore_index=True)
-    write_text(target, page(frame, read_audits(audit), template))
+    drawn = bool((frame["sample_rate"] < 1).any())
+    audited = audits.table(results, of_methods(set(frame["method"]), drawn))
+    write_text(target, page(frame, audited, template))
 
 
-def page(frame: pd.DataFrame, audits: pd.DataFrame, template: Path) -> str:
+def page(frame: pd.DataFrame, audited: pd.DataFrame, template: Path) -> str:
     """Return the HTML page of a tidy table and the audit's table."""
     private = frame[frame["claim"] != "none"]
-    found = _verdicts(audits)
+    found = _verdicts(audited)
     settings = [
         _setting(rows, found)
         for _, rows in private.groupby(list(SETTING), sort=False, dropna=False)
@@ -146,7 +151,7 @@ def page(frame: pd.DataFrame, audits: pd.DataFrame, template: Path) -> str:
     lines = list(_lines(private))
     return filled(
         template,
-        summary=list(summary(frame, audits)),
+        summary=list(summary(frame, audited)),
         settings=settings,
         ledger_header=[heading for heading, _ in _LEDGER],
         ledger=[_entry(line) for line in lines],
@@ -155,14 +160,20 @@ def page(frame: pd.DataFrame, audits: pd.DataFrame, template: Path) -> str:
 
 def filled(template: Path, **values: Any) -> str:
     """Return the text of a template of the pages' folder, in which what it is given is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
+    return _templates(template.parent).get_template(template.name).render(**values)
+
+
+@cache
+def _templates(folder: Path) -> jinja2.Environment:
+    """Return what keeps the folder's templates; one is compiled when it is first asked for, and
+    when its file has changed."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template.name).render(**values)
 
 
 def read_audits(path: Path) -> pd.DataFrame:
@@ -200,12 +211,12 @@ def _asked(row: pd.Series[Any]) -> str:
 # ---------------------------------------------------------------- in short
 
 
-def summary(frame: pd.DataFrame, audits: pd.DataFrame) -> Iterator[tuple[str, str]]:
+def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """Yield what the ledger says in some ten lines, each a term and its words.
 
     Args:
         frame: a tidy table of any studies.
-        audits: the audit's table.
+        audited: the audit's table, of which the methods of ``frame`` count.
     """
     yield "protected", "one client with all of its data, over all rounds, against the whole world"
     lines = list(_lines(frame[frame["claim"] != "none"]))
@@ -233,7 +244,7 @@ def summary(frame: pd.DataFrame, audits: pd.DataFrame) -> Iterator[tuple[str, st
     }
     if published:
         yield "as published", f"no ε holds for {', '.join(sorted(published))}"
-    yield "audit", _attacked(audits)
+    yield "audit", _attacked(audited[audited["method"].isin(frame["method"])])
     costs = [
         (float(gap), f"{line.first('method')}, {line.asked}")
         for line, other in _pairs_of(lines)
@@ -288,8 +299,8 @@ def _each_method(lines: Sequence[Line]) -> str:
     return "; ".join(f"{name}: {', '.join(worth)}" for name, worth in found.items())
 
 
-def _attacked(audits: pd.DataFrame) -> str:
-    releases = audits.drop(columns="method").drop_duplicates(list(AUDIT[1:]))
+def _attacked(audited: pd.DataFrame) -> str:
+    releases = audited.drop(columns="method").drop_duplicates(list(AUDIT[1:]))
     found = []
     for claim in ("certified", "nominal"):
         own = releases[releases["claim"] == claim]
@@ -306,7 +317,7 @@ def _setting(rows: pd.DataFrame, verdicts: Mapping[Any, list[str]]) -> dict[str,
     """Return one data set and federation: methods that depart as published, and those that do
     not."""
     departing, others = [], []
-    audits: dict[
+    shared: dict[
         str, list[str]
     ] = {}  # sentence -> the methods that share it, for those whose releases are alike
     by_method: dict[str, list[Line]] = {}
@@ -338,12 +349,12 @@ def _setting(rows: pd.DataFrame, verdicts: Mapping[Any, list[str]]) -> dict[str,
                 for line in lines
             ]
             for sentence in verdicts.get((method, frozenset()), ["none"]):
-                audits.setdefault(sentence, []).append(method)
+                shared.setdefault(sentence, []).append(method)
     return {
         "title": _title(rows.iloc[0]),
         "departing": departing,
         "others": others,
-        "audits": audits,
+        "audits": shared,
     }
 
 
@@ -460,11 +471,11 @@ def _difference(published: Line, sound: Line, name: str) -> str:
     return f"+{text}" if gaps and sum(gaps) > 0 else text.replace("-", "−")
 
 
-def _verdicts(audits: pd.DataFrame) -> dict[Any, list[str]]:
+def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
     """Return (method, departures of its release) -> what the attacks on that release showed, one
     sentence for each trust."""
     found: dict[Any, list[str]] = {}
-    for row in audits.to_dict("records"):
+    for row in audited.to_dict("records"):
         seen = {"central": "Noisy sums", "local": "Single messages"}[row["trust"]]
         if row["sample_rate"] < 1:
             seen += f" of clients drawn at rate {row['sample_rate']:g}"
