@@ -30,6 +30,10 @@ SIZES = (9, 4, 1, 6)
 """Training examples of each client: several steps, one step, one example, an uneven last step
 (batch size 4)."""
 
+NOTHING_LEARNED = {"sizes": (1,) * len(SIZES), "local_epochs": 1, "lr": 0.0}
+"""Settings of ``simulation`` with which every upload is zero, at the least expense: what moves the
+model is noise."""
+
 
 def plan(clients: int = len(SIZES), **changes: Any) -> Plan:
     """Return a Gaussian plan with a little noise."""

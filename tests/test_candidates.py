@@ -99,6 +99,7 @@ def test_another_study_draws_for_itself(drawn):
     assert drawn("one")["feddpa"] != drawn("two")["feddpa"]
 
 
+@pytest.mark.slow
 def test_wider_ranges_are_drawn_from_as_often_again_after_the_first(drawn):
     wider = {
         "training.lr": LR | {"wider": [0.003, 30]},
@@ -169,6 +170,7 @@ def ranges(draw) -> SearchRange:
     return SearchRange(low, low * high)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(ranges(), POSITIONS, POSITIONS)
 def test_a_value_is_in_its_range_and_grows_with_its_position(range_, one, other):

@@ -232,6 +232,7 @@ def test_every_key_of_a_study_is_in_an_example_of_its_section():
         assert not missing, section
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("section", "text"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
 def test_every_example_is_a_study_when_it_is_put_into_one(section, text, tmp_path):
     base = yaml.safe_load(begin.TEMPLATE.read_text(encoding="utf-8").replace("{name}", "example"))

@@ -161,6 +161,7 @@ def test_an_example_is_measured_by_what_autograd_keeps_of_it():
     assert narrow.example_bytes < 0.6 * world.example_bytes
 
 
+@pytest.mark.slow
 def test_a_group_too_large_for_the_memory_is_run_in_halves(monkeypatch):
     whole, scores = finish("feddpa", {}, "vmap")
     original, tried = clients._vmapped, []
@@ -228,6 +229,7 @@ def test_hooks_do_not_modify_inputs(method, backend):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", NAMES)
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_a_client_without_examples_keeps_its_model_and_uploads_zero(method, backend):
@@ -253,6 +255,7 @@ def test_a_client_without_examples_keeps_its_model_and_uploads_zero(method, back
     assert np.isfinite(done.rows[0]["loss"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", NAMES)
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_clients_of_whom_nobody_has_examples_send_zeros_and_are_tested(method, backend):
@@ -278,6 +281,7 @@ def test_clients_of_whom_nobody_has_examples_send_zeros_and_are_tested(method, b
         ).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dp_fedavg", "feddpa", "dp_fedavg_fb"])
 def test_dropout_is_the_same_in_loop_and_vmap_and_only_in_training(method):
     ends = {}
@@ -440,6 +444,7 @@ def test_nobody_to_run_is_an_error_of_the_caller():
         for_each_client(lambda *_: None, lambda places: {}, [], [], {}, "loop", 10)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.integers(0, 40), st.integers(0, 3), st.integers(0, 45), st.booleans())
 def test_every_epoch_visits_every_row_once(size, epochs, batch_size, shuffled):

@@ -15,6 +15,7 @@ torch.set_num_threads(1)
 SPECIAL = [0.0, -0.0, 1.0, 1e30, -1e30, 3e38, 1e-30, 1e-45, math.inf, -math.inf, math.nan]
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=100, database=None)
 @given(
     values=st.lists(st.sampled_from(SPECIAL) | st.floats(width=32), min_size=12, max_size=12),

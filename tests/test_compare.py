@@ -39,6 +39,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
+@pytest.mark.slow
 def test_the_difference_is_that_of_seeds_that_both_have(results: Path) -> None:
     found = list(compare.lines("one", "two", results))
     assert "  alpha: 0.3 | 5.0" in found

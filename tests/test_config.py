@@ -147,6 +147,7 @@ def test_published_versions_of_the_quickstart_stand_beside_its_own_runs():
         }
 
 
+@pytest.mark.slow
 def test_hyper_parameters_are_searched_on_other_seeds_and_the_same_task():
     quickstart = outline("quickstart").everything
     search = outline("quickstart_search").search
@@ -621,6 +622,7 @@ def test_whatever_stands_in_a_study_it_is_run_or_refused_in_one_line(load, path,
         validate(config.parse({"studies": ["good"]}))
 
 
+@pytest.mark.slow
 @given(ANYTHING)
 @FAST
 def test_whatever_stands_in_config_yaml_it_is_accepted_or_refused_in_one_line(value):
@@ -721,6 +723,7 @@ def test_printed_numbers_beside_the_study_are_missing(load):
         load(paper=malformed.PAPER)
 
 
+@pytest.mark.slow
 def test_printed_numbers_that_were_edited_are_read_again(load):
     named = TABLE_I | {"methods": {"dp_fedavg": "DP-FedAvg"}}
     words = {**FEDSIM, "methods": [{"name": "dp_fedavg"}], "seeds": [0], "paper": named}

@@ -566,6 +566,7 @@ def test_a_user_with_test_rows_alone_is_a_user(tmp_path):
     assert read_header(tmp_path / "out.npz").users == 5
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(st.sampled_from("iuU"), st.integers(5, 60), st.integers(1, 5), st.integers(0, 9))
 def test_header_equals_what_prepare_makes(tmp_path_factory, kind, size, count, seed):

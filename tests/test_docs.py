@@ -235,6 +235,7 @@ def of_others(text: str, part: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_numbers_of_the_documents_are_of_the_runs_that_their_studies_have_now():
     for page, names in readme.PAGES.items():
         for name in names:

@@ -44,6 +44,7 @@ def refused(plan, participants):
     return False
 
 
+@pytest.mark.slow
 def test_what_the_engines_own_sampling_draws_is_never_refused():
     draws = [
         np.random.default_rng(seed) for seed in range(200)

@@ -255,6 +255,7 @@ def test_sequences_come_through_as_they_are(tmp_path):
         networks.check(Model("cnn_femnist"), header.image_shape, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["mlp", "outside"])
 def test_a_federation_learns_sequences(network, tmp_path):
     (tmp_path / "small.py").write_text(SMALL)

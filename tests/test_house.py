@@ -100,6 +100,7 @@ def test_workflow_scripts_are_short_and_leave_the_work_to_the_package(path):
     assert any(name.split(".")[0] == "pflpipe" for name in imported(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_modules_are_documented_and_of_readable_size(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))

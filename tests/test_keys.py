@@ -315,6 +315,7 @@ def test_what_is_read_after_training_changes_the_personal_models(method, name):
     assert any(not torch.equal(value, models[1][part]) for part, value in models[0].items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 @pytest.mark.parametrize("method", [name for name in NAMES if registry.info(name).about.trains])
 def test_a_method_that_trains_as_another_one_does_so_to_the_bit(method, backend):

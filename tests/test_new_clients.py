@@ -68,6 +68,7 @@ def data(seed: int = 0, mixed: np.ndarray | None = None) -> Arrays:
 # ---------------------------------------------------------------- who they are
 
 
+@pytest.mark.slow
 @exactly
 @given(KINDS, st.integers(1, 6), st.integers(0, 99))
 def test_new_clients_are_as_many_as_asked_and_share_nothing_with_the_others(wish, count, seed):

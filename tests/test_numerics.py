@@ -38,6 +38,7 @@ def world(method, backend, sick=(), one_class=(), **changes):
     return dataclasses.replace(found, train=dataclasses.replace(found.train, x=x, y=y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("method", NAMES)
 def test_a_client_whose_numbers_are_not_finite_counts_as_zero_and_touches_nobody(method, backend):
@@ -63,6 +64,7 @@ def test_a_client_whose_numbers_are_not_finite_counts_as_zero_and_touches_nobody
         assert_equal(released.sum, neighbour.sum, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("method", NAMES)
 def test_a_run_in_which_everybody_diverges_ends_and_says_so(method, backend):
@@ -80,6 +82,7 @@ def test_a_run_in_which_everybody_diverges_ends_and_says_so(method, backend):
         assert scores["personal_own"] == 0, "a model without an answer is never right"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extremes", [(1e-12, 1e6), (1e12, 0.0)], ids=str)
 @pytest.mark.parametrize("method", [name for name in NAMES if registry.info(name).about.private])
 def test_any_clip_norm_and_multiplier_give_finite_models_and_the_noise_of_the_plan(
@@ -168,6 +171,7 @@ def test_one_round_is_counted_as_its_closed_form(multiplier, rate):
         assert lower <= 0 or hockey_stick(lower, multiplier, rate) > target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 @pytest.mark.parametrize("delta", [1e-300, 1e-15, 0.5, 1 - 1e-9])
 def test_epsilon_is_finite_at_every_delta_and_sampling_never_costs(delta, rate):

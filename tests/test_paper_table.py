@@ -97,6 +97,7 @@ def shown(
 # ---------------------------------------------------------------- rows and columns
 
 
+@pytest.mark.slow
 def test_rows_have_the_papers_names_and_order_and_ours_come_last(
     study: Study, made: pd.DataFrame
 ) -> None:
@@ -359,6 +360,7 @@ def test_seconds_and_megabytes_per_round_are_best_when_least(
     assert megabytes["FedDPA & co_1 (50%)"] == ("**3.00 ± 0.00**",) * 2
 
 
+@pytest.mark.slow
 def test_every_quantity_that_the_schema_allows_can_be_shown(
     study: Study, made: pd.DataFrame
 ) -> None:
@@ -373,6 +375,7 @@ def test_every_quantity_that_the_schema_allows_can_be_shown(
 # ---------------------------------------------------------------- files
 
 
+@pytest.mark.slow
 def test_both_tables_are_in_the_markdown_and_the_tex_file(
     study: Study, results: Path, tmp_path: Path
 ) -> None:

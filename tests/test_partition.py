@@ -192,6 +192,7 @@ def test_too_many_clients_for_the_examples_is_an_error():
     )
 
 
+@pytest.mark.slow
 @exactly
 @given(st.integers(2, 12), st.integers(2, 50), st.data())
 def test_pathological_gives_exactly_s_distinct_classes_and_every_example_once(

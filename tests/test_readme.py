@@ -156,6 +156,7 @@ def test_the_table_has_the_references_first_then_certified_then_nominal_lines_ea
     assert {table[label][0] for label in labels[2:-1]} == {"certified"}
 
 
+@pytest.mark.slow
 def test_the_table_says_that_no_epsilon_covers_it_and_where_it_was_measured(place):
     text = renewed(place)
     (covered,) = re.findall(r"^- .*diagnostics.*$", text, re.MULTILINE)
@@ -237,6 +238,7 @@ def test_nothing_outside_the_blocks_changes_and_a_second_time_changes_nothing(pu
     assert [(path.read_bytes(), path.stat().st_ino) for path in files] == before
 
 
+@pytest.mark.slow
 def test_the_commit_is_that_of_the_code_and_committing_the_readme_makes_no_other(published):
     assert not CODE.search(renewed(published)), "outside a checkout"
     (published / ".gitignore").write_text("results\ndata\n")

@@ -57,7 +57,7 @@ def cell(method: str, **changes: Any) -> cells.Cell:
         cells.Partition("iid", CLIENTS),
         cells.Model("mlp", (4,)),
         cells.Training(5, 2, 4, "sgd", 0.1, sample_rate=0.7),
-        cells.Privacy("gaussian", None, 1.0, 1e-3, 0.5),
+        cells.Privacy("gaussian", None, 4.0, 1e-3, 0.5),
         method,
         registry.check_hyperparameters(method, {}),
         **changes,
@@ -190,6 +190,7 @@ def test_nothing_that_is_measured_reaches_the_folder(worlds, tmp_path):
     assert published(other, tmp_path / "after") == before
 
 
+@pytest.mark.slow
 def test_the_folder_holds_models_settings_plans_and_ledgers(worlds, tmp_path):
     folder = tmp_path / "published"
     published(worlds["many"], folder)

@@ -45,8 +45,8 @@ def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (2010, 900), "#dddddd").save(file)
     write(study, folder)
-    table, audit = folder / "tables" / "tiny.csv", folder / "tables" / "audit.csv"
-    ledger_page.write([table], audit, PAGES / "ledger.html", folder / "ledger.html")
+    table = folder / "tables" / "tiny.csv"
+    ledger_page.write([table], folder, PAGES / "ledger.html", folder / "ledger.html")
     return folder
 
 
@@ -74,6 +74,7 @@ def items(text: str) -> list[str]:
 # ---------------------------------------------------------------- the report
 
 
+@pytest.mark.slow
 def test_the_report_asks_answers_and_shows(text: str, study: Study, results: Path) -> None:
     assert html.escape(QUESTION) in text
     frame = ledger_page.read(results / "tables" / "tiny.csv")
@@ -111,6 +112,7 @@ def test_the_report_says_what_is_true_what_is_not_covered_and_how_to_make_it_aga
     assert re.search(r"torch \d+\.\d+", again)
 
 
+@pytest.mark.slow
 def test_a_panel_of_conditions_has_sentences_of_its_own(study: Study, tmp_path: Path) -> None:
     few = [row for row in study.rows if row.cell.method in ("local_only", "dp_fedavg")]
     rows = tuple(

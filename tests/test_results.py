@@ -124,6 +124,7 @@ def test_the_page_from_the_committed_files_alone_is_the_same_every_time(finished
     assert not re.search(rb"\b(nan|inf|None)\b", page)
 
 
+@pytest.mark.slow
 def test_what_is_committed_is_what_was_measured(finished):
     study, written, docs = finished
     found = committed.read(docs / "results" / "tiny")
@@ -180,6 +181,7 @@ def test_committed_files_that_do_not_fit_together_are_one_clear_line(docs, file,
     assert not (docs / "results.md").exists()
 
 
+@pytest.mark.slow
 def test_a_method_that_left_the_study_leaves_the_committed_files_and_figures_stay(finished, docs):
     study, written, _ = finished
     target = docs / "results" / "tiny"
@@ -264,6 +266,7 @@ def page(finished: tuple[Study, Path, Path]) -> str:
     return results.write(finished[2]).read_text().replace("\\_", "_")
 
 
+@pytest.mark.slow
 def test_five_sentences_say_what_the_intervals_support(page):
     said = dict(re.findall(r"^(\d)\. (.*)$", page, re.MULTILINE))
     assert list(said) == list("12345")
@@ -290,6 +293,7 @@ def test_a_nominal_epsilon_keeps_its_mark_and_diagnostics_theirs(page):
     assert "covered by no ε" in page
 
 
+@pytest.mark.slow
 def test_costs_have_three_digits_and_no_exponent(docs):
     path = docs / "results" / "tiny" / "runs.csv"
     runs = pd.read_csv(path)
@@ -315,6 +319,7 @@ def bold(page: Path) -> bool:
     return re.search(r"^\| .*\*\*", page.read_text(), re.MULTILINE) is not None
 
 
+@pytest.mark.slow
 def test_two_seeds_support_no_word_of_comparison_and_no_bold(docs):
     path = docs / "results" / "tiny" / "runs.csv"
     runs = pd.read_csv(path)
@@ -325,6 +330,7 @@ def test_two_seeds_support_no_word_of_comparison_and_no_bold(docs):
     assert "fewer than 3 common seeds, so nobody is ranked" in page.read_text()
 
 
+@pytest.mark.slow
 def test_five_seeds_that_contradict_each_other_support_no_word_of_comparison(tmp_path):
     methods = ("local_only", "fedavg", "dp_fedavg", "feddpa")
     study, written = made(tmp_path, methods, epsilons=(8.0,), spread=60.0)

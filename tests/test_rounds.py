@@ -15,7 +15,16 @@ from pflpipe.methods.registry import NAMES
 from pflpipe.privacy import mechanism
 from pflpipe.simulation import evaluation, rounds, scores
 from pflpipe.simulation.states import States
-from simulations import SIZES, assert_equal, open_plan, plan, simulation, snapshot, spied
+from simulations import (
+    NOTHING_LEARNED,
+    SIZES,
+    assert_equal,
+    open_plan,
+    plan,
+    simulation,
+    snapshot,
+    spied,
+)
 
 
 def flat(tree):
@@ -75,9 +84,8 @@ def test_fedavg_weights_clients_by_their_examples():
 
 @pytest.mark.slow
 def test_the_noise_of_a_round_has_the_std_of_the_plan():
-    world = simulation(
-        "dp_fedavg", plan=plan(noise_multiplier=50.0, clip_norm=0.2, rounds=60), lr=0.0
-    )
+    loud = plan(noise_multiplier=50.0, clip_norm=0.2, rounds=60)
+    world = simulation("dp_fedavg", plan=loud, **NOTHING_LEARNED)
     steps = [flat(rounds.start(world).params)]
     rounds.run(world, rounds.start(world), lambda progress: steps.append(flat(progress.params)))
     noise = torch.stack(steps).diff(dim=0)  # lr 0: every upload is zero, what moves is noise
@@ -433,9 +441,8 @@ def test_a_coordinate_of_scale_zero_is_neither_sent_nor_noised_and_does_not_move
 
 @pytest.mark.slow
 def test_the_noise_of_a_round_follows_the_scale():
-    world = simulation(
-        "dp_fedavg", plan=plan(noise_multiplier=50.0, clip_norm=0.2, rounds=200), lr=0.0
-    )
+    loud = plan(noise_multiplier=50.0, clip_norm=0.2, rounds=200)
+    world = simulation("dp_fedavg", plan=loud, **NOTHING_LEARNED)
     world = scaled(
         world, lambda params, server, task: {"fc1.weight": params["fc1.weight"].new_full((5,), 3.0)}
     )

@@ -126,6 +126,7 @@ def test_residuals_of_releases_add_up():
     assert Residuals(1.0, 2, 3.0) + Residuals(10.0, 20, 30.0) == Residuals(11.0, 22, 33.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", CERTIFIED)
 def test_a_run_adds_up_the_residuals_of_all_its_rounds_and_passes(method):
     run = certified_run(method, 0.5, torch.float64)

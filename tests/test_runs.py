@@ -163,6 +163,7 @@ def test_a_checkpoint_of_another_run_is_not_used(killed, tmp_path, damage, capsy
     assert f"round {ROUNDS}/{ROUNDS}" in told
 
 
+@pytest.mark.slow
 def test_a_checkpoint_keeps_its_states_however_many_rounds_follow_it(tmp_path):
     cell = make_place(tmp_path)
     simulation = runs.simulate(cell, inputs_of(tmp_path), device="cpu", backend="loop")
@@ -241,6 +242,7 @@ def test_a_full_disk_costs_the_checkpoint_not_the_run(tmp_path, monkeypatch, cap
     assert (tmp_path / "run/state.pt").exists()
 
 
+@pytest.mark.slow
 def test_the_log_is_plain_lines_and_a_terminal_gets_one_live_line(tmp_path, capsys, monkeypatch):
     cell = make_place(tmp_path, "dp_fedavg")
     train_here(tmp_path, cell)
@@ -257,6 +259,7 @@ def test_the_log_is_plain_lines_and_a_terminal_gets_one_live_line(tmp_path, caps
     assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_run_json_says_what_ran_and_what_it_sent(tmp_path):
     cell = make_place(tmp_path, "dp_fedavg")
     train_here(tmp_path, cell)
@@ -308,6 +311,7 @@ def test_a_run_says_its_precision(tmp_path):
     assert len(prints) == 2
 
 
+@pytest.mark.slow
 def test_local_only_uploads_nothing(tmp_path):
     cell = make_place(
         tmp_path, "local_only", mechanism="none", clip_norm=None, noise_multiplier=None, delta=None

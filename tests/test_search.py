@@ -142,6 +142,7 @@ def test_the_words_of_the_search_win_over_the_axes_of_the_method(outline, tmp_pa
 # What is chosen
 
 
+@pytest.mark.slow
 def test_each_entry_and_each_point_of_the_axes_gets_what_was_best_there(outline):
     study = choose(outline, by_rate_and_tau)
     assert values(study) == {
@@ -152,6 +153,7 @@ def test_each_entry_and_each_point_of_the_axes_gets_what_was_best_there(outline)
     }
 
 
+@pytest.mark.slow
 def test_the_study_runs_the_choice_at_its_own_seeds_and_partition(outline):
     study = choose(outline, by_rate_and_tau)
     assert {cell.seed for cell in study.cells} == {0, 1}
@@ -208,6 +210,7 @@ def test_an_entry_may_have_more_seeds_than_the_study_and_none_of_the_searchs(out
         load_outline("good")
 
 
+@pytest.mark.slow
 def test_test_data_do_not_matter(outline):
     before = values(choose(outline, by_rate_and_tau, test=0))
     for method in outline.search.methods:
@@ -223,6 +226,7 @@ def test_test_data_do_not_matter(outline):
     assert values(load_study("good")) == before
 
 
+@pytest.mark.slow
 def test_the_mean_over_seeds_counts_and_not_the_best_seed(outline):
     study = choose(
         outline,
@@ -231,6 +235,7 @@ def test_the_mean_over_seeds_counts_and_not_the_best_seed(outline):
     assert {rate for _, rate in values(study).values()} == {0.5}
 
 
+@pytest.mark.slow
 def test_of_equals_the_first_in_the_file_is_chosen(outline):
     study = choose(
         outline,
@@ -260,6 +265,7 @@ def test_the_file_says_what_every_candidate_reached_and_with_which_cells(outline
     assert (first["chosen"]["sets"], first["chosen"]["runs"]) == (4, 8)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_score_is_named(outline):
     choose(outline, by_rate_and_tau)
     path = Path("results/scores/good/search/feddpa.csv")
@@ -275,6 +281,7 @@ def test_a_study_is_not_known_before_its_search_has_chosen(outline):
         load_study("good")
 
 
+@pytest.mark.slow
 def test_a_choice_among_other_candidates_is_refused(outline, tmp_path):
     choose(outline, by_rate_and_tau)
     malformed.edit(
@@ -284,6 +291,7 @@ def test_a_choice_among_other_candidates_is_refused(outline, tmp_path):
         load_study("good")
 
 
+@pytest.mark.slow
 def test_what_a_study_says_besides_its_grid_leaves_the_choice_alone(outline, tmp_path):
     before = values(choose(outline, by_rate_and_tau))
     malformed.put("description", "Other words.")(tmp_path)
@@ -324,6 +332,7 @@ def near_a_rate_of_three(cell: Cell) -> float:
     return cell.training.lr
 
 
+@pytest.mark.slow
 def test_candidates_that_were_drawn_are_chosen_among_like_those_of_a_grid(drawn):
     assert len(drawn.search.cells) == 2 * 16 * 2
     study = choose(drawn, near_a_rate_of_three)
@@ -338,6 +347,7 @@ def test_candidates_that_were_drawn_are_chosen_among_like_those_of_a_grid(drawn)
         assert {row.chosen.sets for row in rows} == {16}
 
 
+@pytest.mark.slow
 def test_the_file_says_which_chosen_values_lie_at_the_edge_of_their_range(drawn):
     choose(drawn, near_a_rate_of_three)
     fedavg, feddpa = read_json("results/searches/good.json")["lines"]
@@ -346,6 +356,7 @@ def test_the_file_says_which_chosen_values_lie_at_the_edge_of_their_range(drawn)
     assert set(feddpa["edges"]) == {"training.lr", "hyperparameters.tau"}, "a list has no edge"
 
 
+@pytest.mark.slow
 def test_a_grid_has_no_edges(outline):
     choose(outline, by_rate_and_tau)
     assert {str(line["edges"]) for line in read_json("results/searches/good.json")["lines"]} == {
@@ -365,6 +376,7 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     return normal(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal(-mu / 2 - epsilon / mu)
 
 
+@pytest.mark.slow
 def test_the_cost_is_that_of_all_runs_of_the_search_and_the_final_one_on_the_same_clients(outline):
     study = choose(outline, by_rate_and_tau)
     for row in study.rows:
@@ -504,6 +516,7 @@ def printed(outline) -> str:
     return summary_of(choose(outline, by_rate_and_tau))
 
 
+@pytest.mark.slow
 def test_the_table_names_what_was_chosen_where(printed):
     assert (
         "- feddpa: chosen by the search: lr=0.25, tau=0.1 (ε = 2); lr=0.5, tau=0.4 (ε = 8)."
@@ -512,6 +525,7 @@ def test_the_table_names_what_was_chosen_where(printed):
     assert "- feddpa (no AC): chosen by the search: lr=0.25 (ε = 2); lr=0.5 (ε = 8)." in printed
 
 
+@pytest.mark.slow
 def test_the_table_says_what_looking_at_the_data_costs(printed):
     two, eight = (
         f"{round_up(row.chosen.epsilon_with_search)} instead of {round_up(row.chosen.epsilon)} (δ "
@@ -533,6 +547,7 @@ def test_the_table_says_what_looking_at_the_data_costs(printed):
     assert "Hyper-parameters were chosen" in printed.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_chosen_values_are_neither_part_of_a_label_nor_said_to_be_shared(printed):
     labels = [line.split(" | ")[0] for line in printed.splitlines() if line.startswith("| feddpa ")]
     assert sorted(labels) == ["| feddpa"] * 2 + ["| feddpa (no AC)"] * 2, "one line per budget"
@@ -541,6 +556,7 @@ def test_chosen_values_are_neither_part_of_a_label_nor_said_to_be_shared(printed
     assert "- fedavg: lr=0.5." in printed
 
 
+@pytest.mark.slow
 def test_the_commands_know_the_search(outline, monkeypatch, capsys):
     def says(*words: str) -> str:
         monkeypatch.setattr("sys.argv", ["pflpipe", *words])
@@ -554,6 +570,7 @@ def test_the_commands_know_the_search(outline, monkeypatch, capsys):
     assert "hyperparameters.tau=0.4" in says("rank", "good")
 
 
+@pytest.mark.slow
 def test_rank_prints_the_chosen_entries_as_a_study_has_them_and_what_lies_at_an_edge(
     drawn, monkeypatch, capsys
 ):
@@ -600,6 +617,7 @@ def test_methods_that_search_wait_and_others_do_not(project):
         project.cells({"study": "good", "method": "feddpa"})
 
 
+@pytest.mark.slow
 def test_a_new_choice_is_read_again(outline, project):
     choose(outline, by_rate_and_tau)
     before = values(project.study("good"))

@@ -93,6 +93,7 @@ def test_an_interval_holds_its_mean_turns_with_its_sides_and_excludes_0_where_p_
         assert (found.sign != 0) == (found.p < alpha)
 
 
+@pytest.mark.slow
 def test_95_of_100_intervals_cover_the_truth_although_clients_of_a_run_share_its_noise() -> None:
     """Runs of two lines: a seed's luck common to both, noise common to a run's clients, and fifty
     clients. An interval over clients would cover it in a fraction of the studies."""
@@ -196,6 +197,7 @@ def test_there_is_no_contest_without_two_lines_and_three_common_seeds(values: pd
     assert contest(values) is None
 
 
+@pytest.mark.slow
 def test_the_truly_best_line_is_kept_in_95_of_100_studies() -> None:
     """The hardest case: ten lines that are equally good, so that the data choose a leader."""
     rng = np.random.default_rng(2)

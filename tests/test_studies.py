@@ -85,6 +85,7 @@ def test_tables_of_papers_are_calibrated_by_the_accountant_that_the_paper_prints
         assert {privacy.accountant for privacy in asked} <= {expected}, name
 
 
+@pytest.mark.slow
 def test_in_dp_pfeddsus_tables_ppsgd_trains_its_own_head_as_the_paper_prints_for_all_methods() -> (
     None
 ):
@@ -97,6 +98,7 @@ def test_in_dp_pfeddsus_tables_ppsgd_trains_its_own_head_as_the_paper_prints_for
         assert heads == {(15, 0.01, 0.9, 1e-4)}
 
 
+@pytest.mark.slow
 def test_rows_of_an_official_code_have_the_training_of_that_code() -> None:
     tables = ("feddpa_table1_femnist", "feddpa_table1_svhn", "feddpa_table2")
     official = {
@@ -111,6 +113,7 @@ def test_rows_of_an_official_code_have_the_training_of_that_code() -> None:
     assert falling == {("quickstart_published", "dp_fedsam"): 0.998}
 
 
+@pytest.mark.slow
 def test_fedglp_adp_compares_its_noise_with_that_at_epsilon_6_of_the_same_accountant() -> None:
     """Equation 11 is about one noise at two budgets; a fixed multiplier is the paper's, whose
     accountant is Renyi's."""

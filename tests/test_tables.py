@@ -56,6 +56,7 @@ def lines_of(text: str, word: str) -> list[str]:
 # ---------------------------------------------------------------- tidy rows
 
 
+@pytest.mark.slow
 def test_the_csv_has_exactly_the_contracts_columns_and_one_row_per_cell(
     study: Study, results: Path, tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_method_without_a_global_model_has_empty_global_columns(frame: pd.Data
     assert local["personal_own"].notna().all()
 
 
+@pytest.mark.slow
 def test_infinite_epsilons_stay_inf_in_the_csv(study: Study, results: Path, tmp_path: Path) -> None:
     write_study(study, results, tmp_path / "tiny.csv")
     rows = pd.read_csv(tmp_path / "tiny.csv", dtype=str, keep_default_na=False)
@@ -185,6 +187,7 @@ def test_a_table_is_read_back_as_it_was_made(
     assert {type(value) for value in again["seed"]} == {int}
 
 
+@pytest.mark.slow
 def test_words_that_look_like_numbers_stay_words(study: Study, tmp_path: Path) -> None:
     rows = [dataclasses.replace(row, variant="16") for row in study.rows]
     named = with_rows(study, rows)
@@ -275,6 +278,7 @@ def test_no_method_calls_a_hyperparameter_like_a_setting_of_the_optimizer(name: 
     )
 
 
+@pytest.mark.slow
 def test_seconds_are_summed_and_speed_is_total_images_over_total_seconds(
     study: Study, results: Path, tmp_path: Path
 ) -> None:
@@ -313,6 +317,7 @@ def test_missing_results_are_one_clear_line(study: Study, results: Path, tmp_pat
 # ---------------------------------------------------------------- all.csv
 
 
+@pytest.mark.slow
 def test_all_csv_joins_byte_for_byte_in_the_given_order(
     study: Study, results: Path, tmp_path: Path
 ) -> None:
@@ -716,6 +721,7 @@ def test_guarantees_of_one_budget_name_the_rows_they_belong_to(
     ]
 
 
+@pytest.mark.slow
 def test_the_plans_warnings_are_printed_under_the_table(
     study: Study, results: Path, tmp_path: Path
 ) -> None:

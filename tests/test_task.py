@@ -66,6 +66,7 @@ def test_bf16_tests_models_and_takes_fisher_information_in_float32():
     assert torch.bfloat16 in seen, "a personal model is trained"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn_cifar", "resnet20"])
 def test_bf16_in_loop_and_vmap_agree_to_its_rounding(model):
     shape = (5,) if model == "mlp" else (32, 32, 3)

@@ -46,12 +46,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "import fake_results as f\n"
         "from pflpipe.report.tracking import sync\n"
-        "name, folder = sys.argv[1], Path(sys.argv[2])\n"
-        "study = f.study(name, seeds=(0,), epsilons=(2.0,), methods=('fedavg', 'feddpa!'))\n"
-        "done = folder / 'results' / 'tracking' / f'{name}.done'\n"
-        "print(sync.sync(study, f.write(study, folder), done))\n"
+        "from tracked import small\n"
+        "name, results = sys.argv[1], Path(sys.argv[2])\n"
+        "print(sync.sync(small(name), results, results / 'tracking' / f'{name}.done'))\n"
     )
     program = folder / "sync.py"
     program.write_text(code)
@@ -59,11 +57,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clean = {name: value for name, value in os.environ.items() if name not in SETTINGS} | {
         "PYTHONPATH": path
     }
-    # Another study's partitions and plans are the same files: write them before two processes do.
-    fake_results.write(small("first"), folder)
+    # Partitions, plans and runs of both are the same files: who writes them may have no reader yet.
+    for name in ("first", "second"):
+        results = fake_results.write(small(name), folder)
     jobs = [
         subprocess.Popen(
-            [warm.interpreter(), program, name, str(folder)],
+            [warm.interpreter(), program, name, str(results)],
             env=clean,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

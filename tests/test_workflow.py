@@ -379,6 +379,7 @@ def test_the_command_finds_in_mlflow_what_the_workflow_put_there(finished, words
     assert line.startswith("done: 2 runs (0 new, 2 kept, 0 replaced) in experiment tiny at sqlite")
 
 
+@pytest.mark.pipeline
 def test_an_address_that_cannot_be_mlflows_is_refused_before_anything_starts(project):
     result = snakemake(project, "-n", MLFLOW_TRACKING_URI="ftp://me:secret@host")
     assert result.returncode == 2
@@ -386,6 +387,7 @@ def test_an_address_that_cannot_be_mlflows_is_refused_before_anything_starts(pro
     assert "the MLflow tracking address; got 'ftp://host'" in line
 
 
+@pytest.mark.pipeline
 def test_a_study_that_mlflow_did_not_take_is_tried_again_once(project):
     (project / "results/tracking/tiny.done").write_text("pending: no server\n")
     assert rules(to_do(project)) == {"track", "all_csv"}
@@ -738,6 +740,7 @@ def test_an_id_of_no_study_says_what_to_ask_for(settings):
         Project(settings, ROOT, thorough=False).cells({"cell": "x"})
 
 
+@pytest.mark.slow
 def test_the_version_of_a_methods_code_is_not_that_of_another(settings):
     project = Project(settings, ROOT, thorough=False)
     one, other = (
@@ -771,6 +774,7 @@ def test_a_method_that_a_study_lacks_is_named_with_the_nearest_one(settings):
         project.cells({"study": "tiny", "method": "fedpda"})
 
 
+@pytest.mark.slow
 def test_a_template_is_part_of_what_a_script_depends_on(settings, tmp_path):
     project = Project(settings, ROOT, thorough=False)
     template = ROOT / "workflow/report/ledger.html"

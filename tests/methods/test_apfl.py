@@ -75,6 +75,7 @@ def test_it_releases_what_dp_fedavg_releases(backend, optimizer):
         assert_equal(params_after(simulation("apfl", values, **settings)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_its_ends_are_dp_fedavg_and_local_training(backend):
     def ended(name, **values):

@@ -14,7 +14,15 @@ from pflpipe.learning import networks
 from pflpipe.methods import appfl as module
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
-from simulations import assert_equal, personal_models, plan, simulation, spied, with_states
+from simulations import (
+    NOTHING_LEARNED,
+    assert_equal,
+    personal_models,
+    plan,
+    simulation,
+    spied,
+    with_states,
+)
 
 PAPER = module.ABOUT.paper_departures
 BACKENDS = ["loop", "vmap"]
@@ -148,8 +156,8 @@ def test_the_noise_is_that_of_the_plans_mechanism(departures):
     world = simulation(
         "appfl",
         plan=laplace(noise_multiplier=50.0, clip_norm=0.2, rounds=200),
-        lr=0.0,
         departures=departures,
+        **NOTHING_LEARNED,
     )
     steps = []
     rounds.run(

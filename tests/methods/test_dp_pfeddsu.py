@@ -189,6 +189,7 @@ def test_without_masks_and_regulariser_it_is_centaur(hyperparameters, optimizer,
             torch.testing.assert_close(left[name], right[name], rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_straight_through_gradients_change_nothing_under_a_public_mask():
     plain, through = (after(world_of(SPARSE | {"ste": ste}, momentum=0.5)) for ste in (False, True))
     assert all(torch.equal(value, through.params[name]) for name, value in plain.params.items())

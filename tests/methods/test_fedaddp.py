@@ -189,6 +189,7 @@ def test_in_the_paper_every_message_carries_the_whole_noise_of_its_own_bounds():
     assert abs(units.std().item() - 1) < 4 / math.sqrt(2 * units.numel())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_without_personal_part_pulls_and_own_scales_it_is_dp_fedavg(backend, optimizer):

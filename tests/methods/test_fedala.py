@@ -139,6 +139,7 @@ def test_weights_begin_at_1_where_a_client_starts_from_the_global_model(backend)
     assert_equal(params_after(still), params_after(simulation("dp_fedavg", backend=backend)), 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{"p": 2}, {"eta": 0.1}, {"share": 0.4}, {"start_epochs": 2}], ids=str
 )
@@ -158,6 +159,7 @@ def test_weights_stay_between_0_and_1_and_reach_both():
     assert found.max() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_personal_model_is_the_end_of_one_more_local_pass(backend):
     world = simulation("fedala", {"p": 2}, backend=backend)

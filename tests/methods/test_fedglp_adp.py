@@ -157,6 +157,7 @@ def silent(world):
     return dataclasses.replace(world, release=release)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("departures", "trend", "acndp"),
     [
@@ -523,6 +524,7 @@ def clipped_by_layer(published):
     return Method(local_update, scale=scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @PROFILES
@@ -599,6 +601,7 @@ def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_
         assert not torch.equal(value, done.states[f"local.{name}"])
 
 
+@pytest.mark.slow
 def test_both_pulls_have_a_gradient():
     """The shared coordinates' change is pulled towards the clip bound, the personal ones back to
     their start."""

@@ -138,6 +138,7 @@ def test_with_an_empty_head_and_without_alignment_it_is_dp_fedavg(backend, monke
     assert_equal(params_after(simulation("fedpac", {"weight": 0.0}, backend=backend)), expected)
 
 
+@pytest.mark.slow
 def test_the_pull_brings_features_nearer_to_the_centroids_of_their_classes():
     def distance(weight):
         quiet = plan(noise_multiplier=0.0, clip_norm=100.0, rounds=6)

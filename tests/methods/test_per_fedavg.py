@@ -66,6 +66,7 @@ def test_golden_round(backend, variant):
             np.testing.assert_allclose(models[name][client].numpy(), value, **close)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "optimizer"), [("fo", "sgd"), ("hf", "adam")])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_a_step_of_the_client_it_is_dp_fedavg_and_its_model_the_released_one(

@@ -128,6 +128,7 @@ def test_the_personal_model_is_the_released_part_with_the_clients_own(name, back
 # Reductions to DP-FedAvg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "centaur", "fedbabu"])
