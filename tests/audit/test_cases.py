@@ -239,15 +239,19 @@ def test_table_has_a_row_for_every_subject_and_the_promised_columns(results):
         "| 0.900 |",
     ):
         assert word in text
-    assert (results / "figures" / "audit.svg").stat().st_size > 10_000
-    assert (results / "figures" / "audit.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("audit", "audit_column"):
+        drawn = results / "figures" / name
+        assert drawn.with_suffix(".svg").stat().st_size > 10_000
+        assert drawn.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
-def test_the_figure_has_a_colour_for_every_verdict_and_its_legend_says_which(results):
+@pytest.mark.parametrize("width", style.WIDTHS)
+def test_the_figure_has_a_colour_for_every_verdict_and_its_legend_says_which(results, width):
     with matplotlib.rc_context(fname=style.SHEET):
-        drawn = audits.figure(audits.table(results))
+        drawn = audits.figure(audits.table(results), width)
         assert boxes.check(drawn) > 20
+    assert drawn.get_figwidth() == width
     legend = {text.get_text() for text in drawn.legends[0].get_texts()}
     assert {"kept", "refuted", "unsound"} <= legend
     colours = {line.get_color() for line in drawn.axes[0].get_lines()}

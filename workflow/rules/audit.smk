@@ -33,9 +33,11 @@ rule audit_table:
     output:
         csv=f"{RESULTS}/tables/audit.csv",
         md=f"{RESULTS}/tables/audit.md",
-        png=f"{RESULTS}/figures/audit.png",
-        svg=f"{RESULTS}/figures/audit.svg",
-        pdf=f"{RESULTS}/figures/audit.pdf",
+        figures=expand(
+            f"{RESULTS}/figures/{{name}}.{{kind}}",
+            name=["audit", "audit_column"],
+            kind=["png", "svg", "pdf"],
+        ),
     log:
         "logs/audit_table.log",
     localrule: True

@@ -3,6 +3,7 @@ lower bounds."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,13 +71,15 @@ def table(results: Path, audited: Sequence[Subject] | None = None) -> pd.DataFra
 
 
 def write(results: Path, target: Path) -> None:
-    """Write the table to ``target`` (.csv), a summary beside it (.md), and the figure
-    (.png, .svg and .pdf)."""
+    """Write the table to ``target`` (.csv), a summary beside it (.md), and the figure for a page
+    and for a column (.png, .svg and .pdf each)."""
     frame = table(results)
     with atomic(target) as path:
         frame.to_csv(path, index=False, lineterminator="\n")
     write_text(target.with_suffix(".md"), markdown(frame))
-    style.save(lambda: figure(frame), results / "figures" / "audit.png")
+    column, page = style.WIDTHS
+    for name, width in (("audit_column", column), ("audit", page)):
+        style.save(functools.partial(figure, frame, width), results / "figures" / f"{name}.png")
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -140,16 +143,16 @@ def markdown(frame: pd.DataFrame) -> str:
     )
 
 
-def figure(frame: pd.DataFrame) -> Figure:
+def figure(frame: pd.DataFrame, width: float) -> Figure:
     """Draw for every distinct release the claimed epsilon, the audited lower bound and the epsilon
-    of the ledger."""
+    of the ledger, in a width in inches."""
     audited = distinct(frame)
     names = [f"{names} ({row['trust']})" for names, row in audited]
     block = rows.Block(
         "", [[rows.Row(row["audit"], name) for (_, row), name in zip(audited, names, strict=True)]]
     )
     heading = "Claims and what an audit proves: the ε of each distinct release, log scale."
-    drawn, (place,) = rows.draw([block], max(style.WIDTHS), heading)
+    drawn, (place,) = rows.draw([block], width, heading)
     (axes,) = place.axes
     finite = [float(v) for v in frame["epsilon_true"] if math.isfinite(v)] + [8.0]
     edge = 3 * max(*finite, *frame["epsilon_claimed"].astype(float))
@@ -176,7 +179,7 @@ def figure(frame: pd.DataFrame) -> Figure:
         *(Line2D([], [], color=_GREY, label=label, **look) for label, look in marks.items()),
         *(Line2D([], [], color=own, label=word, **square) for word, own in COLOURS.items()),
     ]
-    style.legend(drawn, handles=handles, columns=6)
+    style.legend(drawn, handles=handles, columns=3 * style.columns(width))
     return drawn
 
 
