@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 from torch.func import vmap
-from torchvision.transforms import functional as vision
 
 import malformed
 from pflpipe.cells import Cell
@@ -30,6 +29,9 @@ def images(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", [(32, 32), (28, 28), (9, 12)])
 def test_rotation_is_torchvisions_rotation_by_up_to_20_degrees(size):
+    # Four seconds, which no other test needs.
+    from torchvision.transforms import functional as vision
+
     x = images(64, *size, 3)
     angles = 20 * (2 * keyed.uniform(KEY, keyed.ROTATE, (64,)).double() - 1)
     assert angles.min() < -18
