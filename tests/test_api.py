@@ -130,6 +130,16 @@ def test_without_noise_and_clip_it_is_fedavg_on_each_clients_own_rows():
         torch.testing.assert_close(value, expected, rtol=0, atol=1e-12)
 
 
+def test_held_out_rows_are_drawn_without_regard_to_class():
+    """Class 0 is seen once by each of 500 clients: it is held out as often as any other example."""
+    shard = torch.zeros(10, 4), torch.tensor([0] + [1] * 5 + [2] * 4)
+    simulation = pflpipe.federation(
+        "fedavg", [shard] * 500, model=MLP, training=LOCAL, device="cpu"
+    )
+    rate = (simulation.test.y[np.concatenate(simulation.split.test)] == 0).sum() / 500
+    assert abs(rate - 0.2) < 4 * math.sqrt(0.2 * 0.8 / 500)
+
+
 def test_held_out_rows_take_no_part_in_training():
     simulation = pflpipe.federation(
         "dp_fedavg", clients(), model=MLP, training=LOCAL, privacy=BUDGET, device="cpu"

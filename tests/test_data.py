@@ -523,6 +523,17 @@ def test_the_fixed_test_set_takes_a_fifth_of_every_user():
     assert np.bincount(arrays.train_users).tolist() == [16, 1, 8]
 
 
+def test_a_users_part_of_the_fixed_test_set_is_drawn_without_regard_to_class():
+    """Class 0 is seen once by each of 1,000 users: it is set aside as often as other examples."""
+    raw = {
+        "train_images": np.zeros((10_000, 2), np.float32),
+        "train_labels": np.tile([0] + [1] * 5 + [2] * 4, 1000),
+        "train_users": np.repeat(np.arange(1000), 10),
+    }
+    rate = (arrays_from(raw, "mine", "mine").test_labels == 0).sum() / 1000
+    assert abs(rate - 0.2) < 4 * np.sqrt(0.2 * 0.8 / 1000)
+
+
 # --- the user's own arrays
 # -------------------------------------------------------------------------------
 

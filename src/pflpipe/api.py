@@ -22,7 +22,7 @@ from torch import Tensor
 from pflpipe import options
 from pflpipe.cells import Cell, Model, Privacy, Server, Training
 from pflpipe.data import datasets, partition
-from pflpipe.data.apportion import hold_out
+from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import canonical_json
@@ -334,7 +334,7 @@ def _held_out(
     pair, rows = _joined(shards)
     train, test = [], []
     for client, mine in enumerate(rows):
-        held = hold_out(pair[1][mine].numpy(), fraction, numpy_rng(seed, "own tests", client))
+        held = draw_out(len(mine), fraction, numpy_rng(seed, "own tests", client))
         test.append(mine[held])
         train.append(mine[~held])
     common = np.concatenate(test)

@@ -10,8 +10,9 @@
 - ``train_users``, ``test_users`` int64 [N] in 0..U-1, numbered in the sorted order of the original
   ids, both or none. Every id of either is a user, those without training rows too.
 
-A source without a test set gets a fixed one: 20 %, class-stratified, of each user's rows where
-there are users. Reading the finished file and ``normalise`` need NumPy only, so that training does.
+A source without a test set gets a fixed one: 20 %, class-stratified; where there are users, 20 %
+of each user's rows, whatever their class. Reading the finished file and ``normalise`` need NumPy
+only, so that training does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import numpy as np
 
 from pflpipe import outside
 from pflpipe.data import downloads, limits, pins
-from pflpipe.data.apportion import held_out_size, hold_out
+from pflpipe.data.apportion import draw_out, held_out_size, hold_out
 from pflpipe.errors import DataError, nearest
 from pflpipe.files import AGAIN, DAMAGE, atomic
 from pflpipe.seeds import numpy_rng
@@ -387,8 +388,11 @@ def _split(arrays: dict[str, Any], location: str, name: str) -> dict[str, Any]:
     # The same test set for every study and seed, and no user's rows decide which ones of another
     # user are in it.
     for group, rows in enumerate(groups):
-        test[rows] = hold_out(
-            labels[rows], TEST_FRACTION, numpy_rng(0, "data", name, "test", group)
+        rng = numpy_rng(0, "data", name, "test", group)
+        test[rows] = (
+            hold_out(labels[rows], TEST_FRACTION, rng)
+            if users is None
+            else draw_out(len(rows), TEST_FRACTION, rng)
         )
     parts = {"train": ~test, "test": test}
     return {
