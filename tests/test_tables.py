@@ -671,6 +671,15 @@ def test_the_caption_says_that_no_epsilon_covers_what_is_measured(
         assert plain.count("hyper-parameters is not accounted for") == 1
 
 
+@pytest.mark.parametrize(
+    ("title", "words"), [("A study.", "A study. Shared"), ("Which one?", "Which one? Shared")]
+)
+def test_the_title_ends_the_captions_first_sentence_once(
+    study: Study, frame: pd.DataFrame, title: str, words: str
+) -> None:
+    assert summarise(dataclasses.replace(study, title=title), frame).caption.startswith(words)
+
+
 def test_after_a_search_the_caption_says_that_no_epsilon_covers_the_choice(
     study: Study, frame: pd.DataFrame
 ) -> None:

@@ -231,7 +231,8 @@ def _caption(study: Study, plan: Layout, frame: pd.DataFrame) -> str:
     words = [
         phrase(path, value) for path, value in plan.shared.items() if not is_usual(path, value)
     ]
-    sentence = f"{study.title.rstrip('.')}. Shared by all rows: {', '.join(words)}."
+    title = study.title if study.title.endswith("?") else f"{study.title.rstrip('.')}."
+    sentence = f"{title} Shared by all rows: {', '.join(words)}."
     if set(frame["claim"]) != {"none"}:
         adjacency = sorted({str(value).replace("_", "-") for value in frame["adjacency"].dropna()})
         sentence += (
