@@ -1,14 +1,9 @@
-"""Plans on which the audit's tests release, and how often they draw."""
+"""Plans on which the audit's tests release."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import pytest
-
-from pflpipe.audit import coupled
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 
@@ -37,13 +32,3 @@ LAPLACE = Plan(
     delta=0.0,
     clients=4,
 )
-
-
-@contextmanager
-def draws(most: int, fewer: int) -> Iterator[None]:
-    """Let coupled worlds take so many draws of the noise instead of ``DRAWS`` and
-    ``FEWER_DRAWS``."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coupled, "DRAWS", most)
-        patch.setattr(coupled, "FEWER_DRAWS", fewer)
-        yield

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from audit_plans import draws
 from pflpipe import cells
 from pflpipe.attacks import registry as attacks
 from pflpipe.audit import cases
@@ -343,15 +342,7 @@ def test_a_run_whose_bound_did_not_move_in_every_round_is_refused():
         held(base, moved)
 
 
-@pytest.fixture
-def fewer_draws():
-    """A quarter of an audit's draws: lengths vary by 1 %."""
-    with draws(5000, 2500):
-        yield
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("fewer_draws")
 @pytest.mark.parametrize("name", ["central", "local"])
 def test_the_audit_keeps_the_release_and_catches_bits_without_noise(name):
     case = cases.find(f"gaussian-adaptive-{name}")
@@ -363,7 +354,6 @@ def test_the_audit_keeps_the_release_and_catches_bits_without_noise(name):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("fewer_draws")
 def test_the_audit_catches_updates_with_the_noise_of_a_fixed_bound(monkeypatch):
     """z in place of z_Delta: what the bits cost is forgotten."""
     case = cases.find("gaussian-adaptive-central")

@@ -39,7 +39,7 @@ CERTIFIED = Cell(
     partition=Partition("natural", clients=6, min_size=2, validation_fraction=0.3),
     model=Model("mlp", (4,)),
     training=Training(8, 2, 2, "sgd", 0.3, sample_rate=0.2, evaluate_every=4),
-    privacy=Privacy("gaussian", noise_multiplier=4.0, delta=1e-3, clip_norm=0.5),
+    privacy=Privacy("gaussian", noise_multiplier=1.0, delta=1e-3, clip_norm=0.5),
     method="dp_fedavg",
     seed=1,  # in some rounds only clients without examples are drawn
 )

@@ -57,7 +57,7 @@ def cell(method: str, **changes: Any) -> cells.Cell:
         cells.Partition("iid", CLIENTS),
         cells.Model("mlp", (4,)),
         cells.Training(5, 2, 4, "sgd", 0.1, sample_rate=0.7),
-        cells.Privacy("gaussian", None, 4.0, 1e-3, 0.5),
+        cells.Privacy("gaussian", None, 1.0, 1e-3, 0.5),
         method,
         registry.check_hyperparameters(method, {}),
         **changes,

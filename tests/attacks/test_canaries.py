@@ -31,7 +31,7 @@ from pflpipe.study.outline import Row, Study
 from releases import length
 from simulations import assert_equal, plan, simulation, spied
 
-ROUNDS = 4
+ROUNDS = 10
 
 
 def idle(noise: float, method: str = "dp_fedavg", **changes: Any) -> Simulation:

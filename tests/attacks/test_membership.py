@@ -530,7 +530,7 @@ def stored(entries: list[Cell], results: Path, times: int = 1) -> Study:
 
 @pytest.mark.slow
 def test_the_table_pools_seeds_and_knows_what_the_plan_allows(tmp_path):
-    study = stored([BASE, private(2.0), private(8.0, training=SAMPLED)], tmp_path)
+    study = stored([BASE, private(2.0), private(2.0, training=SAMPLED)], tmp_path)
     table = shown.table(study, tmp_path)
     measured = ["score", "seeds", "members", "held_out", "auc", "auc_deviation"]
     rates = ["tpr_at_0.01", "bound_at_0.01", "tpr_at_0.1", "bound_at_0.1"]
@@ -545,7 +545,7 @@ def test_the_table_pools_seeds_and_knows_what_the_plan_allows(tmp_path):
     assert math.isnan(open_["bound_at_0.1"])
     assert plain["bound_at_0.1"] == pytest.approx(norm.cdf(norm.ppf(0.1) + math.sqrt(4) / 2.0))
     promised = accounting.epsilon(
-        accounting.make_plan(private(8.0).privacy, rounds=4, sample_rate=0.5, clients=40), 1e-3
+        accounting.make_plan(private(2.0).privacy, rounds=4, sample_rate=0.5, clients=40), 1e-3
     )
     assert sampled["bound_at_0.1"] == pytest.approx(0.1 * math.exp(promised) + 1e-3)
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE, draws
+from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
 from pflpipe.audit.coupled import WIDEST, Sensitivity, sensitivity
 from pflpipe.audit.distinguish import distinguish
 from pflpipe.audit.worlds import Mechanism
@@ -115,16 +115,8 @@ DEPARTURES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def fewer_draws():
-    """A quarter of an audit's draws: lengths vary by 1 %, noise by 0.1 %, so that the smallest
-    faults here, 10 % of a length and 3 % of the noise, are 4 and 20 standard deviations away."""
-    with draws(5000, 2500):
-        yield
-
-
 @pytest.fixture(scope="module")
-def sound(fewer_draws):
+def sound():
     """What is found of the mechanism as it is, under each plan."""
     return {plan: sensitivity(Mechanism(plan, plan), KEY) for plan in (REFERENCE, DRAWN, LAPLACE)}
 
