@@ -1,5 +1,9 @@
-"""``make results``: docs/results/ gets the studies that are named, finished ones, and
-docs/results.md is written from docs/results/."""
+"""``make results``: docs/ gets the studies that are named, and docs/results.md and
+docs/reproduction.md are written from what docs/ has.
+
+A study of a paper's table goes to docs/reproduction/ as far as it is finished, any other one to
+docs/results/ when it is.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,45 @@ from pathlib import Path
 
 from pflpipe.pipeline.project import Project
 from pflpipe.program import run_script
-from pflpipe.report import committed, readme, results
-from pflpipe.report.tidy import stored
+from pflpipe.report import committed, readme, reproduction, results
+from pflpipe.report.tidy import stored, tidy
 from pflpipe.study import config
 from pflpipe.study.load import load_study
+from pflpipe.study.outline import Study
 
 
 def main() -> None:
-    """Export the studies of the command line and write the page, in the working directory."""
+    """Export the studies of the command line and write the pages, in the working directory."""
     root, docs = Path(), Path("docs")
     if names := sys.argv[1:]:
         settings = config.load()
         project = Project(settings, root, thorough=False)
-        folder = settings.results_dir
         for name in names:
-            study = load_study(name, results=folder)
-            measured = readme.measured(study, stored(study, folder), folder, root)
-            runs = readme.runs_comment(study, project.training_code)
-            target = docs / "results" / name
-            committed.export(study, folder, settings.data_dir, target, measured, runs)
+            study = load_study(name, results=settings.results_dir)
+            if study.layout is not None and study.layout.source:
+                target = _export_printed(study, project, docs)
+            else:
+                target = _export_compared(study, project, docs)
             print(f"{target}: written")
-    print(f"{results.write(docs)}: written")
+    for page in (results.write(docs), reproduction.write(docs, root / config.STUDIES)):
+        if page is not None:
+            print(f"{page}: written")
+
+
+def _export_printed(study: Study, project: Project, docs: Path) -> Path:
+    folder = project.settings.results_dir
+    part = reproduction.finished(study, folder)
+    frame = tidy(part, folder)
+    measured = readme.measured(part, frame, folder, project.root)
+    return reproduction.export(study, frame, measured, docs)
+
+
+def _export_compared(study: Study, project: Project, docs: Path) -> Path:
+    folder, target = project.settings.results_dir, docs / "results" / study.name
+    measured = readme.measured(study, stored(study, folder), folder, project.root)
+    runs = readme.runs_comment(study, project.training_code)
+    committed.export(study, folder, project.settings.data_dir, target, measured, runs)
+    return target
 
 
 if __name__ == "__main__":
