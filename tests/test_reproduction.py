@@ -48,7 +48,7 @@ def made(tmp_path: Path) -> tuple[Study, Path]:
 
 
 def export(study: Study, results: Path, words: str) -> Path:
-    part = reproduction.finished(study, results)
+    part = tidy.finished(study, results)
     frame = tidy.tidy(part, results)
     return reproduction.export(study, frame, words, results.parent / "docs")
 
@@ -68,17 +68,20 @@ def without(results: Path, method: str) -> None:
     (results / "scores/good" / f"{method}.csv").unlink()
 
 
-def test_runs_that_are_not_trained_and_tested_are_not_finished(made):
+def test_methods_with_a_run_that_is_not_trained_and_tested_are_not_finished(made):
     study, results = made
-    assert reproduction.finished(study, results).rows == study.rows
+    assert tidy.finished(study, results).rows == study.rows
     without(results, "feddpa")
     shutil.rmtree(next((results / "runs").glob("*local_only*")))
+    left = tidy.finished(study, results)
+    assert [(row.cell.method, row.variant) for row in left.rows] == [
+        *(("dp_fedavg", ""), ("dp_fedavg", "clip norm 2"))
+    ]
     scores = results / "scores/good/dp_fedavg.csv"
     other = next(row.cell.id for row in study.rows if row.variant)
     lines = scores.read_text().splitlines(keepends=True)
     scores.write_text("".join(line for line in lines if not line.startswith(other)))
-    left = reproduction.finished(study, results)
-    assert [(row.cell.method, row.variant) for row in left.rows] == [("dp_fedavg", "")]
+    assert not tidy.finished(study, results).rows
 
 
 def test_a_study_comes_in_parts_and_keeps_what_an_earlier_machine_measured(made, tmp_path):

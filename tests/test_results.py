@@ -87,11 +87,10 @@ def _deal(seed: int) -> Split:
     return Split(train[:12], none[:12], test[:12], np.arange(50), True, new)
 
 
-def export(study: Study, written: Path, docs: Path) -> Path:
+def export(study: Study, written: Path, docs: Path, measured: str = "Measured here.") -> Path:
     target = docs / "results" / "tiny"
-    committed.export(
-        study, written, written.parent / "data", target, "Measured here.", "<!-- runs x -->"
-    )
+    data = written.parent / "data"
+    committed.export(study, written, data, target, measured, "<!-- runs x -->")
     return target
 
 
@@ -161,7 +160,11 @@ def test_a_score_takes_four_characters_at_most(finished):
     ("file", "change", "words"),
     [
         ("runs.csv", lambda text: text.replace("line,", "label,", 1), "runs.csv has other columns"),
-        ("curves.csv", None, "curves.csv does not exist; make it again: make results STUDY=tiny"),
+        (
+            "curves.csv",
+            None,
+            "curves.csv does not exist; remove that folder and make it again: make results",
+        ),
         ("scores/feddpa.csv", None, "scores/feddpa.csv does not exist"),
         ("scores/feddpa.csv", lambda text: text.replace("-feddpa-eps2-seed0", "-x"), "lacks '"),
         ("partitions/*.csv", lambda text: text.replace("\n10,", "\n99,"), "lacks"),
@@ -190,6 +193,51 @@ def test_a_method_that_left_the_study_leaves_the_committed_files_and_figures_sta
     export(study, written, docs)
     assert not (target / "scores" / "gone.csv").exists()
     assert "![tiny: accuracy](results/tiny/accuracy.png)" in results.write(docs).read_text()
+
+
+def without(written: Path, folder: Path, *methods: str) -> Path:
+    """Copy results in which these methods are not tested."""
+    copy = Path(shutil.copytree(written, folder / "results"))
+    shutil.copytree(written.parent / "data", folder / "data")
+    for method in methods:
+        (copy / "scores" / "tiny" / f"{method}.csv").unlink()
+    return copy
+
+
+@pytest.mark.slow
+def test_a_study_comes_method_by_method_and_is_then_the_same(finished, docs, tmp_path):
+    study, written, _ = finished
+    new = tmp_path / "new"
+    for name, gone in (("first", ("feddpa", "dp_fedavg")), ("second", ("local_only", "fedavg"))):
+        export(study, without(written, tmp_path / name, *gone), new)
+        if name == "first":
+            text = results.write(new).read_text().replace("\\_", "_")
+            assert "Not complete yet: tiny, which lacks dp_fedavg, feddpa." in text
+            assert "## " not in text
+    folders = [folder / "results" / "tiny" for folder in (docs, new)]
+    once, parts = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+        for folder in folders
+    )
+    assert once == parts
+
+
+def test_a_method_with_seeds_that_are_not_there_yet_is_missing(finished, docs, tmp_path):
+    study, written, _ = finished
+    row = next(row for row in study.rows if row.cell.method == "fedper")
+    more = dataclasses.replace(row, cell=dataclasses.replace(row.cell, seed=9))
+    larger = dataclasses.replace(study, rows=(*study.rows, more))
+    found = committed.read(export(larger, written, docs, "Measured there."))
+    assert found.about.missing == ("fedper",)
+    assert found.about.measured == ("Measured here.", "Measured there.")
+    assert set(found.runs["method"]) == set(study.methods), "what was measured stays"
+
+
+def test_a_study_without_a_finished_method_is_one_clear_line(finished, tmp_path):
+    study, written, _ = finished
+    left = without(written, tmp_path, *study.methods)
+    with pytest.raises(DataError, match="study tiny: no method is trained and tested; snakemake"):
+        export(study, left, tmp_path)
 
 
 def test_a_study_of_several_panels_is_refused(finished, tmp_path):
@@ -226,7 +274,7 @@ def small(own: list[float], alone: list[float]) -> committed.Committed:
     ).assign(rounds=30, personal_own=80.0)
     correct = pd.DataFrame({"x": own, "y": alone}, index=clients)
     curves = pd.DataFrame({"x": [50.0, 79.0, 80.0]}, index=[10, 20, 30])
-    about = committed.About("", "", "", "", "")
+    about = committed.About("", "", "", (), "", ())
     return committed.Committed("s", about, runs, correct, {"p": held}, curves)
 
 
@@ -262,8 +310,9 @@ def test_the_cost_of_an_accuracy_is_the_first_evaluated_round_that_has_it():
 
 
 @pytest.fixture(scope="module")
-def page(finished: tuple[Study, Path, Path]) -> str:
-    return results.write(finished[2]).read_text().replace("\\_", "_")
+def page(finished: tuple[Study, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    docs = shutil.copytree(finished[2], tmp_path_factory.mktemp("page") / "docs")
+    return results.write(Path(docs)).read_text().replace("\\_", "_")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import ast
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -196,6 +197,13 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
     page.unlink()
     make_results()
     assert page.read_text() == text
+    shutil.rmtree(project / ".snakemake")  # as on another machine
+    (project / "results/searches").mkdir(parents=True)
+    shutil.copy(project / "docs/results/small/search.json", project / "results/searches/small.json")
+    rest = snakemake(project, "--dry-run", "results/scores/small/feddpa.csv")
+    assert re.search(r"^train +3$", rest.stdout, re.MULTILINE), (
+        rest.stdout[-1500:] + rest.stderr[-500:]
+    )
     for words in ("## Tiny", "1. At ε = 8, ", "| feddpa | certified | 8 | ", "Measured on "):
         assert words in text
     assert "Hyper-parameters were chosen on validation data" in text

@@ -2,8 +2,10 @@
 # own runs known, hence a checkpoint. Studies without a search never ask for it.
 checkpoint choose:
     input:
-        scores=ask(lambda wc: PROJECT.scores(f"{wc.study}/search")),
-        plans=ask(lambda wc: each(PLAN, PROJECT.study(f"{wc.study}/search").cells)),
+        scores=ask(lambda wc: PROJECT.trials(wc.study, PROJECT.scores)),
+        plans=ask(
+            lambda wc: PROJECT.trials(wc.study, lambda search: each(PLAN, PROJECT.study(search).cells))
+        ),
     output:
         f"{RESULTS}/searches/{{study}}.json",
     log:

@@ -156,6 +156,18 @@ class Project:
             method in ("", line.method) for line in self.outline(study).searched
         )
 
+    def trials(self, study: str, files: Callable[[str], list[str]]) -> list[str]:
+        """Return those files of a study's search that its choice is made of. A choice over this
+        very grid that came from another machine, without a score of its search, needs none.
+
+        Args:
+            files: of a search, named ``<study>/search``.
+        """
+        came = self._has_chosen(study) and not any(
+            (self.settings.results_dir / "scores" / study / "search").glob("*.csv")
+        )
+        return [] if came else files(f"{study}/search")
+
     def attacked(self, wildcards: Mapping[str, str]) -> list[Cell]:
         """Return the cells of a study that an attack is about."""
         if not self.cells(wildcards):

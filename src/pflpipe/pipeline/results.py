@@ -1,19 +1,21 @@
 """``make results``: docs/ gets the studies that are named, and docs/results.md and
 docs/reproduction.md are written from what docs/ has.
 
-A study of a paper's table goes to docs/reproduction/ as far as it is finished, any other one to
-docs/results/ when it is.
+A study of a paper's table goes to docs/reproduction/, any other one to docs/results/, each with the
+methods that are finished. What a search chose goes with them, as ``search.json``: to go on where
+its runs are not at hand, it is put back as ``results/searches/<study>.json``.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 from pflpipe.pipeline.project import Project
 from pflpipe.program import run_script
 from pflpipe.report import committed, readme, reproduction, results
-from pflpipe.report.tidy import stored, tidy
+from pflpipe.report.tidy import finished, tidy
 from pflpipe.study import config
 from pflpipe.study.load import load_study
 from pflpipe.study.outline import Study
@@ -39,7 +41,7 @@ def main() -> None:
 
 def _export_printed(study: Study, project: Project, docs: Path) -> Path:
     folder = project.settings.results_dir
-    part = reproduction.finished(study, folder)
+    part = finished(study, folder)
     frame = tidy(part, folder)
     measured = readme.measured(part, frame, folder, project.root)
     return reproduction.export(study, frame, measured, docs)
@@ -47,9 +49,12 @@ def _export_printed(study: Study, project: Project, docs: Path) -> Path:
 
 def _export_compared(study: Study, project: Project, docs: Path) -> Path:
     folder, target = project.settings.results_dir, docs / "results" / study.name
-    measured = readme.measured(study, stored(study, folder), folder, project.root)
+    part = finished(study, folder)
+    measured = readme.measured(part, tidy(part, folder), folder, project.root)
     runs = readme.runs_comment(study, project.training_code)
     committed.export(study, folder, project.settings.data_dir, target, measured, runs)
+    if (chosen := project.outline(study.name).choices(folder)).is_file():
+        shutil.copyfile(chosen, target / "search.json")
     return target
 
 

@@ -1,7 +1,11 @@
-"""``docs/results/<study>/``: a finished study as small CSV files, of which every number of
-docs/results.md is made, without ``results/``.
+"""``docs/results/<study>/``: a study as small CSV files, of which every number of docs/results.md
+is made, without ``results/``.
 
-- ``about.json``: title, description, caption, and where, with what and when it was measured.
+A large study comes method by method, from machines that come and go: what is finished is written,
+and methods that are no longer at hand stay as they were.
+
+- ``about.json``: title, description, caption, where, with what and when it was measured, and which
+  methods are still missing.
 - ``runs.csv``: one line per run: who was compared, what holds, the means over clients, the cost.
 - ``scores/<method>.csv``: one line per client, one column per run: how many of its own test rows
   the personal model of the client has right. A count is exact and three characters long where a
@@ -33,19 +37,28 @@ from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json
 from pflpipe.methods import registry
-from pflpipe.report.summary import METRICS, summarise
-from pflpipe.report.tidy import accuracies, existing, stored
+from pflpipe.report.summary import METRICS, caption
+from pflpipe.report.tidy import accuracies, existing, finished, of_cells, tidy
 from pflpipe.study.outline import Study
 from pflpipe.study.settings import layout
 
 RUN_COLUMNS = (
-    *("line", "method", "budget", "claim", "epsilon_nominal", "epsilon_central", "delta", "seed"),
-    *("cell", "partition", "rounds", *METRICS, "diverged_round", "upload_bytes_per_round"),
+    *("line", "method", "budget", "claim", "adjacency", "epsilon_nominal", "epsilon_central"),
+    *(
+        "delta",
+        "seed",
+        "cell",
+        "partition",
+        "rounds",
+        *METRICS,
+        "diverged_round",
+        "upload_bytes_per_round",
+    ),
     "train_seconds",
 )
 HELD_COLUMNS = ("client", "train_size", "test_size", "classes")
 _DIGITS = 4  # of a percentage: a ten-thousandth of a percent point is less than one right answer
-_TO_MAKE = "make it again: make results STUDY={}"
+_TO_MAKE = "remove that folder and make it again: make results STUDY={}"
 
 
 @dataclass(frozen=True)
@@ -55,15 +68,17 @@ class About:
     Attributes:
         title, description: of the study's file.
         caption: of its table.
-        measured: a sentence: machine, versions, commit, date, seconds.
+        measured: a sentence for every part: machine, versions, commit, date, seconds.
         runs: a comment that changes whenever the runs or their code would be others.
+        missing: methods of which runs are not there yet.
     """
 
     title: str
     description: str
     caption: str
-    measured: str
+    measured: tuple[str, ...]
     runs: str
+    missing: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -86,51 +101,99 @@ class Committed:
 
 
 def export(study: Study, results: Path, data: Path, folder: Path, measured: str, runs: str) -> None:
-    """Write ``folder`` from a finished study's results; scores and partitions that it no longer has
-    are removed, anything else there stays.
+    """Write ``folder`` from what a study's results hold: its finished methods. Other methods of the
+    study that are in the folder stay; scores and partitions that nothing belongs to are removed,
+    anything else there stays.
 
     Args:
+        study: with all of its rows.
         results, data: the folders of config.yaml.
         measured, runs: of ``About``.
 
     Raises:
         ConfigError: the study has several panels, which a page of results has no place for.
-        DataError: results are missing or of another version of the study.
+        DataError: no method is finished, or the folder is of another version.
     """
-    lines = _lines(study)
-    frame = stored(study, results)
-    rows = frame.assign(
-        line=[line for line, _ in lines],
-        budget=[budget for _, budget in lines],
-        partition=[cell.partition_id for cell in study.cells],
+    lines = dict(zip((cell.id for cell in study.cells), _lines(study), strict=True))
+    part = finished(study, results)
+    if not part.rows:
+        raise DataError(
+            f"study {study.name}: no method is trained and tested",
+            do=f"snakemake --cores 2 results/tables/{study.name}.csv",
+        )
+    tables = _tables(part, lines, results, data)
+    kept: set[str] = set(tables)
+    told: tuple[str, ...] = (measured,)
+    if (folder / "about.json").is_file():
+        before = read(folder)
+        others = {cell.id for cell in study.cells if cell.method not in part.methods}
+        stay = before.runs[before.runs["cell"].isin(others)]
+        if not stay.empty:
+            kept |= {f"scores/{name}.csv" for name in stay["method"]}
+            kept |= {f"partitions/{name}.csv" for name in stay["partition"]}
+            told = tuple(dict.fromkeys((*before.about.measured, measured)))
+            curves = (before.curves, tables["curves.csv"].set_index("round"))
+            tables["curves.csv"] = _joined(
+                (cell, frame[cell].dropna())
+                for cell in (cell.id for cell in study.cells)
+                for frame in curves
+                if cell in frame
+            ).sort_values("round")
+            tables["runs.csv"] = pd.concat([stay, tables["runs.csv"]])
+    rows = tables["runs.csv"].set_index("cell", drop=False)
+    there = of_cells(study, rows.index)
+    tables["runs.csv"] = rows = rows.loc[[cell.id for cell in there.cells]]
+    for path in (*folder.glob("scores/*.csv"), *folder.glob("partitions/*.csv")):
+        if path.relative_to(folder).as_posix() not in kept:
+            path.unlink()
+    for name, table in tables.items():
+        _write(folder / name, table)
+    about = About(
+        title=study.title,
+        description=study.description.strip(),
+        caption=caption(there, rows),
+        measured=told,
+        runs=runs,
+        missing=tuple(
+            dict.fromkeys(cell.method for cell in study.cells if cell.id not in rows.index)
+        ),
     )
-    partitions = {cell.partition_id: cell for cell in study.cells}
+    write_json(folder / "about.json", records.to_json(about))
+
+
+def _tables(
+    part: Study, lines: Mapping[str, tuple[str, str]], results: Path, data: Path
+) -> dict[str, pd.DataFrame]:
+    """Return the CSV files of the finished methods, by name.
+
+    Args:
+        lines: line and budget of every cell.
+    """
+    rows = tidy(part, results).assign(
+        line=[lines[cell.id][0] for cell in part.cells],
+        budget=[lines[cell.id][1] for cell in part.cells],
+        partition=[cell.partition_id for cell in part.cells],
+    )
+    partitions = {cell.partition_id: cell for cell in part.cells}
     tables: dict[str, pd.DataFrame] = {"runs.csv": rows[list(RUN_COLUMNS)]}
     for name, cell in partitions.items():
         with np.load(existing(data / f"{cell.dataset}.npz"), allow_pickle=False) as arrays:
             labels = arrays["train_labels"]
         split = Split.load(existing(results / "partitions" / f"{name}.npz"))
         tables[f"partitions/{name}.csv"] = _held(split, labels)
-    for method in study.methods:
-        cells = [cell for cell in study.cells if cell.method == method]
+    for method in part.methods:
+        cells = [cell for cell in part.cells if cell.method == method]
         scores = pd.read_csv(
-            existing(results / "scores" / study.name / f"{method}.csv"), dtype={"client": str}
+            existing(results / "scores" / part.name / f"{method}.csv"), dtype={"client": str}
         ).set_index("client")
         tables[f"scores/{method}.csv"] = _joined(
             (cell.id, _correct(scores[scores["cell"] == cell.id], tables, cell.partition_id))
             for cell in cells
         )
     tables["curves.csv"] = _joined(
-        (cell.id, _curve(results / "runs" / registry.run_id(cell))) for cell in study.cells
+        (cell.id, _curve(results / "runs" / registry.run_id(cell))) for cell in part.cells
     ).sort_values("round")
-    for path in (*folder.glob("scores/*.csv"), *folder.glob("partitions/*.csv")):
-        if path.relative_to(folder).as_posix() not in tables:
-            path.unlink()
-    for name, table in tables.items():
-        _write(folder / name, table)
-    caption = summarise(study, frame).caption
-    about = About(study.title, study.description.strip(), caption, measured, runs)
-    write_json(folder / "about.json", records.to_json(about))
+    return tables
 
 
 def _lines(study: Study) -> list[tuple[str, str]]:

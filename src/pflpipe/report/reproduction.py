@@ -11,21 +11,19 @@ made without ``results/``:
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json, write_text
-from pflpipe.methods import registry
 from pflpipe.report import paper_table, tidy
 from pflpipe.report.sentences import escaped
 from pflpipe.report.summary import largest, over_seeds, round_up
 from pflpipe.report.typeset import markdown
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.outline import Study
 
 FOLDER = "reproduction"
 FAR = 3.0
@@ -42,30 +40,12 @@ are rows with their difference in brackets. Only what was run is shown.
 """
 
 
-def finished(study: Study, results: Path) -> Study:
-    """Return the study of those of its runs that are trained and tested."""
-    cells = {
-        method: set(pd.read_csv(path, usecols=["cell"])["cell"])
-        for method in study.methods
-        if (path := results / "scores" / study.name / f"{method}.csv").is_file()
-    }
-    return _of(
-        study,
-        (
-            row
-            for row in study.rows
-            if row.cell.id in cells.get(row.cell.method, ())
-            and (results / "runs" / registry.run_id(row.cell) / "run.json").is_file()
-        ),
-    )
-
-
 def export(study: Study, frame: pd.DataFrame, measured: str, docs: Path) -> Path:
     """Write the rows of finished runs into ``docs/reproduction/``; return the CSV file.
 
     Args:
         study: with all of its runs.
-        frame: the tidy rows of those that are finished.
+        frame: the tidy rows of its finished methods.
         measured: where, with what and when these were trained.
     """
     target = docs / FOLDER / f"{study.name}.csv"
@@ -116,8 +96,7 @@ def far(frame: pd.DataFrame) -> Iterator[str]:
 def _part(source: Path, studies: Path) -> str:
     frame, told = _read(source)
     study = load_study(source.stem, studies)
-    here = set(frame["cell"])
-    shown = _of(study, (row for row in study.rows if row.cell.id in here))
+    shown = tidy.of_cells(study, frame["cell"])
     if list(frame["cell"]) != [cell.id for cell in shown.cells] or study.layout is None:
         raise DataError(
             f"{source} has runs that studies/{study.name}.yaml does not have",
@@ -137,10 +116,6 @@ def _part(source: Path, studies: Path) -> str:
         "\n\n".join(dict.fromkeys(told[str(cell)] for cell in frame["cell"])),
     ]
     return "\n\n".join(filter(None, lines))
-
-
-def _of(study: Study, rows: Iterable[Row]) -> Study:
-    return dataclasses.replace(study, rows=tuple(rows))
 
 
 def _read(source: Path) -> tuple[pd.DataFrame, dict[str, str]]:

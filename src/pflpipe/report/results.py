@@ -353,14 +353,16 @@ class _Page:
                 *told,
                 sentences.escaped(about.caption),
                 *(markdown(table).strip() for table in tables),
-                f"{about.measured}\n\n{about.runs}",
+                *about.measured,
+                about.runs,
             ]
         )
 
 
 def write(docs: Path) -> Path:
     """Write ``docs/results.md`` from the folders of ``docs/results``, the study with most runs
-    first; return the page.
+    first; return the page. Studies that lack methods are only named: who is best among some is no
+    answer.
 
     Raises:
         DataError: there is no study, or one is damaged.
@@ -370,9 +372,19 @@ def write(docs: Path) -> Path:
         raise DataError(
             f"{docs / 'results'} has no study", do="name a finished one: make results STUDY=..."
         )
-    studies = sorted((committed.read(folder) for folder in folders), key=lambda s: -len(s.runs))
-    parts = [_Page(study).text(docs / "results" / study.name) for study in studies]
-    write_text(docs / "results.md", "\n".join([HEAD, "\n\n".join(parts), ""]))
+    studies = sorted(map(committed.read, folders), key=lambda study: -len(study.runs))
+    parts = [
+        _Page(study).text(docs / "results" / study.name)
+        for study in studies
+        if not study.about.missing
+    ]
+    waiting = [
+        f"Not complete yet: {study.name}, which lacks {', '.join(study.about.missing)}."
+        for study in studies
+        if study.about.missing
+    ]
+    text = "\n\n".join([*parts, *map(sentences.escaped, waiting)])
+    write_text(docs / "results.md", "\n".join([HEAD, text, ""]))
     return docs / "results.md"
 
 

@@ -111,7 +111,7 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
     notes = (*searched, *_notes(plan, lines, warnings, searched=bool(searched)))
     return Table(
         study.name,
-        _caption(study, plan, frame),
+        caption(study, frame),
         notes,
         tuple(header),
         tuple(built),
@@ -227,7 +227,13 @@ def largest(values: Iterable[Any]) -> float | None:
     return max((float(value) for value in values if pd.notna(value)), default=None)
 
 
-def _caption(study: Study, plan: Layout, frame: pd.DataFrame) -> str:
+def caption(study: Study, frame: pd.DataFrame) -> str:
+    """Return what all rows share, and what the numbers are.
+
+    Args:
+        frame: the columns ``claim`` and ``adjacency`` of the study's rows.
+    """
+    plan = layout(study)
     words = [
         phrase(path, value) for path, value in plan.shared.items() if not is_usual(path, value)
     ]

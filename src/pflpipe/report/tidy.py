@@ -4,9 +4,10 @@ from ``results/tables/<study>.csv`` by everything else that shows a number."""
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,30 @@ def read(source: Path) -> pd.DataFrame:
         for row in _rows(source)
     ]
     return pd.DataFrame(records, columns=list(COLUMNS), dtype=object)
+
+
+def finished(study: Study, results: Path) -> Study:
+    """Return the study of those of its methods all of whose runs are trained and tested."""
+
+    def is_finished(method: str) -> bool:
+        cells = [cell for cell in study.cells if cell.method == method]
+        scores = results / "scores" / study.name / f"{method}.csv"
+        return (
+            scores.is_file()
+            and {cell.id for cell in cells} <= set(pd.read_csv(scores, usecols=["cell"])["cell"])
+            and all(
+                (results / "runs" / registry.run_id(cell) / "run.json").is_file() for cell in cells
+            )
+        )
+
+    methods = set(filter(is_finished, study.methods))
+    return of_cells(study, (cell.id for cell in study.cells if cell.method in methods))
+
+
+def of_cells(study: Study, cells: Iterable[str]) -> Study:
+    """Return the study of those of its rows whose cells are named."""
+    named = set(cells)
+    return dataclasses.replace(study, rows=tuple(row for row in study.rows if row.cell.id in named))
 
 
 def stored(study: Study, results: Path) -> pd.DataFrame:
