@@ -4,7 +4,9 @@ checkpoint choose:
     input:
         scores=ask(lambda wc: PROJECT.trials(wc.study, PROJECT.scores)),
         plans=ask(
-            lambda wc: PROJECT.trials(wc.study, lambda search: each(PLAN, PROJECT.study(search).cells))
+            lambda wc: PROJECT.trials(
+                wc.study, lambda search: each(PLAN, PROJECT.study(search).cells)
+            )
         ),
     output:
         f"{RESULTS}/searches/{{study}}.json",

@@ -6,7 +6,8 @@ made without ``results/``:
 - ``<study>.csv``: rows of its tidy table (tidy.py), of the runs that are finished. Such studies
   take days, so they come in parts: rows of runs that are no longer at hand stay.
 - ``<study>.json``: for every row where, with what and when it was trained.
-- ``<study>.md``: written by hand: what explains a difference to the print, or that nothing does.
+- ``<study>.md``: written by hand: what explains differences to the print. Without it they are
+  called unexplained.
 """
 
 from __future__ import annotations
@@ -103,7 +104,6 @@ def _part(source: Path, studies: Path) -> str:
             do=f"make it again: make results STUDY={study.name}",
         )
     differences = list(far(frame))
-    notes = source.with_suffix(".md")
     missing = len(study.rows) - len(shown.rows)
     lines = [
         f"## {study.title}",
@@ -111,11 +111,17 @@ def _part(source: Path, studies: Path) -> str:
         markdown(paper_table.table(shown, study.layout, frame)).strip(),
         f"Farther than {FAR:g} points from the print:" if differences else "",
         "\n".join(f"- {escaped(text)}" for text in differences),
-        notes.read_text(encoding="utf-8").strip() if notes.is_file() else "",
+        _explained(source) if differences else "",
         escaped(study.description.strip()),
         "\n\n".join(dict.fromkeys(told[str(cell)] for cell in frame["cell"])),
     ]
     return "\n\n".join(filter(None, lines))
+
+
+def _explained(source: Path) -> str:
+    """Return what somebody wrote about the differences."""
+    notes = source.with_suffix(".md")
+    return notes.read_text(encoding="utf-8").strip() if notes.is_file() else "Not explained."
 
 
 def _read(source: Path) -> tuple[pd.DataFrame, dict[str, str]]:
