@@ -81,7 +81,8 @@ def test_methods_with_a_run_that_is_not_trained_and_tested_are_not_finished(made
     other = next(row.cell.id for row in study.rows if row.variant)
     lines = scores.read_text().splitlines(keepends=True)
     scores.write_text("".join(line for line in lines if not line.startswith(other)))
-    assert not tidy.finished(study, results).rows
+    with pytest.raises(DataError, match="study good: no method is trained and tested; snakemake"):
+        tidy.finished(study, results)
 
 
 def test_a_study_comes_in_parts_and_keeps_what_an_earlier_machine_measured(made, tmp_path):

@@ -163,7 +163,8 @@ def test_a_score_takes_four_characters_at_most(finished):
         (
             "curves.csv",
             None,
-            "curves.csv does not exist; remove that folder and make it again: make results",
+            "curves.csv does not exist; remove that folder and make it again: make results "
+            "STUDY=tiny",
         ),
         ("scores/feddpa.csv", None, "scores/feddpa.csv does not exist"),
         ("scores/feddpa.csv", lambda text: text.replace("-feddpa-eps2-seed0", "-x"), "lacks '"),

@@ -134,6 +134,6 @@ def _read(source: Path) -> tuple[pd.DataFrame, dict[str, str]]:
     if set(frame["cell"]) != set(told):
         raise DataError(
             f"{source} and {source.with_suffix('.json').name} are of different runs",
-            do=f"make them again: make results STUDY={source.stem}",
+            do=f"remove both and make them again: make results STUDY={source.stem}",
         )
     return frame, told

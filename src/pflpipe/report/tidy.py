@@ -243,7 +243,11 @@ def read(source: Path) -> pd.DataFrame:
 
 
 def finished(study: Study, results: Path) -> Study:
-    """Return the study of those of its methods all of whose runs are trained and tested."""
+    """Return the study of those of its methods all of whose runs are trained and tested.
+
+    Raises:
+        DataError: there is no such method.
+    """
 
     def is_finished(method: str) -> bool:
         cells = [cell for cell in study.cells if cell.method == method]
@@ -257,6 +261,11 @@ def finished(study: Study, results: Path) -> Study:
         )
 
     methods = set(filter(is_finished, study.methods))
+    if not methods:
+        raise DataError(
+            f"study {study.name}: no method is trained and tested",
+            do=f"snakemake --cores 2 results/tables/{study.name}.csv",
+        )
     return of_cells(study, (cell.id for cell in study.cells if cell.method in methods))
 
 
