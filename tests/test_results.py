@@ -15,12 +15,15 @@ import pytest
 import fake_results
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
+from pflpipe.pipeline.results import plan_published
 from pflpipe.report import committed, results, sentences
 from pflpipe.report.gains import cost, gains
+from pflpipe.report.published import as_published
 from pflpipe.report.statistics import Difference
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
 from pflpipe.study.outline import Study
+from pflpipe.study.plans import plan_of
 
 NEW = 4
 METHODS = ("local_only", "fedavg", "dp_fedavg", "fedper", "feddpa", "feddpa!")
@@ -35,6 +38,7 @@ def made(
     methods: tuple[str, ...] = METHODS,
     epsilons: tuple[float, ...] = (2.0, 8.0),
     spread: float = 2.0,
+    batch_size: int = fake_results.BASE.training.batch_size,
 ) -> tuple[Study, Path]:
     """A finished study of twelve clients and four new ones, whose scores are counts of right
     answers, with evaluations after two and four rounds.
@@ -45,7 +49,7 @@ def made(
     base = dataclasses.replace(
         base,
         partition=dataclasses.replace(base.partition, new_clients=NEW),
-        training=dataclasses.replace(base.training, evaluate_every=2),
+        training=dataclasses.replace(base.training, evaluate_every=2, batch_size=batch_size),
     )
     study = fake_results.study(seeds=SEEDS, epsilons=epsilons, methods=methods, base=base)
     written = fake_results.write(study, folder)
@@ -239,6 +243,22 @@ def test_a_study_without_a_finished_method_is_one_clear_line(finished, tmp_path)
     left = without(written, tmp_path, *study.methods)
     with pytest.raises(DataError, match="study tiny: no method is trained and tested; snakemake"):
         export(study, left, tmp_path)
+
+
+def test_a_part_of_a_study_needs_no_table_to_know_what_its_methods_are_worth_as_published(tmp_path):
+    study, written = made(tmp_path, methods=("dp_fedavg", "feddpa"), batch_size=2)
+    own = {cell.plan_id for cell in study.cells}
+    for path in (written / "plans").iterdir():
+        if path.stem not in own:
+            path.unlink()
+    plan_published(study.cells, written)
+    worth = tidy(study, written).set_index("cell")["epsilon_published"]
+    sizes = np.arange(3, 15)
+    for cell in study.cells:
+        if cell.method == "feddpa":  # its noise as published is for one example of a client
+            expected = plan_of(as_published(cell), sizes).ledger.epsilon_central
+            assert worth[cell.id] == pytest.approx(expected)
+            assert expected > 2 * cell.privacy.epsilon
 
 
 def test_a_study_of_several_panels_is_refused(finished, tmp_path):

@@ -11,15 +11,24 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from pflpipe.pipeline.project import Project
+import numpy as np
+import pandas as pd
+
+from pflpipe.cells import Cell
+from pflpipe.data.partition import Split
+from pflpipe.files import write_json
+from pflpipe.pipeline.project import Project, published
 from pflpipe.program import run_script
+from pflpipe.records import to_json
 from pflpipe.report import committed, readme, reproduction, results
 from pflpipe.report.tidy import finished, tidy
 from pflpipe.study import config
 from pflpipe.study.load import load_study
 from pflpipe.study.outline import Study
+from pflpipe.study.plans import plan_of
 
 
 def main() -> None:
@@ -41,22 +50,40 @@ def main() -> None:
 
 
 def _export_printed(study: Study, project: Project, docs: Path) -> Path:
-    folder = project.settings.results_dir
-    part = finished(study, folder)
-    frame = tidy(part, folder)
-    measured = readme.measured(part, frame, folder, project.root)
-    return reproduction.export(study, frame, measured, docs)
+    return reproduction.export(study, *_finished(study, project), docs)
 
 
 def _export_compared(study: Study, project: Project, docs: Path) -> Path:
     folder, target = project.settings.results_dir, docs / "results" / study.name
-    part = finished(study, folder)
-    measured = readme.measured(part, tidy(part, folder), folder, project.root)
+    _, measured = _finished(study, project)
     runs = readme.runs_comment(study, project.training_code)
     committed.export(study, folder, project.settings.data_dir, target, measured, runs)
     if (chosen := project.outline(study.name).choices(folder)).is_file():
         shutil.copyfile(chosen, target / "search.json")
     return target
+
+
+def _finished(study: Study, project: Project) -> tuple[pd.DataFrame, str]:
+    """Return the tidy table of a study's finished methods, and where they were measured."""
+    folder = project.settings.results_dir
+    part = finished(study, folder)
+    plan_published(part.cells, folder)
+    frame = tidy(part, folder)
+    return frame, readme.measured(part, frame, folder, project.root)
+
+
+def plan_published(cells: Iterable[Cell], results: Path) -> None:
+    """Write the plans of the methods as published: Snakemake makes them for a table, and a part of
+    a study has none yet."""
+    for cell in published(cells):
+        plan = results / "plans" / f"{cell.plan_id}.json"
+        if plan.is_file():
+            continue
+        sizes = None
+        if cell.plan_needs_partition:
+            split = Split.load(results / "partitions" / f"{cell.partition_id}.npz")
+            sizes = np.array([len(rows) for rows in split.train])
+        write_json(plan, to_json(plan_of(cell, sizes)))
 
 
 if __name__ == "__main__":
