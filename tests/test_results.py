@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ import pytest
 import fake_results
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
-from pflpipe.pipeline.results import plan_published
+from pflpipe.pipeline.results import finished_part
 from pflpipe.report import committed, results, sentences
 from pflpipe.report.gains import cost, gains
 from pflpipe.report.published import as_published
@@ -251,8 +252,9 @@ def test_a_part_of_a_study_needs_no_table_to_know_what_its_methods_are_worth_as_
     for path in (written / "plans").iterdir():
         if path.stem not in own:
             path.unlink()
-    plan_published(study.cells, written)
-    worth = tidy(study, written).set_index("cell")["epsilon_published"]
+    project = SimpleNamespace(settings=SimpleNamespace(results_dir=written), root=tmp_path)
+    frame, _ = finished_part(study, project)
+    worth = frame.set_index("cell")["epsilon_published"]
     sizes = np.arange(3, 15)
     for cell in study.cells:
         if cell.method == "feddpa":  # its noise as published is for one example of a client

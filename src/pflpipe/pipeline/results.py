@@ -50,12 +50,12 @@ def main() -> None:
 
 
 def _export_printed(study: Study, project: Project, docs: Path) -> Path:
-    return reproduction.export(study, *_finished(study, project), docs)
+    return reproduction.export(study, *finished_part(study, project), docs)
 
 
 def _export_compared(study: Study, project: Project, docs: Path) -> Path:
     folder, target = project.settings.results_dir, docs / "results" / study.name
-    _, measured = _finished(study, project)
+    _, measured = finished_part(study, project)
     runs = readme.runs_comment(study, project.training_code)
     committed.export(study, folder, project.settings.data_dir, target, measured, runs)
     if (chosen := project.outline(study.name).choices(folder)).is_file():
@@ -63,16 +63,16 @@ def _export_compared(study: Study, project: Project, docs: Path) -> Path:
     return target
 
 
-def _finished(study: Study, project: Project) -> tuple[pd.DataFrame, str]:
+def finished_part(study: Study, project: Project) -> tuple[pd.DataFrame, str]:
     """Return the tidy table of a study's finished methods, and where they were measured."""
     folder = project.settings.results_dir
     part = finished(study, folder)
-    plan_published(part.cells, folder)
+    _plan_published(part.cells, folder)
     frame = tidy(part, folder)
     return frame, readme.measured(part, frame, folder, project.root)
 
 
-def plan_published(cells: Iterable[Cell], results: Path) -> None:
+def _plan_published(cells: Iterable[Cell], results: Path) -> None:
     """Write the plans of the methods as published: Snakemake makes them for a table, and a part of
     a study has none yet."""
     for cell in published(cells):
