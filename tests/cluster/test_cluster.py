@@ -227,8 +227,10 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, m
     method.write_text(code)
     folder.tell(cancelled, seconds=0)
 
-    # The second attempt of the slow run loses its node.
+    # The second attempt of the slow run loses its node, where nothing else runs or is to run: both
+    # others have ended, and the scores of the method of one of them are there.
     command.until(lambda: folder.has_ended(large) and folder.has_ended(cancelled))
+    command.until((folder.path / "results/scores/tiny/other.csv").exists)
     command.until(lambda: folder.resumed(slow))
     command.until(lambda: len(cluster.jobs()) == 1)
     first = folder.resumed(slow)
