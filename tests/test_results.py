@@ -235,8 +235,11 @@ def test_a_method_with_seeds_that_are_not_there_yet_is_missing(finished, docs, t
     larger = dataclasses.replace(study, rows=(*study.rows, more))
     found = committed.read(export(larger, written, docs, "Measured there."))
     assert found.about.missing == ("fedper",)
-    assert found.about.measured == ("Measured here.", "Measured there.")
+    there = dict.fromkeys(study.methods, "Measured there.")
+    assert found.about.measured == there | {"fedper": "Measured here."}
     assert set(found.runs["method"]) == set(study.methods), "what was measured stays"
+    found = committed.read(export(study, written, docs, "Measured again."))
+    assert set(found.about.measured.values()) == {"Measured again."}, "of nothing else is left"
 
 
 def test_a_study_without_a_finished_method_is_one_clear_line(finished, tmp_path):

@@ -59,7 +59,8 @@ class About:
     Attributes:
         title, description: of the study's file.
         caption: of its table.
-        measured: a sentence for every part: machine, versions, commit, date, seconds.
+        measured: by method, a sentence about the part with which it came: machine, versions,
+            commit, date, seconds.
         runs: a comment that changes whenever the runs or their code would be others.
         missing: methods of which runs are not there yet.
     """
@@ -67,7 +68,7 @@ class About:
     title: str
     description: str
     caption: str
-    measured: tuple[str, ...]
+    measured: dict[str, str]
     runs: str
     missing: tuple[str, ...]
 
@@ -99,7 +100,8 @@ def export(study: Study, results: Path, data: Path, folder: Path, measured: str,
     Args:
         study: with all of its rows.
         results, data: the folders of config.yaml.
-        measured, runs: of ``About``.
+        measured: the sentence about these methods.
+        runs: of ``About``.
 
     Raises:
         ConfigError: the study has several panels, which a page of results has no place for.
@@ -109,7 +111,7 @@ def export(study: Study, results: Path, data: Path, folder: Path, measured: str,
     part = finished(study, results)
     tables = _tables(part, lines, results, data)
     kept: set[str] = set(tables)
-    told: tuple[str, ...] = (measured,)
+    told = dict.fromkeys(part.methods, measured)
     if (folder / "about.json").is_file():
         before = read(folder)
         others = {cell.id for cell in study.cells if cell.method not in part.methods}
@@ -117,7 +119,7 @@ def export(study: Study, results: Path, data: Path, folder: Path, measured: str,
         if not stay.empty:
             kept |= {f"scores/{name}.csv" for name in stay["method"]}
             kept |= {f"partitions/{name}.csv" for name in stay["partition"]}
-            told = tuple(dict.fromkeys((*before.about.measured, measured)))
+            told |= {name: before.about.measured[name] for name in stay["method"]}
             curves = (before.curves, tables["curves.csv"].set_index("round"))
             tables["curves.csv"] = _joined(
                 (cell, frame[cell].dropna())
@@ -138,7 +140,7 @@ def export(study: Study, results: Path, data: Path, folder: Path, measured: str,
         title=study.title,
         description=study.description.strip(),
         caption=caption(there, rows),
-        measured=told,
+        measured={name: told[name] for name in there.methods},
         runs=runs,
         missing=tuple(
             dict.fromkeys(cell.method for cell in study.cells if cell.id not in rows.index)

@@ -353,7 +353,7 @@ class _Page:
                 *told,
                 sentences.escaped(about.caption),
                 *(markdown(table).strip() for table in tables),
-                *about.measured,
+                *dict.fromkeys(about.measured.values()),
                 about.runs,
             ]
         )
