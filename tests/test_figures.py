@@ -22,6 +22,7 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.methods import registry as methods
 from pflpipe.report import statistics, tidy
+from pflpipe.report.committed import RUN_COLUMNS
 from pflpipe.report.figures import clients, registry, style
 from pflpipe.study import documents
 from pflpipe.study import figures as drawings
@@ -160,6 +161,24 @@ def test_curves_of_some_clients_say_so(crowd: tuple[Study, Path]) -> None:
         few = dataclasses.replace(one, rows=tuple(map(Row, cells)))
         fake_results.write(few, folder)
         assert words in " ".join(draw("convergence", few, folder).get_suptitle().split())
+
+
+def test_the_comparison_needs_no_more_than_what_docs_results_keeps_of_runs(
+    study: Study, folder: Path, tmp_path: Path
+) -> None:
+    few = only(study, "local_only", "dp_fedavg", "feddpa")
+    drawing = Drawing("privacy_utility", "privacy_utility")
+    kept = table(few, folder)
+    kept = kept[[name for name in RUN_COLUMNS if name in kept]]
+    with matplotlib.rc_context(fname=style.SHEET):
+        figure = registry.draw(few, drawing, tmp_path, tmp_path, kept)
+    whole = draw("privacy_utility", few, folder)
+    for panel in range(len(whole.axes)):
+        assert rows(figure, panel) == rows(whole, panel)
+        marks, expected = dots(figure, panel), dots(whole, panel)
+        assert {k: v.get_xdata()[0] for k, v in marks.items()} == {
+            k: v.get_xdata()[0] for k, v in expected.items()
+        }
 
 
 @pytest.mark.slow

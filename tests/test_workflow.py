@@ -202,7 +202,10 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
     shutil.copy(project / "docs/results/small/search.json", project / "results/searches/small.json")
     rest = snakemake(project, "--dry-run", "results/scores/small/feddpa.csv")
     assert re.search(r"^train +3$", rest.stdout, re.MULTILINE), "its own runs, and no trials"
-    for words in ("## Tiny", "1. At ε = 8, ", "| feddpa | certified | 8 | ", "Measured on "):
+    picture = "results/small/privacy_utility.png"
+    assert (project / "docs" / picture).read_bytes().startswith(b"\x89PNG")
+    answer = ("## Tiny", "1. At ε = 8, ", f"]({picture})", "| feddpa | certified | 8 | ")
+    for words in (*answer, "Measured on "):
         assert words in text
     assert "Hyper-parameters were chosen on validation data" in text
 

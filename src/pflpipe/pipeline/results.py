@@ -4,7 +4,7 @@ docs/reproduction.md are written from what docs/ has.
 A study of a paper's table goes to docs/reproduction/, any other one to docs/results/, each with the
 methods that are finished. In docs/results/ what the search chose goes with them, as
 ``search.json``: to go on where its runs are not at hand, it is put back as
-``results/searches/<study>.json``.
+``results/searches/<study>.json``. With the last method comes the figure of all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -24,8 +25,9 @@ from pflpipe.pipeline.project import Project, published
 from pflpipe.program import run_script
 from pflpipe.records import to_json
 from pflpipe.report import committed, readme, reproduction, results
+from pflpipe.report.figures import registry
 from pflpipe.report.tidy import finished, tidy
-from pflpipe.study import config
+from pflpipe.study import config, figures
 from pflpipe.study.load import load_study
 from pflpipe.study.outline import Study
 from pflpipe.study.plans import plan_of
@@ -60,7 +62,19 @@ def _export_compared(study: Study, project: Project, docs: Path) -> Path:
     committed.export(study, folder, project.settings.data_dir, target, measured, runs)
     if (chosen := project.outline(study.name).choices(folder)).is_file():
         shutil.copyfile(chosen, target / "search.json")
+    found = committed.read(target)
+    if not found.about.missing:
+        _draw(study, found.runs, project, target / "privacy_utility.png")
     return target
+
+
+def _draw(study: Study, runs: pd.DataFrame, project: Project, target: Path) -> None:
+    """Draw from what is committed: results of methods that came from elsewhere are not here."""
+    settings, drawing = project.settings, figures.find(study, target.stem)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / target.name
+        registry.write(study, drawing, settings.results_dir, settings.data_dir, file, runs)
+        shutil.copyfile(file, target)
 
 
 def finished_part(study: Study, project: Project) -> tuple[pd.DataFrame, str]:

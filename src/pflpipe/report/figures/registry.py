@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from pflpipe.report.figures import clients, curves, ranked, style
 from pflpipe.report.figures.source import Source
 from pflpipe.report.summary import not_covered
+from pflpipe.report.tidy import stored
 from pflpipe.study.outline import Drawing, Study
 from pflpipe.study.settings import DIAGNOSTICS
 
@@ -25,20 +27,37 @@ KINDS: Mapping[str, Callable[[Source], Figure]] = {
 """The names that a study's ``figures`` block knows (study/figures.py)."""
 
 
-def draw(study: Study, drawing: Drawing, results: Path, data: Path) -> Figure:
+def draw(
+    study: Study,
+    drawing: Drawing,
+    results: Path,
+    data: Path,
+    frame: pd.DataFrame | None = None,
+) -> Figure:
     """Draw a figure of a study above a line about what no epsilon covers.
 
     Args:
         results, data: the folders of config.yaml.
+        frame: the study's tidy table, or as much of it as the figure shows; None: that of
+            ``results``.
 
     Raises:
         DataError: results are missing, or the study has nothing that the figure shows.
     """
-    figure = KINDS[drawing.kind](Source(study, drawing, results, data))
+    if frame is None:
+        frame = stored(study, results)
+    figure = KINDS[drawing.kind](Source(study, drawing, frame, results, data))
     style.foot(figure, not_covered(study, f"Measured values are {DIAGNOSTICS}"))
     return figure
 
 
-def write(study: Study, drawing: Drawing, results: Path, data: Path, target: Path) -> None:
+def write(
+    study: Study,
+    drawing: Drawing,
+    results: Path,
+    data: Path,
+    target: Path,
+    frame: pd.DataFrame | None = None,
+) -> None:
     """Draw as ``draw`` does and write ``target`` (.png) and the same as .svg and .pdf beside it."""
-    style.save(lambda: draw(study, drawing, results, data), target)
+    style.save(lambda: draw(study, drawing, results, data, frame), target)

@@ -14,7 +14,7 @@ from pflpipe.errors import DataError
 from pflpipe.methods import registry
 from pflpipe.report.figures import style
 from pflpipe.report.summary import largest, round_up
-from pflpipe.report.tidy import existing, stored
+from pflpipe.report.tidy import existing
 from pflpipe.study.outline import Drawing, Study
 from pflpipe.study.settings import NO_PRIVACY, Layout, Setting, describe, layout
 
@@ -44,18 +44,15 @@ class Source:
 
     Attributes:
         drawing: what was asked for.
+        frame: the tidy table of the whole study, or as much of it as the figure shows.
         results, data: folders of config.yaml.
     """
 
     study: Study
     drawing: Drawing
+    frame: pd.DataFrame
     results: Path
     data: Path
-
-    @cached_property
-    def frame(self) -> pd.DataFrame:
-        """The tidy table of the whole study."""
-        return stored(self.study, self.results)
 
     @cached_property
     def layout(self) -> Layout:
