@@ -163,6 +163,34 @@ def test_curves_of_some_clients_say_so(crowd: tuple[Study, Path]) -> None:
         assert words in " ".join(draw("convergence", few, folder).get_suptitle().split())
 
 
+def test_a_method_far_below_all_others_does_not_press_them_together(
+    tmp_path: Path,
+) -> None:
+    methods = ("local_only", "dp_fedavg", "fedper", "fedrep", "lg_fedavg", "feddpa")
+    few = fake_results.study(seeds=(0, 1, 2), epsilons=(8.0,), methods=methods)
+    fake_results.write(few, tmp_path)
+    drawing = Drawing("privacy_utility", "privacy_utility")
+    frame = tidy.tidy(few, tmp_path / "results")
+
+    def drawn(method: str) -> Figure:
+        lower = frame.copy()
+        lower.loc[lower["method"] == method, "personal_own"] -= 1000
+        with matplotlib.rc_context(fname=style.SHEET):
+            return registry.draw(few, drawing, tmp_path, tmp_path, lower)
+
+    far = drawn("fedrep")
+    assert "Arrow: further to the left." in " ".join(far.get_suptitle().split())
+    (axes,) = far.axes
+    assert -100 < axes.get_xlim()[0] < 0
+    (arrow,) = [line for line in axes.lines if line.get_marker() == "<"]
+    places = dict(zip(axes.get_yticks(), rows(far), strict=True))
+    assert places[arrow.get_ydata()[0]] == "fedrep"
+    assert arrow.get_xdata()[0] == axes.get_xlim()[0]
+    reference = drawn("local_only")
+    assert "Arrow" not in reference.get_suptitle(), "what has no privacy is always on the scale"
+    assert reference.axes[0].get_xlim()[0] < -1000
+
+
 def test_the_comparison_needs_no_more_than_what_docs_results_keeps_of_runs(
     study: Study, folder: Path, tmp_path: Path
 ) -> None:

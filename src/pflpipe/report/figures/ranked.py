@@ -33,7 +33,8 @@ def privacy_utility(source: Source) -> Figure:
     privacy. Right: the mean accuracy. Each interval is of its method alone: of twenty such
     intervals one may well exclude 0 by chance, and words about who is better follow from the
     adjusted ones (docs/results.md). Where a panel lacks the reference, they are those of the
-    accuracy itself.
+    accuracy itself. What is far below all others would press them into one line: the scale ends
+    before it, and an arrow points there.
     """
     values = [source.values(panel.settings) for panel in source.panels]
     compared = bool(values) and all(REFERENCE in own for own in values)
@@ -54,6 +55,9 @@ def privacy_utility(source: Source) -> Figure:
     claims = _CLAIMS.format(f" (δ = {delta:g})" if delta else "")
     heading = f"{what}. Mean and {_LEVEL} interval over {source.seeds_text}. {claims}"
     source.require(any(map(len, found)), "an accuracy")
+    least = _least(source, found) if compared else -np.inf
+    if any((numbers["estimate"].to_numpy(float) < least).any() for numbers in found):
+        heading += " Arrow: further to the left."
     figure, places = rows.draw(blocks, source.drawing.width, heading)
     for panel, place, numbers, own in zip(source.panels, places, found, values, strict=True):
         (axes,) = place.axes
@@ -62,8 +66,27 @@ def privacy_utility(source: Source) -> Figure:
             axes.axvline(0, color="#000000", linewidth=0.6, zorder=1)
             _numbers(axes, place.heights, own)
         axes.set_xlabel(f"points above {REFERENCE}" if compared else "accuracy (%)")
-    rows.same_scale(places)
+    rows.same_scale(places, least=least)
+    for panel, place, numbers in zip(source.panels, places, found, strict=True):
+        beyond = set(numbers.index[numbers["estimate"].to_numpy(float) < least])
+        far = [setting for setting in panel.settings if setting.label in beyond]
+        _arrows(source, place.axes[0], far, place.heights)
     return figure
+
+
+def _least(source: Source, found: Sequence[pd.DataFrame]) -> float:
+    """Return the least value that a scale has to show: Tukey's outer fence below all rows, three
+    times as far from their middle half as this is wide, but always what has no privacy, which all
+    is compared with."""
+    everything = np.concatenate([numbers["estimate"].to_numpy(float) for numbers in found])
+    lower, upper = np.nanquantile(everything, (0.25, 0.75))
+    references = [
+        float(np.nanmin(numbers.loc[[setting.label], ["low", "estimate"]].to_numpy(float)))
+        for panel, numbers in zip(source.panels, found, strict=True)
+        for setting in by_claim(source, panel.settings).get(NONE, [])
+        if setting.label in numbers.index
+    ]
+    return min([float(lower - 3 * (upper - lower)), *references])
 
 
 def ranks(source: Source) -> Figure:
@@ -225,6 +248,16 @@ def _dots(
             estimate, low, high = map(float, numbers.loc[setting.label])
             axes.plot([low, high], [height, height], color=look["color"], linewidth=1)
             axes.plot([estimate], [height], linestyle="none", **look)
+
+
+def _arrows(
+    source: Source, axes: Axes, settings: Sequence[Setting], heights: Mapping[str, float]
+) -> None:
+    """Mark what lies left of the scale at its end."""
+    for setting in settings:
+        look = _LOOKS[source.claim(setting)] | {"marker": "<"}
+        at = ([axes.get_xlim()[0]], [heights[setting.label]])
+        axes.plot(*at, linestyle="none", clip_on=False, **look)
 
 
 def _numbers(

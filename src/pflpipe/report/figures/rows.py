@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,12 +94,15 @@ def draw(
     ]
 
 
-def same_scale(places: Sequence[Places], part: int = 0, ticks: int = 4) -> None:
+def same_scale(
+    places: Sequence[Places], part: int = 0, ticks: int = 4, least: float = -math.inf
+) -> None:
     """Give one part of all panels one horizontal scale, so that they can be compared, with round
-    ticks."""
+    ticks; it does not begin below ``least``."""
     limits = [place.axes[part].get_xlim() for place in places]
+    low, high = max(least, min(low for low, _ in limits)), max(high for _, high in limits)
     for place in places:
-        place.axes[part].set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+        place.axes[part].set_xlim(low, high)
         place.axes[part].xaxis.set_major_locator(MaxNLocator(ticks, steps=(1, 2, 5, 10)))
 
 
