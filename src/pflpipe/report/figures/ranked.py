@@ -75,18 +75,26 @@ def privacy_utility(source: Source) -> Figure:
 
 
 def _least(source: Source, found: Sequence[pd.DataFrame]) -> float:
-    """Return the least value that a scale has to show: Tukey's outer fence below all rows, three
-    times as far from their middle half as this is wide, but always what has no privacy, which all
-    is compared with."""
-    everything = np.concatenate([numbers["estimate"].to_numpy(float) for numbers in found])
-    lower, upper = np.nanquantile(everything, (0.25, 0.75))
-    references = [
-        float(np.nanmin(numbers.loc[[setting.label], ["low", "estimate"]].to_numpy(float)))
-        for panel, numbers in zip(source.panels, found, strict=True)
+    """Return where the scale of all panels begins if rows are far below the others, else minus
+    infinity.
+
+    Far is beyond Tukey's outer fence, three times as far from the middle half of all rows as this
+    is wide; what has no privacy is always shown, since all is compared with it.
+    """
+    everything = pd.concat(found)
+    estimates = everything["estimate"].to_numpy(float)
+    lower, upper = np.nanquantile(estimates, (0.25, 0.75))
+    references = {
+        setting.label
+        for panel in source.panels
         for setting in by_claim(source, panel.settings).get(NONE, [])
-        if setting.label in numbers.index
-    ]
-    return min([float(lower - 3 * (upper - lower)), *references])
+    }
+    near = ~(estimates < lower - 3 * (upper - lower)) | everything.index.isin(references)
+    if near.all():
+        return -np.inf
+    shown = everything[near].to_numpy(float)
+    low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
+    return low - 0.05 * (high - low)  # the margin that matplotlib leaves
 
 
 def ranks(source: Source) -> Figure:
