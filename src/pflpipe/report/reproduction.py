@@ -107,7 +107,7 @@ def _part(source: Path, studies: Path) -> str:
     missing = len(study.rows) - len(shown.rows)
     lines = [
         f"## {study.title}",
-        f"{len(shown.rows)} of {len(study.rows)} runs; the others were not run." if missing else "",
+        f"{len(shown.rows)} of {len(study.rows)} runs are finished." if missing else "",
         markdown(paper_table.table(shown, study.layout, frame)).strip(),
         f"Farther than {FAR:g} points from the print:" if differences else "",
         "\n".join(f"- {escaped(text)}" for text in differences),
