@@ -35,6 +35,8 @@ passes: Fisher information and evaluation, images by CPU second.
 growth: the exponent a of cost = c n^a, fitted for clients that take part, for clients of whom 20
 take part, for parameters (one
     hidden layer) and for rounds.
+backends: the loop against vmap for perceptrons of four widths, with clients of one size and of
+many; ``auto``'s border on a CPU follows from it.
 """
 
 from __future__ import annotations
@@ -113,10 +115,12 @@ def world(
     batch: int = BATCH,
     epochs: int = 1,
     processes: Processes = ALONE,
+    sizes: Sequence[int] = (),
 ) -> Simulation:
-    """Return a simulation of clients with equal shares of ``train`` that all test on the whole of
-    ``test``."""
-    shares = np.array_split(np.arange(len(train.y)), clients)
+    """Return a simulation of clients with equal shares of ``train``, or shares of ``sizes``, that
+    all test on the whole of ``test``."""
+    ends = np.cumsum(sizes)[:-1] if len(sizes) else clients
+    shares = np.array_split(np.arange(len(train.y)), ends)
     private = registry.info(method).about.private
     noise = Privacy(noise_multiplier=plain.NOISE_MULTIPLIER, delta=1e-3, clip_norm=plain.CLIP_NORM)
     simulation = federation(
@@ -125,7 +129,7 @@ def world(
         model=model,
         training=cells.Training(ROUNDS, epochs, batch, "adam", plain.LR, sample_rate=sample_rate),
         privacy=noise if private else None,
-        tests=[(test.x[:0], test.y[:0])] * clients,
+        tests=[(test.x[:0], test.y[:0])] * len(shares),
         classes=10,
         secret="benchmark",
         device="cpu",
@@ -587,6 +591,43 @@ def bench_growth(args: argparse.Namespace) -> Any:
     return table("growth: 16 examples of 64 features for each client, one hidden layer", rows)
 
 
+def bench_backends(args: argparse.Namespace) -> Any:
+    """The loop against vmap, by the width of a perceptron."""
+    rng = np.random.default_rng(0)
+    uneven = rng.lognormal(np.log(38), 0.5, 100).astype(int).clip(6, 131).tolist()
+    rows = []
+    for width, (shape, sizes) in itertools.product(
+        (16, 64, 128, 256), {"38 each": [38] * 100, "6 to 131": uneven}.items()
+    ):
+        x = torch.from_numpy(rng.normal(size=(sum(sizes), 784)).astype(np.float32))
+        train = Examples(x, torch.from_numpy(rng.integers(0, 10, len(x))))
+        model = cells.Model("mlp", (width,))
+        for method in ("dp_fedavg", "fedrep", "feddpa"):
+            cases = {
+                backend: more_rounds(
+                    world(method, train, train, model=model, backend=backend, batch=20, sizes=sizes)
+                )
+                for backend in ("loop", "vmap")
+            }
+            times = in_turn(cases, args.pairs)
+            loop, vmap = (times[name]["cpu"] for name in cases)
+            rows.append(
+                {
+                    "parameters": networks.build(model, (784,), 10).parameters,
+                    "examples of a client": shape,
+                    "method": method,
+                    "loop, images/CPU s": round(len(x) / statistics.median(loop)),
+                    "vmap, images/CPU s": round(len(x) / statistics.median(vmap)),
+                    "CPU, vmap to loop": median_ratio(vmap, loop),
+                }
+            )
+    return table(
+        "backends: a round of 100 clients, 784 features, one hidden layer, batch 20, one epoch of "
+        "Adam",
+        rows,
+    )
+
+
 PARTS = {  # methods first: a child's peak memory contains what its parent holds
     "methods": bench_methods,
     "plain": bench_plain,
@@ -594,6 +635,7 @@ PARTS = {  # methods first: a child's peak memory contains what its parent holds
     "gradients": bench_gradients,
     "passes": bench_passes,
     "growth": bench_growth,
+    "backends": bench_backends,
 }
 
 

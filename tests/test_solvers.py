@@ -198,6 +198,15 @@ def test_solvers_leave_their_inputs_bit_identical(problem, minimize, solver):
 
 
 @pytest.mark.parametrize("minimize", BOTH)
+def test_matrices_come_back_in_the_memory_order_of_the_start(problem, minimize):
+    params, schedule, task = problem
+    trained, _ = minimize(params, schedule, [Objective(task.loss)], Solver("sgd", 0.1))
+    slope = solvers.gradient(params, schedule, task.loss)
+    for name, value in params.items():
+        assert trained[name].stride() == slope[name].stride() == value.stride()
+
+
+@pytest.mark.parametrize("minimize", BOTH)
 def test_a_client_without_steps_keeps_its_parameters(problem, minimize):
     params, schedule, task = problem
     empty = dataclasses.replace(
