@@ -30,8 +30,8 @@ Hook = Callable[[ClientState, dict[str, Schedule], Tensor], Any]
 # many parameters the arithmetic, not the overhead, is what the device waits for, and the loop's
 # layout wins. Measured: on an H100 vmap is 3 to 13 times as fast for networks of .3 million
 # parameters, 0.7 to 2.1 times for ResNet18 (11 million); the border between them is a guess. On a
-# CPU it takes 0.6 to 0.9 of the loop's time for a perceptron of 50,000 parameters and full batches,
-# and 0.8 (DP-FedAvg) to 1.4 (FedDPA) of it for batches of 16; twice as large ones gain nothing.
+# CPU it takes 0.3 to 0.9 of the loop's time for a perceptron of 50,000 parameters, 0.4 to 1.1 of it
+# for one of 100,000 (bench_rounds.py backends), and 1.8 times as long for convolutions.
 VMAP_PARAMETERS = {"cpu": 60_000, "cuda": 4_000_000}
 # Floats that one group of clients on a CPU may hold as parameters, gradients, moments and results;
 # activations come on top.
