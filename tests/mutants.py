@@ -185,8 +185,8 @@ MUTANTS = {
     ),
     "padded steps are taken": Mutant(
         "learning/solvers.py",
-        "torch.where(real.unsqueeze(-1), moved, vector)",
-        "torch.where(real.unsqueeze(-1), moved, moved)",
+        "torch.where(real.unsqueeze(-1), vector, before, out=vector)",
+        "torch.where(real.unsqueeze(-1), vector, vector, out=vector)",
         "test_clients.py",
     ),
     "images flipped three times in four": Mutant(

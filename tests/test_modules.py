@@ -88,6 +88,14 @@ def test_a_copy_of_the_mlp_has_the_bits_of_the_mlp(net, backend, shape):
     assert all(torch.equal(own[name], other[name]) for name in own)
 
 
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_a_module_may_view_a_matrix_of_its_own(net, backend):
+    """Views need memory in the order of the axes, in which a solver's vector has no matrix."""
+    model = net("self.mix = nn.Parameter(torch.ones(2, 2))", "z = z * self.mix.view(-1)")
+    world = simulation("dp_fedavg", model=model, backend=backend)
+    assert (ended(world).params["mix"] != 1).all()
+
+
 NORMED = "self.bn = nn.GroupNorm(2, 4); self.drop = nn.Dropout(0.4)"
 USED = "z = self.drop(self.bn(z[:, :, None]).flatten(1))"
 

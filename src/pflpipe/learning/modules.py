@@ -19,7 +19,7 @@ import copy
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -262,6 +262,7 @@ class _Body:
     Attributes:
         trained, tested: the two.
         paths: our name -> the module's name of every parameter but the head's.
+        linear: the module's names of the weights of linear layers.
         keys: names of the buffers that take the key of a step, one for each dropout layer.
         constants: the other buffers, which nothing changes.
     """
@@ -269,6 +270,7 @@ class _Body:
     trained: nn.Module
     tested: nn.Module
     paths: Mapping[str, str]
+    linear: Set[str]
     keys: tuple[str, ...]
     constants: Mapping[str, Tensor]
 
@@ -284,11 +286,18 @@ class _Body:
         keys = tuple(f"{path}.key" for path in dropouts)
         constants = {path: value for path, value in trained.named_buffers() if path not in keys}
         paths = {ours: path for ours, path in _paths(where, module).items() if ours not in HEAD}
-        return cls(trained, copy.deepcopy(trained).eval(), paths, keys, constants)
+        linear = {
+            f"{path}.weight" for path, part in trained.named_modules() if type(part) is nn.Linear
+        }
+        return cls(trained, copy.deepcopy(trained).eval(), paths, linear, keys, constants)
 
     def __call__(self, params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-        # Kernels lie channels last in a solver's vector, and would make their outputs so.
-        values = {path: params[name].contiguous() for name, path in self.paths.items()}
+        # Kernels lie channels last in a solver's vector, and would make their outputs so; a matrix
+        # lies with its axes exchanged there, which linear layers read fast, but no ``view`` allows.
+        values = {
+            path: params[name] if path in self.linear else params[name].contiguous()
+            for name, path in self.paths.items()
+        }
         for path, value in self.constants.items():
             values[path] = value.to(x) if value.is_floating_point() else value.to(x.device)
         module = self.tested
