@@ -407,8 +407,9 @@ def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
 def _turned(value: Tensor) -> Tensor:
     """Return a matrix with its axes exchanged, anything else as it is.
 
-    A linear layer's weights [out, in] lie in memory as [in, out]: a product with a small batch is
-    up to four times as fast that way on a CPU, and their gradient comes out in this order.
+    A linear layer's weights [out, in] lie in memory as [in, out]: its product with a small batch is
+    up to four times as fast that way on a CPU, and their gradient comes out in this order. The
+    first layer gains; behind it, the product that goes back reads the other order.
     """
     return value.mT if value.dim() == 2 else value
 
