@@ -108,18 +108,17 @@ def world(
     train: Examples,
     test: Examples,
     *,
-    clients: int = CLIENTS,
+    clients: int | Sequence[int] = CLIENTS,
     sample_rate: float = 1.0,
     model: cells.Model = CNN,
     backend: Backend = "loop",
     batch: int = BATCH,
     epochs: int = 1,
     processes: Processes = ALONE,
-    sizes: Sequence[int] = (),
 ) -> Simulation:
-    """Return a simulation of clients with equal shares of ``train``, or shares of ``sizes``, that
-    all test on the whole of ``test``."""
-    ends = np.cumsum(sizes)[:-1] if len(sizes) else clients
+    """Return a simulation of so many clients with equal shares of ``train``, or of clients with so
+    many examples each, who all test on the whole of ``test``."""
+    ends = clients if isinstance(clients, int) else np.cumsum(clients)[:-1]
     shares = np.array_split(np.arange(len(train.y)), ends)
     private = registry.info(method).about.private
     noise = Privacy(noise_multiplier=plain.NOISE_MULTIPLIER, delta=1e-3, clip_norm=plain.CLIP_NORM)
@@ -605,7 +604,9 @@ def bench_backends(args: argparse.Namespace) -> Any:
         for method in ("dp_fedavg", "fedrep", "feddpa"):
             cases = {
                 backend: more_rounds(
-                    world(method, train, train, model=model, backend=backend, batch=20, sizes=sizes)
+                    world(
+                        method, train, train, model=model, backend=backend, batch=20, clients=sizes
+                    )
                 )
                 for backend in ("loop", "vmap")
             }
