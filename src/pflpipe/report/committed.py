@@ -10,9 +10,10 @@ and methods that are no longer at hand stay as they were.
 - ``scores/<method>.csv``: one line per client, one column per run: how many of its own test rows
   the personal model of the client has right. A count is exact and three characters long where a
   percentage takes seventeen. Lines of clients who were not in training are called ``new0`` ...
-- ``partitions/<id>.csv``: what the clients of a split hold: training examples, own test rows, and
-  the effective number of classes, exp of the entropy of the training labels: 1 for a single class,
-  K for K classes in equal parts.
+- ``partitions/<id>.csv``: what the clients of a split hold: training examples, own test rows, the
+  effective number of classes, exp of the entropy of the training labels: 1 for a single class, K
+  for K classes in equal parts, and how many of the own test rows belong to the majority class of
+  the training examples: who always says that class has these right.
 - ``curves.csv``: one line per evaluated round, one column per run: the mean over clients.
 
 Clients of different splits have the same number and nothing else in common. The means in
@@ -47,7 +48,7 @@ RUN_COLUMNS = (
     *("delta", "seed", "cell", "partition", "rounds", *METRICS),
     *("diverged_round", "upload_bytes_per_round", "train_seconds"),
 )
-HELD_COLUMNS = ("client", "train_size", "test_size", "classes")
+HELD_COLUMNS = ("client", "train_size", "test_size", "classes", "majority")
 _DIGITS = 4  # of a percentage: a ten-thousandth of a percent point is less than one right answer
 _TO_MAKE = "remove that folder and make it again: make results STUDY={}"
 
@@ -165,10 +166,11 @@ def _tables(
     partitions = {cell.partition_id: cell for cell in part.cells}
     tables: dict[str, pd.DataFrame] = {"runs.csv": rows[list(RUN_COLUMNS)]}
     for name, cell in partitions.items():
+        split = Split.load(existing(results / "partitions" / f"{name}.npz"))
         with np.load(existing(data / f"{cell.dataset}.npz"), allow_pickle=False) as arrays:
             labels = arrays["train_labels"]
-        split = Split.load(existing(results / "partitions" / f"{name}.npz"))
-        tables[f"partitions/{name}.csv"] = _held(split, labels)
+            test_labels = labels if split.own_from_train else arrays["test_labels"]
+        tables[f"partitions/{name}.csv"] = _held(split, labels, test_labels)
     for method in part.methods:
         cells = [cell for cell in part.cells if cell.method == method]
         scores = pd.read_csv(
@@ -203,16 +205,26 @@ def _lines(study: Study) -> list[tuple[str, str]]:
     return [found[index] for index in range(len(study.rows))]
 
 
-def _held(split: Split, labels: np.ndarray) -> pd.DataFrame:
+def _held(split: Split, labels: np.ndarray, test_labels: np.ndarray) -> pd.DataFrame:
+    """Return ``HELD_COLUMNS``, one row per client.
+
+    Args:
+        labels: of the training arrays.
+        test_labels: of the arrays the clients' own test rows are of.
+    """
     rows = []
     for prefix, part in (("", split), ("new", split.new)):
         for client, train in enumerate(part.train if part else ()):
             assert part
-            shares = np.bincount(labels[train]) / max(len(train), 1)
-            shares = shares[shares > 0]
+            counts = np.bincount(labels[train], minlength=1)
+            shares = counts[counts > 0] / max(len(train), 1)
             classes = round(float(np.exp(-(shares * np.log(shares)).sum())), 2)
-            tested = len(part.test[client])
-            rows.append((f"{prefix}{client}", len(train), tested, classes if len(train) else 0))
+            own = part.test[client]
+            of_majority = int((test_labels[own] == counts.argmax()).sum())
+            rows.append(
+                (f"{prefix}{client}", len(train), len(own))
+                + ((classes, of_majority) if len(train) else (0, 0))
+            )
     return pd.DataFrame(rows, columns=list(HELD_COLUMNS))
 
 
@@ -251,16 +263,14 @@ def read(folder: Path) -> Committed:
             ``runs.csv`` says something else than the counts.
     """
     runs = _read(folder, "runs.csv", index=None)
-    if tuple(runs.columns) != RUN_COLUMNS:
-        raise DataError(
-            f"{folder / 'runs.csv'} has other columns than this version reads",
-            do=_TO_MAKE.format(folder.name),
-        )
+    _check_columns(folder, "runs.csv", runs, RUN_COLUMNS)
     about = records.load(About, _existing(folder, "about.json"))
     held = {
         name: _read(folder, f"partitions/{name}.csv", "client")
         for name in runs["partition"].unique()
     }
+    for name, frame in held.items():
+        _check_columns(folder, f"partitions/{name}.csv", frame.reset_index(), HELD_COLUMNS)
     scores = [_read(folder, f"scores/{name}.csv", "client") for name in runs["method"].unique()]
     correct = pd.concat(scores, axis=1, sort=False)
     curves = _read(folder, "curves.csv", "round")
@@ -282,12 +292,31 @@ def _read(folder: Path, name: str, index: str | None) -> pd.DataFrame:
     )
 
 
+def _check_columns(folder: Path, name: str, table: pd.DataFrame, known: tuple[str, ...]) -> None:
+    if tuple(table.columns) != known:
+        raise DataError(
+            f"{folder / name} has other columns than this version reads",
+            do=_TO_MAKE.format(folder.name),
+        )
+
+
 def percentages(study: Committed, cell: str, partition: str) -> pd.Series[float]:
     """Return the personal accuracy of every client of a run that has test rows, in percent, by
     client."""
     sizes = study.held[partition]["test_size"]
     counts = study.correct[cell].dropna()
     return 100 * counts / sizes.loc[counts.index]
+
+
+def majority(study: Committed) -> list[float]:
+    """Return for every split what clients in training with test rows have on average who always say
+    the majority class of their training examples, in percent: what knowing one's own mix of classes
+    is worth, without looking at an example."""
+    found = []
+    for held in study.held.values():
+        tested = held[~is_new(held.index) & (held["test_size"] > 0)]
+        found.append(100 * float((tested["majority"] / tested["test_size"]).mean()))
+    return found
 
 
 def is_new(clients: pd.Index[str]) -> np.ndarray:

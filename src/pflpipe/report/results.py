@@ -185,6 +185,7 @@ class _Page:
 
     def accuracy(self) -> Table:
         """Return who reaches what, with ranks and differences."""
+        majority = committed.majority(self.study)
         return self._table(
             "accuracy",
             "personal models on their clients' own test rows, the global model on all test rows; "
@@ -194,6 +195,8 @@ class _Page:
             (
                 f"Bold, among rows of the same budget and claim: {BOLD_WORDS}.",
                 *self._notes(),
+                "Clients that always say the majority class of their training examples would have "
+                f"{mean_text(majority, len(majority))}.",
             ),
             (
                 *("method", "claim", "ε (central)", "personal own", "rank", "to alone"),
