@@ -138,7 +138,7 @@ def test_the_majority_class_is_that_of_a_clients_training_examples(own_from_trai
     new = Split([np.array([2])], [nothing], [test], nothing, own_from_train)
     train = [np.arange(3), nothing, np.array([3]), np.arange(3)]
     split = Split(train, [nothing] * 4, [test] * 3 + [nothing], nothing, own_from_train, new)
-    held = committed._held(split, train_labels, train_labels if own_from_train else test_labels)
+    held = committed._held(split, train_labels, test_labels)
     assert held["client"].tolist() == ["0", "1", "2", "3", "new0"]
     assert held["majority"].tolist() == ([2, 0, 0, 0, 2] if own_from_train else [1, 0, 0, 0, 3])
     study = small([5] * 6, [5] * 6)

@@ -168,8 +168,7 @@ def _tables(
     for name, cell in partitions.items():
         split = Split.load(existing(results / "partitions" / f"{name}.npz"))
         with np.load(existing(data / f"{cell.dataset}.npz"), allow_pickle=False) as arrays:
-            labels = arrays["train_labels"]
-            test_labels = labels if split.own_from_train else arrays["test_labels"]
+            labels, test_labels = arrays["train_labels"], arrays["test_labels"]
         tables[f"partitions/{name}.csv"] = _held(split, labels, test_labels)
     for method in part.methods:
         cells = [cell for cell in part.cells if cell.method == method]
@@ -206,13 +205,9 @@ def _lines(study: Study) -> list[tuple[str, str]]:
 
 
 def _held(split: Split, labels: np.ndarray, test_labels: np.ndarray) -> pd.DataFrame:
-    """Return ``HELD_COLUMNS``, one row per client.
-
-    Args:
-        labels: of the training arrays.
-        test_labels: of the arrays the clients' own test rows are of.
-    """
-    rows = []
+    """Return ``HELD_COLUMNS``, one row per client, from the labels of the training arrays and of
+    the test arrays."""
+    rows, own_labels = [], labels if split.own_from_train else test_labels
     for prefix, part in (("", split), ("new", split.new)):
         for client, train in enumerate(part.train if part else ()):
             assert part
@@ -220,7 +215,7 @@ def _held(split: Split, labels: np.ndarray, test_labels: np.ndarray) -> pd.DataF
             shares = counts[counts > 0] / max(len(train), 1)
             classes = round(float(np.exp(-(shares * np.log(shares)).sum())), 2)
             own = part.test[client]
-            of_majority = int((test_labels[own] == counts.argmax()).sum())
+            of_majority = int((own_labels[own] == counts.argmax()).sum())
             rows.append(
                 (f"{prefix}{client}", len(train), len(own))
                 + ((classes, of_majority) if len(train) else (0, 0))
