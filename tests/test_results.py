@@ -126,6 +126,8 @@ def test_the_page_from_the_committed_files_alone_is_the_same_every_time(finished
     files = {p.relative_to(docs): p.read_bytes() for p in docs.rglob("*.*") if p.is_file()}
     assert files == {p.relative_to(again): p.read_bytes() for p in again.rglob("*.*")}
     assert not re.search(rb"\b(nan|inf|None)\b", page)
+    # All classes are equally often among the test rows.
+    assert "majority class of their training examples would have 10.0 ± 0.0." in page.decode()
 
 
 @pytest.mark.parametrize("own_from_train", [True, False])

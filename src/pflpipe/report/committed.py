@@ -207,7 +207,8 @@ def _lines(study: Study) -> list[tuple[str, str]]:
 def _held(split: Split, labels: np.ndarray, test_labels: np.ndarray) -> pd.DataFrame:
     """Return ``HELD_COLUMNS``, one row per client, from the labels of the training arrays and of
     the test arrays."""
-    rows, own_labels = [], labels if split.own_from_train else test_labels
+    rows = []
+    own_labels = labels if split.own_from_train else test_labels
     for prefix, part in (("", split), ("new", split.new)):
         for client, train in enumerate(part.train if part else ()):
             assert part
@@ -216,10 +217,8 @@ def _held(split: Split, labels: np.ndarray, test_labels: np.ndarray) -> pd.DataF
             classes = round(float(np.exp(-(shares * np.log(shares)).sum())), 2)
             own = part.test[client]
             of_majority = int((own_labels[own] == counts.argmax()).sum())
-            rows.append(
-                (f"{prefix}{client}", len(train), len(own))
-                + ((classes, of_majority) if len(train) else (0, 0))
-            )
+            known = (classes, of_majority) if len(train) else (0, 0)
+            rows.append((f"{prefix}{client}", len(train), len(own), *known))
     return pd.DataFrame(rows, columns=list(HELD_COLUMNS))
 
 
