@@ -378,13 +378,13 @@ def test_changed_data_are_refused_under_their_old_name_and_rerun_what_needs_them
 
 
 @pytest.mark.pipeline
-def test_a_large_file_of_the_same_values_and_a_new_time_is_not_read_again(tmp_path):
+def test_a_large_data_file_that_only_looks_newer_is_not_prepared_again(tmp_path):
     write_project(tmp_path)
     malformed.arrays(tmp_path, train_images=np.zeros((60, 150, 150), np.uint8))
     malformed.put("datasets", {"mine": "mine.npz"}, "config.yaml")(tmp_path)
     result = snakemake(tmp_path, "data/mine.npz")
     assert result.returncode == 0, result.stderr
-    assert (tmp_path / "mine.npz").stat().st_size > 1_000_000  # what Snakemake alone looks into
+    assert (tmp_path / "mine.npz").stat().st_size > 1_000_000  # Snakemake's own limit
     (tmp_path / "mine.npz").touch()
     assert to_do(tmp_path, "data/mine.npz") == set()
 
