@@ -16,6 +16,7 @@ import pytest
 import fake_results
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
+from pflpipe.files import read_json, write_json
 from pflpipe.pipeline.results import finished_part
 from pflpipe.report import committed, results, sentences
 from pflpipe.report.gains import cost, gains
@@ -435,6 +436,21 @@ def test_five_seeds_that_contradict_each_other_support_no_word_of_comparison(tmp
     page = results.write(tmp_path / "docs")
     assert compared(page) == []
     assert bold(page), "all of them may be the best"
+
+
+@pytest.mark.slow
+def test_what_two_studies_say_together_comes_first(docs):
+    study = docs / "results" / "tiny"
+    heading = "## What the studies say together"
+    assert heading not in results.write(docs).read_text()
+    shutil.copytree(study, study.with_name("twin"))
+    text = results.write(docs).read_text().replace("\\_", "_")
+    title = f"## {committed.read(study).about.title}"
+    assert re.findall("^## .*$", text, re.MULTILINE) == [heading, title, title]
+    assert "feddpa is better than dp_fedavg in every study that has both; at ε = 8" in text
+    about = read_json(study / "about.json")
+    write_json(study / "about.json", about | {"missing": ["fedper"]})
+    assert heading not in results.write(docs).read_text(), "who is best among some is no answer"
 
 
 def test_every_word_of_comparison_has_an_interval_that_excludes_0():

@@ -1,14 +1,15 @@
 """docs/results.md: what the finished studies say, for somebody who has read nothing else, written
 from ``docs/results/`` alone (committed.py).
 
-Every study begins with a few sentences whose words of comparison follow from intervals
-(sentences.py), then come its figures, whatever images lie in its folder, and its tables.
+What several studies say together comes first (together.py). Every study begins with a few sentences
+whose words of comparison follow from intervals (sentences.py), then come its figures, whatever
+images lie in its folder, and its tables.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ import pandas as pd
 
 from pflpipe.errors import DataError
 from pflpipe.files import write_text
-from pflpipe.report import committed, sentences, verdict
+from pflpipe.report import committed, sentences, together, verdict
 from pflpipe.report.committed import Committed
 from pflpipe.report.gains import THIRDS, cost, curve, gains
 from pflpipe.report.statistics import (
@@ -128,6 +129,19 @@ class _Page:
     def certified(self) -> dict[str, _Section]:
         """The certified sections by budget, the largest budget last."""
         return {one.budget: one for one in self.sections if one.claim == "certified"}
+
+    def standings(self) -> dict[str, together.Standing]:
+        """Return by budget how the certified lines stand."""
+        alone = self.line(NO_PRIVACY, ALONE)
+        return {
+            budget: together.Standing(
+                tuple(section.lines),
+                section.beside("personal_own", alone),
+                section.beside("personal_own", self.line(budget, PLAIN)),
+                section.contest.kept if section.contest else frozenset(),
+            )
+            for budget, section in self.certified.items()
+        }
 
     # ------------------------------------------------------------ sentences
 
@@ -334,7 +348,6 @@ class _Page:
     def text(self, images: Path) -> str:
         """Return the study's part of the page, which lies beside ``images``' parent folder."""
         about = self.study.about
-        answers = filter(None, self.sentences())
         pictures = [
             f"![{self.study.name}: {path.stem}]({quote(f'results/{self.study.name}/{path.name}')})"
             for path in sorted(images.iterdir())
@@ -348,10 +361,7 @@ class _Page:
         return "\n\n".join(
             [
                 f"## {about.title}",
-                "\n".join(
-                    f"{number}. {sentences.escaped(text)}"
-                    for number, text in enumerate(answers, start=1)
-                ),
+                _numbered(self.sentences()),
                 *pictures,
                 *told,
                 sentences.escaped(about.caption),
@@ -376,11 +386,10 @@ def write(docs: Path) -> Path:
             f"{docs / 'results'} has no study", do="name a finished one: make results STUDY=..."
         )
     studies = sorted(map(committed.read, folders), key=lambda study: -len(study.runs))
-    parts = [
-        _Page(study).text(docs / "results" / study.name)
-        for study in studies
-        if not study.about.missing
-    ]
+    pages = [_Page(study) for study in studies if not study.about.missing]
+    parts = [page.text(docs / "results" / page.study.name) for page in pages]
+    if found := together.shared({page.study.name: page.standings() for page in pages}):
+        parts.insert(0, _together(found))
     waiting = [
         f"Not complete yet: {study.name}, which lacks {', '.join(study.about.missing)}."
         for study in studies
@@ -389,6 +398,23 @@ def write(docs: Path) -> Path:
     text = "\n\n".join([*parts, *map(sentences.escaped, waiting)])
     write_text(docs / "results.md", "\n".join([HEAD, text, ""]))
     return docs / "results.md"
+
+
+def _together(found: together.Standings) -> str:
+    return "\n\n".join(
+        [
+            "## What the studies say together",
+            _numbered(together.sentences(found, PLAIN)),
+            markdown(together.table(found, PLAIN)).strip(),
+        ]
+    )
+
+
+def _numbered(answers: Iterable[str]) -> str:
+    return "\n".join(
+        f"{number}. {sentences.escaped(text)}"
+        for number, text in enumerate(filter(None, answers), start=1)
+    )
 
 
 def _order(budget: str, claim: str) -> tuple[bool, str, float, str]:

@@ -65,11 +65,11 @@ def against(found: Mapping[str, Difference], baseline: str) -> str:
         [label for label in ranked if found[label].sign == sign] for sign in (1, 0, -1)
     )
     if better:
-        said = f"{names(better)} {_are(better)} better than {baseline}, "
+        said = f"{names(better)} {are(better)} better than {baseline}, "
     else:
         said = f"the seeds show no gain over {baseline} by any method: "
     rest = [
-        f"{_few(labels)} {_are(labels)} {word}"
+        f"{_few(labels)} {are(labels)} {word}"
         for labels, word in ((same, "not distinguishable from it"), (worse, "worse"))
         if labels
     ]
@@ -80,7 +80,8 @@ def _few(labels: Sequence[str]) -> str:
     return names(labels) if len(labels) <= FEW else f"{len(labels)} methods"
 
 
-def _are(labels: Sequence[str]) -> str:
+def are(labels: Sequence[str]) -> str:
+    """Return the verb of a sentence about these lines."""
     return "is" if len(labels) == 1 else "are"
 
 
