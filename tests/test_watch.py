@@ -3,9 +3,12 @@ goes wrong with the telling disturbs the study."""
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import io
 import logging
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from pflpipe.pipeline.watch import Line, Runs, Studies, Watch
 from pflpipe.study import config
 from pflpipe.study.load import load_outline
 
-STUDY = Runs("s", dict.fromkeys("abcdef", 10.0), {run: f"run {run}" for run in "abcdef"})
+STUDY = Runs("s", dict.fromkeys("abcdef", 10.0), {run: f"run {run}" for run in "abcdef"}, True)
 RESULTS = Path("results")
 ROUND = "a  round 12/30  loss 0.4  personal_own 83.2 %  900 images/s  40 s left"
 
@@ -31,9 +34,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def finished(run: str, before: bool = False) -> None:
+def finished(run: str, before: bool = False, size: int = 0) -> None:
     file = RESULTS / "runs" / run / "run.json"
     write_json(file, {})
+    with file.with_name("states.bin").open("wb") as states:
+        states.truncate(size)  # a hole, which takes no room here
     if before:
         os.utime(file, (1, 1))
 
@@ -44,6 +49,15 @@ def log(run: str, text: str, before: bool = False) -> None:
     file.write_text(text)
     if before:
         os.utime(file, (1, 1))
+
+
+@pytest.fixture(autouse=True)
+def disk(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How many bytes are free: one number, which a test may change."""
+    free = [45e9]
+    usage = collections.namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(free[0]))
+    return free
 
 
 def watching(todo: str = "") -> Watch:
@@ -60,6 +74,7 @@ def test_runs_are_done_running_failed_or_not_begun() -> None:
     line, text = seen.look()
     assert text.splitlines() == [
         "s: 1 of 6 runs done, 2 running, 1 failed",
+        "disk: about 0.0 GB more to write, 45.0 GB free",
         "  run b: round 12 of 30, personal_own 83.2 %, 40 s left",
         "  run c: starting",
         f"  run d: failed, see {watch.LOGS / 'd'}.log",
@@ -67,6 +82,23 @@ def test_runs_are_done_running_failed_or_not_begun() -> None:
     assert line == (
         "s 1/6, 1 failed | run b round 12 of 30, personal_own 83.2 %, 40 s left | run c starting"
     )
+
+
+def test_a_disk_that_is_too_small_for_what_is_to_come_is_named_while_there_is_room(disk) -> None:
+    seen = watching()
+    assert "disk" not in seen.look()[1], "nothing is known yet"
+    for run in "ab":
+        finished(run, size=3_000_000_000)
+    line, text = seen.look()
+    assert "disk: about 12.0 GB more to write, 45.0 GB free\n" in text
+    assert "disk" not in line, "the terminal's one line is short"
+    disk[0] = 11.9e9
+    line, text = seen.look()
+    assert "disk: about 12.0 GB more to write, 11.9 GB free: TOO LITTLE\n" in text
+    assert " | disk: about 12.0 GB more to write, 11.9 GB free: TOO LITTLE" in line
+    for run in "cdef":
+        finished(run)
+    assert "disk" not in seen.look()[1], "nothing is to come"
 
 
 def test_a_result_of_another_version_is_not_done_until_it_is_made_again() -> None:
@@ -92,6 +124,25 @@ def test_what_is_left_follows_from_the_pace_of_the_work_until_now(monkeypatch) -
     assert "training: about 47 s left" in seen.look()[1]
 
 
+def test_what_is_left_is_what_was_asked_for(monkeypatch) -> None:
+    """Of six runs c and d are asked for, or all, if the choice of a search is still to come."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    for growing, left, more in ((False, 20, 0.2), (True, 80, 0.8)):
+        study = dataclasses.replace(STUDY, growing=growing)
+        for run in "abc":
+            shutil.rmtree(RESULTS / "runs" / run, ignore_errors=True)
+        finished("a", size=200_000_000)
+        seen = Watch(lambda study=study: [study], {"c", "d"}, RESULTS)
+        log("c", "")
+        seen.look()
+        now[0] += 20
+        finished("c", size=200_000_000)
+        _, text = seen.look()
+        assert f"training: about {left} s left" in text
+        assert f"disk: about {more} GB more to write" in text
+
+
 def test_runs_of_a_search_s_choice_are_known_once_it_is_made(folder) -> None:
     malformed.write_good(folder)
     malformed.put("search", {"seeds": [7], "validation_fraction": 0.2})(folder)
@@ -99,11 +150,14 @@ def test_runs_of_a_search_s_choice_are_known_once_it_is_made(folder) -> None:
     outline = load_outline("good")
     studies = Studies([outline], config.load())
     (before,) = studies()
+    assert before.growing
     assert len(before.seconds) == 6 + 2
     (line,) = outline.searched
     chosen = {"index": 1, "values": line.candidates[1].values, "sets": 2, "runs": 2}
     write_json(outline.choices(RESULTS), {"grid": outline.grid, "lines": [{"chosen": chosen}]})
     (after,) = studies()
+    assert after.growing, "its runs were not asked for at first"
+    assert not next(Studies([outline], config.load())()).growing
     assert len(after.seconds) == 6 + 2
     assert len(after.seconds.keys() - before.seconds.keys()) == 2, "those of the second candidate"
     assert set(after.labels.values()) >= {"dp_fedavg eps8 seed0", "dp_fedavg eps8 seed7"}
@@ -209,7 +263,7 @@ def test_status_prints_what_the_watch_says_and_how_it_ended() -> None:
     finished("a")
     line.start()
     line.stop("well")
-    assert told()[:2] == ["s: 1 of 6 runs done, 0 running", "snakemake ended well"]
+    assert told()[:3:2] == ["s: 1 of 6 runs done, 0 running", "snakemake ended well"]
 
 
 def test_status_says_when_snakemake_was_killed() -> None:
@@ -230,7 +284,7 @@ from pathlib import Path
 from snakemake.logging import logger
 from pflpipe.pipeline.watch import Runs, Watch, attach
 
-runs = Runs("s", {"a": 1.0, "b": 1.0}, {"a": "run a", "b": "run b"})
+runs = Runs("s", {"a": 1.0, "b": 1.0}, {"a": "run a", "b": "run b"}, False)
 lines = []
 
 

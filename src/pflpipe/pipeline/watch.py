@@ -57,11 +57,14 @@ class Runs:
         study: its name.
         seconds: id of a run -> the estimate of what it takes (study/cost.py), to weigh runs with.
         labels: id of a run -> how people call it.
+        growing: whether more of them will be asked for than were at first, because a search had
+            chosen nothing then.
     """
 
     study: str
     seconds: Mapping[str, float]
     labels: Mapping[str, str]
+    growing: bool
 
 
 @dataclass(frozen=True)
@@ -98,17 +101,21 @@ class Studies:
         self.outlines, self.settings = list(outlines), settings
         self._header = headers(settings)
         self._known: dict[tuple[str, float], Runs] = {}
+        self._growing = {one.name for one in self.outlines if one.search and not self._chosen(one)}
 
     def __call__(self) -> Iterator[Runs]:
         """Yield the runs of each study."""
         for outline in self.outlines:
-            made = 0.0
-            if outline.search:
-                with contextlib.suppress(OSError):
-                    made = outline.choices(self.settings.results_dir).stat().st_mtime
+            made = self._chosen(outline) if outline.search else 0.0
             if (outline.name, made) not in self._known:
                 self._known[outline.name, made] = self._runs(outline)
             yield self._known[outline.name, made]
+
+    def _chosen(self, outline: Outline) -> float:
+        """Return when a search's choice was written; 0 where there is none yet."""
+        with contextlib.suppress(OSError):
+            return outline.choices(self.settings.results_dir).stat().st_mtime
+        return 0.0
 
     def _runs(self, outline: Outline) -> Runs:
         choices: list[Chosen] = []
@@ -119,7 +126,7 @@ class Studies:
             header = self._header(cell.dataset)
             seconds[run] = cost.seconds(cell, header) if header else 1.0
             labels[run] = " ".join(cell.words[2:])  # data and partition are those of the study
-        return Runs(outline.name, seconds, labels)
+        return Runs(outline.name, seconds, labels, outline.name in self._growing)
 
 
 class Watch:
@@ -127,7 +134,7 @@ class Watch:
 
     Args:
         studies: returns their runs, as far as they are known: a search chooses some while it runs.
-        todo: runs that are to be made although their results may lie there, of another version.
+        todo: runs that are to be made, also where results of another version lie there.
         results: folder of results.
     """
 
@@ -141,6 +148,7 @@ class Watch:
         self.began = self.file.stat().st_mtime
         self.jobs = (0, 0)
         self._done: set[str] = set()
+        self._written = 0
         self._trained = self._first = 0.0
 
     def look(self) -> tuple[str, str]:
@@ -152,11 +160,17 @@ class Watch:
         # Two lists of names, so that nobody asks the disk for what is not there.
         results, logs = _names(self.results / "runs"), _names(LOGS)
         for study in self.studies():
-            weights |= study.seconds
             labels |= study.labels
             here = [run for run in study.seconds if run not in self._done and run in results]
-            self._done.update(filter(self._is_done, here))
+            new = list(filter(self._is_done, here))
+            self._done.update(new)
+            self._written += sum(map(self._size, new))
             missing = [run for run in study.seconds if run not in self._done]
+            weights |= {
+                run: seconds
+                for run, seconds in study.seconds.items()
+                if run in self._done or run in self.todo or study.growing
+            }
             begun = (run for run in missing if f"{run}.log" in logs)
             found = {run: state for run in begun if (state := self._state(run)) is not None}
             states |= found
@@ -171,7 +185,9 @@ class Watch:
         left = self._left(weights, running)
         about = "" if left is None else f"about {words(left)} left"
         done, jobs = self.jobs
+        disk, enough = self._disk(len(weights.keys() - self._done))
         lines += [f"training: {about}"] if about else []
+        lines += [disk] if disk else []
         lines += [f"jobs of all kinds: {done} of {jobs} done"] if jobs else []
         lines += [f"  {labels[run]}: {state}" for run, state in running.items()]
         lines += [
@@ -179,7 +195,8 @@ class Watch:
             for run, state in sorted(states.items())
             if state.failed
         ]
-        parts = [" ".join(brief), about, f"jobs {done}/{jobs}" if jobs else ""]
+        parts = [" ".join(brief), "" if enough else disk, about]
+        parts += [f"jobs {done}/{jobs}"] if jobs else []
         parts += [f"{labels[run]} {state}" for run, state in running.items()]
         return " | ".join(filter(None, parts)), "".join(f"{line}\n" for line in lines)
 
@@ -189,6 +206,22 @@ class Watch:
         except OSError:
             return False
         return run not in self.todo or written >= self.began
+
+    def _size(self, run: str) -> int:
+        """Return the bytes of a run that is done: nearly all of them are its clients' states."""
+        with contextlib.suppress(OSError), os.scandir(self.results / "runs" / run) as files:
+            return sum(file.stat().st_size for file in files)
+        return 0
+
+    def _disk(self, missing: int) -> tuple[str, bool]:
+        """Return what the missing runs will write if they are like those that are done, beside what
+        is free, and whether that is enough; no text while nothing is known or nothing missing."""
+        if not missing or not self._done:
+            return "", True
+        more = self._written / len(self._done) * missing
+        free = shutil.disk_usage(self.results).free
+        text = f"disk: about {_gigabytes(more)} more to write, {_gigabytes(free)} free"
+        return (text, True) if more <= free else (f"{text}: TOO LITTLE", False)
 
     def _state(self, run: str) -> State | None:
         """Return how far a run is that is not done; None if it has not begun."""
@@ -219,6 +252,10 @@ class Watch:
         if not self._first or made <= self._trained or rest <= 1e-9 * made:
             return None
         return rest * (now - self._first) / (made - self._trained)
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
 
 
 def _names(folder: Path) -> set[str]:
