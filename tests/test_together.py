@@ -55,6 +55,13 @@ def test_a_line_of_one_study_alone_is_in_no_sentence_about_every_study_and_not_i
     assert [entries[0].text for entries in section] == ["a"]
 
 
+def test_a_line_that_one_study_alone_compares_with_the_baseline_is_in_no_sentence_about_every_study():
+    both = {"a": UP, "b": UP}
+    bare = Standing(("a", "b"), {}, {"a": UP}, frozenset())
+    *_, last = sentences(shared({"one": {"ε = 2": standing(both)}, "two": {"ε = 2": bare}}), "plain")
+    assert last == "At ε = 2, a is better than plain in every study that has both."
+
+
 def test_a_budget_of_one_study_alone_is_left_out():
     one = {"ε = 2": standing({"a": UP}), "ε = 8": standing({"a": UP})}
     assert list(shared({"one": one, "two": {"ε = 8": standing({"a": UP})}})) == ["ε = 8"]
@@ -90,3 +97,14 @@ def test_the_table_has_a_mark_where_an_interval_excludes_0_and_bold_where_nobody
         "| a | ε = 2 | -2.0 ↓ | -2.0 ↓ | **+1.0** | **+1.0** | +2.0 ↑ | +2.0 ↑ |",
         "| plain | ε = 2 | +1.0 | – | +1.0 | – | – | – |",
     ]
+
+
+def test_who_is_bold_as_often_comes_in_the_order_of_gains_over_the_baseline():
+    found = shared(
+        {
+            "one": {"ε = 2": standing({"a": OPEN, "b": UP, "c": DOWN})},
+            "two": {"ε = 2": standing({"a": UP, "b": UP, "c": DOWN})},
+        }
+    )
+    (section,) = table(found, "plain").sections
+    assert [entries[0].text for entries in section] == ["b", "a", "c"]
