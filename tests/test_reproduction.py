@@ -11,6 +11,7 @@ import pytest
 import fake_results
 import malformed
 from pflpipe.errors import DataError
+from pflpipe.pipeline import results as pages
 from pflpipe.report import reproduction, tidy
 from pflpipe.study.load import load_study
 from pflpipe.study.outline import Study
@@ -167,6 +168,22 @@ def test_rows_without_a_word_of_where_they_come_from_are_refused(made):
     target.with_suffix(".json").write_text("{}")
     with pytest.raises(DataError, match=r"good.csv and good.json are of different runs"):
         page(results)
+
+
+def test_a_table_without_printed_numbers_comes_to_the_same_page(tmp_path, monkeypatch):
+    """Such as those that papers print as images: nothing to be far from."""
+    malformed.write_good(tmp_path)
+    rows = {"metric": "personal_common", "rows": {"feddpa": "FedDPA"}}
+    document = {key: value for key, value in STUDY.items() if key != "paper"}
+    malformed.write(tmp_path / "studies/good.yaml", document | {"layout": STUDY["layout"] | rows})
+    fake_results.write(load_study("good", tmp_path / "studies"), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["results", "good"])
+    pages.main()
+    assert not (tmp_path / "docs/results").exists()
+    lines = (tmp_path / "docs/reproduction.md").read_text().splitlines()
+    assert any(line.startswith("| FedDPA |") for line in lines)
+    assert not [line for line in lines if "– paper" in line or "points from the print" in line]
 
 
 def test_without_a_study_there_is_no_page(tmp_path):

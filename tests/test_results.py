@@ -17,6 +17,7 @@ import fake_results
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
+from pflpipe.pipeline import results as pages
 from pflpipe.pipeline.results import finished_part
 from pflpipe.report import committed, results, sentences
 from pflpipe.report.gains import cost, gains
@@ -304,9 +305,13 @@ def test_a_study_of_several_panels_is_refused(finished, tmp_path):
         export(several, written, tmp_path)
 
 
-def test_without_a_study_the_page_is_not_written(tmp_path):
-    with pytest.raises(DataError, match="has no study; name a finished one: make results STUDY="):
-        results.write(tmp_path)
+def test_without_a_study_no_page_is_written_and_the_command_says_what_to_do(tmp_path, monkeypatch):
+    assert results.write(tmp_path) is None
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["results"])
+    with pytest.raises(DataError, match="no study's results; name a finished one: make results"):
+        pages.main()
+    assert not list(tmp_path.iterdir())
 
 
 # ---------------------------------------------------------------- who gains
@@ -361,7 +366,9 @@ def test_the_cost_of_an_accuracy_is_the_first_evaluated_round_that_has_it():
 @pytest.fixture(scope="module")
 def page(finished: tuple[Study, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> str:
     docs = shutil.copytree(finished[2], tmp_path_factory.mktemp("page") / "docs")
-    return results.write(Path(docs)).read_text().replace("\\_", "_")
+    written = results.write(Path(docs))
+    assert written == docs / "results.md"
+    return written.read_text().replace("\\_", "_")
 
 
 @pytest.mark.slow

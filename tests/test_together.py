@@ -55,10 +55,12 @@ def test_a_line_of_one_study_alone_is_in_no_sentence_about_every_study_and_not_i
     assert [entries[0].text for entries in section] == ["a"]
 
 
-def test_a_line_that_one_study_alone_compares_with_the_baseline_is_in_no_sentence_about_every_study():
+def test_a_line_that_one_study_alone_can_compare_is_in_no_sentence_about_every_study():
     both = {"a": UP, "b": UP}
     bare = Standing(("a", "b"), {}, {"a": UP}, frozenset())
-    *_, last = sentences(shared({"one": {"ε = 2": standing(both)}, "two": {"ε = 2": bare}}), "plain")
+    *_, last = sentences(
+        shared({"one": {"ε = 2": standing(both)}, "two": {"ε = 2": bare}}), "plain"
+    )
     assert last == "At ε = 2, a is better than plain in every study that has both."
 
 

@@ -20,6 +20,7 @@ import pandas as pd
 
 from pflpipe.cells import Cell
 from pflpipe.data.partition import Split
+from pflpipe.errors import DataError
 from pflpipe.files import write_json
 from pflpipe.pipeline.project import Project, published
 from pflpipe.program import run_script
@@ -41,14 +42,19 @@ def main() -> None:
         project = Project(settings, root, thorough=False)
         for name in names:
             study = load_study(name, results=settings.results_dir)
-            if study.layout is not None and study.layout.source:
+            if study.layout is not None:
                 target = _export_printed(study, project, docs)
             else:
                 target = _export_compared(study, project, docs)
             print(f"{target}: written")
-    for page in (results.write(docs), reproduction.write(docs, root / config.STUDIES)):
-        if page is not None:
-            print(f"{page}: written")
+    written = (results.write(docs), reproduction.write(docs, root / config.STUDIES))
+    pages = [page for page in written if page is not None]
+    if not pages:
+        raise DataError(
+            "docs/ has no study's results", do="name a finished one: make results STUDY=..."
+        )
+    for page in pages:
+        print(f"{page}: written")
 
 
 def _export_printed(study: Study, project: Project, docs: Path) -> Path:

@@ -33,11 +33,11 @@ HEAD = """\
 # What papers print, and what comes out here
 
 Written by `make results` from the files in `docs/reproduction/`; do not edit. Every table has the
-paper's rows and columns, the paper's number in brackets below ours, and the ε that holds for a
-whole client below both. A row under a paper's name runs the paper's mechanism and its accounting;
-the certified version of a method whose mechanism does not hold what it claims is a row of its own.
-What a paper leaves open, and what was chosen, stands in each study's description; variations of it
-are rows with their difference in brackets. Only what was run is shown.
+paper's rows and columns, the paper's number in brackets below ours where it prints one, and the ε
+that holds for a whole client below both. A row under a paper's name runs the paper's mechanism and
+its accounting; the certified version of a method whose mechanism does not hold what it claims is a
+row of its own. What a paper leaves open, and what was chosen, stands in each study's description;
+variations of it are rows with their difference in brackets. Only what was run is shown.
 """
 
 

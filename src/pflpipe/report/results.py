@@ -17,7 +17,6 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from pflpipe.errors import DataError
 from pflpipe.files import write_text
 from pflpipe.report import committed, sentences, together, verdict
 from pflpipe.report.committed import Committed
@@ -372,19 +371,17 @@ class _Page:
         )
 
 
-def write(docs: Path) -> Path:
+def write(docs: Path) -> Path | None:
     """Write ``docs/results.md`` from the folders of ``docs/results``, the study with most runs
-    first; return the page. Studies that lack methods are only named: who is best among some is no
-    answer.
+    first; return the page, or None where no study is there. Studies that lack methods are only
+    named: who is best among some is no answer.
 
     Raises:
-        DataError: there is no study, or one is damaged.
+        DataError: a study is damaged.
     """
     folders = sorted(file.parent for file in docs.glob("results/*/about.json"))
     if not folders:
-        raise DataError(
-            f"{docs / 'results'} has no study", do="name a finished one: make results STUDY=..."
-        )
+        return None
     studies = sorted(map(committed.read, folders), key=lambda study: -len(study.runs))
     pages = [_Page(study) for study in studies if not study.about.missing]
     parts = [page.text(docs / "results" / page.study.name) for page in pages]
