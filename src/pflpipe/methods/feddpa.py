@@ -29,8 +29,9 @@ dense noise certify it. The masks never leave the client. Differences of the off
 under ``official_code: true``: the upload and both regularisers are taken against the global model,
 the norms of all tensors are summed (``update_against_global``), besides data-size weights and the
 sample-level noise calibration (mechanism.py); local training is without dropout; and a client is
-tested with the model that it had before the last aggregation. Its loaders of CIFAR-10 and SVHN drop
-the last, smaller minibatch of an epoch: ``training.drop_last``. Not imitated: masks tested by
+tested with the model that it had before the last aggregation: below ``sample_rate: 1``, which is
+the paper's, a client that was never drawn is tested untrained. Its loaders of CIFAR-10 and SVHN
+drop the last, smaller minibatch of an epoch: ``training.drop_last``. Not imitated: masks tested by
 ``value != 0``, and ``>`` for Eq. 6's ``>=``; Fisher information of transformed images; a second
 phase with minibatches of its own; random transforms of CIFAR-10's and SVHN's test images.
 """
