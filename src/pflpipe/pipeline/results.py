@@ -1,8 +1,8 @@
 """``make results``: docs/ gets the studies that are named, and docs/results.md and
 docs/reproduction.md are written from what docs/ has.
 
-A study of a paper's table goes to docs/reproduction/, any other one to docs/results/, each with the
-methods that are finished. In docs/results/ what the search chose goes with them, as
+A study of a paper's table, one with a ``layout``, goes to docs/reproduction/, any other one to
+docs/results/, each with the methods that are finished. In docs/results/ what the search chose goes with them, as
 ``search.json``: to go on where its runs are not at hand, it is put back as
 ``results/searches/<study>.json``. With the last method comes the figure of all.
 """
@@ -43,7 +43,7 @@ def main() -> None:
         for name in names:
             study = load_study(name, results=settings.results_dir)
             if study.layout is not None:
-                target = _export_printed(study, project, docs)
+                target = _export_reproduction(study, project, docs)
             else:
                 target = _export_compared(study, project, docs)
             print(f"{target}: written")
@@ -57,7 +57,7 @@ def main() -> None:
         print(f"{page}: written")
 
 
-def _export_printed(study: Study, project: Project, docs: Path) -> Path:
+def _export_reproduction(study: Study, project: Project, docs: Path) -> Path:
     return reproduction.export(study, *finished_part(study, project), docs)
 
 
