@@ -2,8 +2,8 @@
 docs/reproduction.md are written from what docs/ has.
 
 A study of a paper's table, one with a ``layout``, goes to docs/reproduction/, any other one to
-docs/results/, each with the methods that are finished. In docs/results/ what the search chose goes with them, as
-``search.json``: to go on where its runs are not at hand, it is put back as
+docs/results/, each with the methods that are finished. In docs/results/ what the search chose goes
+with them, as ``search.json``: to go on where its runs are not at hand, it is put back as
 ``results/searches/<study>.json``. With the last method comes the figure of all.
 """
 
