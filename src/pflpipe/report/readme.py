@@ -327,6 +327,7 @@ def measured(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> st
     programs = [records.load(Record, file).program for file in files]
     torch = " and ".join(sorted({program.versions["torch"] for program in programs}))
     devices = {program.device.partition(":")[0] for program in programs}
+    runs = "run" if len(seconds) == 1 else "runs"
     latest = datetime.fromtimestamp(max(file.stat().st_mtime for file in files), UTC)
     elsewhere = "" if devices == {"cpu"} else f", training on {' and '.join(sorted(devices))}"
     words = [
@@ -334,7 +335,7 @@ def measured(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> st
         f"Python {platform.python_version()}, torch {torch}",
         *commit(root),
         str(latest.date()),
-        f"{sum(seconds.values()):.0f} s of training in {len(seconds)} runs.",
+        f"{sum(seconds.values()):.0f} s of training in {len(seconds)} {runs}.",
     ]
     return ", ".join(words)
 
