@@ -194,6 +194,20 @@ def test_the_official_code_tests_the_models_from_before_the_last_aggregation(bac
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_the_official_code_tests_a_client_that_was_never_drawn_untrained(backend):
+    """Many clients of a study with few rounds: their accuracy is that of the first parameters."""
+    some = plan(sample_rate=0.5, rounds=1)
+    world = simulation("feddpa", {"tau": TAU}, backend=backend, departures=OFFICIAL, plan=some)
+    begun = rounds.start(world)
+    first, drawn = begun.params, rounds.cohort(world, 0)
+    assert 0 < drawn.sum() < len(drawn)
+    tested = personal_models(world, rounds.run(world, begun))
+    for client, was_drawn in enumerate(drawn):
+        is_first = all(torch.equal(tested[name][client], value) for name, value in first.items())
+        assert is_first != was_drawn
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_the_official_code_trains_without_dropout_and_with_transforms(backend):
     """The body's key is that of dropout, and a transform has its own."""
 
