@@ -6,8 +6,8 @@ made without ``results/``:
 - ``<study>.csv``: rows of its tidy table (tidy.py), of the runs that are finished. Such studies
   take days, so they come in parts: rows of runs that are no longer at hand stay.
 - ``<study>.json``: for every row where, with what and when it was trained.
-- ``<study>.md``: written by hand: what explains differences to the print. Without it they are
-  called unexplained.
+- ``<study>.md``: written by hand: what explains differences to the print, or a number that
+  surprises. Without it differences are called unexplained.
 """
 
 from __future__ import annotations
@@ -111,17 +111,17 @@ def _part(source: Path, studies: Path) -> str:
         markdown(paper_table.table(shown, study.layout, frame)).strip(),
         f"Farther than {FAR:g} points from the print:" if differences else "",
         "\n".join(f"- {escaped(text)}" for text in differences),
-        _explained(source) if differences else "",
+        _said(source) or ("Not explained." if differences else ""),
         escaped(study.description.strip()),
         "\n\n".join(dict.fromkeys(told[str(cell)] for cell in frame["cell"])),
     ]
     return "\n\n".join(filter(None, lines))
 
 
-def _explained(source: Path) -> str:
-    """Return what somebody wrote about the differences."""
+def _said(source: Path) -> str:
+    """Return what somebody wrote about the numbers; empty where nobody did."""
     notes = source.with_suffix(".md")
-    return notes.read_text(encoding="utf-8").strip() if notes.is_file() else "Not explained."
+    return notes.read_text(encoding="utf-8").strip() if notes.is_file() else ""
 
 
 def _read(source: Path) -> tuple[pd.DataFrame, dict[str, str]]:
