@@ -18,8 +18,9 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -29,7 +30,7 @@ from pflpipe.report.tracking.entries import NOTE, Entry, Point
 from pflpipe.study.settings import MEASURED
 
 if TYPE_CHECKING:
-    from mlflow.entities import Experiment, Param, Run, RunTag
+    from mlflow.entities import Experiment, Run
     from mlflow.tracking import MlflowClient
 
 # MLflow's REST API accepts 1000 metrics, params and tags together.
@@ -100,11 +101,11 @@ class Writer:
                 self._finish(run, entry)
                 return run.info.run_id, "replaced" if run.info.status == "FINISHED" else "new"
         run = self._begin(entry, parent)
-        self._finish(run, entry)
+        self._finish(run, entry, entry.points, entry.params)
         return run.info.run_id, "replaced" if old else "new"
 
     def _begin(self, entry: Entry, parent: str) -> Run:
-        from mlflow.entities import Dataset, DatasetInput, InputTag, Param
+        from mlflow.entities import Dataset, DatasetInput, InputTag
 
         tags = {**entry.tags, "in_study": "true", "pflpipe.key": entry.key}
         tags |= {"pflpipe.writer": f"{self.me} {time.time():.3f}"}
@@ -122,37 +123,32 @@ class Writer:
             data = Dataset(name, digest, "local", canonical_json({"uri": name}), profile=text)
             inputs = [DatasetInput(data, [InputTag("mlflow.data.context", "training")])]
             self.client.log_inputs(run.info.run_id, inputs)
-        params = [Param(name, value) for name, value in entry.params.items()]
-        self._log(run, entry.points, params)
         return run
 
-    def _finish(self, run: Run, entry: Entry) -> None:
-        from mlflow.entities import RunTag
-
-        self._attach(run, entry)
-        tags = {"pflpipe.begun": entry.begun, "pflpipe.digest": entry.digest}
-        if not entry.complete:
-            self._log(run, tags=[RunTag(name, value) for name, value in tags.items()])
-            return
-        tags |= entry.final_tags
-        self._log(run, entry.finals, tags=[RunTag(name, value) for name, value in tags.items()])
-        self.client.set_terminated(run.info.run_id, "FINISHED", end_time=entry.end)
-
-    def _log(
+    def _finish(
         self,
         run: Run,
+        entry: Entry,
         points: Sequence[Point] = (),
-        params: Sequence[Param] = (),
-        tags: Sequence[RunTag] = (),
+        words: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        from mlflow.entities import Metric
+        """Attach files, log what is still missing, and end a run that is complete.
 
-        # Few calls, because each is a transaction; the tags in the last.
+        Args:
+            points, words: numbers and parameters of the first stage, unless the run has them.
+        """
+        from mlflow.entities import Metric, Param, RunTag
+
+        self._attach(run, entry)
+        marks = {"pflpipe.begun": entry.begun, "pflpipe.digest": entry.digest}
+        if entry.complete:
+            points, marks = [*points, *entry.finals], {**marks, **entry.final_tags}
+        # Few calls, because each is some transactions; the tags in the last.
         metrics = [Metric(name, value, stamp, step) for name, value, stamp, step in points]
+        params = [Param(name, value) for name, value in words.items()]
+        tags = [RunTag(name, value) for name, value in marks.items()]
         calls = max(
-            math.ceil(len(metrics) / METRICS_PER_CALL),
-            math.ceil(len(params) / PARAMS_PER_CALL),
-            len(tags) > 0,
+            math.ceil(len(metrics) / METRICS_PER_CALL), math.ceil(len(params) / PARAMS_PER_CALL), 1
         )
         for call in range(calls):
             self.client.log_batch(
@@ -161,6 +157,8 @@ class Writer:
                 params=params[call * PARAMS_PER_CALL : (call + 1) * PARAMS_PER_CALL],
                 tags=tags if call == calls - 1 else (),
             )
+        if entry.complete:
+            self.client.set_terminated(run.info.run_id, "FINISHED", end_time=entry.end)
 
     def _attach(self, run: Run, entry: Entry) -> None:
         if not entry.files:
