@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from pflpipe.learning import keyed, solvers
 from pflpipe.learning.solvers import Objective, Schedule, Solver
 from pflpipe.methods import registry
+from pflpipe.methods.base import Method, Upload
 from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import clients, evaluation, rounds
 from pflpipe.simulation.clients import Examples, Rows, for_each_client
+from pflpipe.trees import Update
 from simulations import SIZES, open_plan, plan, simulation, spied
 
 SETTINGS = [(name, {}) for name in NAMES] + [
@@ -43,7 +45,8 @@ def with_dropout(world):
             z if key is None else z * 2 * (keyed.uniform(key, keyed.DROPOUT, tuple(z.shape)) >= 0.5)
         )
 
-    return dataclasses.replace(world, network=dataclasses.replace(world.network, body=dropped))
+    network = dataclasses.replace(world.network, body=dropped, keyed=True)
+    return dataclasses.replace(world, network=network)
 
 
 def assert_same(one, other):
@@ -296,7 +299,7 @@ def test_dropout_is_the_same_in_loop_and_vmap_and_only_in_training(method):
 
 
 def test_steps_have_keys_of_their_own_and_passes_without_randomness_have_none():
-    world = simulation("dp_fedavg_fb", sizes=(9, 4, 0, 6))
+    world = with_dropout(simulation("dp_fedavg_fb", sizes=(9, 4, 0, 6)))
     keys = []
     for client in range(4):
         for round in range(3):
@@ -307,8 +310,42 @@ def test_steps_have_keys_of_their_own_and_passes_without_randomness_have_none():
             assert (world.work(client, round)["train"].keys == work["train"].keys).all()
             keys.extend(work["train"].keys.tolist())
     assert len(set(keys)) == len(keys) == 3 * (6 + 2 + 0 + 4)
-    other = simulation("dp_fedavg_fb", seed=1).work(0, 0)["train"].keys
+    other = with_dropout(simulation("dp_fedavg_fb", seed=1)).work(0, 0)["train"].keys
     assert (other != world.work(0, 0)["train"].keys).all()
+
+
+def own_key(draws):
+    """A method whose clients send the key that they draw their own numbers from."""
+
+    def local_update(params, server, state, batches, task):
+        sent = {name: value + batches.key for name, value in params.items()}
+        return Upload(Update(sent), {}, batches.n.double()), state
+
+    return Method(local_update, draws=draws)
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_who_does_not_say_that_it_draws_has_no_key_and_is_told_so(backend):
+    plain = simulation("dp_fedavg", backend=backend)
+    assert plain.work(0, 0)["train"].keys is None
+    world = dataclasses.replace(plain, method=own_key(True))
+    rounds.one_round(world, rounds.start(world))
+    assert world.work(0, 0)["train"].keys is not None
+    world = dataclasses.replace(plain, method=own_key(False))
+    with pytest.raises(RuntimeError, match="draws=True"):
+        rounds.one_round(world, rounds.start(world))
+
+
+@pytest.mark.parametrize("batch_size", [0, 4])
+def test_schedules_without_draws_are_those_of_the_streams_that_have_them(batch_size):
+    plain = simulation("dp_fedavg_fb", sizes=(9, 4, 0, 6), batch_size=batch_size)
+    for client in range(4):
+        for round in range(2):
+            found = plain.work(client, round)
+            drawn = with_dropout(plain).work(client, round)
+            for name, rows in drawn.items():
+                assert (found[name].index == rows.index).all()
+                assert (found[name].count == rows.count).all()
 
 
 def test_keys_do_not_change_which_examples_a_step_has():

@@ -51,12 +51,14 @@ class Network:
         start: seed -> freshly drawn parameters, of a network that draws them in its own way.
         known_layers: whether all layers are linear, convolutional or GroupNorm and called as here,
             so that fisher.py may look into them.
+        keyed: whether ``body`` does something else with a key than without one.
     """
 
     shapes: Shapes
     body: Callable[[Tree, Tensor, Tensor | None], Tensor]
     start: Callable[[int], Tree] | None = None
     known_layers: bool = True
+    keyed: bool = False
 
     def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tree:
         """Return freshly drawn parameters."""
@@ -105,7 +107,8 @@ def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Net
     _check_options(model)
     if outside.is_reference(model.name):
         found = modules.adapt(model.name, model.options, tuple(image_shape), classes)
-        return Network(found.shapes, found.body, found.start, known_layers=False)
+        # With dropout or without, a module may ask whether it is trained.
+        return Network(found.shapes, found.body, found.start, known_layers=False, keyed=True)
     _check_fit(model, image_shape, classes)
     return _BUILDERS[model.name](model, image_shape, classes)
 
@@ -218,7 +221,7 @@ def _cnn_femnist(model: cells.Model, image_shape: tuple[int, ...], classes: int)
         z = keyed.dropout(z.flatten(1), 0.25, key, keyed.DROPOUT)
         return keyed.dropout(bend(_dense(params, "fc1", z)), 0.5, key, keyed.DROPOUT + 1)
 
-    return Network(shapes, body)
+    return Network(shapes, body, keyed=True)
 
 
 def _cnn_svhn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
@@ -237,7 +240,7 @@ def _cnn_svhn(model: cells.Model, image_shape: tuple[int, ...], classes: int) ->
         z = keyed.dropout(z.flatten(1), 0.25, key, keyed.DROPOUT)
         return keyed.dropout(F.relu(_dense(params, "fc1", z)), 0.5, key, keyed.DROPOUT + 1)
 
-    return Network(shapes, body)
+    return Network(shapes, body, keyed=True)
 
 
 def _cnn_cifar(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:

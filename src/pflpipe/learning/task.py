@@ -47,13 +47,18 @@ class Batches:
     @property
     def key(self) -> Tensor:
         """Key of what a client draws for itself in this round, under the places ``keyed.OWN`` and
-        above: that of its first step, or 0 where nothing is random.
+        above: that of its first step, or 0 for a client without steps.
 
         It follows from the stream named by the round and the client, as the order of its batches
         does, and shares nothing with the noise of a release.
+
+        Raises:
+            RuntimeError: the method does not say that it draws, so there are no keys.
         """
         keys = self.train.keys
-        return self.n.new_zeros(()) if keys is None or not len(keys) else keys[0]
+        if keys is None:
+            raise RuntimeError("batches.key is for methods that say so: Method(..., draws=True)")
+        return keys[0] if len(keys) else self.n.new_zeros(())
 
 
 @dataclass(frozen=True)

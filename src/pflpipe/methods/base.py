@@ -99,7 +99,8 @@ class Method:
     releases single messages. ``check(names)`` raises ConfigError when the hyper-parameters do not
     fit a model whose parameters have these names. ``head_epochs`` and ``full_pass`` ask for the
     schedules ``batches.head`` and ``batches.all``; ``local_steps`` makes ``batches.train`` so many
-    steps instead of the study's epochs. ``avoids`` names those departures of ``ABOUT`` that these
+    steps instead of the study's epochs. ``draws`` says that a client draws numbers of its own, from
+    ``batches.key``. ``avoids`` names those departures of ``ABOUT`` that these
     hyper-parameters do without, such as a step that an ablation takes out.
     """
 
@@ -120,6 +121,7 @@ class Method:
     local_steps: int = 0
     head_epochs: int = 0
     full_pass: bool = False
+    draws: bool = False
     avoids: tuple[str, ...] = ()
 
     def upload(self, task: Task) -> Shapes:

@@ -158,4 +158,5 @@ def fedala(
         init_client=init_client,
         check=check,
         full_pass=p > 0,
+        draws=p > 0,
     )

@@ -287,5 +287,6 @@ def fedglp_adp(
         init_client,
         scale,
         absorb=absorb,
+        draws=True,
         avoids=() if acndp else ("client_clip_weights",),
     )

@@ -120,19 +120,42 @@ class Simulation:
         )
         return (more - few) // 4
 
+    @cached_property
+    def draws(self) -> bool:
+        """Whether steps need keys: for transforms, dropout, or what a client draws for itself."""
+        return self.augment is not None or self.network.keyed or self.method.draws
+
+    @cached_property
+    def _undrawn(self) -> dict[int, dict[str, Rows]]:
+        """Client -> schedules in which nothing is drawn, so that every round has the same."""
+        return {}
+
     def work(self, client: int, round: int) -> dict[str, Rows]:
         """Return one client's schedules of one round, drawn from the stream named by round and
-        client.
+        client."""
+        is_shuffled = 0 < self.training.batch_size < len(self.split.train[client])
+        if not is_shuffled and not self.draws:
+            if client not in self._undrawn:
+                self._undrawn[client] = self._schedules(client, None, None)
+            return self._undrawn[client]
+        # A generator takes as long to make as a schedule.
+        head = is_shuffled and self.method.head_epochs
+        return self._schedules(
+            client,
+            numpy_rng(self.seed, "batches", "train", round, client),
+            numpy_rng(self.seed, "batches", "head", round, client) if head else None,
+        )
+
+    def _schedules(
+        self, client: int, stream: np.random.Generator | None, head: np.random.Generator | None
+    ) -> dict[str, Rows]:
+        """Return one client's schedules, the batches of training and of the head phase drawn from
+        these streams.
 
         The head phase counts the client's own examples, since it works on features computed in the
         order of ``all``.
         """
         rows, size, method = self.split.train[client], self.training.batch_size, self.method
-        stream = numpy_rng(self.seed, "batches", "train", round, client)
-        # A generator takes as long to make as a schedule.
-        head = (
-            numpy_rng(self.seed, "batches", "head", round, client) if method.head_epochs else None
-        )
         drop_last = self.training.drop_last
         if method.local_steps:
             train = Rows.steps(rows, method.local_steps, size, stream, drop_last=drop_last)
@@ -140,7 +163,7 @@ class Simulation:
             epochs = self.training.local_epochs
             train = Rows.epochs(rows, epochs, size, stream, drop_last=drop_last)
         return {
-            "train": train.keyed(stream),
+            "train": train.keyed(stream) if self.draws and stream is not None else train,
             "head": Rows.epochs(np.arange(len(rows)), method.head_epochs, size, head),
             "all": Rows.epochs(
                 rows, int(method.full_pass or method.head_epochs > 0), EXAMPLES_OF_FULL_PASS
