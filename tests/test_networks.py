@@ -299,6 +299,14 @@ def test_networks_without_dropout_ignore_the_key(name):
     assert torch.equal(network.apply(params, images, KEY), network.apply(params, images))
 
 
+@pytest.mark.parametrize("name", TWINS)
+def test_a_network_that_reads_its_key_says_so_since_others_get_none(name):
+    network, _, shape = TWINS[name]
+    params, images = drawn(network), normal(2, *shape)
+    reads = not torch.equal(network.apply(params, images, KEY), network.apply(params, images))
+    assert network.keyed == reads
+
+
 # Initialisation and refusals
 
 
