@@ -199,6 +199,7 @@ def test_dropout_follows_from_the_key_and_rows_do_not_depend_on_the_batch(net):
     x = torch.randn(64, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     key = torch.tensor(7)
     z = network.body(params, x, key)
+    assert network.keyed, "without it training would give no keys, and drop nothing"
     assert torch.equal(z, network.body(params, x, key))
     assert torch.equal(z[:9], network.body(params, x[:9], key))
     assert not torch.equal(z, network.body(params, x, key + 1))
