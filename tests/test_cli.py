@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -417,3 +418,33 @@ def test_rank_without_validation_examples_says_so(scored, monkeypatch, capsys):
         file.write_text(SCORES)
     assert run(monkeypatch, "rank", "good") == 2
     assert "validation_fraction" in capsys.readouterr().err
+
+
+MEMORY = """
+import resource, sys
+import numpy as np
+from pflpipe import program
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    arrays = [np.ones(2**18) for _ in range(16)]
+    del arrays
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def main():
+    faults()
+    print(faults())
+
+if sys.argv[1] == "kept":
+    program.run_script(main)
+main()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
+def test_a_script_keeps_the_memory_that_it_frees():
+    found = {}
+    for how in ("kept", "given back"):
+        words = [sys.executable, "-c", MEMORY, how]
+        found[how] = int(subprocess.run(words, check=True, capture_output=True).stdout)
+    assert 5 * found["kept"] < found["given back"]

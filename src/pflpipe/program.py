@@ -1,7 +1,9 @@
-"""How a program ends: with one line for a user's mistake, an exit code, and what it took."""
+"""How a program begins and ends: with memory that it keeps, one line for a user's mistake, an exit
+code, and what it took."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import sys
@@ -15,6 +17,11 @@ from pflpipe.files import write_text
 MEASURES = "PFLPIPE_MEASURES"
 """Environment variable: the file for what a script took; none without it."""
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+KEPT_BYTES, KEPT_BLOCK = 2**28, 2**25
+"""Bytes that glibc keeps at most at the end of its heap, and bytes of a block that it does not take
+from there."""
+
 
 def run_script(main: Callable[[], None]) -> NoReturn:
     """Run a script's ``main`` and exit: 0, or 2 with one line for each of a user's mistakes, or 130
@@ -23,6 +30,7 @@ def run_script(main: Callable[[], None]) -> NoReturn:
     Any other exception keeps its traceback, because it is a bug of pflpipe.
     """
     began = time.perf_counter()
+    keep_memory()
     try:
         main()
         write_measures(time.perf_counter() - began)
@@ -38,6 +46,19 @@ def run_script(main: Callable[[], None]) -> NoReturn:
         sys.stderr.close()
         sys.exit(1)
     sys.exit(0)
+
+
+def keep_memory() -> None:
+    """Have glibc keep what is freed instead of giving it back to the system at once.
+
+    A step of many small models frees a few megabytes and takes as many again, and the system clears
+    every page that comes back: a tenth of the time of such a run. Blocks of 32 MB and more, the
+    most that mallopt(3) takes, go back as ever. Other C libraries do as they do.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in ((M_TRIM_THRESHOLD, KEPT_BYTES), (M_MMAP_THRESHOLD, KEPT_BLOCK)):
+            mallopt(option, value)
 
 
 def write_measures(seconds: float) -> None:

@@ -269,7 +269,7 @@ def minimize_loop(
         else None
         for objective in objectives
     ]
-    penalties = [_penalty(objective.penalty, moving, _Flat.join) for objective in objectives]
+    penalties = [_Penalty.of(objective.penalty, moving, _Flat.join) for objective in objectives]
     optimizers = [_fused(solver, flat) for _ in objectives]
     total = flat.vector.new_zeros(())
     keep = solver.rho > 0 or solver.step_bound < math.inf
@@ -332,41 +332,59 @@ def _replay(schedule: Schedule, step: Callable[[Batch], None]) -> None:
             replayed.get(size, gathered)(schedule.index[number, :size], *keys)
 
 
-# vector [P] -> the penalty there, and two factors whose product is its gradient: gap [P] and slope,
-# [1] or [P]
-_Penalty = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+@dataclass(frozen=True)
+class _Penalty:
+    """A penalty of the parameters in one vector, ``[P]`` or, of many clients, ``[..., P]``.
 
+    Attributes:
+        weight: as in ``DistancePenalty``.
+        below: minus the origin, 0 where nothing counts, ``[..., P]``.
+        mask: 1 for coordinates that count, ``[..., P]``; ``None`` counts all.
+        length: a number, or ``[...]``.
+        sizes: of the parts of which each has a norm, P together.
+    """
 
-def _penalty(
-    penalty: DistancePenalty | None, names: Iterable[str], join: Callable[[Tree], Tensor]
-) -> _Penalty | None:
-    """Return a penalty as a function of the parameters ``names`` in one vector, in the order in
-    which ``join`` puts them."""
-    if penalty is None or not penalty.weight:
-        return None
-    origin = {name: penalty.origin[name] for name in names}
-    below = -join(origin)
-    mask = (
-        None
-        if penalty.mask is None
-        else join({name: penalty.mask[name] for name in origin}).to(below)
-    )
-    below = below if mask is None else below * mask
-    sizes = [value.numel() for value in origin.values()] if penalty.by_tensor else [len(below)]
+    weight: float
+    below: Tensor
+    mask: Tensor | None
+    length: float | Tensor
+    sizes: tuple[int, ...]
 
-    def value(vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gap = vector + below if mask is None else torch.addcmul(below, vector, mask)
-        norms = torch.stack([torch.linalg.vector_norm(part) for part in torch.split(gap, sizes)])
-        excess = norms.sum() - penalty.length
-        slopes = torch.where(norms > 0, penalty.weight * excess.sign() / norms, 0.0)
-        slope = (
-            torch.cat([one.expand(size) for one, size in zip(slopes, sizes, strict=True)])
-            if penalty.by_tensor
-            else slopes
+    @classmethod
+    def of(
+        cls, penalty: DistancePenalty | None, names: Iterable[str], join: Callable[[Tree], Tensor]
+    ) -> _Penalty | None:
+        """Return a penalty of the parameters ``names``, in the order in which ``join`` puts
+        them."""
+        if penalty is None or not penalty.weight:
+            return None
+        origin = {name: penalty.origin[name] for name in names}
+        below, mask = -join(origin), None
+        if penalty.mask is not None:
+            mask = join({name: penalty.mask[name] for name in origin}).to(below)
+            below = below * mask
+        sizes = [value.numel() for value in origin.values()] if penalty.by_tensor else [len(below)]
+        return cls(penalty.weight, below, mask, penalty.length, tuple(sizes))
+
+    def __call__(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the penalty ``[...]`` there, and two factors whose product is its gradient: gap
+        ``[..., P]`` and slope, ``[..., 1]`` or ``[..., P]``."""
+        gap = (
+            vector + self.below
+            if self.mask is None
+            else torch.addcmul(self.below, vector, self.mask)
         )
-        return penalty.weight * excess.abs(), gap, slope
-
-    return value
+        parts = torch.split(gap, self.sizes, dim=-1)
+        norms = torch.stack([torch.linalg.vector_norm(part, dim=-1) for part in parts], dim=-1)
+        excess = norms.sum(-1) - self.length
+        pull = self.weight * excess.sign().unsqueeze(-1)
+        slope = torch.where(norms > 0, pull / norms, 0.0)
+        if len(parts) > 1:
+            slope = torch.cat(
+                [one.expand_as(part) for one, part in zip(slope.split(1, -1), parts, strict=True)],
+                dim=-1,
+            )
+        return self.weight * excess.abs(), gap, slope
 
 
 def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
@@ -449,7 +467,7 @@ def minimize_functional(
         _joined({name: objective.mask[name] for name in moving}) if objective.mask else None
         for objective in objectives
     ]
-    penalties = [_penalty(objective.penalty, moving, _joined) for objective in objectives]
+    penalties = [_Penalty.of(objective.penalty, moving, _joined) for objective in objectives]
 
     def descend(lift: Lift, vector: Tensor, *batched: Tensor) -> tuple[Tensor, Tensor]:
         def of_clients(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -466,13 +484,26 @@ def minimize_functional(
                 value = lift(loss)(leaf, *batch)
                 (slope,) = torch.autograd.grad(value.sum(), leaf)
             value = value.detach()
-            if (penalty := penalties[turn]) is None:
+            if (penalty := pulls[turn]) is None:
                 return slope, value
-            extra, gap, factor = lift(penalty)(at)
+            extra, gap, factor = penalty(at)
             return torch.addcmul(slope, factor, gap), value + extra
 
-        outside = [None if mask is None else of_clients(torch.clone, mask) for mask in masks]
-        count = of_clients(torch.clone, schedule.count)
+        def of_all(value: Any) -> Any:
+            return of_clients(torch.clone, value) if isinstance(value, Tensor) else value
+
+        outside = [of_all(mask) for mask in masks]
+        pulls = [
+            penalty
+            and replace(
+                penalty,
+                below=of_all(penalty.below),
+                mask=of_all(penalty.mask),
+                length=of_all(penalty.length),
+            )
+            for penalty in penalties
+        ]
+        count = of_all(schedule.count)
         vector = vector.clone()  # the steps move it in place: what is new in memory costs more
         optimizers = [_in_place(solver, vector) for _ in objectives]
         total = vector.new_zeros(vector.shape[:-1])
