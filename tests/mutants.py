@@ -179,8 +179,8 @@ MUTANTS = {
     ),
     "the penalty pulls the wrong way": Mutant(
         "learning/solvers.py",
-        "penalty.weight * excess.sign() / norms",
-        "-penalty.weight * excess.sign() / norms",
+        "pull = self.weight * excess.sign()",
+        "pull = -self.weight * excess.sign()",
         "test_solvers.py",
     ),
     "padded steps are taken": Mutant(

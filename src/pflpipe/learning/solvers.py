@@ -348,7 +348,7 @@ class _Penalty:
     below: Tensor
     mask: Tensor | None
     length: float | Tensor
-    sizes: tuple[int, ...]
+    sizes: list[int]
 
     @classmethod
     def of(
@@ -364,7 +364,7 @@ class _Penalty:
             mask = join({name: penalty.mask[name] for name in origin}).to(below)
             below = below * mask
         sizes = [value.numel() for value in origin.values()] if penalty.by_tensor else [len(below)]
-        return cls(penalty.weight, below, mask, penalty.length, tuple(sizes))
+        return cls(penalty.weight, below, mask, penalty.length, sizes)
 
     def __call__(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the penalty ``[...]`` there, and two factors whose product is its gradient: gap
@@ -380,10 +380,8 @@ class _Penalty:
         pull = self.weight * excess.sign().unsqueeze(-1)
         slope = torch.where(norms > 0, pull / norms, 0.0)
         if len(parts) > 1:
-            slope = torch.cat(
-                [one.expand_as(part) for one, part in zip(slope.split(1, -1), parts, strict=True)],
-                dim=-1,
-            )
+            each = zip(torch.split(slope, 1, dim=-1), parts, strict=True)
+            slope = torch.cat([one.expand_as(part) for one, part in each], dim=-1)
         return self.weight * excess.abs(), gap, slope
 
 
