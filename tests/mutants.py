@@ -178,7 +178,7 @@ MUTANTS = {
         "test_networks.py",
     ),
     "the penalty pulls the wrong way": Mutant(
-        "learning/solvers.py",
+        "learning/penalties.py",
         "pull = self.weight * excess.sign()",
         "pull = -self.weight * excess.sign()",
         "test_solvers.py",

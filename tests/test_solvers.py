@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from pflpipe import cells, trees
 from pflpipe.learning import networks, solvers
-from pflpipe.learning.solvers import DistancePenalty, Objective, Schedule, Solver
+from pflpipe.learning.penalties import DistancePenalty
+from pflpipe.learning.solvers import Objective, Schedule, Solver
 from simulations import CLASSES, simulation, taking_turns
 
 SOLVERS = [

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pflpipe.learning import cuda_graphs
 from pflpipe.learning.gradients import Lift, below, differentiate
+from pflpipe.learning.penalties import DistancePenalty, VectorPenalty
 from pflpipe.trees import Tree
 
 
@@ -128,29 +129,6 @@ class Solver:
 
 
 @dataclass(frozen=True)
-class DistancePenalty:
-    """The penalty ``weight |D(w) - length|`` on the distance D of the trained parameters from an
-    origin.
-
-    Its gradient is a formula on one flat vector: a few kernels instead of a graph with nodes for
-    every tensor. Where D is 0 or equals ``length`` the gradient is zero, as autograd has it.
-
-    Attributes:
-        weight: a number >= 0.
-        origin: parameters from which the distance is taken.
-        mask: 0 / 1, the coordinates that count; ``None`` counts all.
-        length: a number or a scalar.
-        by_tensor: D is the sum of the tensors' L2 norms instead of the L2 norm over all of them.
-    """
-
-    weight: float
-    origin: Tree
-    mask: Tree | None = None
-    length: float | Tensor = 0.0
-    by_tensor: bool = False
-
-
-@dataclass(frozen=True)
 class Objective:
     """What one optimizer minimises: ``loss(params, batch) -> scalar`` and ``penalty``, if there is
     one.
@@ -201,7 +179,7 @@ class _Flat:
         loss: Callable[[Tree, Batch], Tensor],
         point: Tree,
         batch: Batch,
-        penalty: _Penalty | None,
+        penalty: VectorPenalty | None,
     ) -> Tensor:
         """Put the gradient of loss and penalty into ``gradient`` and return their sum."""
         self.gradient.zero_()
@@ -269,7 +247,7 @@ def minimize_loop(
         else None
         for objective in objectives
     ]
-    penalties = [_Penalty.of(objective.penalty, moving, _Flat.join) for objective in objectives]
+    penalties = [VectorPenalty.of(one.penalty, moving, _Flat.join) for one in objectives]
     optimizers = [_fused(solver, flat) for _ in objectives]
     total = flat.vector.new_zeros(())
     keep = solver.rho > 0 or solver.step_bound < math.inf
@@ -330,59 +308,6 @@ def _replay(schedule: Schedule, step: Callable[[Batch], None]) -> None:
         for number, size in enumerate(schedule.sizes or ()):
             keys = () if schedule.keys is None else (schedule.keys[number],)
             replayed.get(size, gathered)(schedule.index[number, :size], *keys)
-
-
-@dataclass(frozen=True)
-class _Penalty:
-    """A penalty of the parameters in one vector, ``[P]`` or, of many clients, ``[..., P]``.
-
-    Attributes:
-        weight: as in ``DistancePenalty``.
-        below: minus the origin, 0 where nothing counts, ``[..., P]``.
-        mask: 1 for coordinates that count, ``[..., P]``; ``None`` counts all.
-        length: a number, or ``[...]``.
-        sizes: of the parts of which each has a norm, P together.
-    """
-
-    weight: float
-    below: Tensor
-    mask: Tensor | None
-    length: float | Tensor
-    sizes: list[int]
-
-    @classmethod
-    def of(
-        cls, penalty: DistancePenalty | None, names: Iterable[str], join: Callable[[Tree], Tensor]
-    ) -> _Penalty | None:
-        """Return a penalty of the parameters ``names``, in the order in which ``join`` puts
-        them."""
-        if penalty is None or not penalty.weight:
-            return None
-        origin = {name: penalty.origin[name] for name in names}
-        below, mask = -join(origin), None
-        if penalty.mask is not None:
-            mask = join({name: penalty.mask[name] for name in origin}).to(below)
-            below = below * mask
-        sizes = [value.numel() for value in origin.values()] if penalty.by_tensor else [len(below)]
-        return cls(penalty.weight, below, mask, penalty.length, sizes)
-
-    def __call__(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the penalty ``[...]`` there, and two factors whose product is its gradient: gap
-        ``[..., P]`` and slope, ``[..., 1]`` or ``[..., P]``."""
-        gap = (
-            vector + self.below
-            if self.mask is None
-            else torch.addcmul(self.below, vector, self.mask)
-        )
-        parts = torch.split(gap, self.sizes, dim=-1)
-        norms = torch.stack([torch.linalg.vector_norm(part, dim=-1) for part in parts], dim=-1)
-        excess = norms.sum(-1) - self.length
-        pull = self.weight * excess.sign().unsqueeze(-1)
-        slope = torch.where(norms > 0, pull / norms, 0.0)
-        if len(parts) > 1:
-            each = zip(torch.split(slope, 1, dim=-1), parts, strict=True)
-            slope = torch.cat([one.expand_as(part) for one, part in each], dim=-1)
-        return self.weight * excess.abs(), gap, slope
 
 
 def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
@@ -465,7 +390,7 @@ def minimize_functional(
         _joined({name: objective.mask[name] for name in moving}) if objective.mask else None
         for objective in objectives
     ]
-    penalties = [_Penalty.of(objective.penalty, moving, _joined) for objective in objectives]
+    penalties = [VectorPenalty.of(one.penalty, moving, _joined) for one in objectives]
 
     def descend(lift: Lift, vector: Tensor, *batched: Tensor) -> tuple[Tensor, Tensor]:
         def of_clients(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -487,20 +412,12 @@ def minimize_functional(
             extra, gap, factor = penalty(at)
             return torch.addcmul(slope, factor, gap), value + extra
 
-        def of_all(value: Any) -> Any:
-            return of_clients(torch.clone, value) if isinstance(value, Tensor) else value
+        def of_all(value: Tensor) -> Tensor:
+            found: Tensor = of_clients(torch.clone, value)
+            return found
 
-        outside = [of_all(mask) for mask in masks]
-        pulls = [
-            penalty
-            and replace(
-                penalty,
-                below=of_all(penalty.below),
-                mask=of_all(penalty.mask),
-                length=of_all(penalty.length),
-            )
-            for penalty in penalties
-        ]
+        outside = [None if mask is None else of_all(mask) for mask in masks]
+        pulls = [penalty and penalty.mapped(of_all) for penalty in penalties]
         count = of_all(schedule.count)
         vector = vector.clone()  # the steps move it in place: what is new in memory costs more
         optimizers = [_in_place(solver, vector) for _ in objectives]

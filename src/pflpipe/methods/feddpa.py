@@ -45,7 +45,8 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.solvers import DistancePenalty, Objective
+from pflpipe.learning.penalties import DistancePenalty
+from pflpipe.learning.solvers import Objective
 from pflpipe.learning.task import Batches, Loss, Task
 from pflpipe.methods.base import About, Method, Range, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
