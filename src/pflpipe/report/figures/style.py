@@ -64,7 +64,7 @@ def save(draw: Callable[[], Figure], target: Path) -> None:
         figure = draw()
         FigureCanvasAgg(figure)
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # found once for all files
+        figure.set_layout_engine(None)  # found once; with "none" each file is drawn twice
         for kind, metadata in _METADATA.items():
             with atomic(target.with_suffix(f".{kind}")) as path:
                 figure.savefig(path, format=kind, metadata=metadata)
