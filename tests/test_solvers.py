@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.func import vmap
 
 from pflpipe import cells, trees
 from pflpipe.learning import networks, solvers
@@ -157,6 +158,38 @@ def test_a_pull_is_the_penalty_that_autograd_differentiates(
     for name in params:
         torch.testing.assert_close(trained[name], expected[name], rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("by_tensor", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_each_client_has_a_pull_of_its_own_under_vmap(problem, masked, by_tensor):
+    params, schedule, task = problem
+    generator = torch.Generator().manual_seed(0)
+    clients = 3
+
+    def around(value):
+        noise = torch.randn((clients, *value.shape), generator=generator, dtype=value.dtype)
+        return value + 0.1 * noise
+
+    starts, origins = ({name: around(value) for name, value in params.items()} for _ in range(2))
+    masks = {name: around(value) > value for name, value in params.items()}
+    lengths = torch.tensor([0.0, 0.3, 50.0], dtype=torch.float64)
+
+    def trained(start, origin, mask, length):
+        pull = DistancePenalty(0.2, origin, mask if masked else None, length, by_tensor)
+        objective = Objective(task.loss, penalty=pull)
+        return solvers.minimize_functional(start, schedule, [objective], Solver("sgd", 0.1))
+
+    together, losses = vmap(trained)(starts, origins, masks, lengths)
+    for client in range(clients):
+        own = [
+            {name: value[client] for name, value in tree.items()}
+            for tree in (starts, origins, masks)
+        ]
+        alone, loss = trained(*own, lengths[client])
+        for name, value in alone.items():
+            torch.testing.assert_close(together[name][client], value, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(losses[client], loss, rtol=1e-12, atol=1e-14)
 
 
 def test_a_pull_measures_convolutions_in_the_order_of_the_flat_vector():
