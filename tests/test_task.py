@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from pflpipe import cells
 from pflpipe.learning import networks
@@ -50,6 +51,31 @@ def test_bf16_is_the_forward_pass_of_the_loss_and_nothing_else(batch, precision,
     plain = dataclasses.replace(task, precision="float32").loss(params, batch)
     assert (loss == plain) == (kind == torch.float32)
     torch.testing.assert_close(loss, plain, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 15, 16, 62])
+@pytest.mark.parametrize("clients", [0, 3])
+def test_the_loss_and_its_gradient_are_the_mean_cross_entropy_of_the_real_examples(
+    classes, clients
+):
+    stream = torch.Generator().manual_seed(classes)
+    shape = (clients, 7) if clients else (7,)
+    logits = torch.randn(*shape, classes, generator=stream, dtype=torch.float64)
+    labels = torch.randint(classes, shape, generator=stream)
+    valid = torch.arange(7) < 5
+    task = simulation("dp_fedavg").task
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return task.logits_loss(logits, Batch(logits, labels, valid))
+
+    ours, theirs = (logits.clone().requires_grad_() for _ in range(2))
+    found = (torch.vmap(loss) if clients else loss)(ours, labels)
+    each = F.cross_entropy(theirs.flatten(0, -2), labels.flatten(), reduction="none")
+    expected = each.view(shape)[..., :5].mean(-1)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    found.sum().backward()
+    expected.sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
 
 
 def test_bf16_tests_models_and_takes_fisher_information_in_float32():
