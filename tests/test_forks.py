@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,12 @@ from pflpipe.study.config import Config
 
 pytestmark = pytest.mark.pipeline
 # A module that is nowhere else, so that a script can tell where it runs.
+START = (
+    f"import sys; sys.path.insert(0, {str(Path(forks.__file__).parents[2])!r})\n"
+    "from pflpipe.pipeline import forks\n"
+    "print(forks.start({folder!r}, ['warmed']))\n"
+)
+"""A program that starts the process and prints its name."""
 KNOWN = f"import sys\nprint({'warmed'!r} in sys.modules)\n"
 
 
@@ -98,6 +105,45 @@ def test_a_caller_that_is_killed_takes_its_script_along(python, script):
         assert select.select([ended], [], [], 60)[0], "the script is over"
 
 
+def test_a_process_that_is_killed_takes_its_scripts_along(folder, script):
+    warm = forks.start(str(folder), ["warmed"])
+    script.write_text(
+        "import os, time\nprint(os.getppid(), os.getpid(), flush=True)\ntime.sleep(600)\n"
+    )
+    with subprocess.Popen([warm, str(script)], stdout=subprocess.PIPE, text=True) as caller:
+        assert caller.stdout is not None
+        process, found = map(int, caller.stdout.readline().split())
+        ended = os.pidfd_open(found)
+        os.kill(process, signal.SIGKILL)
+        assert caller.wait(60) == 1
+        assert select.select([ended], [], [], 60)[0], "the script is over"
+
+
+def test_a_script_outlives_the_parent_of_the_process_and_its_caller_hears_how_it_ended(
+    folder, script, tmp_path
+):
+    os.mkfifo(tmp_path / "go")  # opening it holds the script until the parent is gone
+    script.write_text("import sys\nprint('begun', flush=True)\nsys.exit(len(open('go').read()))\n")
+    code = f"{START.format(folder=str(folder))}\nsys.stdout.flush()\nsys.stdin.read()\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        warm = Path(parent.stdout.readline().strip())
+        with subprocess.Popen(
+            [str(warm), str(script)], stdout=subprocess.PIPE, cwd=tmp_path, text=True
+        ) as caller:
+            assert caller.stdout is not None
+            assert caller.stdout.readline() == "begun\n"
+            parent.kill()
+            until = time.monotonic() + 60
+            while warm.exists() and time.monotonic() < until:
+                os.sched_yield()
+            assert not warm.exists(), "it takes no more requests"
+            (tmp_path / "go").write_text("seven..")
+            assert caller.wait(60) == 7
+
+
 @pytest.mark.parametrize("words", [("-c", KNOWN), ("-m", "json.tool", "--help")])
 def test_what_is_no_script_is_left_to_python(python, words):
     answer = subprocess.run([python, *words], capture_output=True, text=True)
@@ -114,11 +160,7 @@ def test_a_script_that_has_several_threads_is_left_to_python(python, script):
 @pytest.fixture
 def ended(folder: Path) -> Iterator[str]:
     """The program of a process whose parent is gone."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path(forks.__file__).parents[2])!r})\n"
-        "from pflpipe.pipeline import forks\n"
-        f"print(forks.start({str(folder)!r}, ['warmed']))\n"
-    )
+    code = START.format(folder=str(folder))
     answer = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     return answer.stdout.strip()
 

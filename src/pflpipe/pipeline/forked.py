@@ -7,6 +7,7 @@ address is run by Python itself.
 
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -25,9 +26,19 @@ request = json.dumps([WORDS, os.getcwd(), dict(os.environ)]).encode()
 try:
     server.connect(ADDRESS)
     socket.send_fds(server, [request], [1, 2])
-    answer = server.recv(16)
-except OSError:  # nobody there, or gone before it took this, or more words than one message holds
+    script = server.recv(16)
+except OSError:  # nobody there, or more words than one message holds
+    script = b""
+if not script:  # or gone before it took this
     _by_python()
+ended = os.pidfd_open(json.loads(script))
+try:
+    answer = server.recv(16)
+except OSError:
+    answer = b""
+if not answer:  # killed, so that nobody will know how the script ends
+    signal.pidfd_send_signal(ended, signal.SIGTERM)
+    select.select([ended], [], [])
 code = json.loads(answer) if answer else 1
 if code < 0:  # a signal ended the script, and whoever called should see that
     if -code not in (signal.SIGKILL, signal.SIGSTOP):  # which nobody can handle

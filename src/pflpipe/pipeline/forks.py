@@ -22,7 +22,7 @@ import json
 import logging
 import os
 import runpy
-import select
+import selectors
 import shlex
 import shutil
 import signal
@@ -31,8 +31,9 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 PRELOADED = (
     "pflpipe.simulation.scores",
@@ -54,8 +55,8 @@ REQUEST_BYTES = 2**20
 def start(path: str, modules: Sequence[str] = PRELOADED) -> str:
     """Start the process, without waiting for it, and return the program to call instead of Python.
 
-    The process ends with its parent; scripts at work then are left alone. Where it cannot be
-    started, the program is Python.
+    The process ends with its parent, or when the scripts that are at work then have ended. Where it
+    cannot be started, the program is Python.
 
     Args:
         path: the process's ``PYTHONPATH``.
@@ -88,46 +89,94 @@ def start(path: str, modules: Sequence[str] = PRELOADED) -> str:
 
 
 def serve(folder: Path, listener: socket.socket, modules: list[str]) -> None:
-    """Fork for every request until standard input ends; import more while there is none."""
+    """Fork for every request, and import more while there is none, until standard input ends and
+    the last script has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the scripts
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the keepers end
     try:
         importlib.import_module(modules.pop(0))
-        while True:
-            ready = select.select([listener, sys.stdin], [], [], 0 if modules else None)[0]
-            if sys.stdin in ready:
-                return
-            if listener in ready:
-                connection, _ = listener.accept()
-                if not os.fork():
-                    listener.close()
-                    _keep(connection)
-                connection.close()
-            elif modules:
-                importlib.import_module(modules.pop(0))
+        with selectors.PollSelector() as events:
+            _Scripts(events, folder, listener).serve(modules)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _keep(connection: socket.socket) -> None:
-    """Run one script in a fork, tell its caller how it ended, and end it if its caller ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    request, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 2)
-    if not (child := os.fork()):
-        connection.close()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number, file in enumerate(files, start=1):
-            os.dup2(file, number)
+class _Scripts:
+    """The scripts at work, and who asks for more: what each source of ``events`` has for data is
+    called when it can be read."""
+
+    def __init__(
+        self, events: selectors.BaseSelector, folder: Path, listener: socket.socket
+    ) -> None:
+        self.events, self.folder, self.listener = events, folder, listener
+
+    def serve(self, modules: list[str]) -> None:
+        self._await(sys.stdin, self.close)
+        self._await(self.listener, self.accept)
+        while sources := self.events.get_map():
+            ready = self.events.select(0 if modules and self.listener in sources else None)
+            for key, _ in ready:
+                if key.fileobj in sources:  # another one's answer may have ended it
+                    key.data()
+            if not ready:
+                importlib.import_module(modules.pop(0))
+
+    def _await(self, source: Any, action: Callable[[], None]) -> None:
+        self.events.register(source, selectors.EVENT_READ, action)
+
+    def close(self) -> None:
+        """Take no more requests."""
+        for source in (sys.stdin, self.listener):
+            self.events.unregister(source)
+        self.listener.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def accept(self) -> None:
+        """Hear what a caller asks for."""
+        caller, _ = self.listener.accept()
+        self._await(caller, lambda: self.run(caller))
+
+    def run(self, caller: socket.socket) -> None:
+        """Run a script in a fork, and tell its number to the caller, who ends it should this
+        process be killed."""
+        self.events.unregister(caller)
+        request, files, _, _ = socket.recv_fds(caller, REQUEST_BYTES, 2)
+        if not request:  # gone without a word
+            caller.close()
+            return
+        if not (script := os.fork()):
+            caller.close()
+            for key in self.events.get_map().values():
+                os.close(key.fd)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for number, file in enumerate(files, start=1):
+                os.dup2(file, number)
+                os.close(file)
+            os._exit(_run(*json.loads(request)))
+        for file in files:
             os.close(file)
-        os._exit(_run(*json.loads(request)))
-    ended = os.pidfd_open(child)
-    if ended not in select.select([ended, connection.fileno()], [], [])[0]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGTERM)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    with contextlib.suppress(OSError):
-        connection.sendall(json.dumps(code).encode())
-    os._exit(0)
+        ended = os.pidfd_open(script)
+        self._await(ended, lambda: self.tell(script, ended, caller))
+        self._await(caller, lambda: self.stop(script, caller))
+        _say(caller, script)
+
+    def stop(self, script: int, caller: socket.socket) -> None:
+        """End a script whose caller has ended."""
+        self.events.unregister(caller)
+        os.kill(script, signal.SIGTERM)  # it is there, if only for its exit code
+
+    def tell(self, script: int, ended: int, caller: socket.socket) -> None:
+        """Tell a caller how its script ended."""
+        self.events.unregister(ended)
+        if caller in self.events.get_map():
+            self.events.unregister(caller)
+        _say(caller, os.waitstatus_to_exitcode(os.waitpid(script, 0)[1]))
+        caller.close()
+        os.close(ended)
+
+
+def _say(caller: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # nobody there any more
+        caller.sendall(json.dumps(number).encode())
 
 
 def _run(words: list[str], folder: str, environment: dict[str, str]) -> int:
