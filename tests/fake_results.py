@@ -166,10 +166,14 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
             },
             "program": {
                 "device": "cpu",
+                "gpu": "",
+                "processor": "A processor",
+                "cores": 2,
                 "backend": "loop",
                 "processes": 1,
                 "threads": 1,
-                "versions": {"torch": "2", "pflpipe": "0"},
+                "versions": {"python": "3", "torch": "2", "pflpipe": "0"},
+                "commit": "1234abc",
             },
         },
     )

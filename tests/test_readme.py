@@ -3,7 +3,6 @@ nothing else in them changes."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -49,7 +48,6 @@ EMPTY = {
     for page, names in readme.PAGES.items()
 }
 PAGE = "docs/quickstart.md"
-CODE = re.compile(r"commit [0-9a-f]{7}(, with uncommitted changes)?, ")
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +112,6 @@ def rows(text: str) -> dict[str, list[str]]:
     return {line.split(" | ")[0][2:]: line.rstrip("| ").split(" | ")[1:] for line in lines}
 
 
-def git(*words: str) -> None:
-    who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *who, *words], check=True, capture_output=True)
-
-
 @pytest.mark.slow
 def test_the_table_has_the_references_first_then_certified_then_nominal_lines_each_with_its_means(
     published,
@@ -162,15 +155,13 @@ def test_the_table_says_that_no_epsilon_covers_it_and_where_it_was_measured(plac
     (covered,) = re.findall(r"^- .*diagnostics.*$", text, re.MULTILINE)
     assert "no ε covers them" in covered
     (measured,) = re.findall(r"^- Measured on .*$", text, re.MULTILINE)
-    python = ".".join(map(str, sys.version_info[:3]))
     # Six lines of three seeds, four of them at two budgets. The first two private ones share their
     # runs, of a second each.
     assert re.search(
-        rf", \d+ cores, Python {python}, torch 2, .*\d{{4}}-\d\d-\d\d, 24 s of training in 24 "
-        r"runs\.$",
+        r" A processor, 2 cores, Python 3, torch 2, commit 1234abc, \d{4}-\d\d-\d\d, 24 s of "
+        r"training in 24 runs\.$",
         measured,
     )
-    assert os.uname().nodename not in re.split(r"\W", measured)
     assert str(place) not in text
 
 
@@ -236,22 +227,6 @@ def test_nothing_outside_the_blocks_changes_and_a_second_time_changes_nothing(pu
     before = [(path.read_bytes(), path.stat().st_ino) for path in files]
     assert renew() == ["nothing new"]
     assert [(path.read_bytes(), path.stat().st_ino) for path in files] == before
-
-
-@pytest.mark.slow
-def test_the_commit_is_that_of_the_code_and_committing_the_readme_makes_no_other(published):
-    assert not CODE.search(renewed(published)), "outside a checkout"
-    (published / ".gitignore").write_text("results\ndata\n")
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "the code")
-    text = renewed(published)
-    assert CODE.search(text)[1] is None
-    git("add", ".")
-    git("commit", "-m", "the readme")
-    assert renewed(published) == text
-    (published / "config.yaml").write_text("studies: [quickstart, quickstart_published]\n")
-    assert CODE.search(renewed(published))[1] == ", with uncommitted changes"
 
 
 def test_the_comment_about_the_runs_follows_their_settings_and_not_their_labels(place):

@@ -24,7 +24,7 @@ RUN = Record(
     {"method": "dp_fedavg", "model": {"width": [8]}},
     Sizes(3, 100, 100.0, 2000.0),
     Diagnostics(15, None, 0, Residuals(290.0, 300, 1e-9), Residuals()),
-    Program("cpu", "loop", 1, 1, {"torch": "2"}),
+    Program("cpu", "", "A processor", 2, "loop", 1, 1, {"torch": "2"}, "1234abc"),
 )
 
 

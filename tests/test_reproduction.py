@@ -51,7 +51,8 @@ def made(tmp_path: Path) -> tuple[Study, Path]:
 def export(study: Study, results: Path, words: str) -> Path:
     part = tidy.finished(study, results)
     frame = tidy.tidy(part, results)
-    return reproduction.export(study, frame, words, results.parent / "docs")
+    told = dict.fromkeys(frame["cell"], words)
+    return reproduction.export(study, frame, told, results.parent / "docs")
 
 
 def page(results: Path) -> str:
@@ -111,7 +112,8 @@ def test_a_run_that_was_made_again_replaces_what_was_there(made):
     study, results = made
     frame = tidy.read(export(study, results, "Measured on the first."))
     frame["personal_common"] = 50.0
-    target = reproduction.export(study, frame, "Measured on the second.", results.parent / "docs")
+    told = dict.fromkeys(frame["cell"], "Measured on the second.")
+    target = reproduction.export(study, frame, told, results.parent / "docs")
     assert set(tidy.read(target)["personal_common"]) == {50.0}
     assert "Measured on the first." not in page(results)
 

@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import multiprocessing
 import os
+import platform
 import random
 import shutil
 import signal
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from pflpipe import cells, files
+from pflpipe import cells, files, origin
 from pflpipe.data import datasets, partition
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
@@ -279,7 +280,24 @@ def test_run_json_says_what_ran_and_what_it_sent(tmp_path):
     assert diagnostics["participants"] == sum(participants)
     assert diagnostics["diverged_round"] is None
     assert diagnostics["residuals"]["coordinates"] == ROUNDS * released["parameters"]
-    assert found["program"]["backend"] == "vmap"
+    program = found["program"]
+    assert (program["backend"], program["device"], program["gpu"]) == ("vmap", "cpu", "")
+    assert (program["processor"], program["cores"]) == (origin.processor(), os.cpu_count())
+    assert program["versions"]["python"] == platform.python_version()
+    assert program["commit"] == "", "nobody said"
+    assert os.uname().nodename not in program["processor"].split()
+
+
+def test_a_run_on_a_gpu_says_which(tmp_path, monkeypatch):
+    cell = make_place(tmp_path, "dp_fedavg")
+    world = runs.simulate(cell, inputs_of(tmp_path), device="cpu", backend="loop")
+    on_gpu = types.SimpleNamespace(device=torch.device("cuda", 1))
+    elsewhere = dataclasses.replace(world, train=types.SimpleNamespace(x=on_gpu))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
+    progress = rounds.start(world, tmp_path / "states.bin")
+    progress.round = 1
+    program = runs._record(cell, elsewhere, progress, "1234abc").program
+    assert (program.device, program.gpu, program.commit) == ("cuda:1", "GPU 1", "1234abc")
 
 
 def test_a_gpu_rounds_factors_only_when_a_study_asks_for_it(tmp_path):

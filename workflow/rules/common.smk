@@ -9,6 +9,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from snakemake.settings.types import DeploymentMethod
 
+from pflpipe import origin
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
@@ -61,6 +62,7 @@ PROJECT = project.Project(
 )
 if MAIN:
     answer(PROJECT.check)
+    os.environ[origin.COMMIT] = origin.commit(ROOT)
 
 # What belongs to this machine is in the environment of the commands and not in their text, which Snakemake compares with that of
 # the last time. An address may hold a password.

@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+from pflpipe import origin
 from pflpipe.cells import Cell
 from pflpipe.program import run_script
 from pflpipe.simulation.processes import joined
@@ -54,6 +55,7 @@ def main() -> None:
             backend=args.backend,
             checkpoint_seconds=args.checkpoint_seconds,
             code=args.code,
+            commit=origin.told(),
             processes=processes,
         )
 

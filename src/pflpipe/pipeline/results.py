@@ -25,7 +25,7 @@ from pflpipe.files import write_json
 from pflpipe.pipeline.project import Project, published
 from pflpipe.program import run_script
 from pflpipe.records import to_json
-from pflpipe.report import committed, readme, reproduction, results
+from pflpipe.report import committed, measured, readme, reproduction, results
 from pflpipe.report.figures import registry
 from pflpipe.report.tidy import finished, tidy
 from pflpipe.study import config, figures
@@ -63,9 +63,9 @@ def _export_reproduction(study: Study, project: Project, docs: Path) -> Path:
 
 def _export_compared(study: Study, project: Project, docs: Path) -> Path:
     folder, target = project.settings.results_dir, docs / "results" / study.name
-    _, measured = finished_part(study, project)
+    _, told = finished_part(study, project)
     runs = readme.runs_comment(study, project.training_code)
-    committed.export(study, folder, project.settings.data_dir, target, measured, runs)
+    committed.export(study, folder, project.settings.data_dir, target, told, runs)
     if (chosen := project.outline(study.name).choices(folder)).is_file():
         shutil.copyfile(chosen, target / "search.json")
     found = committed.read(target)
@@ -83,13 +83,14 @@ def _draw(study: Study, runs: pd.DataFrame, project: Project, target: Path) -> N
         shutil.copyfile(file, target)
 
 
-def finished_part(study: Study, project: Project) -> tuple[pd.DataFrame, str]:
-    """Return the tidy table of a study's finished methods, and where they were measured."""
+def finished_part(study: Study, project: Project) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the tidy table of a study's finished methods, and of each of its cells where it was
+    measured."""
     folder = project.settings.results_dir
     part = finished(study, folder)
     _plan_published(part.cells, folder)
     frame = tidy(part, folder)
-    return frame, readme.measured(part, frame, folder, project.root)
+    return frame, measured.of_cells(part, frame, folder)
 
 
 def _plan_published(cells: Iterable[Cell], results: Path) -> None:

@@ -60,8 +60,8 @@ class About:
     Attributes:
         title, description: of the study's file.
         caption: of its table.
-        measured: by method, a sentence about the part with which it came: machine, versions,
-            commit, date, seconds.
+        measured: by method, a sentence for every way in which its runs were trained: machine,
+            versions, commit, date, seconds of all runs that came with these and were trained so.
         runs: a comment that changes whenever the runs or their code would be others.
         missing: methods of which runs are not there yet.
     """
@@ -93,7 +93,14 @@ class Committed:
     curves: pd.DataFrame
 
 
-def export(study: Study, results: Path, data: Path, folder: Path, measured: str, runs: str) -> None:
+def export(
+    study: Study,
+    results: Path,
+    data: Path,
+    folder: Path,
+    measured: Mapping[str, str],
+    runs: str,
+) -> None:
     """Write ``folder`` from what a study's results hold: its finished methods. Other methods of the
     study that are in the folder stay; scores and partitions that nothing belongs to are removed,
     anything else there stays.
@@ -101,7 +108,7 @@ def export(study: Study, results: Path, data: Path, folder: Path, measured: str,
     Args:
         study: with all of its rows.
         results, data: the folders of config.yaml.
-        measured: the sentence about these methods.
+        measured: by cell of these methods, where it was measured.
         runs: of ``About``.
 
     Raises:
@@ -112,7 +119,10 @@ def export(study: Study, results: Path, data: Path, folder: Path, measured: str,
     part = finished(study, results)
     tables = _tables(part, lines, results, data)
     kept: set[str] = set(tables)
-    told = dict.fromkeys(part.methods, measured)
+    ways: dict[str, dict[str, None]] = {}
+    for cell in part.cells:
+        ways.setdefault(cell.method, {})[measured[cell.id]] = None
+    told = {method: " ".join(sentences) for method, sentences in ways.items()}
     if (folder / "about.json").is_file():
         before = read(folder)
         others = {cell.id for cell in study.cells if cell.method not in part.methods}

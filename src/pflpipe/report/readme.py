@@ -8,28 +8,22 @@ A block is everything between a line ``<!-- <study>: <name> -->`` and the next l
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 
-from pflpipe import records
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_text
 from pflpipe.methods import registry
-from pflpipe.report import verdict
+from pflpipe.report import measured, verdict
 from pflpipe.report.summary import finite, largest, mean_text, over_seeds, round_up
 from pflpipe.report.tidy import existing, stored
 from pflpipe.report.typeset import Entry, Table, markdown
-from pflpipe.simulation.record import Record
 from pflpipe.study.config import STUDIES
 from pflpipe.study.load import load_study
 from pflpipe.study.outline import Study
@@ -46,17 +40,6 @@ PAGES = {"README.md": (SENTENCES,), "docs/quickstart.md": (TABLE, SENTENCES, COM
 _END = "<!-- end -->"
 Code = Callable[[Sequence[Cell]], str]
 _METRICS = {"personal": "personal_own", "global": "global_common"}
-_CODE = (
-    "src",
-    "workflow",
-    "Snakefile",
-    "studies",
-    "config.yaml",
-    "pyproject.toml",
-    "requirements.lock",
-)
-"""What results depend on. The commit named beside the table is the last one that changed any of it,
-so that committing the documents makes no other commit of it."""
 
 
 @dataclass
@@ -108,7 +91,7 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     image = root / "docs" / "images" / f"{QUICKSTART}_privacy_utility.png"
     figure = existing(results / "figures" / QUICKSTART / "privacy_utility.png")
     lines = _lines(study, frame)
-    table = _table(study, frame, lines, measured(study, frame, results, root))
+    table = _table(study, frame, lines, measured.of_study(study, frame, results))
     blocks = {
         TABLE: f"{markdown(table)}\n{runs_comment(study, code)}",
         SENTENCES: "\n".join(_sentences(lines)),
@@ -307,61 +290,3 @@ def _compared(lines: Sequence[_Line]) -> str:
         f"Personal accuracy as published, for a nominal {budget}, against certified: "
         f"{'; '.join(words)}."
     )
-
-
-def measured(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> str:
-    """Return where, with what and when the runs of a study were trained; no name, address or path
-    of the machine.
-
-    The seconds are those of training alone, summed over runs: some cells share one, and runs may
-    have had a core each.
-    """
-    seconds = dict(
-        zip(
-            (registry.run_id(cell) for cell in study.cells),
-            map(float, frame["train_seconds"]),
-            strict=True,
-        )
-    )
-    files = [existing(results / "runs" / name / "run.json") for name in seconds]
-    programs = [records.load(Record, file).program for file in files]
-    torch = " and ".join(sorted({program.versions["torch"] for program in programs}))
-    devices = {program.device.partition(":")[0] for program in programs}
-    runs = "run" if len(seconds) == 1 else "runs"
-    latest = datetime.fromtimestamp(max(file.stat().st_mtime for file in files), UTC)
-    elsewhere = "" if devices == {"cpu"} else f", training on {' and '.join(sorted(devices))}"
-    words = [
-        f"Measured on {_processor()}, {os.cpu_count()} cores{elsewhere}",
-        f"Python {platform.python_version()}, torch {torch}",
-        *commit(root),
-        str(latest.date()),
-        f"{sum(seconds.values()):.0f} s of training in {len(seconds)} {runs}.",
-    ]
-    return ", ".join(words)
-
-
-def _processor() -> str:
-    listing = Path("/proc/cpuinfo")
-    names = (
-        re.findall(r"^model name\s*: (.+)$", listing.read_text(), re.MULTILINE)
-        if listing.is_file()
-        else []
-    )
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def commit(root: Path) -> Iterator[str]:
-    """Yield the words for the version of the code; nothing outside a git checkout."""
-
-    def git(*words: str) -> str:
-        # The user's own git, wherever it is.
-        found = subprocess.run(  # nosec B607
-            ["git", *words, "--", *_CODE], cwd=root, capture_output=True, text=True, check=False
-        )
-        return found.stdout.strip()
-
-    last = git("log", "-1", "--abbrev=7", "--format=%h") if shutil.which("git") else ""
-    if last:
-        yield f"commit {last}" + (
-            ", with uncommitted changes" if git("status", "--porcelain") else ""
-        )

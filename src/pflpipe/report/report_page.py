@@ -20,10 +20,10 @@ from typing import Any
 import pandas as pd
 from PIL import Image
 
+from pflpipe import origin
 from pflpipe._version import __version__
 from pflpipe.files import write_text
-from pflpipe.report import audits, ledger_page, tables, verdict
-from pflpipe.report.readme import commit, measured
+from pflpipe.report import audits, ledger_page, measured, tables, verdict
 from pflpipe.report.summary import round_up
 from pflpipe.report.tidy import existing, stored
 from pflpipe.study.outline import Study
@@ -70,7 +70,7 @@ def write(
     text = ledger_page.filled(
         template,
         made=f"Written {made} by pflpipe {__version__}.",
-        studies=[_study(study, frames[study.name], results, root) for study in studies],
+        studies=[_study(study, frames[study.name], results) for study in studies],
         ledger=list(ledger_page.summary(pd.concat(frames.values(), ignore_index=True), audited)),
         audit={
             "rows": list(_audit(audited)),
@@ -85,7 +85,7 @@ def write(
     write_text(target, text)
 
 
-def _study(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> dict[str, Any]:
+def _study(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, Any]:
     folder = results / "figures" / study.name
     return {
         "name": study.name,
@@ -98,7 +98,7 @@ def _study(study: Study, frame: pd.DataFrame, results: Path, root: Path) -> dict
             for drawing in study.figures
         ],
         "seeds": ", ".join(map(str, sorted({cell.seed for cell in study.cells}))),
-        "measured": measured(study, frame, results, root),
+        "measured": measured.of_study(study, frame, results),
     }
 
 
@@ -123,7 +123,9 @@ def _audit(frame: pd.DataFrame) -> Iterator[Mapping[str, str]]:
 
 def _commands(results: Path, root: Path, settings: str) -> Iterator[str]:
     """Yield the commands that make the page again."""
-    yield from (f"git checkout {version.removeprefix('commit ')}" for version in commit(root))
+    commit, is_changed = origin.parted(origin.commit(root))
+    if commit:
+        yield f"git checkout {commit}" + "  # and changes that are in no commit" * is_changed
     yield "make install"
     words = [".venv/bin/snakemake --cores all", settings, f"-- {results}/report.html"]
     yield " ".join(filter(None, words))

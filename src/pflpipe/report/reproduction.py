@@ -12,7 +12,7 @@ made without ``results/``:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -41,19 +41,19 @@ variations of it are rows with their difference in brackets. Only what was run i
 """
 
 
-def export(study: Study, frame: pd.DataFrame, measured: str, docs: Path) -> Path:
+def export(study: Study, frame: pd.DataFrame, measured: Mapping[str, str], docs: Path) -> Path:
     """Write the rows of finished runs into ``docs/reproduction/``; return the CSV file.
 
     Args:
         study: with all of its runs.
         frame: the tidy rows of its finished methods.
-        measured: where, with what and when these were trained.
+        measured: by cell of these, where, with what and when it was trained.
     """
     target = docs / FOLDER / f"{study.name}.csv"
     before, told = _read(target) if target.is_file() else (frame[:0], {})
     rows = {str(row["cell"]): row for part in (before, frame) for _, row in part.iterrows()}
     kept = [rows[cell.id] for cell in study.cells if cell.id in rows]
-    told |= dict.fromkeys(map(str, frame["cell"]), measured)
+    told |= measured
     tidy.write(pd.DataFrame(kept, columns=list(tidy.COLUMNS), dtype=object), target)
     write_json(target.with_suffix(".json"), {str(row["cell"]): told[row["cell"]] for row in kept})
     return target

@@ -52,21 +52,29 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class Program:
-    """How a run was computed.
+    """How a run was computed, by the process that wrote this.
 
     Attributes:
         device: of the examples and parameters, such as ``cpu`` or ``cuda:0``.
+        gpu: its name; empty on a CPU.
+        processor: name of the machine's processor.
+        cores: of the machine.
         backend: ``loop``, ``vmap`` or ``graphs``.
         processes: how many shared the clients.
-        threads: of torch, in the process that wrote this.
-        versions: of pflpipe, torch and numpy, by name.
+        threads: of torch.
+        versions: of pflpipe, Python, torch and numpy, by name.
+        commit: of the code, ``origin.commit``; empty where nobody said.
     """
 
     device: str
+    gpu: str
+    processor: str
+    cores: int
     backend: str
     processes: int
     threads: int
     versions: dict[str, str]
+    commit: str
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import csv
 import hashlib
 import io
 import math
+import os
+import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pflpipe import origin
 from pflpipe._version import __version__
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
@@ -171,6 +174,7 @@ def train(
     backend: str,
     checkpoint_seconds: float,
     code: str = "",
+    commit: str = "",
     processes: Processes = ALONE,
 ) -> None:
     """Train one cell and write ``rounds.csv``, ``timing.csv``, ``state.pt``, ``states.bin`` and
@@ -190,13 +194,14 @@ def train(
         checkpoint_seconds: least time between checkpoints; 0 writes one after every round.
         code: what the program means, such as ``code_version.digest``: a checkpoint of another
             meaning is not used.
+        commit: of the program, for ``run.json``.
         processes: share the clients of every round; the first one writes the files.
     """
     simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
     fingerprint, name = _fingerprint(cell, inputs, simulation, code), registry.run_id(cell)
     with alone.turn(checkpoints / f"{name}.lock", fingerprint, processes) as done:
         if not done:
-            _train(simulation, cell, out, checkpoints, fingerprint, checkpoint_seconds)
+            _train(simulation, cell, out, checkpoints, fingerprint, checkpoint_seconds, commit)
 
 
 def _train(
@@ -206,6 +211,7 @@ def _train(
     checkpoints: Path,
     fingerprint: str,
     checkpoint_seconds: float,
+    commit: str,
 ) -> None:
     """Train the run that nobody else trains; see ``train``."""
     name, processes = registry.run_id(cell), simulation.processes
@@ -238,12 +244,12 @@ def _train(
     with atomic(out / "state.pt") as path:
         parts = {"params": progress.params, "server": progress.server, "bound": progress.bound}
         torch.save(parts | {"states": states}, path)
-    write_json(out / "run.json", to_json(_record(cell, simulation, progress)))
+    write_json(out / "run.json", to_json(_record(cell, simulation, progress, commit)))
     checkpoint.remove()
 
 
-def _record(cell: Cell, simulation: Simulation, progress: Progress) -> Record:
-    bits = progress.uploaded_bits / progress.round
+def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str) -> Record:
+    bits, device = progress.uploaded_bits / progress.round, simulation.train.x.device
     return Record(
         cell=cell.to_dict(),
         released=Sizes(
@@ -264,15 +270,20 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress) -> Record:
             bound_residuals=progress.bound_residuals,
         ),
         program=Program(
-            device=str(simulation.train.x.device),
+            device=str(device),
+            gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else "",
+            processor=origin.processor(),
+            cores=os.cpu_count() or 1,
             backend=simulation.backend,
             processes=simulation.processes.size,
             threads=torch.get_num_threads(),
             versions={
                 "pflpipe": __version__,
+                "python": platform.python_version(),
                 "torch": torch.__version__,
                 "numpy": np.__version__,
             },
+            commit=commit,
         ),
     )
 

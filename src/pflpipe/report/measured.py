@@ -1,0 +1,67 @@
+"""Where, with what and when runs were trained, in words: as each run says it of itself, for the
+runs of a study may come from several machines and versions of the code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+
+from pflpipe import origin, records
+from pflpipe.methods import registry
+from pflpipe.report.tidy import existing
+from pflpipe.simulation.record import Program, Record
+from pflpipe.study.outline import Study
+
+
+def of_cells(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, str]:
+    """Return for each cell of a study a sentence about the runs that were trained as its own was:
+    on such a machine, with these versions.
+
+    The seconds are those of training alone, summed over these runs: some cells share one, and runs
+    may have had a core each. No name, address or path of a machine is told.
+
+    Args:
+        frame: the tidy table of the study.
+
+    Raises:
+        DataError: the record of a run is missing, damaged or of another version.
+    """
+    runs = {cell.id: registry.run_id(cell) for cell in study.cells}
+    seconds = dict(zip(runs.values(), map(float, frame["train_seconds"]), strict=True))
+    files = {run: existing(results / "runs" / run / "run.json") for run in seconds}
+    ways = {run: _way(records.load(Record, file).program) for run, file in files.items()}
+    alike: dict[str, list[str]] = {}
+    for run, way in ways.items():
+        alike.setdefault(way, []).append(run)
+    told = {way: _sentence(way, members, seconds, files) for way, members in alike.items()}
+    return {cell: told[ways[run]] for cell, run in runs.items()}
+
+
+def of_study(study: Study, frame: pd.DataFrame, results: Path) -> str:
+    """Return the sentences of all cells, each once; see ``of_cells``."""
+    return " ".join(dict.fromkeys(of_cells(study, frame, results).values()))
+
+
+def _way(program: Program) -> str:
+    commit, is_changed = origin.parted(program.commit)
+    words = [
+        f"Measured on {program.processor}",
+        f"{program.cores} cores",
+        f"training on {program.gpu}" if program.gpu else "",
+        f"Python {program.versions['python']}",
+        f"torch {program.versions['torch']}",
+        f"commit {commit}" if commit else "",
+        "with uncommitted changes" if is_changed else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+def _sentence(
+    way: str, runs: list[str], seconds: Mapping[str, float], files: Mapping[str, Path]
+) -> str:
+    latest = datetime.fromtimestamp(max(files[run].stat().st_mtime for run in runs), UTC)
+    trained = f"{sum(seconds[run] for run in runs):.0f} s of training in {len(runs)}"
+    return f"{way}, {latest.date()}, {trained} {'run' if len(runs) == 1 else 'runs'}."
