@@ -7,6 +7,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,9 +26,11 @@ pytestmark = pytest.mark.pipeline
 START = (
     f"import sys; sys.path.insert(0, {str(Path(forks.__file__).parents[2])!r})\n"
     "from pflpipe.pipeline import forks\n"
-    "print(forks.start({folder!r}, ['warmed']))\n"
+    "print(forks.start({folder!r}, {modules!r}), flush=True)\n"
 )
 """A program that starts the process and prints its name."""
+GO = "import sys\nprint('begun', flush=True)\nsys.exit(len(open('go').read()))\n"
+"""A script that waits for somebody to write to a pipe."""
 KNOWN = f"import sys\nprint({'warmed'!r} in sys.modules)\n"
 
 
@@ -105,6 +108,26 @@ def test_a_caller_that_is_killed_takes_its_script_along(python, script):
         assert select.select([ended], [], [], 60)[0], "the script is over"
 
 
+def test_a_script_and_its_caller_that_end_at_the_same_time_leave_the_process_at_work(
+    python, script, tmp_path
+):
+    script.write_text(
+        "import os, time\nprint(os.getppid(), os.getpid(), flush=True)\ntime.sleep(600)\n"
+    )
+    with subprocess.Popen([python, str(script)], stdout=subprocess.PIPE, text=True) as caller:
+        assert caller.stdout is not None
+        process, found = map(int, caller.stdout.readline().split())
+        ended = os.pidfd_open(found)
+        os.kill(process, signal.SIGSTOP)  # so that it hears of both ends at once
+        os.kill(found, signal.SIGKILL)
+        caller.kill()
+        assert select.select([ended], [], [], 60)[0], "the script is over"
+    os.kill(process, signal.SIGCONT)
+    other = tmp_path / "other.py"
+    other.write_text("import os\nprint(os.getppid())\n")
+    assert run(python, other).stdout == f"{process}\n"
+
+
 def test_a_process_that_is_killed_takes_its_scripts_along(folder, script):
     warm = forks.start(str(folder), ["warmed"])
     script.write_text(
@@ -122,9 +145,9 @@ def test_a_process_that_is_killed_takes_its_scripts_along(folder, script):
 def test_a_script_outlives_the_parent_of_the_process_and_its_caller_hears_how_it_ended(
     folder, script, tmp_path
 ):
-    os.mkfifo(tmp_path / "go")  # opening it holds the script until the parent is gone
-    script.write_text("import sys\nprint('begun', flush=True)\nsys.exit(len(open('go').read()))\n")
-    code = f"{START.format(folder=str(folder))}\nsys.stdout.flush()\nsys.stdin.read()\n"
+    os.mkfifo(tmp_path / "go")
+    script.write_text(GO)
+    code = f"{START.format(folder=str(folder), modules=['warmed'])}\nsys.stdin.read()\n"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -136,12 +159,47 @@ def test_a_script_outlives_the_parent_of_the_process_and_its_caller_hears_how_it
             assert caller.stdout is not None
             assert caller.stdout.readline() == "begun\n"
             parent.kill()
-            until = time.monotonic() + 60
-            while warm.exists() and time.monotonic() < until:
-                os.sched_yield()
-            assert not warm.exists(), "it takes no more requests"
+            wait_for_the_end_of(warm)
             (tmp_path / "go").write_text("seven..")
             assert caller.wait(60) == 7
+
+
+def test_a_script_outlives_a_parent_that_ends_while_more_is_imported(folder, script, tmp_path):
+    for name in ("go", "held"):
+        os.mkfifo(tmp_path / name)
+    script.write_text(GO)
+    (folder / "held.py").write_text(f"open({str(tmp_path / 'held')!r}).read()\n")
+    (folder / "killer.py").write_text(
+        "import os, select, sys\nos.kill(os.getppid(), 9)\nselect.select([sys.stdin], [], [])\n"
+    )
+    code = START.format(folder=str(folder), modules=["held", "killer", "missing"])
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", f"{code}\nsys.stdin.read()\n"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as parent,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller,
+    ):
+        assert parent.stdout is not None
+        warm = Path(parent.stdout.readline().strip())
+        caller.settimeout(60)
+        caller.connect(str(warm.with_name("socket")))  # before anything is imported
+        request = json.dumps([[str(script)], str(tmp_path), dict(os.environ)]).encode()
+        socket.send_fds(caller, [request], [1, 2])
+        (tmp_path / "held").write_text("")
+        assert json.loads(caller.recv(16)) > 0
+        wait_for_the_end_of(warm)
+        (tmp_path / "go").write_text("seven..")
+        assert caller.recv(16) == b"7"
+
+
+def wait_for_the_end_of(warm: Path) -> None:
+    until = time.monotonic() + 60
+    while warm.exists() and time.monotonic() < until:
+        os.sched_yield()
+    assert not warm.exists(), "it takes no more requests"
 
 
 @pytest.mark.parametrize("words", [("-c", KNOWN), ("-m", "json.tool", "--help")])
@@ -160,7 +218,7 @@ def test_a_script_that_has_several_threads_is_left_to_python(python, script):
 @pytest.fixture
 def ended(folder: Path) -> Iterator[str]:
     """The program of a process whose parent is gone."""
-    code = START.format(folder=str(folder))
+    code = START.format(folder=str(folder), modules=["warmed"])
     answer = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     return answer.stdout.strip()
 

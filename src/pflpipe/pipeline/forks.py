@@ -95,7 +95,7 @@ def serve(folder: Path, listener: socket.socket, modules: list[str]) -> None:
     try:
         importlib.import_module(modules.pop(0))
         with selectors.PollSelector() as events:
-            _Scripts(events, folder, listener).serve(modules)
+            _Scripts(events, folder, listener, modules).serve()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -105,26 +105,31 @@ class _Scripts:
     called when it can be read."""
 
     def __init__(
-        self, events: selectors.BaseSelector, folder: Path, listener: socket.socket
+        self,
+        events: selectors.BaseSelector,
+        folder: Path,
+        listener: socket.socket,
+        modules: list[str],
     ) -> None:
         self.events, self.folder, self.listener = events, folder, listener
+        self.modules = modules
 
-    def serve(self, modules: list[str]) -> None:
+    def serve(self) -> None:
         self._await(sys.stdin, self.close)
         self._await(self.listener, self.accept)
-        while sources := self.events.get_map():
-            ready = self.events.select(0 if modules and self.listener in sources else None)
-            for key, _ in ready:
-                if key.fileobj in sources:  # another one's answer may have ended it
-                    key.data()
-            if not ready:
-                importlib.import_module(modules.pop(0))
+        while self.events.get_map():
+            ready = self.events.select(0 if self.modules else None)
+            if ready:  # one at a time: what it does may end what else was ready
+                ready[0][0].data()
+            else:
+                importlib.import_module(self.modules.pop(0))
 
     def _await(self, source: Any, action: Callable[[], None]) -> None:
         self.events.register(source, selectors.EVENT_READ, action)
 
     def close(self) -> None:
-        """Take no more requests."""
+        """Take no more requests, and import nothing more for them."""
+        self.modules.clear()
         for source in (sys.stdin, self.listener):
             self.events.unregister(source)
         self.listener.close()
