@@ -189,7 +189,8 @@ def test_a_script_outlives_a_parent_that_ends_while_more_is_imported(folder, scr
         request = json.dumps([[str(script)], str(tmp_path), dict(os.environ)]).encode()
         socket.send_fds(caller, [request], [1, 2])
         (tmp_path / "held").write_text("")
-        assert json.loads(caller.recv(16)) > 0
+        message, held, _, _ = socket.recv_fds(caller, 16, 1)
+        assert (message, len(held)) == (b"begun", 1)
         wait_for_the_end_of(warm)
         (tmp_path / "go").write_text("seven..")
         assert caller.recv(16) == b"7"
@@ -200,6 +201,22 @@ def wait_for_the_end_of(warm: Path) -> None:
     while warm.exists() and time.monotonic() < until:
         os.sched_yield()
     assert not warm.exists(), "it takes no more requests"
+
+
+def test_a_script_that_ended_before_its_caller_looked_ends_it_with_its_code(script, tmp_path):
+    address = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen()
+        words = [sys.executable, "-IS", str(forks.CLIENT), sys.executable, address, str(script)]
+        with subprocess.Popen(words) as caller, subprocess.Popen(["true"]) as ended:
+            hold = os.pidfd_open(ended.pid)
+            ended.wait()  # nothing has its number any more
+            connection, _ = listener.accept()
+            with connection:
+                socket.send_fds(connection, [b"begun"], [hold])
+                connection.sendall(b"7")
+                assert caller.wait(60) == 7
 
 
 @pytest.mark.parametrize("words", [("-c", KNOWN), ("-m", "json.tool", "--help")])

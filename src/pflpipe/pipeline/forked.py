@@ -5,6 +5,7 @@ Standard library alone, since it is started for every job: ``python -IS forked.p
 address is run by Python itself.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -26,19 +27,19 @@ request = json.dumps([WORDS, os.getcwd(), dict(os.environ)]).encode()
 try:
     server.connect(ADDRESS)
     socket.send_fds(server, [request], [1, 2])
-    script = server.recv(16)
+    script = socket.recv_fds(server, 16, 1)[1]
 except OSError:  # nobody there, or more words than one message holds
-    script = b""
+    script = []
 if not script:  # or gone before it took this
     _by_python()
-ended = os.pidfd_open(json.loads(script))
 try:
     answer = server.recv(16)
 except OSError:
     answer = b""
 if not answer:  # killed, so that nobody will know how the script ends
-    signal.pidfd_send_signal(ended, signal.SIGTERM)
-    select.select([ended], [], [])
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(script[0], signal.SIGTERM)
+    select.select(script, [], [])
 code = json.loads(answer) if answer else 1
 if code < 0:  # a signal ended the script, and whoever called should see that
     if -code not in (signal.SIGKILL, signal.SIGSTOP):  # which nobody can handle

@@ -141,8 +141,8 @@ class _Scripts:
         self._await(caller, lambda: self.run(caller))
 
     def run(self, caller: socket.socket) -> None:
-        """Run a script in a fork, and tell its number to the caller, who ends it should this
-        process be killed."""
+        """Run a script in a fork, and give the caller a hold on it, to end it should this process
+        be killed."""
         self.events.unregister(caller)
         request, files, _, _ = socket.recv_fds(caller, REQUEST_BYTES, 2)
         if not request:  # gone without a word
@@ -162,7 +162,8 @@ class _Scripts:
         ended = os.pidfd_open(script)
         self._await(ended, lambda: self.tell(script, ended, caller))
         self._await(caller, lambda: self.stop(script, caller))
-        _say(caller, script)
+        with contextlib.suppress(OSError):  # nobody there any more
+            socket.send_fds(caller, [b"begun"], [ended])
 
     def stop(self, script: int, caller: socket.socket) -> None:
         """End a script whose caller has ended."""
@@ -174,14 +175,11 @@ class _Scripts:
         self.events.unregister(ended)
         if caller in self.events.get_map():
             self.events.unregister(caller)
-        _say(caller, os.waitstatus_to_exitcode(os.waitpid(script, 0)[1]))
+        code = os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])
+        with contextlib.suppress(OSError):  # nobody there any more
+            caller.sendall(json.dumps(code).encode())
         caller.close()
         os.close(ended)
-
-
-def _say(caller: socket.socket, number: int) -> None:
-    with contextlib.suppress(OSError):  # nobody there any more
-        caller.sendall(json.dumps(number).encode())
 
 
 def _run(words: list[str], folder: str, environment: dict[str, str]) -> int:
