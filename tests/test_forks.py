@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -11,7 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -99,47 +101,65 @@ def test_a_signal_that_ends_the_script_ends_its_caller(python, script):
     assert run(python, script).returncode == -signal.SIGKILL
 
 
-def test_a_caller_that_is_killed_takes_its_script_along(python, script):
-    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 60
+    while not (holds := condition()) and time.monotonic() < end:
+        os.sched_yield()
+    assert holds, what
+
+
+@dataclass(frozen=True)
+class Sleeping:
+    """A caller whose script sleeps, the script's process and a hold on it, and the process that
+    forked it."""
+
+    caller: subprocess.Popen[str]
+    script: int
+    ended: int
+    process: int
+
+    def is_over(self) -> bool:
+        return bool(select.select([self.ended], [], [], 60)[0])
+
+
+@contextlib.contextmanager
+def sleeping(python: str, script: Path) -> Iterator[Sleeping]:
+    script.write_text(
+        "import os, time\nprint(os.getpid(), os.getppid(), flush=True)\ntime.sleep(600)\n"
+    )
     with subprocess.Popen([python, str(script)], stdout=subprocess.PIPE, text=True) as caller:
         assert caller.stdout is not None
-        ended = os.pidfd_open(int(caller.stdout.readline()))
-        caller.kill()
-        assert select.select([ended], [], [], 60)[0], "the script is over"
+        found, process = map(int, caller.stdout.readline().split())
+        yield Sleeping(caller, found, os.pidfd_open(found), process)
+
+
+def test_a_caller_that_is_killed_takes_its_script_along(python, script):
+    with sleeping(python, script) as asleep:
+        asleep.caller.kill()
+        assert asleep.is_over()
 
 
 def test_a_script_and_its_caller_that_end_at_the_same_time_leave_the_process_at_work(
     python, script, tmp_path
 ):
-    script.write_text(
-        "import os, time\nprint(os.getppid(), os.getpid(), flush=True)\ntime.sleep(600)\n"
-    )
-    with subprocess.Popen([python, str(script)], stdout=subprocess.PIPE, text=True) as caller:
-        assert caller.stdout is not None
-        process, found = map(int, caller.stdout.readline().split())
-        ended = os.pidfd_open(found)
-        os.kill(process, signal.SIGSTOP)  # so that it hears of both ends at once
-        os.kill(found, signal.SIGKILL)
-        caller.kill()
-        assert select.select([ended], [], [], 60)[0], "the script is over"
-    os.kill(process, signal.SIGCONT)
+    with sleeping(python, script) as asleep:
+        os.kill(asleep.process, signal.SIGSTOP)  # so that it hears of both ends at once
+        state = Path(f"/proc/{asleep.process}/stat")
+        wait_until(lambda: state.read_text().rsplit(") ")[-1][0] == "T", "it has stopped")
+        os.kill(asleep.script, signal.SIGKILL)
+        asleep.caller.kill()
+        assert asleep.is_over()
+    os.kill(asleep.process, signal.SIGCONT)
     other = tmp_path / "other.py"
     other.write_text("import os\nprint(os.getppid())\n")
-    assert run(python, other).stdout == f"{process}\n"
+    assert run(python, other).stdout == f"{asleep.process}\n"
 
 
 def test_a_process_that_is_killed_takes_its_scripts_along(folder, script):
-    warm = forks.start(str(folder), ["warmed"])
-    script.write_text(
-        "import os, time\nprint(os.getppid(), os.getpid(), flush=True)\ntime.sleep(600)\n"
-    )
-    with subprocess.Popen([warm, str(script)], stdout=subprocess.PIPE, text=True) as caller:
-        assert caller.stdout is not None
-        process, found = map(int, caller.stdout.readline().split())
-        ended = os.pidfd_open(found)
-        os.kill(process, signal.SIGKILL)
-        assert caller.wait(60) == 1
-        assert select.select([ended], [], [], 60)[0], "the script is over"
+    with sleeping(forks.start(str(folder), ["warmed"]), script) as asleep:
+        os.kill(asleep.process, signal.SIGKILL)
+        assert asleep.caller.wait(60) == 1
+        assert asleep.is_over()
 
 
 def test_a_script_outlives_the_parent_of_the_process_and_its_caller_hears_how_it_ended(
@@ -159,7 +179,7 @@ def test_a_script_outlives_the_parent_of_the_process_and_its_caller_hears_how_it
             assert caller.stdout is not None
             assert caller.stdout.readline() == "begun\n"
             parent.kill()
-            wait_for_the_end_of(warm)
+            wait_until(lambda: not warm.exists(), "it takes no more requests")
             (tmp_path / "go").write_text("seven..")
             assert caller.wait(60) == 7
 
@@ -191,16 +211,9 @@ def test_a_script_outlives_a_parent_that_ends_while_more_is_imported(folder, scr
         (tmp_path / "held").write_text("")
         message, held, _, _ = socket.recv_fds(caller, 16, 1)
         assert (message, len(held)) == (b"begun", 1)
-        wait_for_the_end_of(warm)
+        wait_until(lambda: not warm.exists(), "it takes no more requests")
         (tmp_path / "go").write_text("seven..")
         assert caller.recv(16) == b"7"
-
-
-def wait_for_the_end_of(warm: Path) -> None:
-    until = time.monotonic() + 60
-    while warm.exists() and time.monotonic() < until:
-        os.sched_yield()
-    assert not warm.exists(), "it takes no more requests"
 
 
 def test_a_script_that_ended_before_its_caller_looked_ends_it_with_its_code(script, tmp_path):
