@@ -31,6 +31,8 @@ of DP-FedAvg's; whole rounds
     without evaluation. FedDPA, FedGLP-ADP and DP-FedSAM take two gradients of a minibatch. The
     papers' clients have ten times as many images, so that what is done once in a round weighs
     more here.
+estimates: a round of every method at that setting, in units of DP-FedAvg's for an image, as
+src/pflpipe/study/cost.py counts it.
 passes: Fisher information and evaluation, images by CPU second.
 growth: the exponent a of cost = c n^a, fitted for clients that take part, for clients of whom 20
 take part, for parameters (one
@@ -42,6 +44,7 @@ many; ``auto``'s border on a CPU follows from it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -394,6 +397,29 @@ def bench_gradients(args: argparse.Namespace) -> Any:
     )
 
 
+def bench_estimates(args: argparse.Namespace) -> Any:
+    """What each method takes for an image at the papers' setting: ``PASSES`` of study/cost.py."""
+    train = examples(*cifar_images(args.data, args.images // 2))
+    cases = {}
+    for name in dict.fromkeys(["dp_fedavg", *args.methods]):
+        with contextlib.suppress(ConfigError):  # of a method that this network does not suit
+            registry.check_model(name, CNN)
+            cases[name] = more_rounds(world(name, train, train, clients=2, batch=64, epochs=4))
+    times = {name: turns["cpu"] for name, turns in in_turn(cases, args.pairs).items()}
+    rows = [
+        {
+            "method": name,
+            "images/CPU s": round(4 * len(train.y) / statistics.median(cpu)),
+            "CPU ratio": median_ratio(cpu, times["dp_fedavg"]),
+        }
+        for name, cpu in times.items()
+    ]
+    return table(
+        f"estimates: cnn_cifar, E = 4, batch 64, Adam, 2 clients of {len(train.y) // 2} images",
+        rows,
+    )
+
+
 def bench_passes(args: argparse.Namespace) -> Any:
     """Fisher information and evaluation."""
     few = examples(*cifar_images(args.data, 128))
@@ -634,6 +660,7 @@ PARTS = {  # methods first: a child's peak memory contains what its parent holds
     "plain": bench_plain,
     "feddpa": bench_feddpa,
     "gradients": bench_gradients,
+    "estimates": bench_estimates,
     "passes": bench_passes,
     "growth": bench_growth,
     "backends": bench_backends,

@@ -36,7 +36,16 @@ def test_images_are_those_that_are_left_for_training_times_passes() -> None:
     assert cost.images(all_of_them, HEADER) == pytest.approx(4 * 5 * 1000)
 
 
-@pytest.mark.parametrize("name", ["feddpa_table4", "fedglp_adp_uplink", "appfl_personalization"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "feddpa_table4",
+        "fedglp_adp_uplink",
+        "appfl_personalization",
+        "dp_fedsim_table1_fashion",
+        "dp_fedsim_table2",
+    ],
+)
 def test_the_estimate_is_that_of_the_table_of_studies(name: str) -> None:
     table = (ROOT / "studies/README.md").read_text()
     images, hours = re.search(rf"`{name}` .*\| (\d+) \| (\d+) \|", table).groups()  # type: ignore
