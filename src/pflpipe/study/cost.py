@@ -48,7 +48,7 @@ PASSES = {
 """How many times as long as DP-FedAvg a method takes for an image: a second gradient, a second
 model, or Fisher information by example. CPU time of cnn_cifar with two clients of 500 images, four
 epochs and batches of 64, as in the papers (`benchmarks/bench_rounds.py estimates`, AMD EPYC,
-2026-11-25; within a sixth of it when measured again). Fisher information weighs more in fewer
+2026-11-25; within a fifth of it when measured again). Fisher information weighs more in fewer
 epochs. Once, where a method is not among them."""
 
 
