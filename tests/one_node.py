@@ -139,12 +139,16 @@ class OneNode:
         )
         until((self.folder / "munge.socket").exists, self.log)
         self.start_controller()
-        self._daemon(*self.inside("slurmd", "-D", "-c"))
-        until(lambda: "idle" in self._asked("sinfo", "-h", "-o", "%t").stdout, self.log)
+        self.start_node()
 
     def start_controller(self) -> None:
         """Start slurmctld, the first time or after it was killed."""
         self._daemon(*self.inside("slurmctld", "-D"))
+
+    def start_node(self) -> None:
+        """Start slurmd, which knows nothing of jobs, and wait until the node takes some."""
+        self._daemon(*self.inside("slurmd", "-D", "-c"))
+        until(lambda: "idle" in self._asked("sinfo", "-h", "-o", "%t").stdout, self.log)
 
     def kill_controller(self) -> None:
         """End slurmctld without warning; jobs that run go on.
@@ -158,7 +162,7 @@ class OneNode:
             self.answer("scontrol", "update", f"jobid={number}", "nice=0")
         state = self.folder / "state/job_state"
         until(lambda: state.exists() and state.stat().st_mtime > asked, self.log)
-        self.answer("kill", "-9", (self.folder / "slurmctld.pid").read_text().strip())
+        self._kill("slurmctld")
 
     def cancel(self, *numbers: str) -> None:
         """Cancel jobs; one that has just ended is none to cancel."""
@@ -177,11 +181,15 @@ class OneNode:
         """Drain the node, lose it with the jobs on it, and have it back when they have ended there.
 
         SLURM puts the jobs into the queue again, for two minutes later, which are not waited for.
+        By then the node's daemon would have noticed that they have ended, for which it looks once a
+        second; until it has, it refuses them, which drains the node. A new one knows no jobs.
         """
         for state in ("drain", "down"):
             self.answer("scontrol", "update", f"nodename={NODE}", f"state={state}", "reason=test")
         until(lambda: not self.processes("slurmstepd"), self.log)
+        self._kill("slurmd")
         self.answer("scontrol", "update", f"nodename={NODE}", "state=resume")
+        self.start_node()
         for number in self.jobs():
             self.answer("scontrol", "update", f"jobid={number}", "starttime=now")
 
@@ -193,6 +201,9 @@ class OneNode:
     def _daemon(self, *command: str) -> subprocess.Popen[bytes]:
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _kill(self, daemon: str) -> None:
+        self.answer("kill", "-9", (self.folder / f"{daemon}.pid").read_text().strip())
 
     def log(self) -> str:
         """Return what the daemons said."""
