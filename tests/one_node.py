@@ -182,13 +182,19 @@ class OneNode:
 
         SLURM puts the jobs into the queue again, for two minutes later, which are not waited for.
         By then the node's daemon would have noticed that they have ended, for which it looks once a
-        second; until it has, it refuses them, which drains the node. A new one knows no jobs.
+        second; until it has, it refuses them, which drains the node. A new one knows no jobs. The
+        node is down until that one has told the controller that it is there.
         """
-        for state in ("drain", "down"):
-            self.answer("scontrol", "update", f"nodename={NODE}", f"state={state}", "reason=test")
+
+        def be(*states: str) -> None:
+            for state in states:
+                words = (f"nodename={NODE}", f"state={state}", "reason=test")
+                self.answer("scontrol", "update", *words)
+
+        be("drain", "down")
         until(lambda: not self.processes("slurmstepd"), self.log)
         self._kill("slurmd")
-        self.answer("scontrol", "update", f"nodename={NODE}", "state=resume")
+        be("resume", "down")
         self.start_node()
         for number in self.jobs():
             self.answer("scontrol", "update", f"jobid={number}", "starttime=now")
