@@ -2,7 +2,7 @@
 grouping and the order."""
 
 import dataclasses
-import functools
+import types
 
 import numpy as np
 import pytest
@@ -10,15 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pflpipe import trees
 from pflpipe.learning import keyed, solvers
 from pflpipe.learning.solvers import Objective, Schedule, Solver
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, Upload
 from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import clients, evaluation, rounds
-from pflpipe.simulation.clients import Examples, Rows, for_each_client
+from pflpipe.simulation.clients import Engine, Examples, Rows, for_each_client
 from pflpipe.trees import Update
-from simulations import SIZES, open_plan, plan, simulation, spied
+from simulations import SIZES, assert_equal, open_plan, plan, simulation, spied
 
 SETTINGS = [(name, {}) for name in NAMES] + [
     ("feddpa", {"schedule": "two_phase", "tau": 0.1}),
@@ -73,53 +74,98 @@ def test_loop_equals_vmap(method, hyperparameters, optimizer):
     np.testing.assert_equal(loop_scores, grouped_scores)
 
 
+def bits(progress):
+    """All that a run leaves, to be compared to the bit."""
+    return {**progress.params, **trees.prefixed("state ", dict(progress.states))}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", NAMES)
-def test_groups_and_padding_change_nothing(method, monkeypatch):
-    whole, _ = finish(method, {}, "vmap", batch_size=0)
-    monkeypatch.setattr(clients, "GROUP_FLOATS", 1)  # one client a group: nothing is padded
-    single, _ = finish(method, {}, "vmap", batch_size=0)
-    assert_same(whole, single)
+def test_the_size_of_a_group_changes_no_bit(method, monkeypatch):
+    sizes = (9, 4, 1, 6) * 5
+    make = plan if registry.info(method).about.private else open_plan
+    changes = {"sizes": sizes, "plan": make(len(sizes)), "batch_size": 0}
+    whole, scores = finish(method, {}, "vmap", **changes)
+    monkeypatch.setattr(clients, "GROUP_FLOATS", 1)  # the least groups that there are
+    apart, apart_scores = finish(method, {}, "vmap", **changes)
+    assert_equal(bits(whole), bits(apart), 0)
+    np.testing.assert_equal(scores, apart_scores)
+
+
+CPU = torch.device("cpu")
+
+
+def engine(parameters=50, cohort=4.0, **changes):
+    return Engine("vmap", parameters, cohort, **changes)
+
+
+def work_of(sizes, batch_size=4, least=16):
+    return [{"train": Rows.epochs(np.arange(n), 2, batch_size, least=least)} for n in sizes]
 
 
 def test_groups_hold_no_more_than_their_floats(monkeypatch):
-    world = simulation("feddpa", backend="vmap")
-    begun, original, groups = rounds.start(world), clients._vmapped, []
-
-    def spy(hook, states, work, *rest):
-        groups.append(len(work))
-        return original(hook, states, work, *rest)
-
-    monkeypatch.setattr(clients, "_vmapped", spy)
-    monkeypatch.setattr(clients, "GROUP_FLOATS", 3 * 8 * world.network.parameters)
-    rounds.one_round(world, begun)
-    assert groups == [3, 1]
+    monkeypatch.setattr(clients, "GROUP_FLOATS", 17 * 8 * 50)
+    groups = clients._groups(work_of([9] * 40), CPU, engine())
+    assert list(map(len, groups)) == [15, 15, 10], "16 places, of which the last is nobody's"
 
 
-def test_a_few_large_clients_do_not_pad_many_small_ones(monkeypatch):
-    sizes = (3, *[5] * 100, 400, 4, 300)
-    work = [{"train": Rows.epochs(np.arange(size), 2, 4)} for size in sizes]
-    large, small = clients._groups(work, 2_000, torch.device("cpu"))
-    assert sorted(large + small) == list(range(len(sizes)))
-    assert {101, 103} <= set(large)
-    assert len(large) < 5
-    assert len(clients._groups(work, 2, torch.device("cpu"))) == 1, (
-        "a tiny network wastes less than a further group costs"
+def test_clients_of_a_group_have_the_same_shapes_and_those_with_most_steps_come_first():
+    sizes = (3, 17, 100, 16, 0, 33, 20, 97)
+    groups = clients._groups(work_of(sizes), CPU, engine())
+    found = [[sizes[client] for client in group] for group in groups]
+    assert sorted(found) == [[0], [16, 3], [17, 20], [33], [100, 97]]
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    st.integers(1, 300),
+    st.integers(0, 3),
+    st.integers(0, 45),
+    st.booleans(),
+    st.sampled_from([8, 16, 24]),
+)
+def test_the_shapes_of_a_client_follow_from_its_size_and_hold_its_rows(
+    size, epochs, batch_size, drop_last, least
+):
+    one, other = (
+        Rows.epochs(own, epochs, batch_size, rng, drop_last=drop_last, least=least)
+        for own, rng in (
+            (np.arange(size), np.random.default_rng(0)),
+            (np.arange(7, 7 + size), np.random.default_rng(1)),
+        )
     )
-    assert len(clients._groups(work[:101], 2_000, torch.device("cpu"))) == 1, (
-        "there is nothing to gain"
-    )
-    monkeypatch.setattr(clients, "_free_bytes", lambda device: 2**30)
-    assert len(clients._groups(work, 2_000, torch.device("cuda"))) == 1, (
-        "measured on a CPU, so kept to it"
-    )
+    room = one.room
+    assert room == other.room
+    assert room.steps >= one.index.shape[0]
+    assert room.rows >= size
+    if len(one.count):
+        assert room.width >= one.index.shape[1]
+        assert room.width % 4 == 0
+    padded = clients._padded_steps([one, other], CPU)
+    assert padded["count"].shape == (2, room.steps)
+    assert padded["count"].sum(1).tolist() == [one.count.sum(), other.count.sum()]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 128))
+def test_data_are_padded_by_less_than_half_where_there_are_many(size, least):
+    found = clients.padded_size(size, least)
+    assert size <= found
+    assert found % least == 0
+    assert found < max(1.5 * size + 1, 2 * size if size <= 2 * least else 0, least + 1)
+    assert clients.padded_size(found, least) == found, "a padded size is padded by nothing"
+
+
+def test_the_least_size_is_that_at_which_a_cohorts_rows_cost_as_much_as_a_step_of_a_group():
+    assert clients.least_rows(2_410, 100) == 24
+    assert clients.least_rows(50_890, 67) == clients.LEAST_ROWS
+    assert clients.least_rows(100, 4) == clients.MOST_ROWS
 
 
 GIB = 2**30
 
 
 @pytest.mark.parametrize(
-    ("free", "clients_", "parameters", "kept", "expected"),
+    ("memory", "cohort", "parameters", "kept", "expected"),
     [
         (10 * GIB, 1, 0.1 * GIB, 0, 6),  # (8 - 0.6) / 1.2
         (10 * GIB, 10, 0.1 * GIB, 0, 1),  # the results of all leave 2 of 8
@@ -127,32 +173,24 @@ GIB = 2**30
         (10 * GIB, 100, 0.1 * GIB, 0, 1),  # never nobody
     ],
 )
-def test_a_group_on_a_gpu_fits_its_free_memory(
-    free, clients_, parameters, kept, expected, monkeypatch
-):
+def test_a_group_on_a_gpu_fits_its_memory(memory, cohort, parameters, kept, expected, monkeypatch):
     for name, value in {"PLANNED": 0.8, "HELD": 12, "RESULTS": 6, "PASSES": 2}.items():
         monkeypatch.setattr(clients, name, value)
-    assert clients._largest(free, clients_, int(parameters), int(kept)) == expected
+    assert clients._fitting(memory, cohort, int(parameters), int(kept)) == expected
 
 
-def test_groups_on_a_gpu_follow_its_memory_and_the_widest_batch(monkeypatch):
-    work = [
-        {"train": Rows.epochs(np.arange(size), 1, 4), "all": Rows.epochs(np.arange(size), 1, 32)}
-        for size in (40, 9, 7)
-    ]
-    asked = []
-    monkeypatch.setattr(clients, "_free_bytes", lambda device: asked.append(device) or 1000)
-    monkeypatch.setattr(clients, "_largest", lambda *numbers: asked.append(numbers) or 2)
-    device = torch.device("cuda:1")
-    assert clients._groups(work, 50, device, lambda: 7) == [[0, 1], [2]]
-    assert asked == [device, (1000, 3, 4 * 50, 32 * 7)]
-
-
-def test_memory_that_torch_holds_and_does_not_use_is_free(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
-    assert clients._free_bytes(torch.device("cuda:1")) == 130
+@pytest.mark.parametrize(("memory", "places"), [(2**30, 16), (2**15, 8)])
+def test_all_groups_on_a_gpu_have_the_places_that_its_memory_and_the_cohort_give(
+    memory, places, monkeypatch
+):
+    """Not those of who was drawn, nor of the memory that happens to be free."""
+    gpu = types.SimpleNamespace(total_memory=memory)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    of_gpu = engine(cohort=9.0, example_bytes=lambda: 7)
+    device, work = torch.device("cuda:1"), work_of([9] * 40)
+    groups = clients._groups(work, device, of_gpu)
+    assert {len(group) for group in groups[:-1]} == {places - 1}
+    assert {clients._places(len(group), device, of_gpu, work[0]) for group in groups} == {places}
 
 
 def test_an_example_is_measured_by_what_autograd_keeps_of_it():
@@ -164,48 +202,13 @@ def test_an_example_is_measured_by_what_autograd_keeps_of_it():
     assert narrow.example_bytes < 0.6 * world.example_bytes
 
 
-@pytest.mark.slow
-def test_a_group_too_large_for_the_memory_is_run_in_halves(monkeypatch):
-    whole, scores = finish("feddpa", {}, "vmap")
-    original, tried = clients._vmapped, []
-
-    def small(hook, states, work, *rest):
-        tried.append(len(work))
-        if len(work) > 1:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return original(hook, states, work, *rest)
-
-    monkeypatch.setattr(clients, "_vmapped", small)
-    halved, halved_scores = finish("feddpa", {}, "vmap")
-    assert tried[:6] == [4, 2, 1, 1, 1, 1], (
-        "the groups behind one that is too large are halved with it"
-    )
-    assert_same(whole, halved)
-    np.testing.assert_equal(scores, halved_scores)
-
-
-def test_a_client_too_large_for_the_memory_is_an_error(monkeypatch):
+def test_a_group_too_large_for_the_memory_is_an_error(monkeypatch):
     def full(*_):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(clients, "_vmapped", full)
     with pytest.raises(torch.cuda.OutOfMemoryError):
         finish("dp_fedavg", {}, "vmap")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["feddpa", "fedrep"])
-def test_groups_of_similar_size_give_the_same_numbers(method, monkeypatch):
-    whole, scores = finish(method, {}, "vmap")
-    monkeypatch.setattr(clients, "GROUP_STEP", 0)
-    original, groups = clients._vmapped, []
-    monkeypatch.setattr(
-        clients, "_vmapped", lambda *words: (groups.append(words[2]), original(*words))[1]
-    )
-    split, split_scores = finish(method, {}, "vmap")
-    assert max(map(len, groups)) == 1
-    assert_same(whole, split)
-    np.testing.assert_equal(scores, split_scores)
 
 
 @pytest.mark.slow
@@ -360,9 +363,10 @@ def test_keys_do_not_change_which_examples_a_step_has():
 def test_padding_keeps_the_keys_of_the_real_steps():
     stream = np.random.default_rng(0)
     parts = [Rows.epochs(np.arange(size), 1, 4, stream).keyed(stream) for size in (9, 0, 4)]
-    _, count, keys = clients._pad(parts, torch.device("cpu"))
-    for part, real, padded in zip(parts, count, keys, strict=True):
-        assert padded[real > 0].tolist() == part.keys.tolist()
+    for part in parts:
+        padded = clients._padded_steps([part, part], CPU)
+        for real, keys in zip(padded["count"], padded["keys"], strict=True):
+            assert keys[real > 0].tolist() == part.keys.tolist()
 
 
 @pytest.mark.parametrize(
@@ -382,8 +386,7 @@ def test_rows_that_all_steps_share_are_gathered_once(monkeypatch, sizes, batch_s
         start = {"w": x.new_zeros(())}
         return solvers.minimize_functional(start, schedules["train"], [loss], solver)[0]
 
-    run = functools.partial(for_each_client, hook, lambda _: {}, work, sizes, {"train": examples})
-    found = run("vmap", 1)
+    found = for_each_client(hook, lambda _: {}, work, sizes, {"train": examples}, engine(1))
     assert len(counted) == gathers
     if not batch_size:  # each of the two steps goes half of the way to the mean
         means = [0.75 * x[:size].mean().nan_to_num() for size in sizes]
@@ -423,9 +426,8 @@ def test_the_head_phase_on_features_trains_the_head_of_the_whole_network_without
     )
     for client in everyone:
         own, head = world.split.train[client], work[client]["head"]
-        rows = dataclasses.replace(head, index=own[head.index]) if len(own) else head
         expected, _ = plain.minimize(
-            params, world.train.schedule(rows), plain.loss, solver=solver, names=plain.head_names
+            params, world.train.schedule(head), plain.loss, solver=solver, names=plain.head_names
         )
         for name, value in expected.items():
             torch.testing.assert_close(found[name][client], value, rtol=1e-9, atol=1e-12)
@@ -440,10 +442,10 @@ def test_features_are_those_of_each_clients_own_examples_in_order(backend):
     everyone = range(len(HEAD_SIZES))
 
     def own(_, batches, __):
-        if not len(batches.all):  # nobody here has examples: the shapes of the others
-            return torch.zeros(96, 4, dtype=torch.float64), torch.zeros(96, dtype=torch.int64)
+        if not len(batches.all):  # a client without examples: the shapes of the others
+            return torch.zeros(128, 4, dtype=torch.float64), torch.zeros(128, dtype=torch.int64)
         schedule = world.task.features(params, batches)
-        rest = torch.zeros(96 - schedule.x.shape[0], dtype=torch.int64)
+        rest = torch.zeros(128 - schedule.x.shape[0], dtype=torch.int64)
         return torch.cat([schedule.x, schedule.x[rest]]), torch.cat([schedule.y, schedule.y[rest]])
 
     x, y = world.run_clients(own, None, everyone, [world.work(client, 0) for client in everyone])
@@ -472,13 +474,13 @@ def test_a_hook_that_branches_on_data_is_told_what_to_use():
 
     with pytest.raises(RuntimeError, match=r"use torch\.where"):
         for_each_client(
-            hook, lambda places: {}, work, [9, 4], dict.fromkeys(work[0], world.train), "vmap", 10
+            hook, lambda places: {}, work, [9, 4], dict.fromkeys(work[0], world.train), engine()
         )
 
 
 def test_nobody_to_run_is_an_error_of_the_caller():
     with pytest.raises(ValueError, match="at least one client"):
-        for_each_client(lambda *_: None, lambda places: {}, [], [], {}, "loop", 10)
+        for_each_client(lambda *_: None, lambda places: {}, [], [], {}, Engine("loop", 10))
 
 
 @pytest.mark.slow
@@ -487,12 +489,12 @@ def test_nobody_to_run_is_an_error_of_the_caller():
 def test_every_epoch_visits_every_row_once(size, epochs, batch_size, shuffled):
     rows = np.arange(100, 100 + size)
     cut = Rows.epochs(rows, epochs, batch_size, np.random.default_rng(0) if shuffled else None)
-    visited = [index[:count] for index, count in zip(cut.index, cut.count, strict=True)]
+    visited = [rows[index[:count]] for index, count in zip(cut.index, cut.count, strict=True)]
     steps = len(visited) // max(epochs, 1)
     for epoch in range(epochs if size else 0):
         assert sorted(np.concatenate(visited[epoch * steps : (epoch + 1) * steps])) == rows.tolist()
     assert cut.count.sum() == size * epochs
-    assert set(cut.index.reshape(-1)) <= set(rows)
+    assert set(cut.index.reshape(-1)) <= set(range(size))
     if batch_size and size:
         assert cut.index.shape[1] <= batch_size
 
@@ -534,7 +536,7 @@ def test_each_epoch_is_shuffled_anew():
     rows = np.arange(50)
     first, second = Rows.epochs(rows, 2, 10, np.random.default_rng(0)).index.reshape(2, 50)
     assert first.tolist() != second.tolist()
-    assert rows.tolist() not in (first.tolist(), second.tolist())
+    assert list(range(50)) not in (first.tolist(), second.tolist())
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,16 @@ study; docs/notebook.ipynb shows both.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from pflpipe._version import __version__
+
+# MKL, which reads this when it is first used: products of matrices whose bits follow neither from
+# where the matrices lie in memory nor from the number of threads ("conditional numerical
+# reproducibility"). Without it a client's rounding follows from its place among others
+# (simulation/clients.py).
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:
     from pflpipe.api import Result, federation, run, train

@@ -188,7 +188,8 @@ def federation(
         ),
         backend=choose_backend(backend, target.type, network.parameters),
         dtype=dtype,
-    )
+        name=method if isinstance(method, str) else "of your own",
+    ).isolated(backend)
 
 
 def train(

@@ -108,3 +108,11 @@ def size(tree: Tree) -> int:
 def is_finite(tree: Tree) -> bool:
     """Return whether every entry is a finite number."""
     return all(bool(torch.isfinite(value).all()) for value in tree.values())
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors of one shape and dtype have the same bits, NaN included."""
+    if a.is_floating_point():  # as integers, since NaN is not equal to itself
+        whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.itemsize]
+        a, b = a.view(whole), b.view(whole)
+    return torch.equal(a, b)

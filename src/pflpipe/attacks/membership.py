@@ -80,7 +80,6 @@ from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.seeds import derived_key, numpy_rng, seed_for
 from pflpipe.simulation import rounds
-from pflpipe.simulation.clients import Rows
 from pflpipe.simulation.runs import Inputs, simulate
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
@@ -91,7 +90,6 @@ SCORES = {
     "informed": "likelihood ratio, others' data known",
     "strongest": "likelihood ratio, others' messages known",
 }
-EXAMPLES_AT_ONCE = 256
 
 
 def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
@@ -277,11 +275,10 @@ def _losses(
     have none either.
     """
     clients = range(simulation.plan.clients)
-    probes = [
-        Rows.epochs(simulation.split.train[client], 1, EXAMPLES_AT_ONCE) for client in clients
-    ]
+    probes = map(simulation.in_order, simulation.split.train)
     work = [
-        simulation.work(client, progress.round) | {"probe": probes[client]} for client in clients
+        simulation.work(client, progress.round) | {"probe": probe}
+        for client, probe in zip(clients, probes, strict=True)
     ]
 
     def hook(state: Tree, batches: Batches, others: Mapping[str, Schedule]) -> Tensor:

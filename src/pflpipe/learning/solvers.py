@@ -49,17 +49,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which rows of the shared data a client steps on.
+    """Which of its own rows a client steps on.
 
     Attributes:
-        x: all examples ``[N, ...]``, shared by the clients; y: labels ``[N]``.
-        index: rows of each step ``[S, B]``.
+        x: the client's examples ``[n, ...]``, padded under vmap; y: labels ``[n]``.
+        index: rows of each step ``[S, B]``, as places in ``x``.
         count: real rows of each step ``[S]``; the rest of a step is padding.
         sizes: the same as Python numbers when batches may have their true size (loop), ``None``
             under vmap.
         keys: int64 ``[S]``, one key per training step; ``None`` where nothing is random.
-        common: so many steps, the first, have real rows for every client that runs at the same
-            time.
     """
 
     x: Tensor
@@ -68,7 +66,6 @@ class Schedule:
     count: Tensor
     sizes: tuple[int, ...] | None = None
     keys: Tensor | None = None
-    common: int = 0
 
     def __len__(self) -> int:
         return self.index.shape[0]
@@ -419,14 +416,15 @@ def minimize_functional(
         outside = [None if mask is None else of_all(mask) for mask in masks]
         pulls = [penalty and penalty.mapped(of_all) for penalty in penalties]
         count = of_all(schedule.count)
+        common, needed = _real_steps(count)
         vector = vector.clone()  # the steps move it in place: what is new in memory costs more
         optimizers = [_in_place(solver, vector) for _ in objectives]
         total = vector.new_zeros(vector.shape[:-1])
         batch: tuple[Tensor, ...] = ()
-        for step in range(len(schedule)):
+        for step in range(needed):
             if not step or not schedule.repeated:
                 batch = of_clients(schedule.rows, step)
-            padded = step >= schedule.common
+            padded = step >= common
             for turn, mask in enumerate(outside):
                 slope, value = slope_at(vector, turn, step)
                 if solver.rho:
@@ -453,6 +451,20 @@ def minimize_functional(
     vector, total = below(descend, _joined(moving), schedule.index, schedule.count)
     trained = _turned_back(_parted(vector, moving))
     return {**params, **trained}, total / (schedule.count > 0).sum().clamp(min=1)
+
+
+def _real_steps(count: Tensor) -> tuple[int, int]:
+    """Return how many first steps are real for all clients, and after how many steps none is.
+
+    A step that is not real for a client is computed and discarded, or left out: its bits are the
+    same, so that they do not follow from what others have to do.
+
+    Args:
+        count: real rows of each step ``[..., S]``.
+    """
+    real = (count > 0).reshape(math.prod(count.shape[:-1]), count.shape[-1])
+    needed = real.any(0).nonzero()
+    return int(real.all(0).cumprod(0).sum()), int(needed[-1]) + 1 if len(needed) else 0
 
 
 def _shortened(change: Tensor, solver: Solver) -> Tensor:

@@ -74,7 +74,7 @@ def some_rows(batches: Batches, share: float) -> Schedule:
     count = (share * batches.n.double() + 1e-9).floor().long()  # 0.29 * 100 is less than 29
     left = count - width * torch.arange(steps, device=order.device)
     index = whole.index.flatten()[order].view(steps, width)
-    return replace(whole, index=index, count=left.clamp(0, width), sizes=None, common=0)
+    return replace(whole, index=index, count=left.clamp(0, width), sizes=None)
 
 
 def repeated(once: Schedule, times: int, more: Tensor) -> Schedule:

@@ -21,13 +21,10 @@ from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches
 from pflpipe.means import over_clients
 from pflpipe.seeds import numpy_rng, seed_for
-from pflpipe.simulation.clients import Rows
+from pflpipe.simulation.clients import untouched
 from pflpipe.simulation.rounds import CURVES, Progress
 from pflpipe.simulation.simulation import SEEN_BY_METHODS, Simulation, batches
 from pflpipe.trees import ClientState
-
-# Examples classified at once: measured best for the papers' networks on a CPU.
-EXAMPLES_AT_ONCE = 256
 
 
 def accuracies(
@@ -59,11 +56,11 @@ def accuracies(
     common = None
     if not validation_only:
         held_out["own"] = split.test
-        common = simulation.test.schedule(Rows.epochs(split.common, 1, EXAMPLES_AT_ONCE))
+        common = simulation.test.schedule(simulation.in_order(split.common))
     clients = clients or range(simulation.plan.clients)
     work = [
         simulation.work(client, progress.round)
-        | {name: Rows.epochs(rows[client], 1, EXAMPLES_AT_ONCE) for name, rows in held_out.items()}
+        | {name: simulation.in_order(rows[client]) for name, rows in held_out.items()}
         for client in clients
     ]
 
@@ -79,7 +76,9 @@ def accuracies(
             correct[f"global_{name}"] = task.correct(progress.params, schedule)
         return correct
 
-    correct = simulation.run_clients(hook, progress.states, clients, work)
+    what = simulation.named("personalize")
+    with untouched(what, progress.params, progress.server):
+        correct = simulation.run_clients(hook, progress.states, clients, work, what)
     sizes = {**held_out, "common": [split.common] * simulation.plan.clients}
     of_global = {}
     if common is not None:
@@ -122,7 +121,7 @@ def accuracies_of_new(
     turns = range(expected if begun else 0)
     work = [
         simulation.work(client, progress.round)
-        | {"own": Rows.epochs(own, 1, EXAMPLES_AT_ONCE)}
+        | {"own": simulation.in_order(own)}
         | {
             f"{name} {turn}": rows
             for turn in turns
@@ -142,7 +141,9 @@ def accuracies_of_new(
         models = {"personal_new": personal, "global_new": progress.params}
         return {name: task.correct(model, others["own"]) for name, model in models.items()}
 
-    correct = simulation.run_clients(hook, None, range(len(work)), work)
+    what = simulation.named("personalize")
+    with untouched(what, progress.params, progress.server, begun):
+        correct = simulation.run_clients(hook, None, range(len(work)), work, what)
     rows = []
     for client, own in enumerate(split.test):
         row: dict[str, Any] = {"client": f"new{client}", "train_size": len(split.train[client])}

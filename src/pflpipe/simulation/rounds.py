@@ -7,9 +7,10 @@ after round t needs only the values at the end of round t and continues with the
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from pflpipe.privacy.departures import SPLIT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import Residuals, of_release
 from pflpipe.seeds import release_rng, seed_for
+from pflpipe.simulation.clients import untouched
+from pflpipe.simulation.isolation import Proof
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
@@ -103,10 +106,22 @@ def run(
     on_round: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Run the rounds that are left and return the progress after the last; ``on_round`` sees it
-    after each."""
-    while progress.round < simulation.plan.rounds:
-        one_round(simulation, progress)
-        on_round(progress)
+    after each.
+
+    Raises:
+        PrivacyError: a message of a private run followed from other clients (isolation.py).
+    """
+    proof = Proof(simulation.key, lambda at, who: local_updates(simulation, at, who).tree())
+    private = simulation.plan.mechanism != "none"
+    with simulation.server_check or contextlib.nullcontext():
+        while progress.round < simulation.plan.rounds:
+            drawn = cohort(simulation, progress.round).nonzero()[0].tolist() if private else []
+            proof.begin(progress, drawn)
+            computed = one_round(simulation, progress)
+            proof.note(drawn, computed.tree())
+            on_round(progress)
+    if private:
+        proof.check(progress)
     return progress
 
 
@@ -118,19 +133,35 @@ def cohort(simulation: Simulation, round: int) -> np.ndarray:
     return mechanism.sample_clients(release_rng(simulation.key, "sample", round), simulation.plan)
 
 
-def one_round(simulation: Simulation, progress: Progress) -> None:
-    """Run one round: replace the values of ``progress`` (never the tensors in place) and note its
-    diagnostics."""
-    began = time.perf_counter()
-    method, round = simulation.method, progress.round
-    task = simulation.task_in(round, progress.bound)
-    plan = task.plan
-    drawn = cohort(simulation, round)
-    # An empty cohort releases noise like any other: client 0 then computes for the shapes alone and
-    # is not present.
-    clients = [int(i) for i in drawn.nonzero()[0]] or [0]
-    present = torch.from_numpy(drawn[clients])
-    work = [simulation.work(client, round) for client in clients]
+@dataclass(frozen=True)
+class Computed:
+    """What K clients computed in one round, stacked ``[K, ...]``; ``images`` are the numbers of
+    examples in all steps of each."""
+
+    update: Update
+    extras: Tree
+    loss: Tensor
+    states: ClientState
+    images: list[int]
+
+    def tree(self) -> Tree:
+        """Return the messages and the new states under names that differ."""
+        return (
+            trees.prefixed("update ", self.update)
+            | trees.prefixed("extra ", self.extras)
+            | trees.prefixed("state ", self.states)
+        )
+
+
+def local_updates(simulation: Simulation, progress: Progress, clients: Sequence[int]) -> Computed:
+    """Return what these clients compute in the next round.
+
+    Each client's part follows, to the last bit, from its rows, its state and what was released:
+    from nobody else among ``clients``, and from no diagnostics that ``progress`` holds.
+    """
+    method = simulation.method
+    task = simulation.task_in(progress.round, progress.bound)
+    work = [simulation.work(client, progress.round) for client in clients]
 
     def hook(
         state: ClientState, batches: Batches, others: Mapping[str, Schedule]
@@ -140,11 +171,34 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
         )
         return upload.update, upload.extras, upload.loss, new_state
 
-    update, extras, loss, new_states = simulation.run_clients(hook, progress.states, clients, work)
+    what = simulation.named("local_update")
+    with untouched(what, progress.params, progress.server):
+        update, extras, loss, states = simulation.run_clients(
+            hook, progress.states, clients, work, what
+        )
+    images = [int(parts["train"].count.sum()) for parts in work]
+    return Computed(update, extras, loss, states, images)
+
+
+def one_round(simulation: Simulation, progress: Progress) -> Computed:
+    """Run one round: replace the values of ``progress`` (never the tensors in place) and note its
+    diagnostics. Return what the clients computed, before clip and noise: private."""
+    began = time.perf_counter()
+    method, round = simulation.method, progress.round
+    task = simulation.task_in(round, progress.bound)
+    plan = task.plan
+    drawn = cohort(simulation, round)
+    # An empty cohort releases noise like any other: client 0 then computes for the shapes alone and
+    # is not present.
+    clients = [int(i) for i in drawn.nonzero()[0]] or [0]
+    present = torch.from_numpy(drawn[clients])
+    computed = local_updates(simulation, progress, clients)
+    update = computed.update
+    new_states: Tree = computed.states
     trained = present & torch.tensor(
         [len(simulation.split.train[client]) > 0 for client in clients]
     )
-    losses = loss.cpu()[trained]
+    losses = computed.loss.cpu()[trained]
     row = {
         "round": round + 1,
         "participants": int(present.sum()),
@@ -155,17 +209,22 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
     _check_upload(update, method, task)
     if update:
         noise = release_rng(simulation.key, "noise", round)
-        scale = method.scale(progress.params, progress.server, task)
-        uploads = Uploads(update, extras)
+        public = progress.params, progress.server
+        with untouched(simulation.named("scale"), *public):
+            scale = method.scale(*public, task)
+        uploads = Uploads(update, computed.extras)
         released = simulation.release(noise, uploads, present, plan, scale, simulation.departures)
         progress.releases += 1
         progress.residuals += of_release(
             released, uploads, present, plan, scale, simulation.departures
         )
         new_states = simulation.absorb(new_states, released.messages)
-        progress.params, progress.server = method.aggregate(
-            progress.params, Update(released.sum), progress.server, task
-        )
+        with untouched(simulation.named("aggregate"), *public, released.sum):
+            stepped = method.aggregate(progress.params, Update(released.sum), progress.server, task)
+        if simulation.server_check is not None:
+            given = progress.params, Update(released.sum), progress.server
+            simulation.server_check.compare(round, progress.bound, given, (scale, *stepped))
+        progress.params, progress.server = stepped
         progress.uploaded_bits += mechanism.upload_bits(uploads, present, scale)
         row |= _diagnostics(released, present)
         if simulation.plan.adaptive is not None:
@@ -182,11 +241,7 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
     )
     if not healthy and progress.diverged_round is None:
         progress.diverged_round = progress.round
-    images = sum(
-        int(part["train"].count.sum())
-        for part, here in zip(work, present.tolist(), strict=True)
-        if here
-    )
+    images = sum(computed.images) if present.any() else 0
     seconds = time.perf_counter() - began
     progress.timing.append(
         {
@@ -196,6 +251,7 @@ def one_round(simulation: Simulation, progress: Progress) -> None:
             "images_per_second": images / seconds,
         }
     )
+    return computed
 
 
 def _move_bound(

@@ -44,6 +44,7 @@ from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
 from pflpipe.simulation.rounds import COLUMNS, CURVES, Progress, run, start
 from pflpipe.simulation.server import with_optimizer
+from pflpipe.simulation.server_check import ServerCheck
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
 
@@ -146,6 +147,10 @@ def build(
         black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), cell.dataset)[0, 0, 0]
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
     network = networks.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
+    chosen = choose_backend(backend, target.type, network.parameters)
+    check = None
+    if cell.source and plan.mechanism != "none" and processes.is_first:
+        check = ServerCheck(cell, arrays, plan, str(target), chosen, dtype)
     return Simulation(
         method=with_optimizer(entry.factory(**cell.hyperparameters), cell.server),
         network=network,
@@ -157,11 +162,13 @@ def build(
         test=examples[1],
         seed=cell.seed,
         key=registry.key(cell),
-        backend=choose_backend(backend, target.type, network.parameters),
+        backend=chosen,
         dtype=dtype,
         augment=transform,
         processes=processes,
-    )
+        name=cell.method,
+        server_check=check,
+    ).isolated(backend)
 
 
 def train(

@@ -3,8 +3,9 @@ drawn from named streams."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from pflpipe import cells
+from pflpipe import cells, trees
 from pflpipe.data.partition import Split
+from pflpipe.errors import ConfigError
 from pflpipe.learning.gradients import saved_bytes
 from pflpipe.learning.networks import Network
 from pflpipe.learning.solvers import Batch, Schedule, Solver
@@ -24,14 +26,27 @@ from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.mechanism import Released
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import numpy_rng
-from pflpipe.simulation.clients import Backend, Examples, Rows, for_each_client, minimizer
+from pflpipe.simulation.clients import (
+    PLACES,
+    PLACES_UNREAD,
+    Backend,
+    Engine,
+    Examples,
+    Rows,
+    for_each_client,
+    least_rows,
+    minimizer,
+)
 from pflpipe.simulation.processes import ALONE, Processes
+from pflpipe.simulation.server_check import ServerCheck
 from pflpipe.simulation.states import States
 from pflpipe.trees import ClientState, Tree, Update
 
 # Examples of the full pass whose separate gradients (Fisher information) or features are held at
 # once.
 EXAMPLES_OF_FULL_PASS = 32
+# Examples classified at once: measured best for the papers' networks on a CPU.
+EXAMPLES_AT_ONCE = 256
 
 SEEN_BY_METHODS = ("train", "head", "all")
 
@@ -41,7 +56,7 @@ def batches(n: Tensor, schedules: Mapping[str, Schedule]) -> Batches:
     ``Simulation.work``."""
     train, head, all = (schedules[name] for name in SEEN_BY_METHODS)
     # The head phase's rows count features that do not exist yet, so it is given no data at all.
-    return Batches(n, train, replace(head, x=head.x[:0], y=head.y[:0]), all)
+    return Batches(n, train, dataclasses.replace(head, x=head.x[:0], y=head.y[:0]), all)
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,7 @@ class Simulation:
     ``seed`` names what all runs of a seed share, ``key`` what this run alone draws: its cohorts and
     its noise (seeds.py). ``processes`` share the clients of every round.
     ``release`` is mechanism.release; an attack wraps it to see what the world sees (attacks/).
+    ``name`` is the method's, for errors. A method from outside has a ``server_check``.
     """
 
     method: Method
@@ -68,6 +84,12 @@ class Simulation:
     augment: Transform | None = None
     processes: Processes = ALONE
     release: Callable[..., Released] = mechanism.release
+    name: str = ""
+    server_check: ServerCheck | None = None
+
+    def named(self, hook: str) -> str:
+        """Return what an error calls one of the method's hooks."""
+        return f"method {self.name}: hook {hook}"
 
     @property
     def task(self) -> Task:
@@ -94,6 +116,85 @@ class Simulation:
             minimize,
             self.augment,
             training.precision,
+        )
+
+    @cached_property
+    def least_rows(self) -> int:
+        """The least number of rows to which a client's data are padded under vmap; public."""
+        return least_rows(self.network.parameters, self.plan.expected_cohort)
+
+    @property
+    def engine(self) -> Engine:
+        """How the clients are computed."""
+        return Engine(
+            self.backend,
+            self.network.parameters,
+            self.plan.expected_cohort / self.processes.size,
+            PLACES if self.server_check is None else PLACES_UNREAD,
+            self.processes,
+            lambda: self.example_bytes,
+        )
+
+    @cached_property
+    def keeps_apart(self) -> bool:
+        """Whether on this machine, under vmap, the bits of a client follow neither from its place
+        in a group nor from who else is there.
+
+        Tried with invented rows of the same shape: some clients train among others, at other
+        places, in a group of another size.
+        """
+        count, size = 2 * self.engine.places, self.least_rows
+        x, network = self.train.x, self.network
+        draw = torch.Generator().manual_seed(0)
+        invented = Examples(
+            torch.randn(count * size, *x.shape[1:], generator=draw, dtype=x.dtype).to(x.device),
+            torch.randint(network.shapes["head.weight"][0], (count * size,), generator=draw).to(
+                x.device
+            ),
+        )
+        params = {name: v.to(x.device) for name, v in network.init(draw, self.dtype).items()}
+        task = dataclasses.replace(self.task, minimize_on=minimizer("vmap"))
+        engine = dataclasses.replace(self.engine, backend="vmap", processes=ALONE)
+
+        def trained(clients: Sequence[int]) -> Tree:
+            rows = [np.arange(size * client, size * (client + 1)) for client in clients]
+            work = [{"train": Rows.epochs(own, 2, 0, least=size)} for own in rows]
+            found: Tree = for_each_client(
+                lambda _, schedules, n: task.minimize(params, schedules["train"], task.loss)[0],
+                lambda _: ClientState({}),
+                work,
+                [size] * len(clients),
+                {"train": invented},
+                engine,
+            )
+            return found
+
+        some = list(range(3, count, 3))
+        among, apart = trained(range(count)), trained(some[::-1])
+        return all(
+            trees.same_bits(among[name][some], apart[name].flip(0)) for name in self.network.shapes
+        )
+
+    def isolated(self, asked: str) -> Simulation:
+        """Return the simulation on a backend that keeps clients apart, if its release is certified.
+
+        Args:
+            asked: the backend that was asked for.
+
+        Raises:
+            ConfigError: vmap was asked for by name where it does not.
+        """
+        certified = self.plan.mechanism != "none" and not self.departures
+        if self.backend != "vmap" or not certified or self.keeps_apart:
+            return self
+        if asked == "auto":
+            return dataclasses.replace(self, backend="loop")
+        raise ConfigError(
+            "config.yaml: backend",
+            got="vmap",
+            expected="a backend that keeps clients apart; on this machine a client's rounding under"
+            " vmap follows from other clients",
+            do="use backend: auto or loop",
         )
 
     @cached_property
@@ -152,23 +253,26 @@ class Simulation:
         """Return one client's schedules, the batches of training and of the head phase drawn from
         these streams.
 
-        The head phase counts the client's own examples, since it works on features computed in the
-        order of ``all``.
+        The head phase works on features that are computed in the order of ``all``.
         """
-        rows, size, method = self.split.train[client], self.training.batch_size, self.method
-        drop_last = self.training.drop_last
-        if method.local_steps:
-            train = Rows.steps(rows, method.local_steps, size, stream, drop_last=drop_last)
-        else:
-            epochs = self.training.local_epochs
-            train = Rows.epochs(rows, epochs, size, stream, drop_last=drop_last)
+        own, size, method = self.split.train[client], self.training.batch_size, self.method
+        least, drop_last = self.least_rows, self.training.drop_last
+        cut, length = (
+            (Rows.steps, method.local_steps)
+            if method.local_steps
+            else (Rows.epochs, self.training.local_epochs)
+        )
+        train = cut(own, length, size, stream, drop_last=drop_last, least=least)
+        passes = int(method.full_pass or method.head_epochs > 0)
         return {
             "train": train.keyed(stream) if self.draws and stream is not None else train,
-            "head": Rows.epochs(np.arange(len(rows)), method.head_epochs, size, head),
-            "all": Rows.epochs(
-                rows, int(method.full_pass or method.head_epochs > 0), EXAMPLES_OF_FULL_PASS
-            ),
+            "head": Rows.epochs(own, method.head_epochs, size, head, least=least),
+            "all": Rows.epochs(own, passes, EXAMPLES_OF_FULL_PASS, least=least),
         }
+
+    def in_order(self, own: np.ndarray) -> Rows:
+        """Return one ordered pass over some of a client's rows, for evaluation."""
+        return Rows.epochs(own, 1, EXAMPLES_AT_ONCE, least=self.least_rows)
 
     def run_clients(
         self,
@@ -176,13 +280,14 @@ class Simulation:
         states: States | None,
         clients: Sequence[int],
         work: Sequence[Mapping[str, Rows]],
+        what: str = "hook",
     ) -> Any:
         """Run ``hook(state, batches, others)`` for clients whose schedules are ``work``, and stack
         the results ``[K, ...]``.
 
         ``states`` are those of all clients, of which only the wanted ones are read; ``None`` gives
         each an empty state. ``others`` holds the schedules that a method must not see (a client's
-        own test and validation).
+        own test and validation). ``what`` names the hook in an error.
         """
         sources = {
             name: self.test if name == "own" and not self.split.own_from_train else self.train
@@ -203,10 +308,7 @@ class Simulation:
                 return ClientState({})
             return ClientState(states.of([clients[index] for index in indices]))
 
-        size, measured = self.network.parameters, lambda: self.example_bytes
-        return for_each_client(
-            one, states_of, work, sizes, sources, self.backend, size, self.processes, measured
-        )
+        return for_each_client(one, states_of, work, sizes, sources, self.engine, what)
 
     def absorb(self, states: Tree, messages: Tree) -> Tree:
         """Show clients their own noised messages, both stacked ``[M, ...]``, and return their new

@@ -118,6 +118,11 @@ class States(Mapping[str, Tensor]):
         }
 
     @property
+    def clients(self) -> int:
+        """M, the number of clients."""
+        return len(self._slots)
+
+    @property
     def _held(self) -> np.ndarray:
         """The rows of the clients that have trained, in the order of the clients."""
         held: np.ndarray = self._slots[self._slots >= 0]

@@ -1,0 +1,253 @@
+"""Isolation: not one bit of a client's message, of its state or of its model follows from another
+client's data."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pflpipe import cells, trees
+from pflpipe.errors import ConfigError, PrivacyError
+from pflpipe.methods import registry
+from pflpipe.methods.registry import NAMES
+from pflpipe.simulation import clients, rounds
+from pflpipe.simulation import simulation as engine
+from pflpipe.simulation.clients import Room
+from simulations import plan, simulation
+from two_worlds import ROUNDS, differences, given, movement, play, with_pool
+
+PRIVATE = [name for name in NAMES if registry.info(name).about.private]
+SIZES = (9, 4, 1, 6, 20, 12, 30, 7)
+SUBJECT = 4
+"""The client whose data differ between the worlds."""
+
+
+def uneven(method, backend, *, rate=1.0, **changes):
+    """Eight clients of other sizes, by default with full batches in float32, and rows for more."""
+    if registry.info(method).about.needs == ("norm",):
+        changes = {"model": cells.Model("resnet20"), "shape": (8, 8, 1), **changes}
+    settings = {"batch_size": 0, "local_epochs": 3, "dtype": torch.float32} | changes
+    asked = plan(len(SIZES), rounds=ROUNDS, sample_rate=rate)
+    return with_pool(simulation(method, backend=backend, sizes=SIZES, plan=asked, **settings))
+
+
+def worlds(world, method):
+    """Return the worlds to compare with the one in which the subject is removed: 33 rows, 1,000
+    rows (of small networks) and rows of NaN."""
+    yield given(world, SUBJECT, 33)
+    if registry.info(method).about.needs != ("norm",):
+        yield given(world, SUBJECT, 1000)
+    yield given(world, SUBJECT, 9, nan=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", PRIVATE)
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+def test_nothing_of_the_others_follows_from_one_clients_rows(method, backend):
+    world = uneven(method, backend)
+    removed = play(given(world, SUBJECT, 0))
+    for other in worlds(world, method):
+        there = play(other, removed.heard)
+        assert differences(removed, there, SUBJECT) == []
+        assert movement(removed, there, SUBJECT)[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dp_fedavg", "feddpa", "fedrep", "fedala", "appfl_steps"])
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_size": 4},
+        {"batch_size": 5, "drop_last": True},
+        {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.01},
+        {"rate": 0.6},
+        {"dtype": torch.float64},
+    ],
+    ids=str,
+)
+def test_nor_with_minibatches_adam_a_secret_draw_or_float64(method, backend, changes):
+    world = uneven(method, backend, **changes)
+    removed = play(given(world, SUBJECT, 0))
+    there = play(given(world, SUBJECT, 33), removed.heard)
+    assert differences(removed, there, SUBJECT) == []
+
+
+def bits(world, cohort):
+    """What each client of a cohort computes in the first round: client -> tree."""
+    found = rounds.local_updates(world, rounds.start(world), cohort).tree()
+    return {
+        client: {name: value[place] for name, value in found.items()}
+        for place, client in enumerate(cohort)
+    }
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    assert all(trees.same_bits(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", PRIVATE)
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+def test_who_else_is_drawn_and_in_which_order_changes_no_bit(method, backend):
+    world = uneven(method, backend)
+    everybody = bits(world, list(range(8)))
+    for cohort in ([6, 2, 7, 0, 5, 1, 4, 3], [3, 6, 0], [6]):
+        for client, tree in bits(world, cohort).items():
+            assert_same_bits(tree, everybody[client])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [
+        (cells.Model("mlp", (5,)), (3,)),
+        (cells.Model("mlp", (1,)), (8,)),
+        (cells.Model("mlp", (33, 7)), (19,)),
+        (cells.Model("mlp", (64,)), (135,)),
+        (cells.Model("cnn_femnist"), (28, 28, 1)),
+        (cells.Model("resnet20"), (8, 8, 1)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_places_and_group_sizes_change_no_bit_of_odd_networks(network, shape, dtype):
+    """Widths that are no multiple of a vector register, for which a product's rounding could follow
+    from where its matrices lie."""
+    sizes = (16, 9, 31, 48, 3) * 8 if len(shape) == 1 else (5, 2, 9)
+    world = simulation(
+        "dp_fedavg",
+        backend="vmap",
+        sizes=sizes,
+        plan=plan(len(sizes)),
+        batch_size=0,
+        model=network,
+        shape=shape,
+        dtype=dtype,
+    )
+    order = np.random.default_rng(1).permutation(len(sizes)).tolist()
+    everybody = bits(world, list(range(len(sizes))))
+    for cohort in (order, order[::3], order[:1]):
+        for client, tree in bits(world, cohort).items():
+            assert_same_bits(tree, everybody[client])
+
+
+def test_a_machine_on_which_bits_follow_places_is_noticed(monkeypatch):
+    """As if a product were rounded otherwise at every second place."""
+    world = simulation("dp_fedavg", backend="vmap", batch_size=0)
+    assert world.keeps_apart
+    original = clients.vmap
+
+    def uneven_places(one):
+        def run(states, given, sizes):
+            found = original(one)(states, given, sizes)
+            return {name: nudged(value) for name, value in found.items()}
+
+        return run
+
+    def nudged(value):
+        value = value.clone()
+        value[::2] *= 1 + 1e-15
+        return value
+
+    monkeypatch.setattr(clients, "vmap", uneven_places)
+    odd = dataclasses.replace(world)
+    assert not odd.keeps_apart
+    assert odd.isolated("auto").backend == "loop"
+    with pytest.raises(ConfigError, match=r"config\.yaml: backend"):
+        odd.isolated("vmap")
+    nominal = dataclasses.replace(odd, departures=frozenset({"data_size_weights"}))
+    assert nominal.isolated("vmap").backend == "vmap"
+
+
+# ------------------------------------------------------------------- the proof that every run has
+
+
+def leaky(world, leak):
+    """The simulation with a leak in what a client computes: ``leak(world, progress, cohort)`` is
+    a factor of the learning rate."""
+    original = rounds.local_updates
+
+    def local_updates(simulation, progress, cohort):
+        factor = leak(simulation, progress, cohort)
+        training = dataclasses.replace(simulation.training, lr=simulation.training.lr * factor)
+        return original(dataclasses.replace(simulation, training=training), progress, cohort)
+
+    return local_updates
+
+
+def rows_of_the_cohort(world, progress, cohort):
+    return 1 + 1e-6 * sum(len(world.split.train[client]) for client in cohort)
+
+
+def the_last_loss(world, progress, cohort):
+    return 1 + 1e-6 * sum(row["loss"] for row in progress.rows[-1:])
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    "leak", [rows_of_the_cohort, the_last_loss], ids=lambda leak: leak.__name__
+)
+def test_a_run_whose_learning_rate_follows_others_is_refused(backend, leak, monkeypatch):
+    world = simulation("dp_fedavg", backend=backend)
+    rounds.run(world, rounds.start(world))
+    monkeypatch.setattr(rounds, "local_updates", leaky(world, leak))
+    with pytest.raises(PrivacyError, match="other bits than the same client computes by itself"):
+        rounds.run(world, rounds.start(world))
+
+
+def test_a_run_whose_groups_are_padded_to_the_widest_is_refused(monkeypatch):
+    original = clients.for_each_client
+
+    def widest(hook, states, work, *rest):
+        """Pad all to the largest that is there, as a batch is usually padded."""
+        rows = max(len(one["train"].own) for one in work)
+        room = Room(world.training.local_epochs, 4 * math.ceil(rows / 4), rows)
+        padded = [{**one, "train": dataclasses.replace(one["train"], room=room)} for one in work]
+        return original(hook, states, padded, *rest)
+
+    changes = {"sizes": (30, 9, 14, 11), "batch_size": 0, "local_epochs": 5}
+    world = simulation("dp_fedavg", backend="vmap", dtype=torch.float32, **changes)
+    rounds.run(world, rounds.start(world))
+    monkeypatch.setattr(engine, "for_each_client", widest)
+    with pytest.raises(PrivacyError, match="other bits than the same client computes by itself"):
+        rounds.run(world, rounds.start(world))
+
+
+def test_the_proof_is_made_where_nobody_was_drawn_either(monkeypatch):
+    world = simulation("dp_fedavg", plan=plan(rounds=1, sample_rate=1e-9))
+    done = rounds.run(world, rounds.start(world))
+    assert done.rows[0]["participants"] == 0
+    monkeypatch.setattr(rounds, "local_updates", leaky(world, rows_of_the_cohort))
+    with pytest.raises(PrivacyError, match="other bits"):
+        rounds.run(world, rounds.start(world))
+
+
+def test_a_run_without_privacy_proves_nothing(monkeypatch):
+    world = simulation("fedavg")
+    monkeypatch.setattr(rounds, "local_updates", leaky(world, rows_of_the_cohort))
+    rounds.run(world, rounds.start(world))
+
+
+def test_the_run_proves_it_with_clients_that_its_key_draws():
+    """So that nobody can say for which clients it must hold."""
+    met = []
+    world = simulation("dp_fedavg", sizes=(3,) * 12, plan=plan(12, rounds=1))
+    update = world.method.local_update
+
+    def local_update(params, server, state, batches, task):
+        met.append(batches.train.x[0, 0].item())
+        return update(params, server, state, batches, task)
+
+    def proved(key):
+        met.clear()
+        method = dataclasses.replace(world.method, local_update=local_update)
+        spied = dataclasses.replace(world, method=method, key=key)
+        rounds.run(spied, rounds.start(spied))
+        return met[12:]
+
+    assert len(proved("one")) == 3
+    assert proved("one") == proved("one") != proved("two")
