@@ -15,15 +15,21 @@ import torch
 
 import pflpipe
 import warm
-from pflpipe import Model, Privacy, Training
+from pflpipe import Cell, Model, Partition, Privacy, Server, Training
 from pflpipe.data import datasets, partition
 from pflpipe.errors import ConfigError, DataError, PflpipeError
 from pflpipe.files import write_json
+from pflpipe.learning import networks
 from pflpipe.methods import registry
+from pflpipe.privacy import mechanism
+from pflpipe.privacy.noise import normal
+from pflpipe.seeds import release_rng
 from pflpipe.simulation import rounds
+from pflpipe.simulation.evaluation import accuracies
 from pflpipe.simulation.runs import Inputs, load_final, simulate
 from pflpipe.simulation.runs import train as train_files
-from pflpipe.study.plans import plan_of
+from pflpipe.study.plans import CLASSES_FOUND, plan_of
+from test_keys import OTHER
 
 ROOT = Path(__file__).resolve().parent.parent
 MLP, BUDGET = Model("mlp", (4,)), Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
@@ -44,8 +50,13 @@ def clients(count: int = 5, seed: int = 0) -> list[tuple[torch.Tensor, torch.Ten
 
 
 def train(method="dp_fedavg", shards=None, **changes):
-    settings = {"model": MLP, "training": LOCAL, "privacy": BUDGET, "device": "cpu"} | changes
-    return pflpipe.train(method, clients() if shards is None else shards, **settings)
+    settings = {"model": MLP, "training": LOCAL, "privacy": BUDGET, "classes": 3, "device": "cpu"}
+    return pflpipe.train(method, clients() if shards is None else shards, **settings | changes)
+
+
+def federation(method="dp_fedavg", shards=None, **changes):
+    settings = {"model": MLP, "training": LOCAL, "privacy": BUDGET, "classes": 3, "device": "cpu"}
+    return pflpipe.federation(method, clients() if shards is None else shards, **settings | changes)
 
 
 def test_every_public_name_is_there_and_documented():
@@ -91,17 +102,106 @@ def test_two_calls_draw_other_noise_and_a_secret_repeats_a_run():
     assert len(bytes.fromhex(one.simulation.key)) == 32
 
 
+OWN = registry.info("dp_fedavg").factory()
+NETWORK = networks.build(MLP, (6,), 3)
+OWN_NAMES = {"method": OWN, "model": NETWORK, "method_name": "mine", "model_name": "net"}
+ADAPTIVE = dataclasses.replace(BUDGET, clip_quantile=0.5, clip_bit_noise=1.0)
+OF_ADAPTIVE = ("clip_quantile", "clip_lr", "clip_bit_noise")
+NO_SETTINGS = {"secret", "device", "backend"}
+"""Of the parameters of ``federation``: what a key is made with, and how a run is computed."""
+SETTINGS = {
+    "method": [{}, {"method": "feddpa"}, {"method": OWN, "method_name": "dp_fedavg"}],
+    "method_name": [OWN_NAMES, OWN_NAMES | {"method_name": "other"}],
+    "clients": [{}, {"shards": clients(6)}, {"shards": [(x[:, :5], y) for x, y in clients()]}],
+    "model": [
+        *({}, {"model": Model("mlp", (5,))}, {"model": NETWORK, "model_name": "mlp"}),
+        {"model": networks.build(Model("mlp", (5,)), (6,), 3), "model_name": "mlp"},
+    ],
+    "model_name": [OWN_NAMES, OWN_NAMES | {"model_name": "other"}],
+    "training": [
+        {},
+        *(
+            {"training": dataclasses.replace(LOCAL, **{name: value})}
+            for name, value in OTHER["training"].items()
+        ),
+    ],
+    "privacy": [
+        *({}, {"privacy": ADAPTIVE}),
+        {"privacy": Privacy("laplace", epsilon=8, delta=1e-3, clip_norm=0.5)},
+        {"privacy": Privacy(noise_multiplier=1.0, delta=1e-3, clip_norm=0.5)},
+        *(
+            {"privacy": dataclasses.replace(BUDGET, **{name: OTHER["privacy"][name]})}
+            for name in OTHER["privacy"]
+            if name not in ("mechanism", "noise_multiplier", *OF_ADAPTIVE)
+        ),
+        *(
+            {"privacy": dataclasses.replace(ADAPTIVE, **{name: OTHER["privacy"][name]})}
+            for name in OF_ADAPTIVE
+        ),
+    ],
+    "server": [
+        {},
+        *({"server": Server(name)} for name in ("momentum", "adam", "yogi")),
+        {"server": Server(lr=0.5)},
+        {"server": Server("momentum", momentum=0.5)},
+        *(
+            {"server": Server("adam", **{name: value})}
+            for name, value in OTHER["server"].items()
+            if name not in ("optimizer", "momentum")
+        ),
+    ],
+    "hyperparameters": [{"method": "feddpa"}, {"method": "feddpa", "hyperparameters": {"tau": 1}}],
+    "tests": [{}, {"tests": clients()}],
+    "test_fraction": [{}, {"test_fraction": 0.3}],
+    "classes": [{}, {"classes": 4}],
+    "seed": [{}, {"seed": 1}],
+    "dtype": [{}, {"dtype": torch.float64}],
+}
+"""For every setting calls that differ in it alone."""
+
+
+def test_every_parameter_of_a_federation_is_a_setting_or_changes_no_release():
+    parameters = set(inspect.signature(pflpipe.federation).parameters)
+    assert parameters == {*SETTINGS, *NO_SETTINGS}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_calls_with_one_secret_that_differ_in_one_setting_share_no_noise(name):
+    """Of 1000 numbers each: |r| of independent ones exceeds 0.2 with a chance of 2e-10."""
+    keys = [federation(secret="mine", **changes).key for changes in SETTINGS[name]]
+    assert len(keys) > 1
+    draws = [normal(release_rng(key, "noise", 0), (1000,)) for key in keys]
+    found = np.corrcoef(draws)[np.triu_indices(len(keys), 1)]
+    assert np.abs(found).max() < 0.2, name
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        {"method": "feddpa"},
-        {"privacy": Privacy(epsilon=2, delta=1e-3, clip_norm=0.5)},
-        {"model": Model("mlp", (5,))},
-        {"training": dataclasses.replace(LOCAL, lr=0.1)},
+        {"shards": clients(seed=1)},
+        {"shards": [(x[:3], y[:3]) for x, y in clients()]},
+        {"shards": [(x * math.nan, y + 7) for x, y in clients()]},
+        {"backend": "vmap"},
+        {"privacy": dataclasses.replace(BUDGET, mechanism="gaussian")},
+        {"method": "dp_fedavg", "hyperparameters": {}},
     ],
 )
-def test_one_secret_gives_runs_with_other_settings_other_noise(changes):
-    assert train(secret="mine", **changes).simulation.key != train(secret="mine").simulation.key
+def test_a_key_follows_from_no_value_of_the_data_and_from_nothing_that_changes_no_release(changes):
+    assert federation(secret="a", **changes).key == federation(secret="a", backend="loop").key
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": OWN}, "method_name is missing"),
+        ({"model": NETWORK}, "model_name is missing"),
+    ],
+)
+def test_a_secret_needs_a_name_for_hooks_and_networks_of_ones_own(changes, words):
+    federation(**changes)  # fresh noise needs none
+    with pytest.raises(ConfigError, match=words) as caught:
+        federation(secret="mine", **changes)
+    assert "\n" not in str(caught.value)
 
 
 def test_without_noise_and_clip_it_is_fedavg_on_each_clients_own_rows():
@@ -141,9 +241,7 @@ def test_held_out_rows_are_drawn_without_regard_to_class():
 
 
 def test_held_out_rows_take_no_part_in_training():
-    simulation = pflpipe.federation(
-        "dp_fedavg", clients(), model=MLP, training=LOCAL, privacy=BUDGET, device="cpu"
-    )
+    simulation = federation()
     split = simulation.split
     ends = np.cumsum([len(y) for _, y in clients()])
     for train_rows, test_rows, end, (_, y) in zip(
@@ -173,6 +271,124 @@ def test_a_method_without_privacy_has_no_ledger_to_speak_of():
     assert result.ledger.epsilon_central is None
 
 
+def with_client(change, client=2):
+    """Clients of whom one holds other values."""
+    shards = clients()
+    x, y = (part.clone() for part in shards[client])
+    shards[client] = change(x, y)
+    return shards
+
+
+STRANGE = {
+    "all NaN": with_client(lambda x, y: (x * math.nan, y)),
+    "some NaN": with_client(lambda x, y: (x.index_fill(0, torch.tensor([3]), math.nan), y)),
+    "an infinity": with_client(lambda x, y: (x.index_fill(1, torch.tensor([0]), math.inf), y)),
+    "beyond float32": with_client(lambda x, y: (x.double() + 1e300, y)),
+    "a label that is no class": with_client(lambda x, y: (x, y.index_fill(0, torch.arange(4), 7))),
+    "a negative label": with_client(lambda x, y: (x, y.index_fill(0, torch.arange(4), -1))),
+    "no examples": with_client(lambda x, y: (x[:0], y[:0])),
+}
+"""What one client may hold that nobody can train on."""
+NON_PRIVATE = {"method": "fedavg", "privacy": None}
+
+
+def told(shards, replayed=None, method="dp_fedavg", **changes):
+    """Return what clients send in every round, which of them counted as zero, the releases, the
+    states and the run, of 6 rounds in which ``replayed``, the releases of another run, are shown
+    to the clients."""
+    sent, refused, shown = [], [], []
+
+    def release(generator, uploads, *rest):
+        found = mechanism.release(generator, uploads, *rest)
+        if replayed:
+            found = dataclasses.replace(found, sum=replayed[len(shown)])
+        sent.append(uploads.update)
+        refused.append(found.nonfinite.tolist())
+        shown.append(found.sum)
+        return found
+
+    training = dataclasses.replace(LOCAL, rounds=6)
+    world = federation(method, shards, secret="mine", backend="loop", training=training, **changes)
+    world = dataclasses.replace(world, release=release)
+    done = rounds.run(world, rounds.start(world))
+    return sent, refused, shown, done
+
+
+WIDE = Model("mlp", (6, 5))
+PRIVATE = [name for name in registry.NAMES if registry.info(name).about.private]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", PRIVATE)
+def test_whatever_one_client_holds_a_private_run_ends_and_nobody_elses_message_moves(method):
+    """The same releases are shown in both worlds, so that others' messages must be equal to the
+    bit."""
+    usual = told(clients(), method=method, model=WIDE)
+    for what, shards in STRANGE.items():
+        sent, refused, _, done = told(shards, usual[2], method=method, model=WIDE)
+        others = [0, 1, 3, 4]
+        for rows, before in zip(sent, usual[0], strict=True):
+            assert rows.keys() == before.keys()
+            for name, value in rows.items():
+                assert torch.equal(value[others], before[name][others]), (what, name)
+        assert {client for row in refused for client in np.flatnonzero(row)} <= {2}, what
+        if what in ("all NaN", "beyond float32"):
+            assert all(row[2] for row in refused), what
+        assert all(torch.equal(done.params[name], usual[3].params[name]) for name in done.params)
+        states = dict(usual[3].states)
+        for name, value in dict(done.states).items():
+            assert torch.equal(value[others], states[name][others]), (what, name)
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_one_clients_values_change_no_shape_no_name_and_no_word_of_a_private_run(what, capfd):
+    usual, found = train(secret="mine"), train(secret="mine", shards=STRANGE[what])
+    assert found.ledger == usual.ledger
+    assert found.simulation.network.shapes == usual.simulation.network.shapes
+    assert found.simulation.key == usual.simulation.key
+    for name, value in found.params.items():
+        assert value.shape == usual.params[name].shape
+        assert bool(torch.isfinite(value).all()), "the message counts as zero"
+    assert found.accuracies.keys() == usual.accuracies.keys()
+    assert [set(row) for row in found.clients] == [set(row) for row in usual.clients]
+    assert [set(row) for row in found.progress.rows] == [set(row) for row in usual.progress.rows]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_client_trains_on_what_it_has_and_only_what_cannot_be_learned_counts_as_wrong():
+    """A label that is no class is a row of NaN: it is in no mean of a loss that is finite, and it
+    is never a right answer."""
+    shards = with_client(lambda x, y: (x, y.index_fill(0, torch.tensor([0]), 7)))
+    quiet = {"privacy": Privacy(noise_multiplier=0.0, delta=1e-3, clip_norm=0.5)}
+    world = federation(shards=clients(), tests=shards, **quiet)
+    done = rounds.run(world, rounds.start(world))
+    assert done.diverged_round is None
+    assert [row["nonfinite_uploads"] for row in done.rows] == [0, 0, 0]
+    strange = int(sum(len(y) for _, y in shards[:2]))
+    assert bool(torch.isnan(world.test.x[strange]).all())
+    rows = accuracies(world, done, True)
+    right = rows[2]["personal_own"] / 100 * len(shards[2][1])
+    assert right == pytest.approx(round(right))
+    assert right <= len(shards[2][1]) - 1
+
+
+def test_the_callers_own_tensors_stay_as_they_are():
+    shards = STRANGE["a label that is no class"]
+    before = [(x.clone(), y.clone()) for x, y in shards]
+    train(shards=shards)
+    for mine, kept in zip(shards, before, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(mine, kept, strict=True))
+
+
+def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the_network():
+    for changes in ({}, {"model": NETWORK, "classes": None}):
+        for shards in (clients(), STRANGE["a label that is no class"]):
+            world = federation(shards=shards, **changes)
+            assert world.network.shapes["head.weight"][0] == 3
+    open_world = federation("fedavg", privacy=None, classes=None)
+    assert open_world.network.shapes["head.weight"][0] == 3, "found, as nothing is private"
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [
@@ -184,11 +400,10 @@ def test_a_method_without_privacy_has_no_ledger_to_speak_of():
         ({"tests": clients(2)}, DataError, "tests; got '2 pairs'; expected 5"),
         ({"shards": [(torch.zeros(3, 6), torch.zeros(2))]}, DataError, r"clients\[0\]"),
         ({"shards": [(torch.zeros(3, 6), torch.zeros(3))]}, DataError, "whole numbers"),
-        (
-            {"shards": [(torch.full((3, 6), math.nan), torch.arange(3))]},
-            DataError,
-            "finite numbers",
-        ),
+        ({"classes": None}, ConfigError, "classes is missing; .* private run.*add classes="),
+        ({"model": NETWORK, "classes": 4}, ConfigError, "classes; got 4; expected 3, the outputs"),
+        (NON_PRIVATE | {"shards": STRANGE["all NaN"]}, DataError, "finite numbers"),
+        (NON_PRIVATE | {"shards": STRANGE["a negative label"]}, DataError, "labels; got -1"),
         (
             {"shards": [*clients(1), (torch.zeros(3, 7), torch.arange(3))]},
             DataError,
@@ -201,7 +416,7 @@ def test_a_method_without_privacy_has_no_ledger_to_speak_of():
             ConfigError,
             "hyper-parameter dp_fedavg.tau does not exist",
         ),
-        ({"classes": 2}, DataError, "classes; got 2; expected at least 3"),
+        (NON_PRIVATE | {"classes": 2}, DataError, "classes; got 2; expected at least 3"),
         ({"test_fraction": 1.0}, ConfigError, "0 <= fraction < 1"),
     ],
 )
@@ -239,6 +454,17 @@ def test_a_cell_of_a_study_has_the_bits_of_the_pipeline(tmp_path):
     trained = load_final(out, world)
     assert all(torch.equal(result.params[name], trained.params[name]) for name in trained.params)
     assert result.ledger.epsilon_central == pytest.approx(cell.privacy.epsilon)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_cell_on_data_that_declare_no_classes_is_warned_of_that_first(declared, tmp_path):
+    arrays = {"train_images": np.zeros((60, 4), np.float32), "train_labels": np.arange(60) % 3}
+    np.savez(tmp_path / "own.npz", **arrays, **({"classes": np.int64(3)} if declared else {}))
+    datasets.prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "mine.npz")
+    budget = dataclasses.replace(BUDGET, mechanism="gaussian")
+    cell = Cell("mine", Partition("iid", 5), MLP, LOCAL, budget, "dp_fedavg")
+    warnings = pflpipe.run(cell, tmp_path, device="cpu").ledger.warnings
+    assert (CLASSES_FOUND in warnings[:1]) != declared
 
 
 @pytest.mark.docs

@@ -553,7 +553,7 @@ def own(**changes):
 
 def test_own_npz_comes_through_with_users_numbered_in_sorted_order(tmp_path):
     np.savez_compressed(tmp_path / "own.npz", **own())
-    assert describe("mine", tmp_path / "own.npz") == Header((4, 4, 3), 3, 6, 3)
+    assert describe("mine", tmp_path / "own.npz") == Header((4, 4, 3), 3, 6, 3, declared=False)
     prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
     arrays = load_arrays(tmp_path / "out.npz")
     assert arrays.train_users.tolist() == [1, 0, 1, 0, 2, 2]
@@ -563,7 +563,50 @@ def test_own_npz_comes_through_with_users_numbered_in_sorted_order(tmp_path):
         np.int64,
         np.int64,
     )
-    assert read_header(tmp_path / "out.npz") == Header((4, 4, 3), 3, 6, 3)
+    assert read_header(tmp_path / "out.npz") == Header((4, 4, 3), 3, 6, 3, declared=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "declared"),
+    [
+        ("mine", {}, False),
+        ("mine", {"classes": np.int64(3)}, True),
+        ("mine", {"classes": np.int64(8)}, True),
+        ("digits", {"train_images": np.zeros((6, 8, 8), np.uint8), "test_images": None}, True),
+    ],
+)
+def test_a_data_set_knows_whether_its_number_of_classes_is_declared(
+    name, changes, declared, tmp_path
+):
+    """By its name, or by the arrays' key; before it is made, when it is made, and afterwards."""
+    arrays = own(**changes, train_users=None, test_users=None)
+    if "test_images" not in arrays:
+        del arrays["test_labels"]
+    np.savez(tmp_path / "own.npz", **arrays)
+    assert describe(name, tmp_path / "own.npz").declared == declared
+    prepare(name, tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
+    assert load_arrays(tmp_path / "out.npz").declared == declared
+    assert read_header(tmp_path / "out.npz").declared == declared
+
+
+@pytest.mark.parametrize("name", datasets.DATASETS)
+def test_the_package_declares_the_classes_of_the_data_sets_it_knows(name):
+    assert describe(name).declared
+
+
+def test_a_finished_file_under_another_name_declares_no_classes_that_were_found(tmp_path):
+    first, target = prepared(tmp_path), tmp_path / "data" / "again.npz"
+    prepare("again", first, tmp_path, target)
+    assert not load_arrays(target).declared
+    assert load_arrays(target).classes == 3
+
+
+def test_to_declare_the_classes_that_were_found_changes_no_value_of_a_pinned_name(tmp_path):
+    first = prepared(tmp_path)
+    pin = first.with_suffix(".pin").read_bytes()
+    assert not load_arrays(first).declared
+    assert load_arrays(prepared(tmp_path, classes=np.int64(3))).declared
+    assert first.with_suffix(".pin").read_bytes() == pin
 
 
 def test_a_user_with_test_rows_alone_is_a_user(tmp_path):
@@ -602,6 +645,7 @@ def test_header_equals_what_prepare_makes(tmp_path_factory, kind, size, count, s
         arrays.classes,
         len(arrays.train_labels),
         len(np.unique(arrays.train_users)),
+        declared=False,
     )
     assert describe("mine", folder / "own.npz") == made
     assert len(arrays.train_labels) + len(arrays.test_labels) == size
@@ -1032,7 +1076,7 @@ def test_a_function_is_not_run_to_be_described_and_its_data_are_once_they_are_ma
     assert describe("mine", source, target) is None
     assert datasets.source_file(source) == Path("my_data.py")
     prepare("mine", loader(), Path(), target)
-    assert describe("mine", source, target) == Header((4, 4, 3), 3, 6, 3)
+    assert describe("mine", source, target) == Header((4, 4, 3), 3, 6, 3, declared=False)
     assert list(Path().glob("__pycache__")) == []
 
 

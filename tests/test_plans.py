@@ -10,6 +10,7 @@ import pytest
 import warm
 from pflpipe import trees
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.data.datasets import prepare
 from pflpipe.files import canonical_json
 from pflpipe.learning import networks
 from pflpipe.pipeline.project import plan_request
@@ -17,6 +18,7 @@ from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import Plan
 from pflpipe.records import to_json
+from pflpipe.study.plans import CLASSES_FOUND, plan_of
 
 FEDDPA_CODE = ("sample_level_calibration", "data_size_weights", "update_against_global")
 FEDSAM_CODE = ("per_tensor_clip", "data_size_weights", "public_sampling")
@@ -50,6 +52,48 @@ def test_a_plan_is_shared_by_models_unless_its_parts_are_clipped_by_themselves()
         for cell in cells:
             assert Cell.from_dict(json.loads(plan_request(cell))).plan_id == cell.plan_id
         assert not with_departures(*departures, privacy=none).plan_needs_model
+
+
+OWN_DATA = dataclasses.replace(CELL, dataset="mine")
+
+
+def test_a_plan_is_shared_by_data_sets_unless_only_the_data_tell_who_says_their_classes():
+    other = dataclasses.replace(CELL, dataset="mnist")
+    assert CELL.plan_id == other.plan_id
+    assert not CELL.plan_needs_data
+    mine, yours = OWN_DATA, dataclasses.replace(CELL, dataset="yours")
+    assert len({cell.plan_id for cell in (CELL, mine, yours)}) == 3
+    for cell in (CELL, mine, yours):
+        assert Cell.from_dict(json.loads(plan_request(cell))).plan_id == cell.plan_id
+    open_cells = [dataclasses.replace(cell, privacy=Privacy()) for cell in (CELL, mine)]
+    assert open_cells[0].plan_id == open_cells[1].plan_id
+    assert not open_cells[1].plan_needs_data
+
+
+@pytest.mark.parametrize("departures", [(), FEDSAM_CODE])
+def test_the_first_warning_of_a_private_run_says_that_classes_were_read_from_labels(departures):
+    cell = dataclasses.replace(OWN_DATA, departures=departures)
+    sizes = np.array([5, 100, 100, 200])
+    told, found = plan_of(cell, sizes), plan_of(cell, sizes, declared=False)
+    assert found.ledger.warnings == (CLASSES_FOUND, *told.ledger.warnings)
+    assert "everybody's labels" in CLASSES_FOUND
+    assert dataclasses.replace(found.ledger, warnings=told.ledger.warnings) == told.ledger
+    silent = dataclasses.replace(cell, privacy=Privacy(), departures=())
+    assert plan_of(silent, sizes, declared=False).ledger.warnings == (), "nothing is claimed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("declared", [True, False])
+def test_plan_script_reads_from_the_data_whether_their_classes_are_declared(declared, tmp_path):
+    arrays = {"train_images": np.zeros((60, 4, 4), np.uint8), "train_labels": np.arange(60) % 3}
+    np.savez(tmp_path / "own.npz", **arrays, **({"classes": np.int64(3)} if declared else {}))
+    prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "mine.npz")
+    out = tmp_path / "plan.json"
+    script = [warm.interpreter(), "workflow/scripts/plan.py", "--cell", plan_request(OWN_DATA)]
+    script += ["--data", str(tmp_path / "mine.npz"), "--out", str(out)]
+    subprocess.run(script, check=True)
+    warnings = json.loads(out.read_text())["ledger"]["warnings"]
+    assert (CLASSES_FOUND in warnings[:1]) != declared
 
 
 @pytest.mark.parametrize(

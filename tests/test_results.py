@@ -280,7 +280,8 @@ def test_a_part_of_a_study_needs_no_table_to_know_what_its_methods_are_worth_as_
     for path in (written / "plans").iterdir():
         if path.stem not in own:
             path.unlink()
-    project = SimpleNamespace(settings=SimpleNamespace(results_dir=written), root=tmp_path)
+    settings = SimpleNamespace(results_dir=written, data_dir=tmp_path / "data")
+    project = SimpleNamespace(settings=settings, root=tmp_path)
     frame, _ = finished_part(study, project)
     worth = frame.set_index("cell")["epsilon_published"]
     sizes = np.arange(3, 15)

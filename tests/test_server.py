@@ -323,6 +323,7 @@ def test_only_what_is_sent_has_moments_and_a_federation_has_the_server_that_is_a
         training=cells.Training(2, 1, 0, "sgd", 0.1),
         privacy=cells.Privacy(noise_multiplier=1.0, delta=1e-3, clip_norm=1.0),
         server=SERVERS["adam"],
+        classes=3,
         secret="told",
     )
     sent = {name for name in world.network.shapes if not name.startswith("head.")}

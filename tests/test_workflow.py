@@ -38,6 +38,7 @@ from pflpipe.study import config
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_study
+from pflpipe.study.plans import CLASSES_FOUND
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDY = {
@@ -375,6 +376,30 @@ def test_changed_data_are_refused_under_their_old_name_and_rerun_what_needs_them
     }  # the plan is the same
     assert {file for rule, file in jobs if rule == "data"} == {"data/mine_2.npz"}
     assert all("mine_2" in file or "/second" in file for _, file in jobs)
+
+
+@pytest.mark.pipeline
+def test_the_plan_of_data_that_declare_no_classes_warns_of_that_first(tmp_path):
+    """And a data set that declares them beside it, in the same study, has a plan of its own."""
+    write_project(tmp_path)
+    fake_audits.write(tmp_path / "results/audits")
+    for name, classes in (("declared", np.int64(3)), ("found", None)):
+        malformed.arrays(tmp_path, classes=classes)
+        (tmp_path / "mine.npz").rename(tmp_path / f"{name}.npz")
+    files = {name: f"{name}.npz" for name in ("declared", "found")}
+    malformed.put("datasets", files, "config.yaml")(tmp_path)
+    privacy = {"epsilon": 8, "delta": 0.05, "clip_norm": 0.5}  # a delta that is warned of
+    axes, methods = {"dataset": list(files)}, [{"name": "dp_fedavg"}]
+    study = {**STUDY, "dataset": "found", "privacy": privacy, "axes": axes, "methods": methods}
+    malformed.write(tmp_path / "studies/tiny.yaml", study)
+    result = snakemake(tmp_path, "results/tables/tiny.csv")
+    assert result.returncode == 0, result.stderr
+    plans = [json.loads(file.read_text()) for file in (tmp_path / "results/plans").glob("*.json")]
+    short, long = sorted((plan["ledger"]["warnings"] for plan in plans), key=len)
+    assert long == [CLASSES_FOUND, *short]
+    assert len(short) == 1
+    table = (tmp_path / "results/tables/tiny.md").read_text()
+    assert table.count(f"Warning: {CLASSES_FOUND}.") == 1
 
 
 @pytest.mark.pipeline

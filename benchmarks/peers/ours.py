@@ -62,6 +62,7 @@ def simulation(path: str, evaluation: str, rounds: int, processes: Processes) ->
         tests=[(test.x[:0], test.y[:0])] * work.CLIENTS,
         classes=10,
         secret="benchmark",
+        method_name=evaluation,
         device="cpu",
     )
     split = replace(world.split, common=np.arange(len(test.y)))

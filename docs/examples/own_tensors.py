@@ -7,5 +7,5 @@ def client(i):  # two kinds of clients, who disagree about what is what
 
 result = pflpipe.train("feddpa", [client(i) for i in range(50)], model=pflpipe.Model("mlp", (32,)),
     training=pflpipe.Training(rounds=20, local_epochs=2, batch_size=16, optimizer="sgd", lr=0.1),
-    privacy=pflpipe.Privacy(epsilon=8, delta=1e-3, clip_norm=0.5))
+    privacy=pflpipe.Privacy(epsilon=8, delta=1e-3, clip_norm=0.5), classes=3)
 print(result.accuracies, result.ledger)

@@ -8,6 +8,7 @@ The pipeline's rules call the same functions file by file. Nothing here writes a
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,20 +21,19 @@ import torch
 from torch import Tensor
 
 from pflpipe import options
-from pflpipe.cells import Cell, Model, Privacy, Server, Training
+from pflpipe.cells import Cell, Model, Privacy, Server, Training, without_defaults
 from pflpipe.data import datasets, partition
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
-from pflpipe.files import canonical_json
 from pflpipe.learning import networks
-from pflpipe.learning.networks import Network
+from pflpipe.learning.networks import HEAD, Network
 from pflpipe.means import over_clients
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Ledger, ledger
-from pflpipe.seeds import derived_key, numpy_rng
+from pflpipe.seeds import STREAMS, derived_key, numpy_rng
 from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.evaluation import accuracies, accuracies_of_new
@@ -96,15 +96,25 @@ def federation(
     classes: int | None = None,
     seed: int = 0,
     secret: str | None = None,
+    method_name: str | None = None,
+    model_name: str | None = None,
     device: str = "auto",
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
 ) -> Simulation:
-    """Return a federation of clients who hold these tensors, ready for ``finish``.
+    """Return a federation of clients who hold these tensors.
+
+    A run is private if its ``privacy`` has a mechanism. Then no error, no shape and no default
+    follows from a value that a client holds, because no epsilon would cover it. An example with a
+    NaN, an infinity, or a label that is not one of the K classes becomes a row of NaN: its client
+    trains on what it has, and its message counts as zero if it is not finite (docs/numerics.md). A
+    run without a mechanism refuses such values.
 
     Args:
         method: a name that ``pflpipe methods`` lists, or hooks of your own.
         clients: each client's examples, M of them. They are taken as they are: scale them first.
+            Their form is public, as M is, and checked: numbers of one dtype, one shape of an
+            example, as many labels as examples. A client without examples has ``x [0, ...]``.
         model: a name or ``Model``, or a ``Network``.
         training: rounds, local work, sampling.
         privacy: what is asked for, such as ``Privacy(epsilon=8, delta=1e-4, clip_norm=0.5)``: the
@@ -114,23 +124,33 @@ def federation(
         hyperparameters: of a named method; the rest have their defaults.
         tests: each client's own test examples. None: ``test_fraction`` of its examples, drawn
             from a stream of its own, and these take no part in training.
-        classes: K, where not all of them occur; None: one more than the largest label, at least 2.
+        classes: the number of classes K, which a private run needs unless ``model`` is a
+            ``Network``. None: K of the ``Network``, or one more than the largest label, at least 2.
         seed: of what runs share to be comparable: initial parameters, batches, held-out rows.
-        secret: from which noise and cohorts follow, together with the settings. None: a fresh one
-            for every call, since two runs with the same noise on different data publish the
-            difference of the data. Give it only to repeat a run on the same data.
+        secret: noise and cohorts follow from it and from the settings. None: a fresh secret for
+            every call. Give one only to repeat a run on the same data: two runs with the same noise
+            on different data publish the difference of the data. Settings are all arguments but
+            ``device`` and ``backend``; of ``clients`` and ``tests`` M, the shape of an example, and
+            whether there are tests, and no value. Two calls with one secret that differ in a
+            setting share no noise. Two that differ in device or backend share it, as their releases
+            differ by rounding: publish one of them.
+        method_name, model_name: a name for a ``Method`` and for a ``Network`` of your own, which
+            stands for its code among the settings. A ``secret`` needs it; give other code another
+            name.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<index>``.
         backend: ``auto``, ``loop`` or ``vmap``.
         dtype: of parameters and examples.
 
     Raises:
-        DataError: no clients, or their tensors do not fit each other.
-        ConfigError, PrivacyError: unknown names, or values that cannot be.
+        DataError: no clients, tensors of another form; without a mechanism also values that nobody
+            can train on.
+        ConfigError, PrivacyError: a name is unknown, a setting is missing or impossible.
     """
     privacy = _asked(method, privacy)
     server = server or Server()
     options.check(server, "server")
     target = device_of(device)
+    model = Model(model) if isinstance(model, str) else model
     shards = [_shard(f"clients[{i}]", shard, dtype) for i, shard in enumerate(clients)]
     if not shards:
         raise DataError("clients", got="none", expected="one pair (x, y) for each client")
@@ -143,21 +163,18 @@ def federation(
     train, test, split = (
         _held_out(shards, test_fraction, seed) if tests is None else _given(shards, own)
     )
-    found = max((1 + int(y.max()) for _, y in (*shards, *own) if len(y)), default=0)
-    if classes is not None and found > classes:
-        raise DataError("classes", got=classes, expected=f"at least {found}, of the labels")
-    if isinstance(model, str):
-        model = Model(model)
-    network = (
-        model
-        if isinstance(model, Network)
-        else networks.build(model, next(iter(shapes)), classes or max(found, 2))
-    )
+    known = _classes(classes, model, privacy, (train, test))
+    for x, y in (train, test):  # joined here, so the caller's own tensors stay as they are
+        strange = (y < 0) | (y >= known)
+        x[strange], y[strange] = math.nan, 0
+    (shape,) = shapes
+    network = model if isinstance(model, Network) else networks.build(model, shape, known)
     departures: tuple[str, ...] = ()
+    values = dict(hyperparameters or {})
     if isinstance(method, Method):
         hooks = method
     else:
-        values = registry.check_hyperparameters(method, dict(hyperparameters or {}))
+        values = registry.check_hyperparameters(method, values)
         hooks = registry.info(method).factory(**values)
         departures = registry.departures(method, "strict", False)
     plan = make_plan(
@@ -178,13 +195,20 @@ def federation(
         test=Examples(test[0].to(target), test[1].to(target)),
         seed=seed,
         key=_key(
-            secret or secrets.token_hex(32),
-            method,
-            hyperparameters,
-            model,
-            training,
-            privacy,
-            server,
+            secret,
+            method=_named("method", method, method_name, secret),
+            model=_named("model", model, model_name, secret),
+            hyperparameters=values,
+            training=without_defaults(training),
+            privacy=without_defaults(privacy),
+            server=without_defaults(server),
+            clients=len(shards),
+            example=shape,
+            tests=tests is not None,
+            test_fraction=test_fraction,
+            classes=classes,
+            seed=seed,
+            dtype=str(dtype),
         ),
         backend=choose_backend(backend, target.type, network.parameters),
         dtype=dtype,
@@ -237,7 +261,7 @@ def run(
     arrays = datasets.load_arrays(file)
     split = partition.make(arrays, cell.partition, cell.seed)
     sizes = np.array([len(rows) for rows in split.train])
-    planned = plan_of(cell, sizes)
+    planned = plan_of(cell, sizes, declared=arrays.declared)
     simulation = runs.build(cell, arrays, split, planned.plan, device=device, backend=backend)
     has_global_model = registry.info(cell.method).about.has_global_model
     return _finish(simulation, planned.ledger, has_global_model, on_round)
@@ -284,38 +308,76 @@ def _asked(method: str | Method, privacy: Privacy | None) -> Privacy:
     return privacy
 
 
-def _key(
-    secret: str,
-    method: str | Method,
-    hyperparameters: Mapping[str, Any] | None,
+def _key(secret: str | None, **settings: Any) -> str:
+    """Return the key of a run, from which its noise follows: a digest of the secret and all
+    settings, and of no value of the data."""
+    # repr: values of any type, such as NumPy's; two spellings of a number only draw other noise
+    return derived_key(repr([secret or secrets.token_hex(32), STREAMS, settings]))
+
+
+def _named(
+    what: str, value: str | Method | Model | Network, name: str | None, secret: str | None
+) -> Any:
+    """Return what stands for a method or a model among the settings of a key."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Model):
+        return without_defaults(value)
+    if secret and not name:
+        raise ConfigError(
+            f"{what}_name is missing",
+            expected=f"a name for a {what} of your own, as runs with one secret and equal "
+            "settings share their noise",
+            do=f'add {what}_name="...", another one for other code, or leave out secret',
+        )
+    return [name, value.shapes if isinstance(value, Network) else {}]
+
+
+def _classes(
+    classes: int | None,
     model: Model | Network,
-    training: Training,
     privacy: Privacy,
-    server: Server,
-) -> str:
-    """Return the key of a run: runs with one secret and other settings share no noise."""
-    named = method if isinstance(method, str) else "own hooks"
-    network = str(model) if isinstance(model, Model) else "own network"
-    values = canonical_json(dict(hyperparameters or {}))
-    newer = {
-        name: getattr(privacy, name) for name in ("clip_quantile", "clip_lr", "clip_bit_noise")
-    }
-    chosen = [
-        *([canonical_json(newer)] if privacy.clip_quantile is not None else []),
-        *([str(server)] if server != Server() else []),
-    ]
-    return derived_key(secret, named, values, network, str(training), str(privacy), *chosen)
+    parts: Sequence[tuple[Tensor, Tensor]],
+) -> int:
+    """Return the number of classes K. Only without a mechanism it may follow from the examples
+    ``parts``, and values that nobody can train on are refused."""
+    if isinstance(model, Network):
+        outputs = model.shapes[HEAD[0]][0]
+        if classes not in (None, outputs):
+            raise ConfigError(
+                "classes", got=classes, expected=f"{outputs}, the outputs of the network"
+            )
+        classes = outputs
+    if privacy.mechanism != "none":
+        if classes is None:
+            raise ConfigError(
+                "classes is missing",
+                expected="the number of classes K of a private run: if it followed from the "
+                "labels, one client's label could change the shape of the released head",
+                do="add classes=",
+            )
+        return classes
+    found = 0
+    for x, y in parts:
+        lowest, highest = (int(y.min()), int(y.max())) if len(y) else (0, 0)
+        if lowest < 0:
+            raise DataError("labels", got=lowest, expected="whole numbers 0 to K - 1")
+        if not bool(torch.isfinite(x).all()):
+            raise DataError("examples", got="NaN or infinity", expected="finite numbers")
+        found = max(found, highest + 1)
+    if classes is not None and found > classes:
+        raise DataError("classes", got=classes, expected=f"at least {found}, of the labels")
+    return classes or max(found, 2)
 
 
 def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return a client's tensors after a check of their form, which no value decides."""
     x, y = (torch.as_tensor(values) for values in shard)
     if x.ndim < 2 or len(x) != len(y) or y.ndim != 1:
         got = f"x {list(x.shape)}, y {list(y.shape)}"
         raise DataError(name, got=got, expected="x [n, ...] and y [n]")
-    if y.is_floating_point() or (len(y) and int(y.min()) < 0):
+    if y.is_floating_point():
         raise DataError(f"{name}: y", got=str(y.dtype), expected="whole numbers 0 to K - 1")
-    if not bool(torch.isfinite(x).all()):
-        raise DataError(f"{name}: x", got="NaN or infinity", expected="finite numbers")
     return x.to(dtype), y.to(torch.int64)
 
 

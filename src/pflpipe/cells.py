@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 from pflpipe import options
 from pflpipe.files import canonical_json
+from pflpipe.named import DATASETS
 from pflpipe.options import Option
 from pflpipe.seeds import STREAMS
 
@@ -299,7 +300,7 @@ class Privacy:
             heading="γ",
             phrase="clip norm adapted to the {} quantile",
         ),
-    ] = field(default=None, repr=False)  # repr: api's keys stay what they were
+    ] = None
     clip_lr: Annotated[
         float,
         Option(
@@ -309,7 +310,7 @@ class Privacy:
             heading="η of C",
             phrase="learning rate {} of the clip norm",
         ),
-    ] = field(default=0.2, repr=False)
+    ] = 0.2
     clip_bit_noise: Annotated[
         float | None,
         Option(
@@ -319,7 +320,7 @@ class Privacy:
             heading="bit noise",
             phrase="noise {} on the sum of bits",
         ),
-    ] = field(default=None, repr=False)
+    ] = None
     accountant: Annotated[
         str,
         Option(
@@ -502,6 +503,8 @@ class Cell:
                 "local_epochs": self.training.local_epochs,
                 "batch_size": self.training.batch_size,
             }
+        if self.plan_needs_data:
+            parts["dataset"] = self.dataset
         if self.plan_needs_model:
             parts["model"] = without_defaults(self.model)
         if self.plan_needs_lr:
@@ -518,6 +521,13 @@ class Cell:
         sized = {"sample_level_calibration", "data_size_weights"}
         counts = self.privacy.mechanism != "none" and not sized.isdisjoint(self.departures)
         return counts or not self.partition.clients
+
+    @property
+    def plan_needs_data(self) -> bool:
+        """Whether the ledger depends on the data set: a private run's says whether the number of
+        classes is declared, which of a data set without a name only its arrays know."""
+        unknown = self.dataset not in ("", *DATASETS)  # "": a plan of any that has a name
+        return unknown and self.privacy.mechanism != "none"
 
     @property
     def plan_needs_model(self) -> bool:

@@ -6,6 +6,11 @@ rule plan:
                 PARTITION, [cell for cell in cells_of(wc) if cell.plan_needs_partition]
             )
         ),
+        data=ask(
+            lambda wc: each(
+                DATASET, [cell for cell in cells_of(wc) if cell.plan_needs_data]
+            )
+        ),
     output:
         PLAN,
     log:
@@ -20,11 +25,12 @@ rule plan:
         partition=lambda wc, input: (
             ["--partition", *input.partition] if input.partition else []
         ),
+        data=lambda wc, input: ["--data", *input.data] if input.data else [],
     message:
         "Planning {wildcards.plan}"
     shell:
         script(
             "plan",
-            "--cell {params.cell:q} {params.partition:q} --out {output:q}",
+            "--cell {params.cell:q} {params.partition:q} {params.data:q} --out {output:q}",
             measured=True,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pflpipe.cells import Cell
+from pflpipe.data.datasets import read_header
 from pflpipe.files import write_json
 from pflpipe.program import run_script
 from pflpipe.records import to_json
@@ -21,11 +22,17 @@ def main() -> None:
         type=Path,
         help="partition file, where the clients or their examples are to be counted",
     )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="data/<dataset>.npz, where it tells whether its number of classes is declared",
+    )
     parser.add_argument("--out", required=True, type=Path, help="plan file to write")
     args = parser.parse_args()
     cell = Cell.from_dict(json.loads(args.cell))
     sizes = None if args.partition is None else np.diff(np.load(args.partition)["train_offsets"])
-    write_json(args.out, to_json(plan_of(cell, sizes)))
+    declared = args.data is None or read_header(args.data).declared
+    write_json(args.out, to_json(plan_of(cell, sizes, declared=declared)))
 
 
 run_script(main)

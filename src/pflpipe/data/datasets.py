@@ -6,7 +6,8 @@
 
 - ``train_images`` uint8 [N, H, W] or [N, H, W, C] (channels last), or float32 [N, D] features or
   [N, T, C] sequences (time, then channels); ``train_labels`` int64 [N] in 0..K-1; ``test_images``,
-  ``test_labels`` likewise; ``classes`` int64 scalar K;
+  ``test_labels`` likewise; ``classes`` int64 scalar K; ``classes_found`` true, only where nobody
+  declared K and it is one more than the largest label;
 - ``train_users``, ``test_users`` int64 [N] in 0..U-1, numbered in the sorted order of the original
   ids, both or none. Every id of either is a user, those without training rows too.
 
@@ -31,6 +32,8 @@ from pflpipe.data import downloads, limits, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
 from pflpipe.errors import DataError, nearest
 from pflpipe.files import AGAIN, DAMAGE, atomic
+from pflpipe.named import DATASETS as DATASETS
+from pflpipe.named import DatasetInfo
 from pflpipe.seeds import numpy_rng
 
 TEST_FRACTION = 0.2  # of a source without a test set
@@ -39,56 +42,16 @@ IMAGES = ("train_images", "test_images")
 LABELS = ("train_labels", "test_labels")
 USERS = ("train_users", "test_users")
 KEYS = (*IMAGES, *LABELS, *USERS, "classes")  # whatever else a user's file holds is not read
-
-
-@dataclass(frozen=True)
-class DatasetInfo:
-    """What is known of a named data set before reading it.
-
-    Attributes:
-        classes: number of classes K.
-        train_size: number of training examples.
-        image_shape: (H, W, C), or (D,) of float features.
-        mean, std: per-channel (or one for all) constants of ``normalise``, on the scale 0..1.
-        needs_network: whether the files must be fetched, if nobody laid them out.
-        users: number of user ids, or None.
-    """
-
-    classes: int
-    train_size: int
-    image_shape: tuple[int, ...]
-    mean: tuple[float, ...] = (0.5,)
-    std: tuple[float, ...] = (0.5,)
-    needs_network: bool = True
-    users: int | None = None
-
-
-# Constants: CIFAR-10, SVHN and FEMNIST as the compared papers' codes have them; otherwise [0, 1] is
-# mapped to [-1, 1].
-DATASETS: dict[str, DatasetInfo] = {
-    "digits": DatasetInfo(10, 1438, (8, 8, 1), mean=(0.0,), std=(1.0,), needs_network=False),
-    "mnist": DatasetInfo(10, 60_000, (28, 28, 1)),
-    "fashion_mnist": DatasetInfo(10, 60_000, (28, 28, 1)),
-    "cifar10": DatasetInfo(
-        10, 50_000, (32, 32, 3), mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010)
-    ),
-    "cifar100": DatasetInfo(100, 50_000, (32, 32, 3)),
-    "svhn": DatasetInfo(10, 73_257, (32, 32, 3)),
-    "emnist_byclass": DatasetInfo(62, 697_932, (28, 28, 1)),
-    "emnist_bymerge": DatasetInfo(47, 697_932, (28, 28, 1)),
-    "emnist_balanced": DatasetInfo(47, 112_800, (28, 28, 1)),
-    "emnist_letters": DatasetInfo(26, 124_800, (28, 28, 1)),
-    "emnist_digits": DatasetInfo(10, 240_000, (28, 28, 1)),
-    "emnist_mnist": DatasetInfo(10, 60_000, (28, 28, 1)),
-    "femnist": DatasetInfo(62, 671_585, (28, 28, 1), mean=(0.1307,), std=(0.3081,), users=3_400),
-    "mnist_writers": DatasetInfo(10, 56_014, (28, 28, 1), users=836),
-    "wisdm": DatasetInfo(6, 4_332, (42,), users=36),
-}
+FOUND = "classes_found"
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set in memory; see the module's first lines for shapes and types."""
+    """A data set in memory; see the module's first lines for shapes and types.
+
+    ``declared``: whether the package or the source states K. Otherwise K follows from everybody's
+    labels, which the ledger of a private run says (``study.plans``).
+    """
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -97,6 +60,7 @@ class Arrays:
     classes: int
     train_users: np.ndarray | None = None
     test_users: np.ndarray | None = None
+    declared: bool = True
 
     @property
     def users(self) -> np.ndarray | None:
@@ -115,12 +79,14 @@ class Header:
         classes: number of classes K.
         train_size: training examples, after the test set has been set aside.
         users: number of user ids, with and without training rows, or None.
+        declared: as in ``Arrays``.
     """
 
     image_shape: tuple[int, ...]
     classes: int
     train_size: int
     users: int | None
+    declared: bool = True
 
 
 def info(dataset: str, own: Iterable[str] = ()) -> DatasetInfo:
@@ -189,7 +155,7 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
     shapes = _shapes(path)
     _check_shapes(str(path), shapes, dataset)
     small = _read(path, set(shapes) - set(IMAGES))
-    classes = _check_labels(str(path), small, dataset)
+    classes, declared = _check_labels(str(path), small, dataset)
     users = small.get("train_users")
     sizes = (
         np.unique(users, return_counts=True)[1]
@@ -199,7 +165,11 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
     held_out = 0 if "test_labels" in small else _test_size(str(path), sizes)
     count = None if users is None else len(_user_ids(small))
     return Header(
-        _image_shape(*shapes["train_images"]), classes, int(sizes.sum()) - held_out, count
+        _image_shape(*shapes["train_images"]),
+        classes,
+        int(sizes.sum()) - held_out,
+        count,
+        declared and FOUND not in shapes,
     )
 
 
@@ -222,7 +192,7 @@ def load_arrays(path: Path) -> Arrays:
     if pin.exists() and not pins.fits(raw, pin):
         raise DataError(f"{path} has other values than were written", do=AGAIN)
     parts: dict[str, Any] = {key: raw[key] for key in (*IMAGES, *LABELS, *USERS) if key in raw}
-    return Arrays(**parts, classes=int(raw["classes"]))
+    return Arrays(**parts, classes=int(raw["classes"]), declared=FOUND not in shapes)
 
 
 def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path) -> None:
@@ -247,7 +217,8 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
     elif source is not None and not source.is_dir():
         shapes = _shapes(source)
         _check_shapes(str(source), shapes, dataset)
-        raw, location = _read(source, shapes), str(source)
+        found = {"classes"} if FOUND in shapes else set()  # a finished file, under another name
+        raw, location = _read(source, set(shapes) - found), str(source)
     elif info(dataset).needs_network:
         raw = downloads.read_original(
             dataset,
@@ -264,11 +235,13 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
             got=f"the folder {source}",
             expected="no source, or an .npz file",
         )
-    made = vars(arrays_from(raw, location, dataset))
+    made = arrays_from(raw, location, dataset)
     arrays: dict[str, Any] = {
-        key: np.asarray(value) for key, value in made.items() if value is not None
+        key: np.asarray(value) for key in KEYS if (value := getattr(made, key)) is not None
     }
     pins.keep(dataset, arrays, target.with_suffix(".pin"))
+    if not made.declared:  # no value that training reads, so the pin is the same without it
+        arrays[FOUND] = np.asarray(True)
     with atomic(target) as path:
         np.savez(path, **arrays)
 
@@ -318,7 +291,7 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
     _check_shapes(
         location, {key: (value.shape, value.dtype) for key, value in raw.items()}, dataset
     )
-    classes = _check_labels(location, raw, dataset)
+    classes, declared = _check_labels(location, raw, dataset)
     images = {}
     for key in IMAGES:
         if key in raw:
@@ -331,7 +304,7 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
     everything: dict[str, Any] = {**images, **labels, **users}
     if "test_images" not in raw:
         everything |= _split(everything, location, dataset or location)
-    return Arrays(**everything, classes=classes)
+    return Arrays(**everything, classes=classes, declared=declared)
 
 
 def normalise(images: np.ndarray, dataset: str) -> np.ndarray:
@@ -548,17 +521,21 @@ def _check_image_shape(location: str, shape: tuple[int, ...], dtype: np.dtype[An
         )
 
 
-def _check_labels(location: str, raw: dict[str, np.ndarray], dataset: str | None) -> int:
-    """Check labels, classes and users by value; return the number of classes."""
+def _check_labels(
+    location: str, raw: dict[str, np.ndarray], dataset: str | None
+) -> tuple[int, bool]:
+    """Check labels, classes and users by value; return the number of classes, and whether it is
+    declared."""
     highest = max(int(raw[key].max()) for key in LABELS if key in raw)
     rows = len(raw["train_labels"])
     known = DATASETS.get(dataset or "")
-    classes = known.classes if known else int(raw["classes"]) if "classes" in raw else highest + 1
+    declared = known is not None or "classes" in raw
+    classes = known.classes if known else int(raw["classes"]) if declared else highest + 1
     if classes < 2:
         raise DataError(
             f"{location}: train_labels", got=f"{classes} class(es)", expected="at least 2"
         )
-    if not (known or "classes" in raw) and classes > rows:
+    if not declared and classes > rows:
         do = "number the classes 0..K-1, or store their number as `classes`"
         raise DataError(
             f"{location}: train_labels",
@@ -572,7 +549,7 @@ def _check_labels(location: str, raw: dict[str, np.ndarray], dataset: str | None
             raise DataError(f"{location}: {key}", got=got, expected=f"0 to {classes - 1}")
     if "test_users" in raw:
         _check_users(location, raw["train_users"], raw["test_users"])
-    return classes
+    return classes, declared
 
 
 def _user_ids(raw: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -440,7 +440,7 @@ def plan_request(cell: Cell) -> str:
         sample_rate=cell.training.sample_rate,
     )
     shared = Cell(
-        dataset=cell.dataset if sizes else "",
+        dataset=cell.dataset if sizes or cell.plan_needs_data else "",
         partition=cell.partition if sizes else Partition("", cell.partition.clients),
         model=cell.model if cell.plan_needs_model else Model(""),
         training=training,

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from pflpipe.cells import Cell
+from pflpipe.data import datasets
 from pflpipe.data.partition import Split
 from pflpipe.errors import DataError
 from pflpipe.files import write_json
@@ -88,12 +89,12 @@ def finished_part(study: Study, project: Project) -> tuple[pd.DataFrame, dict[st
     measured."""
     folder = project.settings.results_dir
     part = finished(study, folder)
-    _plan_published(part.cells, folder)
+    _plan_published(part.cells, folder, project.settings.data_dir)
     frame = tidy(part, folder)
     return frame, measured.of_cells(part, frame, folder)
 
 
-def _plan_published(cells: Iterable[Cell], results: Path) -> None:
+def _plan_published(cells: Iterable[Cell], results: Path, data: Path) -> None:
     """Write the plans of the methods as published: Snakemake makes them for a table, and a part of
     a study has none yet."""
     for cell in published(cells):
@@ -104,7 +105,10 @@ def _plan_published(cells: Iterable[Cell], results: Path) -> None:
         if cell.plan_needs_partition:
             split = Split.load(results / "partitions" / f"{cell.partition_id}.npz")
             sizes = np.array([len(rows) for rows in split.train])
-        write_json(plan, to_json(plan_of(cell, sizes)))
+        declared = True
+        if cell.plan_needs_data:
+            declared = datasets.read_header(data / f"{cell.dataset}.npz").declared
+        write_json(plan, to_json(plan_of(cell, sizes, declared=declared)))
 
 
 if __name__ == "__main__":

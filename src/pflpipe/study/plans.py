@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from pflpipe.cells import Cell
@@ -9,14 +11,22 @@ from pflpipe.learning import networks
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, ledger
 
+CLASSES_FOUND = (
+    "the number of classes was read from everybody's labels: it sets the shape of the released "
+    "head, so one client's label can change it, and no epsilon covers that; declare `classes` in "
+    "the arrays"
+)
+"""First warning of a private run on data that declare no number of classes."""
 
-def plan_of(cell: Cell, sizes: np.ndarray | None = None) -> Planned:
+
+def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = True) -> Planned:
     """Return a cell's plan and its ledger.
 
     Args:
         cell: its privacy, training, clients and departures are used.
         sizes: training examples per client ``[M]``; for departures that count them, and where all
             users of the data set take part.
+        declared: whether the data set declares its number of classes (``datasets.Header``).
     """
     everybody = 0 if sizes is None else len(sizes)
     plan = make_plan(
@@ -31,4 +41,7 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None) -> Planned:
         lr=cell.training.lr,
     )
     parameters = networks.parameter_names(cell.model) if cell.plan_needs_model else ()
-    return Planned(plan, ledger(plan, cell.privacy, cell.departures, sizes, parameters))
+    entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters)
+    if plan.mechanism != "none" and not declared:
+        entry = dataclasses.replace(entry, warnings=(CLASSES_FOUND, *entry.warnings))
+    return Planned(plan, entry)
