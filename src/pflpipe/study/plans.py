@@ -14,7 +14,7 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None) -> Planned:
     """Return a cell's plan and its ledger.
 
     Args:
-        cell: its privacy, training, clients and departures are used.
+        cell: its privacy, training, clients, departures and source are used.
         sizes: training examples per client ``[M]``; for departures that count them, and where all
             users of the data set take part.
     """
@@ -31,4 +31,5 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None) -> Planned:
         lr=cell.training.lr,
     )
     parameters = networks.parameter_names(cell.model) if cell.plan_needs_model else ()
-    return Planned(plan, ledger(plan, cell.privacy, cell.departures, sizes, parameters))
+    entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
+    return Planned(plan, entry)
