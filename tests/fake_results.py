@@ -224,7 +224,7 @@ def plan(cell: Cell) -> dict[str, Any]:
             "clients": cell.partition.clients,
         },
         "ledger": {
-            "claim": "none" if not private else "nominal" if nominal else "certified",
+            "claim": cell.claim,
             "departures": list(cell.departures),
             "adjacency": "zero_out",
             "trust": "central" if private else None,

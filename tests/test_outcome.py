@@ -61,6 +61,15 @@ def test_the_best_rows_are_certified_ones_at_the_largest_budget(outline) -> None
     ]
 
 
+def test_unreviewed_rows_are_shown_beside_certified_ones_with_their_word(outline) -> None:
+    file = RESULTS / "tables" / f"{outline.name}.csv"
+    frame = tidy.read(file)
+    frame.loc[frame["method"] == "fedper", "claim"] = "unreviewed"
+    tidy.write(frame, file)
+    rows = [line for line in lines(outline) if "personal accuracy" in line]
+    assert [row.split(", ")[1] for row in rows] == ["certified", "unreviewed", "certified"]
+
+
 def test_nominal_rows_are_shown_with_their_honest_epsilon_or_not_at_all(outline) -> None:
     assert "  warning: 4 of 18 rows state a nominal ε; read the honest one" in lines(outline)
     table(outline, claim="nominal", epsilon_central=40.0)

@@ -401,6 +401,26 @@ def test_a_nominal_epsilon_keeps_its_mark_and_diagnostics_theirs(page):
 
 
 @pytest.mark.slow
+def test_an_unreviewed_line_has_sections_and_a_sentence_of_its_own(docs):
+    path = docs / "results" / "tiny" / "runs.csv"
+    runs = pd.read_csv(path)
+    runs.loc[runs["method"] == "fedper", "claim"] = "unreviewed"
+    runs.to_csv(path, index=False)
+    page = results.write(docs).read_text().replace("\\_", "_")
+    lines = [line for line in page.splitlines() if line.startswith("| fedper |")]
+    assert [line.split(" | ")[1] for line in lines] == [
+        *("unreviewed", "unreviewed"),
+        *("ε = 2 (unreviewed)", "ε = 8 (unreviewed)") * 3,
+    ]
+    assert "Unreviewed: the mechanism is certified" in page
+    said = dict(re.findall(r"^(\d)\. (.*)$", page, re.MULTILINE))
+    assert "fedper" not in said["1"] + said["2"]
+    assert "the best certified personal models are those of feddpa" in said["2"]
+    assert "fedper (unreviewed) is better than learning alone" in said["3"]
+    assert "the best personal models, unreviewed ones among them, are those of feddpa" in said["4"]
+
+
+@pytest.mark.slow
 def test_costs_have_three_digits_and_no_exponent(docs):
     path = docs / "results" / "tiny" / "runs.csv"
     runs = pd.read_csv(path)

@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from pflpipe.study.load import load_outline, load_study
 from pflpipe.study.outline import Outline, Study
 from pflpipe.study.plans import plan_of
 
+EXAMPLE = malformed.ROOT / "docs/examples/mr_mtl.py"
 STUDY = malformed.STUDY | {
     "axes": {"privacy.epsilon": [2, 8]},
     "search": {"seeds": [100, 101], "validation_fraction": 0.2},
@@ -499,6 +501,19 @@ def test_nominal_epsilons_are_not_counted_on(outline, tmp_path):
     assert {(row.chosen.epsilon, row.chosen.epsilon_with_search) for row in study.rows} == {
         (None, None)
     }
+
+
+def test_runs_of_a_method_from_outside_cost_what_certified_ones_do(outline, tmp_path):
+    shutil.copy(EXAMPLE, tmp_path / "studies")
+    found = []
+    for name in ("dp_fedavg", "mr_mtl.py:mr_mtl"):
+        methods = [{"name": name, "search": {"training.lr": [0.1, 0.2]}}]
+        malformed.write(tmp_path / "studies/good.yaml", STUDY | {"methods": methods})
+        study = choose(load_outline("good"), lambda cell: cell.training.lr)
+        found.append([row.chosen.epsilon_with_search for row in study.rows if row.chosen])
+    ours, its = found
+    assert its == ours
+    assert all(ours)
 
 
 # What people are told

@@ -234,7 +234,8 @@ def train(
     simulation = federation(method, clients, privacy=privacy, **settings)
     sizes = np.array([len(rows) for rows in simulation.split.train])
     parameters = tuple(simulation.network.shapes)
-    entry = ledger(simulation.plan, privacy, simulation.departures, sizes, parameters)
+    source = "the given hooks" if isinstance(method, Method) else ""
+    entry = ledger(simulation.plan, privacy, simulation.departures, sizes, parameters, source)
     has_global_model = isinstance(method, Method) or registry.info(method).about.has_global_model
     return _finish(simulation, entry, has_global_model, on_round)
 

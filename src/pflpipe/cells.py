@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
@@ -392,6 +392,21 @@ class Server:
     ] = 1e-3
 
 
+CLAIMS = ("certified", "unreviewed", "nominal", "none")
+"""What a row may claim, the strongest first (``privacy.ledger.Ledger.claim``)."""
+WITHOUT_DEPARTURES = CLAIMS[:2]
+"""Claims whose ``epsilon_central`` is what the row itself states. Certified, it holds; unreviewed,
+it holds only if the method's code keeps the rules."""
+
+
+def claim_of(mechanism: str, departures: Collection[str], source: str) -> str:
+    """Return which of ``CLAIMS`` holds for a mechanism with these departures, of a method from this
+    source: where its code is, empty for the package's own."""
+    if mechanism == "none":
+        return "none"
+    return "nominal" if departures else "unreviewed" if source else "certified"
+
+
 @dataclass(frozen=True)
 class Cell:
     """One training run.
@@ -509,10 +524,17 @@ class Cell:
             parts["model"] = without_defaults(self.model)
         if self.plan_needs_lr:
             parts["lr"] = self.training.lr
+        if self.source:  # the ledger names it
+            parts["source"] = self.source
         rate, rounds = self.training.sample_rate, self.training.rounds
         clients = self.partition.clients or "all"
         words = [self.privacy.mechanism, f"M{clients}", f"q{rate:g}", f"T{rounds}"]
         return slug(words, parts)
+
+    @property
+    def claim(self) -> str:
+        """Which of ``CLAIMS`` its row has."""
+        return claim_of(self.privacy.mechanism, self.departures, self.source)
 
     @property
     def plan_needs_partition(self) -> bool:

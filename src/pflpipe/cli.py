@@ -145,6 +145,7 @@ def _validate(arguments: argparse.Namespace) -> list[str]:
 
 
 def _methods(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.cells import claim_of
     from pflpipe.methods import registry
 
     if arguments.name:
@@ -167,11 +168,9 @@ def _methods(arguments: argparse.Namespace) -> list[str]:
             del profiles["paper, official code"]
         for profile, found in profiles.items():
             claim = (
-                "none (no privacy asked)"
-                if not about.private
-                else "nominal"
-                if found
-                else "certified"
+                claim_of(about.mechanism, found, source)
+                if about.private
+                else "none (no privacy asked)"
             )
             departures = f"; departures {', '.join(found)}" if found else ""
             lines.append(f"    profile {profile}: claim {claim}{departures}")

@@ -303,7 +303,9 @@ def test_the_list_of_methods_says_where_those_of_packages_come_from(packages, mo
         cli.main()
     assert ended.value.code == 0
     listed = capsys.readouterr().out
-    assert "\nmine: Mine (nobody 2025), from their_methods\n    profile strict: claim" in listed
+    assert (
+        "\nmine: Mine (nobody 2025), from their_methods\n    profile strict: claim unre" in listed
+    )
     assert "\n    weight = 0.5\n" in listed
 
 

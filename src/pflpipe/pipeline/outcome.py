@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pflpipe.cells import WITHOUT_DEPARTURES
 from pflpipe.errors import PflpipeError
 from pflpipe.report import tidy
 from pflpipe.report.summary import epsilon_text, finite, mean_text, over_seeds
@@ -75,7 +76,7 @@ def _study(outline: Outline, results: Path, tracking: str) -> Iterator[str]:
 
 
 def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
-    """Yield a study's best rows, those that are certified if there are any, at the largest budget
+    """Yield a study's best rows, certified or unreviewed if there are any, at the largest budget
     that such rows have; and what else a reader must know of the table.
 
     Raises:
@@ -84,11 +85,11 @@ def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
     study = finish(outline, results)
     frame = tidy.stored(study, results)
     found = [(setting, frame.iloc[list(setting.indices)]) for setting in layout(study).settings]
-    certified = [one for one in found if one[1]["claim"].iloc[0] == "certified"]
-    if certified:
-        budget = max(certified, key=lambda one: _target(one[1]))[0].budget
-        certified = [one for one in certified if one[0].budget == budget]
-    shown = sorted(certified or found, key=lambda one: -over_seeds(one[1]["personal_own"]))
+    rivals = [one for one in found if one[1]["claim"].iloc[0] in WITHOUT_DEPARTURES]
+    if rivals:
+        budget = max(rivals, key=lambda one: _target(one[1]))[0].budget
+        rivals = [one for one in rivals if one[0].budget == budget]
+    shown = sorted(rivals or found, key=lambda one: -over_seeds(one[1]["personal_own"]))
     for setting, rows in shown[:most]:
         accuracy = mean_text(finite(rows["personal_own"]), len(rows))
         facet = "".join(f", {name} {value}" for name, value in setting.facet.items())

@@ -198,9 +198,11 @@ class Project:
         # Whatever a search chooses, its cells are known by their ids.
         for cell in outline.everything.cells:
             self._cells[cell.id] = cell
-            self._cells.setdefault(registry.run_id(cell), registry.run_cell(cell))
+            trained = registry.run_cell(cell)  # a method from outside may train as one of ours
+            self._cells.setdefault(registry.run_id(cell), trained)
             self._partitions.setdefault(cell.partition_id, cell)
             self._plans.setdefault(cell.plan_id, cell)
+            self._plans.setdefault(trained.plan_id, trained)
             if (published := as_published(cell)) is not None:
                 self._plans.setdefault(published.plan_id, published)
 
@@ -392,8 +394,8 @@ def published(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def certified(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells whose runs are certified: a release of theirs is audited."""
-    return [cell for cell in cells if audits.of_cell(cell)]
+    """Return the cells whose runs are certified."""
+    return [cell for cell in cells if cell.claim == "certified"]
 
 
 def largest_mb(files: Iterable[str]) -> float:
@@ -448,6 +450,7 @@ def plan_request(cell: Cell) -> str:
         method="",
         departures=cell.departures,
         seed=cell.seed if sizes else 0,
+        source=cell.source,
     )
     return canonical_json(shared.to_dict())
 

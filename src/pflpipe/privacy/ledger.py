@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pflpipe import trees
-from pflpipe.cells import Privacy
+from pflpipe.cells import Privacy, claim_of
 from pflpipe.errors import PrivacyError
 from pflpipe.privacy import adaptive
 from pflpipe.privacy.accounting import (
@@ -61,9 +61,10 @@ class Ledger:
     delta = 1e-5, all others hold at ``delta``.
 
     Attributes:
-        claim: ``certified`` (a mechanism without departures), ``nominal`` (with departures: what
-            the paper would claim is in ``epsilon_nominal``, the truth in ``epsilon_central``) or
-            ``none`` (no mechanism).
+        claim: ``certified`` (a mechanism without departures), ``unreviewed`` (the same, with hooks
+            from outside the package: every epsilon holds only if they keep the rules of
+            docs/adding_a_method.md), ``nominal`` (with departures: what the paper would claim is in
+            ``epsilon_nominal``, the truth in ``epsilon_central``) or ``none`` (no mechanism).
         departures: their names, sorted.
         adjacency: what neighbours are: ``zero_out``, one client's upload made zero in every round.
         trust: ``central``, who ``epsilon_central`` and all epsilons but the local ones trust to
@@ -209,6 +210,7 @@ def ledger(
     departures: Iterable[str] = (),
     sizes: np.ndarray | None = None,
     parameters: Collection[str] = (),
+    source: str = "",
 ) -> Ledger:
     """Return what a cell may claim, computed from the executed plan and the departures.
 
@@ -216,6 +218,7 @@ def ledger(
         plan: from ``make_plan``.
         privacy: the request, for its epsilon.
         departures, sizes, parameters: see ``effective_plan``.
+        source: where the method's hooks are from; empty for the package's own.
 
     Raises:
         PrivacyError: as ``effective_plan`` does.
@@ -223,7 +226,7 @@ def ledger(
     names = check_departures(departures)
     private = plan.mechanism != "none"
     found = Ledger(
-        claim="none" if not private else "nominal" if names else "certified",
+        claim=claim_of(plan.mechanism, names, source),
         departures=tuple(sorted(names)),
         adjacency="zero_out",
         trust="central" if private else None,
@@ -252,7 +255,7 @@ def ledger(
         epsilon_replace_one=epsilon_replace_one(effective, at),
         epsilon_replace_one_1e5=epsilon_replace_one(effective, 1e-5),
         noise_multiplier_effective=effective.noise_multiplier,
-        warnings=tuple(_warnings(plan, names, effective, parameters)),
+        warnings=tuple(_warnings(plan, names, effective, parameters, source)),
     )
     if plan.mechanism != "gaussian":
         return found
@@ -358,10 +361,15 @@ def _exposure(plan: Plan, names: frozenset[str], sizes: np.ndarray | None) -> tu
 
 
 def _warnings(
-    plan: Plan, names: frozenset[str], effective: Plan, parameters: Collection[str]
+    plan: Plan, names: frozenset[str], effective: Plan, parameters: Collection[str], source: str
 ) -> Iterator[str]:
     """Yield one plain sentence for everything that makes a number differ from what the plan alone
     would give."""
+    if source:
+        yield (
+            f"pflpipe's developers have not reviewed {source}: its epsilons hold only if every "
+            "hook uses nothing but its arguments and changes none of them"
+        )
     if delta_of(plan) >= 1 / plan.clients:
         yield (
             f"delta {plan.delta:g} is not below 1/M = {1 / plan.clients:g}: it allows one client "

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pflpipe.cells import WITHOUT_DEPARTURES, claim_of
 from pflpipe.methods import registry
 from pflpipe.methods.base import AFTER_TRAINING, Range, fits_every_model
 from pflpipe.methods.registry import MethodInfo
@@ -156,10 +157,13 @@ def _claims(entry: MethodInfo, source: str) -> Iterator[str]:
         yield "**none**: what is sent is neither clipped nor noised, so no epsilon holds."
         return
     for departures, words in _versions(entry, source).items():
-        if not departures:
+        claim = claim_of(about.mechanism, departures, source)
+        if claim in WITHOUT_DEPARTURES:
             yield (
-                f"{words}: **certified**. All that a client sends is one message, clipped as a "
+                f"{words}: **{claim}**. All that a client sends is one message, clipped as a "
                 "whole to C; one draw of noise covers the sum, and the plan counts every round."
+                + " pflpipe's developers have not reviewed this file."
+                * (claim == "unreviewed")
             )
             continue
         steps = "; ".join(f"`{name}`: {DEPARTURES[name]}" for name in departures)
@@ -169,7 +173,7 @@ def _claims(entry: MethodInfo, source: str) -> Iterator[str]:
             if unbounded
             else "The ledger counts these steps; `epsilon_central` is what holds."
         )
-        yield f"{words}: **nominal**. It departs in {steps}. {holds}"
+        yield f"{words}: **{claim}**. It departs in {steps}. {holds}"
 
 
 def _knob(entry: MethodInfo, key: str, said: Header) -> str:

@@ -20,6 +20,7 @@ import pandas as pd
 
 from pflpipe.audit.cases import of_methods
 from pflpipe.audit.coupled import WIDEST
+from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.errors import DataError
 from pflpipe.files import write_text
 from pflpipe.methods import registry
@@ -81,9 +82,14 @@ class Line:
         return _names(self.first("departures"))
 
     @property
+    def claim(self) -> str:
+        """One of ``cells.CLAIMS``."""
+        return str(self.first("claim"))
+
+    @property
     def sound(self) -> bool:
-        """Whether its claim is certified."""
-        return bool(self.first("claim") == "certified")
+        """Whether its mechanism is the certified one."""
+        return self.claim in WITHOUT_DEPARTURES
 
     @property
     def version(self) -> str:
@@ -220,23 +226,32 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
     """
     yield "protected", "one client with all of its data, over all rounds, against the whole world"
     lines = list(_lines(frame[frame["claim"] != "none"]))
-    sound, nominal = [line for line in lines if line.sound], [x for x in lines if not x.sound]
+    certified, unreviewed, nominal = (
+        [line for line in lines if line.claim == claim] for claim in CLAIMS[:3]
+    )
     studies, methods = frame["study"].nunique(), frame["method"].nunique()
     open_ = frame.loc[frame["claim"] == "none", "method"].nunique()
     yield (
         "compared",
-        f"{_count(methods, 'method')} in {_count(studies, 'study')}: {_count(len(sound), 'line')} "
-        f"certified, {len(nominal)} nominal, {_count(open_, 'method')} without privacy (a line is "
-        "a method at a budget)",
+        f"{_count(methods, 'method')} in {_count(studies, 'study')}: "
+        f"{_count(len(certified), 'line')} certified, "
+        f"{f'{len(unreviewed)} unreviewed, ' if unreviewed else ''}{len(nominal)} nominal, "
+        f"{_count(open_, 'method')} without privacy (a line is a method at a budget)",
     )
-    if sound:
-        yield "certified ε", _each_budget(sound)
+    if certified:
+        yield "certified ε", _each_budget(certified)
         for term, column in (("single messages", "local"), ("replace-one", "replace_one")):
-            values = [largest(line.rows[f"epsilon_{column}"]) for line in sound]
+            values = [largest(line.rows[f"epsilon_{column}"]) for line in certified]
             known = [value for value in values if value is not None]
             if known:
                 reach = dict.fromkeys(map(round_up, (min(known), max(known))))
                 yield term, f"ε = {' to '.join(reach)} for the certified lines"
+    if unreviewed:
+        names = ", ".join(sorted({str(line.first("method")) for line in unreviewed}))
+        yield (
+            "unreviewed ε",
+            f"only if the code of {names} keeps the rules: {_each_budget(unreviewed)}",
+        )
     if nominal:
         yield "nominal ε", _each_method(nominal)
     published = {
@@ -248,7 +263,8 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
     costs = [
         (float(gap), f"{line.first('method')}, {line.asked}")
         for line, other in _pairs_of(lines)
-        if (gap := over_seeds(_gaps(line, other, "personal_own"))) > -math.inf
+        if other.claim == "certified"
+        and (gap := over_seeds(_gaps(line, other, "personal_own"))) > -math.inf
     ]
     if costs:
         ends = " to ".join(f"{gap:+.1f} ({name})".replace("-", "−") for gap, name in _ends(costs))
@@ -272,7 +288,7 @@ def _ends(costs: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
 
 
 def _each_budget(lines: Sequence[Line]) -> str:
-    """Return what holds for each budget that certified lines were asked for."""
+    """Return what holds for each budget that lines without departures were asked for."""
     found: dict[str, list[Line]] = {}
     for line in lines:
         found.setdefault(f"{line.asked}, δ = {line.delta}", []).append(line)
@@ -452,7 +468,7 @@ def _side(line: Line) -> dict[str, Any]:
         "budget": line.asked,
         "delta": line.delta,
         "printed": line.text("epsilon_nominal"),
-        "claim": line.first("claim"),
+        "claim": line.claim,
         "epsilons": [line.text(f"epsilon_{name}") for name in _READINGS],
         "accuracies": [line.accuracy(name) for name in _ACCURACIES],
     }

@@ -2,8 +2,8 @@
 printed ones.
 
 It keeps the promises of the summary (summary.py): a nominal epsilon is called so and has the honest
-one below it, a diverged run is marked with its round, and bold type is what the seeds support among
-rows of the same column, budget and claim.
+one below it, an unreviewed method is called so, a diverged run is marked with its round, and bold
+type is what the seeds support among rows of the same column, budget and claim.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pflpipe.report.statistics import by_seed, contest
 from pflpipe.report.summary import (
     BOLD_WORDS,
     METRIC_WORDS,
-    NOMINAL_WORDS,
+    explained,
     finite,
     largest,
     mean_text,
@@ -158,12 +158,14 @@ def _lines(
     gains: dict[int, float],
 ) -> Iterator[tuple[Entry, ...]]:
     """Yield a method's line of the table and, below it, the printed numbers and the epsilons."""
-    nominal = any(position.claim == "nominal" for position in positions if position is not None)
+    claims = {position.claim for position in positions if position is not None}
+    nominal = "nominal" in claims
+    marks = "".join(f" [{claim}]" for claim in ("unreviewed", "nominal") if claim in claims)
     ours = [
         Entry("") if position is None else _ours(layout, position, gains.get(id(position)))
         for position in positions
     ]
-    yield (Entry(f"{name} [nominal]" if nominal else name), *ours)
+    yield (Entry(name + marks), *ours)
     printed = [_paper(layout, position) for position in positions]
     if any(printed):
         yield tuple(map(Entry, ("– paper", *printed)))
@@ -221,8 +223,7 @@ def _notes(layout: PaperLayout, positions: Sequence[_Position], *, ours_too: boo
             f"ε: what the noise provides for a whole client (central trust) at δ = {words}, the "
             "largest over the seeds."
         )
-    if any(position.claim == "nominal" for position in positions):
-        yield NOMINAL_WORDS
+    yield from explained(position.claim for position in positions)
     gain = (
         "" if layout.metric in _COSTS else "; ↑ the distance of one that is bold alone to the next"
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pflpipe.cells import Cell
+from pflpipe.cells import CLAIMS, Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_text
 from pflpipe.methods import registry
@@ -170,7 +170,7 @@ def _read(study: Study, results: Path) -> pd.DataFrame:
 
 
 def _lines(study: Study, frame: pd.DataFrame) -> list[_Line]:
-    """Return a study's lines: without privacy in the study's order, then certified, then nominal,
+    """Return a study's lines: without privacy in the study's order, then those of each other claim,
     each best first."""
     lines: dict[str, _Line] = {}
     for setting in layout(study).settings:
@@ -183,7 +183,7 @@ def _lines(study: Study, frame: pd.DataFrame) -> list[_Line]:
         line.budgets[setting.budget] = frame.iloc[list(setting.indices)]
 
     def rank(line: _Line) -> tuple[int, float]:
-        location = ("none", "certified", "nominal").index(line.claim)
+        location = ("none", *CLAIMS).index(line.claim)
         return location, -line.mean(list(line.budgets)[-1]) if location else 0.0
 
     return sorted(lines.values(), key=rank)

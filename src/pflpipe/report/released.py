@@ -110,6 +110,8 @@ def left_out(cell: Cell) -> str:
         return "none: no privacy was asked for, so what it sends is covered by nothing"
     if cell.departures:
         return f"nominal: it departs from the certified mechanism ({', '.join(cell.departures)})"
+    if cell.source:
+        return f"unreviewed: pflpipe's developers have not reviewed {cell.source}"
     if cell.privacy.noise_multiplier == 0:
         return "no noise, so no finite epsilon holds"
     return ""
@@ -167,7 +169,7 @@ def _chosen(study: Study) -> tuple[dict[str, Cell], list[dict[str, str]]]:
         elif key not in keys:
             keys.add(key)
             published[name] = cell
-    return published, list(missing.values())
+    return published, [run for name, run in missing.items() if name not in published]
 
 
 def _write_run(name: str, cell: Cell, results: Path, folder: Path) -> Planned:

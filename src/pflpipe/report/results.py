@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.files import write_text
 from pflpipe.report import committed, sentences, together, verdict
 from pflpipe.report.committed import Committed
@@ -32,8 +33,8 @@ from pflpipe.report.statistics import (
 )
 from pflpipe.report.summary import (
     BOLD_WORDS,
-    NOMINAL_WORDS,
     epsilon_text,
+    explained,
     finite,
     mean_text,
     over_seeds,
@@ -124,10 +125,9 @@ class _Page:
                 return section.lines[label]
         return None
 
-    @property
-    def certified(self) -> dict[str, _Section]:
-        """The certified sections by budget, the largest budget last."""
-        return {one.budget: one for one in self.sections if one.claim == "certified"}
+    def of_claim(self, claim: str) -> dict[str, _Section]:
+        """Return the sections of a claim by budget, the largest budget last."""
+        return {one.budget: one for one in self.sections if one.claim == claim}
 
     def standings(self) -> dict[str, together.Standing]:
         """Return by budget how the certified lines stand."""
@@ -139,19 +139,18 @@ class _Page:
                 section.beside("personal_own", self.line(budget, PLAIN)),
                 section.contest.kept if section.contest else frozenset(),
             )
-            for budget, section in self.certified.items()
+            for budget, section in self.of_claim("certified").items()
         }
 
     # ------------------------------------------------------------ sentences
 
     def sentences(self) -> Iterator[str]:
         """Yield five sentences: together or alone, who is best, what personalization adds, who
-        gains, what privacy costs; fewer where a study lacks what one compares with."""
-        alone, certified = self.line(NO_PRIVACY, ALONE), self.certified
-        budgets = {budget: section.lines for budget, section in certified.items()}
-        if alone is not None:
-            yield from verdict.alone(budgets, alone)
-        yield from verdict.leaders(budgets)
+        gains, what privacy costs; fewer where a study lacks what one compares with, and two more
+        where lines are unreviewed."""
+        alone = self.line(NO_PRIVACY, ALONE)
+        certified, unreviewed = (self.of_claim(claim) for claim in WITHOUT_DEPARTURES)
+        yield from verdict.compared(_lines(certified), _lines(unreviewed), alone)
         yield sentences.each_budget(
             {
                 budget: sentences.against(found, f"{PLAIN} (one model for all)")
@@ -339,8 +338,7 @@ class _Page:
         return Table(f"{self.study.name}, {name}", caption, notes, header, sections, labels, groups)
 
     def _notes(self) -> Iterator[str]:
-        if any(section.claim == "nominal" for section in self.sections):
-            yield NOMINAL_WORDS
+        yield from explained(section.claim for section in self.sections)
         if self.study.runs["diverged_round"].notna().any():
             yield "† Diverged in at least one seed; its scores are counted as they are."
 
@@ -414,10 +412,14 @@ def _numbered(answers: Iterable[str]) -> str:
     )
 
 
-def _order(budget: str, claim: str) -> tuple[bool, str, float, str]:
+def _order(budget: str, claim: str) -> tuple[bool, str, float, int]:
     # No privacy first, as the reference; then budgets upwards; certified before nominal.
     kind, _, value = budget.partition(" = ")
-    return kind != NO_PRIVACY, kind, float(value) if value else 0.0, claim
+    return kind != NO_PRIVACY, kind, float(value) if value else 0.0, CLAIMS.index(claim)
+
+
+def _lines(sections: Mapping[str, _Section]) -> dict[str, Mapping[str, pd.DataFrame]]:
+    return {budget: section.lines for budget, section in sections.items()}
 
 
 def _ranked(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -430,7 +432,8 @@ def _entry(found: Mapping[str, Difference], label: str) -> Entry:
 
 
 def _budget(section: _Section) -> str:
-    return f"{section.budget} (nominal)" if section.claim == "nominal" else section.budget
+    marked = section.claim in ("unreviewed", "nominal")
+    return f"{section.budget} ({section.claim})" if marked else section.budget
 
 
 def _dagger(rows: pd.DataFrame) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.report.statistics import MIN_SEEDS, by_seed, contest
 from pflpipe.report.typeset import Entry, Table
 from pflpipe.study.outline import Study
@@ -39,10 +40,17 @@ METRIC_WORDS = {
     "global_new": "global new",
 }
 METRICS = tuple(METRIC_WORDS)
-NOMINAL_WORDS = (
-    "Nominal: the number the paper would print for a mechanism with departures that break it; "
-    "the honest ε is what that mechanism provides."
-)
+_CLAIMS = {
+    "unreviewed": (
+        "Unreviewed: the mechanism is certified, but the method's code is not pflpipe's own and "
+        "not reviewed by pflpipe's developers (docs/adding_a_method.md)."
+    ),
+    "nominal": (
+        "Nominal: the number the paper would print for a mechanism with departures that break it; "
+        "the honest ε is what that mechanism provides."
+    ),
+}
+"""What a reader must know of rows whose epsilon is not simply certified."""
 BOLD_WORDS = (
     "not distinguishable from the best: with 95 % confidence the line that is truly best is among "
     "those in bold (paired differences over seeds); with fewer than "
@@ -122,7 +130,7 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
 def _rank(line: _Line) -> tuple[Any, ...]:
     # No privacy first, as the reference; then budgets upwards; certified before nominal.
     kind, _, value = line.setting.budget.partition(" = ")
-    return kind != NO_PRIVACY, kind, float(value) if value else 0.0, line.claim
+    return kind != NO_PRIVACY, kind, float(value) if value else 0.0, CLAIMS.index(line.claim)
 
 
 def _best(members: Sequence[_Line], metric: str) -> Collection[int]:
@@ -192,13 +200,13 @@ def mean_text(values: Sequence[float], seeds: int, digits: int = 1) -> str:
 def epsilon_text(rows: pd.DataFrame) -> str:
     """Return the privacy of one setting in words; the honest epsilon is the largest over its seeds.
 
-    ``2`` for a certified one, ``2 (nominal; honest 40.5 at δ=0.001)`` for a nominal one; where no
-    privacy was asked ``∞`` or, if nothing is ever sent, ``–``.
+    ``2`` for a certified or an unreviewed one, ``2 (nominal; honest 40.5 at δ=0.001)`` for a
+    nominal one; where no privacy was asked ``∞`` or, if nothing is ever sent, ``–``.
     """
     claim, honest = rows["claim"].iloc[0], largest(rows["epsilon_central"])
     if claim == "none":
         return "∞" if rows["upload_bytes_per_round"].any() else "–"
-    if claim == "certified":
+    if claim in WITHOUT_DEPARTURES:
         return round_up(honest)
     delta = rows["delta"].iloc[0]
     at = f" at δ={delta:g}" if pd.notna(delta) else ""
@@ -207,6 +215,12 @@ def epsilon_text(rows: pd.DataFrame) -> str:
         f"{round_up(nominal) if nominal is not None else '–'} (nominal; honest "
         f"{round_up(honest)}{at})"
     )
+
+
+def explained(claims: Iterable[str]) -> Iterator[str]:
+    """Yield what a reader must know of each of these claims, once."""
+    known = set(claims)
+    yield from (words for claim, words in _CLAIMS.items() if claim in known)
 
 
 def round_up(epsilon: float | None) -> str:
@@ -257,9 +271,9 @@ def not_covered(study: Study, measured: str = MEASURED) -> str:
     )
 
 
-def _guarantees(certified: Iterable[_Line]) -> Iterator[str]:
+def _guarantees(claim: str, lines: Iterable[_Line]) -> Iterator[str]:
     guarantees: dict[tuple[str, str], list[Setting]] = {}
-    for line in sorted(certified, key=_rank):
+    for line in sorted((line for line in lines if line.claim == claim), key=_rank):
         row = line.rows.iloc[0]
         central, sharper, local = (
             round_up(row[f"epsilon_{name}"]) for name in ("central", "central_1e5", "local")
@@ -285,7 +299,7 @@ def _guarantees(certified: Iterable[_Line]) -> Iterator[str]:
             where = ", ".join(
                 dict.fromkeys(setting.label for setting in settings)
             )  # methods of other mechanisms
-        yield f"Certified {budget}{f' ({where})' if rivals else ''}: {text}"
+        yield f"{claim.capitalize()} {budget}{f' ({where})' if rivals else ''}: {text}"
 
 
 def _searches(study: Study, plan: Layout) -> Iterator[str]:
@@ -339,9 +353,9 @@ def _cost(study: Study, plan: Layout, labels: Collection[str]) -> str:
 def _notes(
     plan: Layout, lines: list[_Line], warnings: Iterable[str], *, searched: bool
 ) -> Iterator[str]:
-    yield from _guarantees(line for line in lines if line.claim == "certified")
-    if any(line.claim == "nominal" for line in lines):
-        yield NOMINAL_WORDS
+    for claim in WITHOUT_DEPARTURES:
+        yield from _guarantees(claim, lines)
+    yield from explained(line.claim for line in lines)
     yield from (f"Warning: {warning}." for warning in warnings)
     silent = {
         line.setting.label

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from pflpipe.cells import WITHOUT_DEPARTURES
 from pflpipe.report import sentences
 from pflpipe.report.statistics import against, by_seed, contest
 from pflpipe.report.summary import largest, over_seeds, round_up
@@ -39,17 +40,39 @@ def _of_panel(settings: Sequence[Setting], frame: pd.DataFrame) -> Iterator[str]
         rows = frame.iloc[list(setting.indices)]
         claims = found.setdefault(str(rows["claim"].iloc[0]), {})
         claims.setdefault(setting.budget, {})[setting.label] = rows
-    certified = found.get("certified", {})
     plain = found.get("none", {}).get(NO_PRIVACY, {})
-    if ALONE in plain:
-        yield from alone(certified, plain[ALONE])
-    yield from leaders(certified)
+    certified, unreviewed = (found.get(claim, {}) for claim in WITHOUT_DEPARTURES)
+    yield from compared(certified, unreviewed, plain.get(ALONE))
     yield from references(plain)
     nominal: dict[str, list[pd.DataFrame]] = {}
     for lines in found.get("nominal", {}).values():
         for label, rows in lines.items():
             nominal.setdefault(label, []).append(rows)
     yield from claims_that_fail(nominal)
+
+
+def compared(
+    certified: Mapping[str, Lines], unreviewed: Mapping[str, Lines], baseline: pd.DataFrame | None
+) -> Iterator[str]:
+    """Yield who is better than learning alone and who may be the best: certified lines among
+    themselves, then unreviewed ones, with this word after their names, beside the certified.
+
+    Args:
+        certified, unreviewed: lines by budget.
+        baseline: the rows of learning alone; None in a study without them.
+    """
+    marked = {
+        budget: {f"{label} (unreviewed)": rows for label, rows in lines.items()}
+        for budget, lines in unreviewed.items()
+    }
+    everything = {budget: {**certified.get(budget, {}), **own} for budget, own in marked.items()}
+    for lines, rivals, whose in (
+        (certified, certified, "certified personal models"),
+        (marked, everything, "personal models, unreviewed ones among them,"),
+    ):
+        if baseline is not None:
+            yield from alone(lines, baseline)
+        yield from leaders(rivals, whose)
 
 
 def alone(budgets: Mapping[str, Lines], baseline: pd.DataFrame) -> Iterator[str]:
@@ -72,13 +95,15 @@ def alone(budgets: Mapping[str, Lines], baseline: pd.DataFrame) -> Iterator[str]
         yield said
 
 
-def leaders(budgets: Mapping[str, Lines]) -> Iterator[str]:
-    """Yield who may be the best at each budget, in one sentence."""
+def leaders(
+    budgets: Mapping[str, Lines], whose: str = "certified personal models"
+) -> Iterator[str]:
+    """Yield who may be the best at each budget, in one sentence about models that are ``whose``."""
     said = {}
     for budget, lines in budgets.items():
         found = contest(by_seed(list(lines.items()), METRIC))
         means = {label: over_seeds(rows[METRIC]) for label, rows in lines.items()}
-        said[budget] = sentences.leader(found, means, "certified personal models")
+        said[budget] = sentences.leader(found, means, whose)
     if said:
         yield sentences.each_budget(said)
 

@@ -73,7 +73,7 @@ def _shows(kind: str, rows: Sequence[Row]) -> bool:
     """Whether runs have what a kind of figure compares."""
     cells = [row.cell for row in rows]
     private = [cell for cell in cells if cell.privacy.mechanism != "none"]
-    certified = {cell.method for cell in private if not cell.departures}
+    certified = {cell.method for cell in cells if cell.claim == "certified"}
     if kind == "ranks":
         return len(certified) > 1 and len({cell.seed for cell in cells}) >= _MANY_SEEDS
     if kind == "soundness":

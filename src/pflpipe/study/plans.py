@@ -23,7 +23,7 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = Tru
     """Return a cell's plan and its ledger.
 
     Args:
-        cell: its privacy, training, clients and departures are used.
+        cell: its privacy, training, clients, departures and source are used.
         sizes: training examples per client ``[M]``; for departures that count them, and where all
             users of the data set take part.
         declared: whether the data set declares its number of classes (``datasets.Header``).
@@ -41,7 +41,7 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = Tru
         lr=cell.training.lr,
     )
     parameters = networks.parameter_names(cell.model) if cell.plan_needs_model else ()
-    entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters)
+    entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
     if plan.mechanism != "none" and not declared:
         entry = dataclasses.replace(entry, warnings=(CLASSES_FOUND, *entry.warnings))
     return Planned(plan, entry)

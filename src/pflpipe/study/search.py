@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pflpipe import records
-from pflpipe.cells import Cell
+from pflpipe.cells import WITHOUT_DEPARTURES, Cell
 from pflpipe.files import write_json
 from pflpipe.methods import registry
 from pflpipe.privacy import accounting
@@ -97,13 +97,13 @@ def _cost(line: Line, best: Candidate, results: Path) -> dict[str, Any]:
     Candidates that share a training run share its release, which costs once. A certified plan does
     not depend on the seed, so the best candidate's plan is that of the final run as well, unless
     the search tries at a budget of its own. Nothing is returned where a plan with departures, or
-    none, leaves no certified epsilon to compare with.
+    none, leaves no epsilon of its own to compare with.
     """
     found = {
         cell.plan_id: records.load(Planned, results / "plans" / f"{cell.plan_id}.json")
         for cell in (row.cell for candidate in line.candidates for row in candidate.trials)
     }
-    if {planned.ledger.claim for planned in found.values()} != {"certified"}:
+    if not {planned.ledger.claim for planned in found.values()} <= set(WITHOUT_DEPARTURES):
         return {}
     plans = {name: planned.plan for name, planned in found.items()}
     tried, cell = plans[best.trials[0].cell.plan_id], best.rows[0].cell

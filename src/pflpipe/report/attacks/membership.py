@@ -17,7 +17,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from pflpipe.attacks.membership import SCORES
-from pflpipe.cells import Cell
+from pflpipe.cells import WITHOUT_DEPARTURES, Cell
 from pflpipe.errors import DataError
 from pflpipe.privacy.accounting import delta_of
 from pflpipe.report.attacks import results as attacks
@@ -110,7 +110,8 @@ def figure(study: Study, results: Path, width: float) -> Figure:
     above = style.head(
         drawing,
         "How well members are told from held-out clients, pooled over the seeds. Dashed: the most "
-        "that a certified plan allows any attack; dotted: guessing. AUC: area under the curve.",
+        "that a plan without departures allows any attack; dotted: guessing. AUC: area under the "
+        "curve.",
     )
     blocks = [[entry for entry in settings if tuple(entry[0].facet.items()) == f] for f in facets]
     keys = [_Key(block, width) for block in blocks]
@@ -232,11 +233,13 @@ def _bound(cell: Cell, results: Path) -> Bound | None:
 
     The trade-off curve of mu-GDP for Gaussian noise without sampling, else the line of the ledger's
     (epsilon, delta). A nominal row promises nothing: its departures may let a client without
-    examples change what others send.
+    examples change what others send. A curve of an unreviewed row that is above the line shows
+    that its file does so.
     """
     planned = attacks.planned(cell, results)
     plan, central = planned.plan, planned.ledger.epsilon_central
-    if planned.ledger.claim != "certified" or not plan.noise_multiplier or central is None:
+    departs = planned.ledger.claim not in WITHOUT_DEPARTURES
+    if departs or not plan.noise_multiplier or central is None:
         return None
     if plan.mechanism == "gaussian" and plan.sample_rate == 1:
         mu = math.sqrt(plan.rounds) / plan.noise_multiplier

@@ -19,9 +19,9 @@ from pflpipe.study.outline import Study
 def table(study: Study, results: Path) -> pd.DataFrame:
     """Return one row per setting, of the canaries of all its seeds together.
 
-    ``epsilon_claimed`` is what a certified row promises, and what a nominal one asked for, at
-    ``delta``. ``verdict`` is ``refuted`` when the bound is above it, ``out of reach`` when no
-    guesses could have refuted it, else ``not refuted``.
+    ``epsilon_claimed`` is what a certified or unreviewed row states, and what a nominal one asked
+    for, at ``delta``. ``verdict`` is ``refuted`` when the bound is above it, ``out of reach`` when
+    no guesses could have refuted it, else ``not refuted``.
     """
     records = []
     for setting, cells in attacks.settings("one_run", study):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,20 @@ from pflpipe.study.settings import Setting, layout
 
 def settings(name: str, study: Study) -> list[tuple[Setting, list[Cell]]]:
     """Return the settings of a study that have cells for an attack, with these cells, in the
-    study's order."""
+    study's order; an unreviewed one has this word in its label."""
     ids = {cell.id for cell in registry.cells(name, study)}
     rows = study.rows
     chosen = [
         (setting, [rows[i].cell for i in setting.indices if rows[i].cell.id in ids])
         for setting in layout(study).settings
     ]
-    return [(setting, attacked) for setting, attacked in chosen if attacked]
+    return [(_marked(setting, attacked[0]), attacked) for setting, attacked in chosen if attacked]
+
+
+def _marked(setting: Setting, cell: Cell) -> Setting:
+    if cell.claim != "unreviewed":
+        return setting
+    return dataclasses.replace(setting, label=f"{setting.label} (unreviewed)")
 
 
 def words(setting: Setting) -> str:

@@ -10,20 +10,21 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.report.figures import style
-from pflpipe.report.figures.source import CERTIFIED, NOMINAL, NONE, REFERENCE, Panel, Source
+from pflpipe.report.figures.source import NONE, REFERENCE, Panel, Source
 from pflpipe.study.settings import Setting
 
 BEST = 3
-"""How many certified methods stand out where a study does not say which."""
-_DASHES = {CERTIFIED: "-", NOMINAL: ":", NONE: "--"}
+"""How many certified or unreviewed methods stand out where a study does not say which."""
+_DASHES = dict(zip(CLAIMS, ("-", "-.", ":", "--"), strict=True))
 
 
 def convergence(source: Source) -> Figure:
     """Accuracy by round, mean over seeds, a panel for each budget: some methods strong and named,
     with the range of their seeds, the others grey.
 
-    Solid: certified. Dotted: nominal. Dashed: no privacy.
+    Solid: certified. Dash-dotted: unreviewed. Dotted: nominal. Dashed: no privacy.
     """
     tables = {
         setting.indices: source.rounds(setting, source.drawing.metric)
@@ -96,7 +97,7 @@ def _strong(
     source: Source, panel: Panel, tables: dict[tuple[int, ...], pd.DataFrame]
 ) -> Sequence[str]:
     """Return the labels of what stands out: what the study says, else the reference, what has no
-    privacy, and the best certified methods of the last panel."""
+    privacy, and the best certified or unreviewed methods of the last panel."""
     known = [s for s in panel.settings if not tables[s.indices].empty]
     if source.drawing.strong:
         wanted = source.drawing.strong
@@ -107,8 +108,8 @@ def _strong(
     def last(setting: Setting) -> float:
         return float(np.nan_to_num(tables[setting.indices].iloc[-1].mean()))
 
-    certified = [s for s in known if source.claim(s) == CERTIFIED and s.label != REFERENCE]
-    best = sorted(certified, key=lambda setting: (-last(setting), setting.label))[:BEST]
+    rivals = [s for s in known if source.claim(s) in WITHOUT_DEPARTURES and s.label != REFERENCE]
+    best = sorted(rivals, key=lambda setting: (-last(setting), setting.label))[:BEST]
     first = [s for s in known if s.label == REFERENCE]
     plain = [s for s in known if source.claim(s) == NONE]
     return [s.label for s in (*first, *best, *plain)][: len(style.STRONG)]

@@ -12,16 +12,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pflpipe.report.figures import rows, style
-from pflpipe.report.figures.source import CERTIFIED, NOMINAL, NONE, REFERENCE, Source, by_claim
+from pflpipe.report.figures.source import (
+    CERTIFIED,
+    NOMINAL,
+    NONE,
+    REFERENCE,
+    UNREVIEWED,
+    Source,
+    by_claim,
+)
 from pflpipe.report.statistics import ALPHA, MIN_SEEDS, Difference, paired, rank_intervals
 from pflpipe.study.settings import Setting
 
 _LOOKS: Mapping[str, dict[str, Any]] = {
     CERTIFIED: {"color": style.CERTIFIED, "marker": "o"},
+    UNREVIEWED: {"color": style.UNREVIEWED, "marker": "D"},
     NOMINAL: {"color": style.NOMINAL, "marker": "o", "markerfacecolor": "white"},
     NONE: {"color": style.PLAIN, "marker": "s"},
 }
 _CLAIMS = "Filled: certified{}. Hollow: nominal, with the ε that holds. Grey: no privacy."
+_UNREVIEWED = " Diamond: unreviewed, its ε holds only if the method's file keeps the rules."
 _LEVEL = f"{100 * (1 - ALPHA):g} %"
 
 
@@ -29,11 +39,11 @@ def privacy_utility(source: Source) -> Figure:
     """Accuracy of each method at each budget, as the difference to ``REFERENCE`` on the same
     splits with its interval; best first, rows of one claim among themselves.
 
-    Filled: certified. Hollow: nominal, with the epsilon that the mechanism provides. Grey: no
-    privacy. Right: the mean accuracy. Each interval is of its method alone: of twenty such
-    intervals one may well exclude 0 by chance, and words about who is better follow from the
-    adjusted ones (docs/results.md). Where a panel lacks the reference, they are those of the
-    accuracy itself. What is far below all others would press them into one line: the scale ends
+    Filled: certified. Diamond: unreviewed. Hollow: nominal, with the epsilon that the mechanism
+    provides. Grey: no privacy. Right: the mean accuracy. Each interval is of its method alone: of
+    twenty such intervals one may well exclude 0 by chance, and words about who is better follow
+    from the adjusted ones (docs/results.md). Where a panel lacks the reference, they are those of
+    the accuracy itself. What is far below all others would press them into one line: the scale ends
     before it, and an arrow points there.
     """
     values = [source.values(panel.settings) for panel in source.panels]
@@ -54,6 +64,8 @@ def privacy_utility(source: Source) -> Figure:
     delta = source.layout.shared.get("privacy.delta")
     claims = _CLAIMS.format(f" (δ = {delta:g})" if delta else "")
     heading = f"{what}. Mean and {_LEVEL} interval over {source.seeds_text}. {claims}"
+    if any(source.claim(s) == UNREVIEWED for panel in source.panels for s in panel.settings):
+        heading += _UNREVIEWED
     source.require(any(map(len, found)), "an accuracy")
     least = _least(source, found) if compared else -np.inf
     if any((numbers["estimate"].to_numpy(float) < least).any() for numbers in found):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pflpipe.cells import CLAIMS
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
 from pflpipe.report.figures import style
@@ -20,8 +21,7 @@ from pflpipe.study.settings import NO_PRIVACY, Layout, Setting, describe, layout
 
 REFERENCE = "dp_fedavg"
 """The method against which all others are compared, where a study has it."""
-CERTIFIED, NOMINAL, NONE = "certified", "nominal", "none"
-CLAIMS = (CERTIFIED, NOMINAL, NONE)
+CERTIFIED, UNREVIEWED, NOMINAL, NONE = CLAIMS
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Source:
         return self.frame.iloc[list(setting.indices)]
 
     def claim(self, setting: Setting) -> str:
-        """Return one of ``CLAIMS``."""
+        """Return one of ``cells.CLAIMS``."""
         return str(self.rows(setting)["claim"].iloc[0])
 
     def seeds(self, setting: Setting) -> pd.Series[float]:
@@ -114,6 +114,8 @@ class Source:
         claim = self.claim(setting)
         if claim == CERTIFIED:
             return label
+        if claim == UNREVIEWED:
+            return f"{label}\nunreviewed"
         if claim == NOMINAL:
             return f"{label}\nhonest ε = {round_up(largest(rows['epsilon_central']))}"
         sends = rows["upload_bytes_per_round"].any()

@@ -27,7 +27,7 @@ from scipy.optimize import isotonic_regression
 from pflpipe.files import atomic
 
 SHEET = Path(__file__).with_name("pflpipe.mplstyle")
-CERTIFIED, NOMINAL, PLAIN = "#0072B2", "#D55E00", "#777777"
+CERTIFIED, UNREVIEWED, NOMINAL, PLAIN = "#0072B2", "#CC79A7", "#D55E00", "#777777"
 REST = "#c8c8c8"
 STRONG = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """For lines that stand out of the grey ``REST``, in order; with it, eight."""

@@ -40,6 +40,7 @@ _CURVES = ("loss", *METRICS)  # of which a setting shows the mean over its seeds
 _FIGURES = (".png", ".svg", ".pdf")
 _CLAIMS = {
     "certified": "certified: this ε holds for what is released",
+    "unreviewed": "unreviewed: this ε holds only if the method's file keeps the rules",
     "nominal": "nominal: the method states less than this ε, which is the one that holds",
     "none": "no privacy",
 }
@@ -272,7 +273,8 @@ class _Line:
             # Where nothing holds, what was asked for tells one budget from another.
             is_asked = privacy.epsilon is not None
             asked = f"asked {privacy.epsilon:g}" if is_asked else f"σ={privacy.noise_multiplier:g}"
-        return " ".join(filter(None, [method, known, *facet, rest, asked]))
+        marked = "unreviewed" * (self.claim == "unreviewed")
+        return " ".join(filter(None, [method, known, *facet, rest, asked, marked]))
 
     def tags(self, level: str) -> dict[str, str]:
         """Return the words to filter by."""

@@ -1,0 +1,391 @@
+"""A method whose code is not the package's own has a claim of its own wherever a claim is read: it
+is shown and compared, and never taken for a certified one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+import fake_results
+import pflpipe
+from pflpipe.audit import cases
+from pflpipe.cells import CLAIMS, Cell, Model, Privacy, Training, claim_of
+from pflpipe.errors import ConfigError
+from pflpipe.files import read_json, write_json
+from pflpipe.methods import registry
+from pflpipe.pipeline import project
+from pflpipe.pipeline.project import Project, plan_request
+from pflpipe.privacy.accounting import make_plan
+from pflpipe.privacy.ledger import ledger
+from pflpipe.report import (
+    cards,
+    ledger_page,
+    paper_table,
+    released,
+    summary,
+    tables,
+    tidy,
+    verdict,
+)
+from pflpipe.report.attacks import membership
+from pflpipe.report.attacks import results as attacked
+from pflpipe.report.figures import registry as figures
+from pflpipe.report.figures import style
+from pflpipe.report.tracking import entries
+from pflpipe.study import figures as drawings
+from pflpipe.study.config import Config
+from pflpipe.study.load import load_study
+from pflpipe.study.outline import Drawing, PaperLayout, Row, Study
+from pflpipe.study.plans import plan_of
+
+ROOT = Path(__file__).resolve().parent.parent
+BUDGET = {"epsilon": 8.0, "delta": 1e-3, "clip_norm": 0.5}
+FILE = str(ROOT / "docs/examples/mr_mtl.py")
+METHODS = ("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!", "mr_mtl")
+WARNED = (
+    f"pflpipe's developers have not reviewed {FILE}: its epsilons hold only if every hook uses "
+    "nothing but its arguments and changes none of them"
+)
+
+
+def from_outside(study: Study) -> Study:
+    """The study with the file that ``mr_mtl`` is from."""
+    rows = (
+        dataclasses.replace(row, cell=dataclasses.replace(row.cell, source=FILE))
+        if row.cell.method == "mr_mtl"
+        else row
+        for row in study.rows
+    )
+    return dataclasses.replace(study, rows=tuple(rows))
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    """Certified, nominal and open methods, and one from outside that is far better than all."""
+    return from_outside(fake_results.study(methods=METHODS))
+
+
+@pytest.fixture(scope="module")
+def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = fake_results.write(study, tmp_path_factory.mktemp("tree"))
+    for cell in outside(study):
+        path = folder / "plans" / f"{cell.plan_id}.json"
+        plan = read_json(path)
+        plan["ledger"]["warnings"] = list(plan_of(cell).ledger.warnings)
+        write_json(path, plan)
+    scores = folder / "scores" / study.name / "mr_mtl.csv"
+    better = pd.read_csv(scores)
+    better["personal_own"] += 9
+    better.to_csv(scores, index=False)
+    tables.write_study(study, folder, folder / "tables" / f"{study.name}.csv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def frame(study: Study, results: Path) -> pd.DataFrame:
+    return tidy.stored(study, results)
+
+
+def outside(study: Study) -> list[Cell]:
+    return [cell for cell in study.cells if cell.source]
+
+
+def named_as_certified(sentences: list[str]) -> list[str]:
+    """Sentences about certified models, and about these alone, that name the method."""
+    return [
+        text for text in sentences if "certified" in text and "mr_mtl" in text.replace("\\_", "_")
+    ]
+
+
+# ---------------------------------------------------------------- the word
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "departures", "source", "claim"),
+    [
+        ("gaussian", (), "", "certified"),
+        ("gaussian", (), "mine.py", "unreviewed"),
+        ("laplace", (), "their_package.mine", "unreviewed"),
+        ("gaussian", ("update_against_global",), "mine.py", "nominal"),
+        ("none", (), "mine.py", "none"),
+    ],
+)
+def test_only_what_would_be_certified_is_unreviewed(mechanism, departures, source, claim):
+    assert claim_of(mechanism, departures, source) == claim
+    private = mechanism != "none"
+    asked = {"noise_multiplier": 2.0, "delta": 1e-3, "clip_norm": 1.0} if private else {}
+    privacy = Privacy(mechanism, **(asked | ({"delta": None} if mechanism == "laplace" else {})))
+    cell = dataclasses.replace(
+        fake_results.BASE, privacy=privacy, departures=departures, source=source
+    )
+    assert cell.claim == claim
+    plan = make_plan(privacy, rounds=4, sample_rate=1.0, clients=5, departures=departures)
+    entry = ledger(plan, privacy, departures, source=source)
+    assert entry.claim == claim
+    assert any(source in text for text in entry.warnings) == bool(source and private)
+
+
+def test_the_word_is_plain_in_csv_latex_and_a_page():
+    assert all(re.fullmatch("[a-z]+", word) for word in CLAIMS)
+
+
+def test_its_plan_is_that_of_our_own_and_its_ledger_says_what_its_numbers_stand_on(study):
+    for cell in outside(study):
+        ours, its = plan_of(dataclasses.replace(cell, source="")), plan_of(cell)
+        assert its.plan == ours.plan
+        assert (ours.ledger.claim, its.ledger.claim) == ("certified", "unreviewed")
+        assert its.ledger.warnings == (WARNED, *ours.ledger.warnings)
+        own = {"claim": ours.ledger.claim, "warnings": ours.ledger.warnings}
+        assert dataclasses.replace(its.ledger, **own) == ours.ledger, "no number differs"
+
+
+def test_its_plan_has_a_file_of_its_own_and_the_request_for_it_says_whose_it_is(study):
+    cell = outside(study)[0]
+    others = [dataclasses.replace(cell, source=source) for source in ("", "another.py")]
+    assert len({one.plan_id for one in (cell, *others)}) == 3
+    for one in (cell, *others):
+        asked = Cell.from_dict(json.loads(plan_request(one)))
+        assert asked.plan_id == one.plan_id
+        assert plan_of(asked) == plan_of(one)
+
+
+def test_a_run_that_a_method_from_outside_shares_with_ours_finds_its_plan(tmp_path, monkeypatch):
+    """Its training is DP-FedAvg's, whose plan no cell of the study has."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies/mine.py").write_text(
+        "from pflpipe.methods.base import About, Method\n"
+        "from pflpipe.methods.dp_fedavg import local_update\n"
+        'ABOUT = About(title="Mine", paper="nobody", trains="dp_fedavg")\n'
+        "def mine() -> Method:\n    return Method(local_update)\n"
+    )
+    asked = yaml.safe_load((ROOT / "docs/examples/mr_mtl.yaml").read_text())
+    asked["methods"] = [{"name": "mine.py:mine"}]
+    (tmp_path / "studies/ours.yaml").write_text(yaml.safe_dump(asked))
+    (cell,) = load_study("ours").cells
+    run = registry.run_cell(cell)
+    assert (cell.claim, run.claim) == ("unreviewed", "certified")
+    assert run.plan_id != cell.plan_id
+    found = Project(Config(studies=("ours",)), ROOT, thorough=False)
+    assert [found.cells({"plan": one.plan_id})[0] for one in (run, cell)] == [run, cell]
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_the_table_shows_it_beside_the_others_under_its_own_word(study, results, frame):
+    rows = frame[frame["method"] == "mr_mtl"]
+    assert set(rows["claim"]) == {"unreviewed"}
+    assert set(frame["claim"]) == set(CLAIMS)
+    text = (results / "tables" / "tiny.md").read_text().replace("\\_", "_")
+    (at_2, at_8) = (line for line in text.splitlines() if line.startswith("| mr_mtl |"))
+    assert at_2.startswith("| mr_mtl | unreviewed | 2 | 8")
+    assert at_8.startswith("| mr_mtl | unreviewed | 8 | 8")
+    lines = [line for line in text.splitlines() if line.startswith("| ") and "| 8 |" in line]
+    assert [line.split(" | ")[1] for line in lines][-1] == "unreviewed", "below the certified"
+    assert "unreviewed" in (results / "tables" / "tiny.tex").read_text()
+
+
+def test_the_notes_of_the_table_say_what_the_word_means_and_never_count_it_as_certified(
+    study, results, frame
+):
+    summed = tables.shown(study, frame, results)[0]
+    assert sum(note.startswith("Unreviewed: the mechanism is certified") for note in summed.notes)
+    assert f"Warning: {WARNED}." in summed.notes
+    assert sum(note.startswith("Unreviewed ε = ") for note in summed.notes) == 2
+    assert not [n for n in summed.notes if n.startswith("Certified ε") and "mr_mtl" in n]
+    certified = frame[frame["method"] != "mr_mtl"].reset_index(drop=True)
+    kept = dataclasses.replace(study, rows=tuple(r for r in study.rows if not r.cell.source))
+    assert not [n for n in summary.summarise(kept, certified).notes if "nreviewed" in n]
+
+
+def test_it_takes_no_bold_type_from_a_certified_row_and_has_none_alone(study, frame):
+    changed = frame.copy()
+    ours = (changed["claim"] == "certified") & (changed["method"] == "feddpa")
+    changed.loc[ours, "personal_own"] += 3
+    table = summary.summarise(study, changed)
+    own = table.header.index("personal own")
+    bold = {line[0].text for section in table.sections for line in section if line[own].bold}
+    assert "feddpa" in bold
+    assert "mr_mtl" not in bold
+
+
+def test_a_table_in_a_papers_layout_marks_its_name(study, frame):
+    layout = PaperLayout(("privacy.epsilon",), "personal_own", {}, "", "studies/tiny.yaml: layout")
+    rows = tuple(row for row in study.rows if not row.cell.departures)
+    part = frame[frame["departures"].isna()].reset_index(drop=True)
+    found = paper_table.table(dataclasses.replace(study, rows=rows), layout, part)
+    names = [line[0].text for section in found.sections for line in section]
+    assert "mr_mtl [unreviewed]" in names
+    assert "dp_fedavg" in names
+    assert any(note.startswith("Unreviewed:") for note in found.notes)
+
+
+# ---------------------------------------------------------------- sentences
+
+
+def test_no_sentence_about_certified_models_names_it_and_one_more_compares_it(study, frame):
+    said = list(verdict.of_study(study, frame))
+    assert named_as_certified(said) == []
+    (alone,) = (text for text in said if "mr_mtl (unreviewed)" in text and "alone" in text)
+    assert "mr_mtl (unreviewed) is better than learning alone" in alone
+    (best,) = (text for text in said if "unreviewed ones among them" in text)
+    assert "the best personal models, unreviewed ones among them, are those of mr_mtl" in best
+    kept = dataclasses.replace(study, rows=tuple(r for r in study.rows if not r.cell.source))
+    before = list(verdict.of_study(kept, frame[frame["method"] != "mr_mtl"].reset_index(drop=True)))
+    assert [text for text in said if "unreviewed" not in text] == before, "of the others"
+
+
+# ---------------------------------------------------------------- Python and the command line
+
+
+def test_hooks_given_to_python_are_unreviewed_and_named_methods_are_not():
+    rng = np.random.default_rng(0)
+    clients = [(rng.normal(size=(6, 3)).astype(np.float32), np.arange(6) % 2) for _ in range(3)]
+    model = Model("mlp", (2,))
+    training = Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
+    asked = {"model": model, "training": training, "privacy": Privacy(**BUDGET)}
+    named = pflpipe.train("dp_fedavg", clients, **asked).ledger
+    own = pflpipe.train(registry.info("dp_fedavg").factory(), clients, **asked).ledger
+    assert (named.claim, own.claim) == ("certified", "unreviewed")
+    assert own.epsilon_central == named.epsilon_central
+    assert own.warnings[0].startswith("pflpipe's developers have not reviewed the given hooks: ")
+    bare = {"model": model, "training": training}
+    open_ = pflpipe.train(registry.info("local_only").factory(), clients, **bare).ledger
+    assert open_.claim == "none"
+
+
+def test_its_card_says_the_word(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    card = cards.card("docs/examples/mr_mtl.py:mr_mtl")
+    assert "`profile: strict` and `profile: paper`: **unreviewed**. All that a client sends" in card
+    assert "pflpipe's developers have not reviewed this file." in card
+    assert "unreviewed" not in cards.card("dp_fedavg")
+
+
+# ---------------------------------------------------------------- figures
+
+
+def draw(kind: str, study: Study, results: Path) -> Any:
+    with matplotlib.rc_context(fname=style.SHEET):
+        return figures.draw(study, Drawing(kind, kind), results, results.parent / "data")
+
+
+def test_a_figure_gives_it_a_mark_of_its_own_and_says_what_the_mark_means(study, results):
+    figure = draw("privacy_utility", study, results)
+    axes = figure.axes[0]
+    names = dict(
+        zip(axes.get_yticks(), (text.get_text() for text in axes.get_yticklabels()), strict=True)
+    )
+    marks = {names[line.get_ydata()[0]]: line for line in axes.lines if line.get_marker() == "D"}
+    assert list(marks) == ["mr_mtl\nunreviewed"]
+    assert marks["mr_mtl\nunreviewed"].get_color() not in (style.CERTIFIED, style.NOMINAL)
+    assert "Diamond: unreviewed" in " ".join(figure.get_suptitle().split())
+
+
+def test_ranks_and_the_cost_of_soundness_are_of_certified_methods_alone(study, results):
+    for kind in ("ranks", "soundness"):
+        for axes in draw(kind, study, results).axes:
+            assert not any("mr_mtl" in text.get_text() for text in axes.get_yticklabels())
+    own = from_outside(fake_results.study(seeds=range(5), methods=("dp_fedavg", "mr_mtl")))
+    kinds = [drawing.kind for drawing in drawings.read({}, "studies/tiny.yaml", own.rows)]
+    assert "ranks" not in kinds, "one certified method has no rank"
+
+
+# ---------------------------------------------------------------- MLflow
+
+
+def test_its_runs_in_mlflow_have_the_word_in_tag_name_and_note(study, results):
+    found = [one for one in entries.of_study(study, results) if one.tags.get("method") == "mr_mtl"]
+    assert len(found) == 2 * (1 + 3)
+    for entry in found:
+        assert entry.tags["claim"] == "unreviewed"
+        assert re.fullmatch(r"mr_mtl eps=[28] unreviewed( s\d)?", entry.name)
+        assert "unreviewed: this ε holds only if" in entry.tags[entries.NOTE]
+    others = [one for one in entries.of_study(study, results) if one not in found]
+    assert not any("unreviewed" in str((one.name, one.tags)) for one in others)
+
+
+# ---------------------------------------------------------------- the ledger's page
+
+
+def test_the_ledgers_page_counts_it_by_itself_and_colours_the_word(frame):
+    none = pd.DataFrame(columns=list(ledger_page.AUDIT))
+    said = dict(ledger_page.summary(frame, none))
+    assert (
+        "4 lines certified, 2 unreviewed, 2 nominal, 2 methods without privacy"
+        in (said["compared"])
+    )
+    assert said["unreviewed ε"].startswith("only if the code of mr_mtl keeps the rules: asked")
+    assert not any("mr_mtl" in text for term, text in said.items() if term != "unreviewed ε")
+    page = ledger_page.page(frame, none, ROOT / "workflow/report/ledger.html")
+    assert '<td class="w unreviewed">unreviewed</td>' in page
+    assert ".unreviewed {" in page
+
+
+def test_on_the_ledgers_page_a_version_from_outside_is_not_called_sound(frame):
+    """A method from outside may have a published version, which departs, beside its own."""
+    nominal = frame[frame["method"] == "mr_mtl"].assign(
+        claim="nominal", profile="paper", departures="no_composition", epsilon_nominal=2.0
+    )
+    none = pd.DataFrame(columns=list(ledger_page.AUDIT))
+    both = pd.concat([frame, nominal], ignore_index=True)
+    page = ledger_page.page(both, none, ROOT / "workflow/report/ledger.html")
+    assert "without departures: strict" in page
+    costs = dict(ledger_page.summary(both, none)).get("cost of soundness", "")
+    assert "feddpa" in costs
+    assert "mr_mtl" not in costs
+
+
+# ---------------------------------------------------------------- what is published, and attacked
+
+
+def test_nothing_of_it_is_published_as_certified(study, tmp_path):
+    for cell in study.cells:
+        assert (released.left_out(cell) == "") == (cell.claim == "certified")
+    certified = project.certified(study.cells)
+    assert {cell.claim for cell in certified} == {"certified"}
+    assert released.left_out(outside(study)[0]) == (
+        f"unreviewed: pflpipe's developers have not reviewed {FILE}"
+    )
+    alone = dataclasses.replace(study, rows=tuple(Row(cell) for cell in outside(study)))
+    with pytest.raises(ConfigError, match="got 'no certified run'"):
+        released.write(alone, tmp_path, tmp_path / "published")
+
+
+def test_its_table_waits_for_the_audits_of_the_mechanism(study):
+    (first, *_) = outside(study)
+    ours = dataclasses.replace(first, method="dp_fedavg", source="")
+    assert cases.of_cell(first) == cases.of_cell(ours) != []
+
+
+def test_an_attacked_run_of_it_is_held_against_what_its_plan_allows(study, results):
+    bounds = [membership._bound(cell, results) for cell in (*outside(study)[:1], *study.cells)]
+    assert bounds[0] is not None
+    rates = np.array([0.1])
+    ours = next(cell for cell in study.cells if cell.claim == "certified")
+    bound = membership._bound(ours, results)
+    assert bound is not None
+    assert math.isclose(bounds[0](rates)[0], bound(rates)[0])
+
+
+def test_tables_and_figures_of_attacks_have_the_word_with_its_name(study):
+    labels = [setting.label for setting, _ in attacked.settings("canaries", study)]
+    assert labels.count("mr_mtl (unreviewed)") == 2
+    assert labels.count("dp_fedavg") == 2
+
+
+def test_the_example_study_has_the_word(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    claims = {(c.method, c.claim) for c in load_study("mr_mtl", "docs/examples").cells}
+    assert claims == {("dp_fedavg", "certified"), ("mr_mtl", "unreviewed")}
