@@ -177,9 +177,8 @@ def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
             departures,
             str(path),
             releases=run.released.releases,
-            participants=run.diagnostics.participants,
+            uploaded=run.released.uploaded_parameters,
             residuals=run.diagnostics.residuals,
-            bound_residuals=run.diagnostics.bound_residuals,
         )
     return run
 
