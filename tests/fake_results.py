@@ -206,6 +206,8 @@ def plan(cell: Cell) -> dict[str, Any]:
         "replace_one_1e5": 3,
         "local": 6,
         "local_1e5": 7,
+        "local_replace_one": 14,
+        "local_replace_one_1e5": 16,
     }
     factors |= {"rdp": 1.1, "rdp_1e5": 1.6}
     unbounded = "inf" if private else None

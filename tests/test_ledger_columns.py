@@ -50,7 +50,7 @@ PARAMETERS = ("a.weight", "a.bias", "b.weight")
 MULTIPLIERS = [f"noise_multiplier_{name}" for name in ("effective", "message", "weighted", "group")]
 EPSILONS = [
     f"epsilon_{name}{at}"
-    for name in ("central", "replace_one", "local", "rdp")
+    for name in ("central", "replace_one", "local", "local_replace_one", "rdp")
     for at in ("", "_1e5")
 ]
 
@@ -229,6 +229,9 @@ def by_dp_accounting(plan, departures, sizes):
     )
     for at, delta in deltas.items():
         found[f"epsilon_local{at}"] = dp_accounting.get_epsilon_gaussian(1 / mu, delta)
+        found[f"epsilon_local_replace_one{at}"] = dp_accounting.get_epsilon_gaussian(
+            1 / (2 * mu), delta
+        )
         found[f"epsilon_rdp{at}"] = rdp.get_epsilon(delta)
     return found
 
@@ -532,6 +535,9 @@ def test_epsilons_follow_from_the_multipliers_beside_them(departures, sample_rat
     for at, delta in (("", plan.delta), ("_1e5", 1e-5)):
         assert getattr(found, f"epsilon_central{at}") == pytest.approx(epsilon(central, delta))
         assert getattr(found, f"epsilon_local{at}") == pytest.approx(epsilon(single, delta))
+        assert getattr(found, f"epsilon_local_replace_one{at}") == pytest.approx(
+            epsilon_replace_one(single, delta)
+        )
 
 
 def test_a_certified_message_carries_its_share_of_the_noise():
@@ -552,11 +558,7 @@ def test_where_nothing_holds_every_epsilon_is_infinite_and_every_multiplier_that
 ):
     laplace = "clip_in_training" in departures
     found = entry(LAPLACE if laplace else FEMNIST, departures)
-    without = (
-        {"epsilon_local", "epsilon_local_1e5", "epsilon_rdp", "epsilon_rdp_1e5"}
-        if laplace
-        else set()
-    )
+    without = {name for name in EPSILONS if "local" in name or "rdp" in name} if laplace else set()
     assert {getattr(found, name) for name in EPSILONS if name not in without} == {math.inf}
     assert {getattr(found, name) for name in without} <= {None}
     assert found.noise_multiplier_effective == 0
@@ -570,10 +572,7 @@ def test_where_nothing_holds_every_epsilon_is_infinite_and_every_multiplier_that
 def test_laplace_noise_has_no_single_messages_and_no_renyi_number():
     found = entry(LAPLACE)
     nothing = {
-        "epsilon_local",
-        "epsilon_local_1e5",
-        "epsilon_rdp",
-        "epsilon_rdp_1e5",
+        *(name for name in EPSILONS if "local" in name or "rdp" in name),
         *MULTIPLIERS,
     } - {"noise_multiplier_effective"}
     assert {getattr(found, name) for name in nothing} == {None}

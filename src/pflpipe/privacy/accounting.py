@@ -268,7 +268,8 @@ def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -
 
     Each message carries N(0, C^2 sigma^2 / m), so its multiplier is sigma / sqrt(m), m = q M unless
     given. The server knows who took part: no amplification, and the client counted is the one that
-    takes part in all T rounds. Gaussian only.
+    takes part in all T rounds. A message is compared with zero; of any two messages, 2 C apart,
+    it is the number of half the multiplier. Gaussian only.
     """
     if plan.mechanism != "gaussian":
         raise PrivacyError("epsilon_local: mechanism", got=plan.mechanism, expected="gaussian")
