@@ -133,6 +133,18 @@ MUTANTS = {
         "elif delta_of(plan) > 10 / plan.clients:",
         "test_ledger.py",
     ),
+    "Laplace replace-one counts half of the move": Mutant(
+        "privacy/replaced.py",
+        "np.exp(epsilons - 2 * shift)",
+        "np.exp(epsilons - shift)",
+        "test_replaced.py",
+    ),
+    "Laplace replace-one loses in one direction": Mutant(
+        "privacy/replaced.py",
+        "np.logaddexp(away, here + shift) - np.logaddexp(away, here - shift)",
+        "np.logaddexp(away, here + shift)",
+        "test_replaced.py",
+    ),
     "the law of the noise looks at the last round alone": Mutant(
         "privacy/residuals.py",
         "mismatches=found.mismatches + mismatches,",
