@@ -4,8 +4,9 @@ nothing, to the bit.
 A run's key fixes its cohorts and its noise (seeds.py). So both are drawn once more after every
 release, as the plan on file prescribes them, and compared with what the engine did. A program that
 keeps its plan never differs, whatever its clients hold. So a refusal depends on the program alone,
-and costs no delta (executed.py). This file shares nothing with the code that it looks at but the
-laws of the noise (noise.py) and, for mechanisms as published, the words of departures.py.
+and costs no delta (executed.py). Of the code that is looked at this file uses the laws of the noise
+(noise.py) and z_Delta of an adaptive plan; for mechanisms as published, the size of the noise in a
+message (departures.py) and the public schedule as well.
 """
 
 from __future__ import annotations
