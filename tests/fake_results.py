@@ -161,8 +161,14 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
                 "diverged_round": diverged,
                 "nonfinite_uploads": 0 if diverged is None else 4,
                 "participants": cell.training.rounds * cell.partition.clients,
-                "residuals": {"statistic": 24100.0, "coordinates": 24100, "rounding": 0.0},
-                "bound_residuals": {"statistic": 0.0, "coordinates": 0, "rounding": 0.0},
+                "residuals": {
+                    "releases": cell.training.rounds,
+                    "strangers": 0,
+                    "coordinates": 2410 * cell.training.rounds,
+                    "mismatches": 0,
+                    "moves": 0,
+                    "bound": None,
+                },
             },
             "program": {
                 "device": "cpu",
@@ -200,6 +206,8 @@ def plan(cell: Cell) -> dict[str, Any]:
         "replace_one_1e5": 3,
         "local": 6,
         "local_1e5": 7,
+        "local_replace_one": 14,
+        "local_replace_one_1e5": 16,
     }
     factors |= {"rdp": 1.1, "rdp_1e5": 1.6}
     unbounded = "inf" if private else None

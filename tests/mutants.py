@@ -133,17 +133,53 @@ MUTANTS = {
         "elif delta_of(plan) > 10 / plan.clients:",
         "test_ledger.py",
     ),
-    "residuals of half the noise": Mutant(
+    "Laplace replace-one counts half of the move": Mutant(
+        "privacy/replaced.py",
+        "np.exp(epsilons - 2 * shift)",
+        "np.exp(epsilons - shift)",
+        "test_replaced.py",
+    ),
+    "Laplace replace-one loses in one direction": Mutant(
+        "privacy/replaced.py",
+        "np.logaddexp(away, here + shift) - np.logaddexp(away, here - shift)",
+        "np.logaddexp(away, here + shift)",
+        "test_replaced.py",
+    ),
+    "the law of the noise looks at the last round alone": Mutant(
         "privacy/residuals.py",
-        "self.statistic + other.statistic",
-        "self.statistic + 0.5 * other.statistic",
+        "mismatches=found.mismatches + mismatches,",
+        "mismatches=mismatches,",
         "test_run_law.py test_executed.py",
     ),
-    "a lack of noise is accepted": Mutant(
+    "other noise is accepted": Mutant(
         "privacy/executed.py",
-        "law.sf(above) >= RAREST / 2",
-        "law.sf(above) >= 0",
+        "residuals.mismatches, 0)",
+        "min(residuals.mismatches, 0), 0)",
         "test_executed.py test_run_law.py",
+    ),
+    "clients are known by their number alone": Mutant(
+        "privacy/residuals.py",
+        "strangers=found.strangers + len(strangers),",
+        "strangers=found.strangers,",
+        "test_run_law.py",
+    ),
+    "message and noise are rounded apart": Mutant(
+        "privacy/mechanism.py",
+        "name: (value + noise.get(name, 0.0)).to(clipped[name].dtype)",
+        "name: value.to(t := clipped[name].dtype) + torch.as_tensor(noise.get(name, 0.0)).to(t)",
+        "test_run_law.py",
+    ),
+    "the sampling rate is rounded": Mutant(
+        "privacy/mechanism.py",
+        "return generator.random(shape) < plan.sample_rate",
+        "return generator.random(shape) < round(plan.sample_rate, 2)",
+        "test_run_law.py",
+    ),
+    "the cohort of the first round in every round": Mutant(
+        "simulation/rounds.py",
+        'release_rng(simulation.key, "sample", round)',
+        'release_rng(simulation.key, "sample", 0)',
+        "test_run_law.py",
     ),
     # data
     "held-out share rounded down": Mutant(
@@ -354,10 +390,17 @@ MUTANTS = {
         "test_adaptive.py",
     ),
     "the bound's movement is taken on trust": Mutant(
-        "simulation/rounds.py",
-        "progress.bound_residuals += adaptive.residuals(",
-        "progress.bound_residuals = adaptive.residuals(",
+        "privacy/residuals.py",
+        " + (bound != following),",
+        ",",
         "test_adaptive.py",
+    ),
+    "clip and noise shrink to the last round's largest norm": Mutant(
+        "simulation/rounds.py",
+        "task = simulation.task_in(round, progress.bound)",
+        "task = simulation.task_in(round, progress.bound and min(progress.bound, "
+        'progress.rows[-1]["update_norm_max"]))',
+        "test_run_law.py",
     ),
     # words that everybody uses
     "a key of the seed alone": Mutant(

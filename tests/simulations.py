@@ -17,6 +17,7 @@ from pflpipe.learning import networks
 from pflpipe.learning.solvers import Batch, Objective
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry
+from pflpipe.privacy import executed
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.simulation import rounds
@@ -126,6 +127,18 @@ def with_states(progress: Progress, change: Callable[[str, Tensor], Tensor]) -> 
     if tree:
         progress.states = progress.states.replaced(range(len(next(iter(tree.values())))), tree)
     return progress
+
+
+def held(world: Simulation, done: Progress) -> None:
+    """Hold a run against its plan, as a table does."""
+    executed.check(
+        world.plan,
+        world.departures,
+        "run",
+        releases=done.releases,
+        uploaded=done.uploaded_bits / 32 / done.round,
+        residuals=done.residuals,
+    )
 
 
 def taking_turns(params: Tree, task: Task) -> list[Objective]:

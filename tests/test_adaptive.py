@@ -15,7 +15,7 @@ from pflpipe.audit import cases
 from pflpipe.audit.coupled import sensitivity
 from pflpipe.audit.distinguish import distinguish
 from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
-from pflpipe.privacy import adaptive, executed, mechanism
+from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.accounting import composed_epsilon, epsilon, gdp_epsilon, make_plan
 from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy.ledger import ledger
@@ -28,7 +28,7 @@ from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
 from pflpipe.study.load import read
 from releases import generator
-from simulations import assert_equal, plan, simulation, snapshot, spied
+from simulations import assert_equal, held, plan, simulation, snapshot, spied
 
 torch.set_num_threads(1)
 ASKED = cells.Privacy(
@@ -44,19 +44,6 @@ def moving(rounds=3, quantile=0.5, lr=0.2, bit_noise=0.5, **changes):
 def world(method="dp_fedavg", rule=None, release=mechanism.release, **options):
     found = simulation(method, plan=rule or moving(), **options)
     return dataclasses.replace(found, release=release)
-
-
-def held(world, done):
-    """Hold a run against its plan."""
-    executed.check(
-        world.plan,
-        (),
-        "run",
-        releases=done.releases,
-        participants=sum(int(row["participants"]) for row in done.rows),
-        residuals=done.residuals,
-        bound_residuals=done.bound_residuals,
-    )
 
 
 # ---------------------------------------------------------------- what both parts cost
@@ -222,7 +209,7 @@ def test_a_run_goes_on_with_the_same_bits(backend):
     base, half = world(rule=moving(rounds=3), backend=backend), []
     done = rounds.run(base, rounds.start(base), lambda at: half.append(snapshot(at)))
     again = rounds.run(base, half[0])
-    assert (again.bound, again.bound_residuals) == (done.bound, done.bound_residuals)
+    assert (again.bound, again.residuals) == (done.bound, done.residuals)
     assert_equal(again.params, done.params, 0)
     held(base, done)
 
@@ -250,7 +237,7 @@ def test_the_noise_of_updates_and_cohorts_are_those_of_the_fixed_bound():
 def test_bounds_that_stay_draw_and_tell_nothing_of_it():
     done, seen, _ = spied(world(rule=plan()))
     assert done.bound is None
-    assert done.bound_residuals.coordinates == 0
+    assert (done.residuals.moves, done.residuals.bound) == (0, None)
     assert len(seen) == 3
     assert [row["clip_norm"] for row in done.rows] == [0.5] * 3
 
@@ -268,8 +255,10 @@ def test_the_law_of_the_noise_catches_bits_without_any():
     base = world(rule=moving(rounds=2))
     held(base, rounds.run(base, rounds.start(base)))
     quiet = dataclasses.replace(base, release=without_noise)
-    with pytest.raises(DataError, match=r"adaptive clip bound.*size of the noise"):
-        held(base, rounds.run(quiet, rounds.start(quiet)))
+    done = rounds.run(quiet, rounds.start(quiet))
+    assert done.residuals.mismatches == 2, "a bit's noise in each round"
+    with pytest.raises(DataError, match="without exactly the noise of its plan; got 2"):
+        held(base, done)
 
 
 def exact_quantile(norms):
@@ -291,14 +280,15 @@ def listening(norms, release=mechanism.release):
     return heard
 
 
-@pytest.mark.slow
-def test_the_law_of_the_noise_catches_a_bound_of_private_norms(monkeypatch):
+@pytest.mark.parametrize("rounds_of_run", [1, 2])
+def test_the_law_of_the_noise_catches_a_bound_of_private_norms(rounds_of_run, monkeypatch):
     norms = []
-    base = world(rule=moving(rounds=20), local_epochs=1, release=listening(norms))
+    base = world(rule=moving(rounds=rounds_of_run), local_epochs=1, release=listening(norms))
     held(base, rounds.run(base, rounds.start(base)))
     monkeypatch.setattr(adaptive, "next_bound", exact_quantile(norms))
     done = rounds.run(base, rounds.start(base))
-    with pytest.raises(DataError, match=r"adaptive clip bound.*size of the noise"):
+    assert done.residuals.bound != done.bound
+    with pytest.raises(DataError, match="without exactly the noise of its plan"):
         held(base, done)
 
 
@@ -336,9 +326,8 @@ def test_the_bound_depends_on_data_through_what_is_released_alone(monkeypatch):
 def test_a_run_whose_bound_did_not_move_in_every_round_is_refused():
     base = world()
     done = rounds.run(base, rounds.start(base))
-    fewer = dataclasses.replace(done.bound_residuals, coordinates=2)
-    moved = dataclasses.replace(done, bound_residuals=fewer)
-    with pytest.raises(DataError, match="rounds that moved the clip bound; got 2"):
+    moved = dataclasses.replace(done, residuals=dataclasses.replace(done.residuals, moves=2))
+    with pytest.raises(DataError, match="movements of the clip bound; got 2; expected 3"):
         held(base, moved)
 
 

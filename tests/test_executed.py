@@ -1,14 +1,13 @@
-"""Executed: a run that cannot have followed its plan is found, one that did never is."""
+"""Executed: a run that did something else than its plan says is refused, by a single number that
+differs."""
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from pflpipe.errors import DataError
 from pflpipe.privacy.executed import check
-from pflpipe.privacy.mechanism import public_cohort, sample_clients
-from pflpipe.privacy.plan import Plan
+from pflpipe.privacy.plan import Adaptive, Plan
 from pflpipe.privacy.residuals import Residuals
 
 EVERYBODY = Plan(
@@ -21,65 +20,52 @@ EVERYBODY = Plan(
     delta=1e-3,
     clients=40,
 )
-SAMPLED = dataclasses.replace(EVERYBODY, sample_rate=0.1)
-PUBLIC = frozenset({"public_sampling"})
+MOVING = dataclasses.replace(EVERYBODY, adaptive=Adaptive(0.5, 0.2, 2.0))
+QUIET = dataclasses.replace(EVERYBODY, noise_multiplier=0.0)
+KEPT = Residuals(releases=30, coordinates=3000)
 
 
-def check_run(plan, participants, departures=(), releases=None):
-    check(
-        plan,
-        departures,
-        "run",
-        releases=plan.rounds if releases is None else releases,
-        participants=participants,
-        residuals=Residuals(5000.0, 5000, 0.0),
-    )
+def check_run(plan=EVERYBODY, departures=(), releases=30, **changes):
+    """Hold a run that sends a hundred numbers a round against a plan."""
+    residuals = dataclasses.replace(KEPT, **changes)
+    check(plan, departures, "run", releases=releases, uploaded=100.0, residuals=residuals)
 
 
-def refused(plan, participants):
-    try:
-        check_run(plan, participants)
-    except DataError:
-        return True
-    return False
-
-
-@pytest.mark.slow
-def test_what_the_engines_own_sampling_draws_is_never_refused():
-    draws = [
-        np.random.default_rng(seed) for seed in range(200)
-    ]  # each is refused with a chance of 1e-9
-    totals = [sum(int(sample_clients(draw, SAMPLED).sum()) for _ in range(30)) for draw in draws]
-    assert not [total for total in totals if refused(SAMPLED, total)]
-    assert not refused(EVERYBODY, 1200)
-    assert not [total for total in (70, 175) if refused(SAMPLED, total)], (
-        "five standard deviations are rare, and no proof"
-    )
-
-
-@pytest.mark.parametrize("participants", [0, 30, 200, 240, 1200, 1201, -1])
-def test_a_cohort_drawn_at_another_rate_is_found(participants):
-    # 120 of 1200 are expected, with a standard deviation of 10.
-    with pytest.raises(DataError, match=r"run: participations; got .*; expected about 120"):
-        check_run(SAMPLED, participants)
-
-
-def test_everybody_means_everybody():
-    for participants in (1199, 1201):
-        with pytest.raises(DataError, match="expected about 1200"):
-            check_run(EVERYBODY, participants)
+def test_a_run_that_kept_its_plan_passes():
+    check_run()
+    check_run(MOVING, moves=30)
+    check_run(QUIET, coordinates=0)
 
 
 @pytest.mark.parametrize("releases", [29, 31, 0])
 def test_a_release_too_many_or_too_few_is_found(releases):
-    with pytest.raises(DataError, match=f"rounds with a release; got {releases}; expected the 30"):
-        check_run(EVERYBODY, 1200, releases=releases)
+    with pytest.raises(DataError, match=f"run: rounds with a release; got {releases}; expected 30"):
+        check_run(releases=releases)
 
 
-def test_a_public_schedule_is_kept_exactly():
-    total = sum(int(public_cohort(round, SAMPLED).sum()) for round in range(30))
-    assert total == 30 * 4
-    check_run(SAMPLED, total, PUBLIC)
-    for other in (total - 1, total + 1):
-        with pytest.raises(DataError, match="expected 120, those of the public schedule"):
-            check_run(SAMPLED, other, PUBLIC)
+@pytest.mark.parametrize(
+    ("plan", "changes", "words"),
+    [
+        (EVERYBODY, {"strangers": 1}, "took part undrawn, or were drawn and did not; got 1"),
+        (QUIET, {"strangers": 1}, "took part undrawn, or were drawn and did not; got 1"),
+        (EVERYBODY, {"mismatches": 1}, "without exactly the noise of its plan; got 1"),
+        (EVERYBODY, {"coordinates": 2999}, "numbers with noise; got 2999; expected 3000, those"),
+        (EVERYBODY, {"coordinates": 0}, "numbers with noise; got 0; expected 3000, those"),
+        (MOVING, {"moves": 29}, "movements of the clip bound; got 29; expected 30, the rounds"),
+    ],
+)
+def test_one_number_that_differs_is_found(plan, changes, words):
+    with pytest.raises(DataError, match=f"run: .*{words}.*; do not publish"):
+        check_run(plan, **changes)
+
+
+def test_a_release_that_nobody_looked_at_is_found():
+    residuals = dataclasses.replace(KEPT, releases=29)
+    with pytest.raises(DataError, match="run: releases that were drawn again; got 29; expected 30"):
+        check(EVERYBODY, (), "run", releases=30, uploaded=100.0, residuals=residuals)
+
+
+def test_how_many_numbers_messages_send_follows_masks_and_is_not_asked():
+    check_run(departures=("noise_on_support",), coordinates=0)
+    with pytest.raises(DataError, match="without exactly the noise of its plan; got 1"):
+        check_run(departures=("noise_on_support",), mismatches=1)

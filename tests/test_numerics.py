@@ -12,12 +12,12 @@ from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy import accounting, adaptive, executed, mechanism
+from pflpipe.privacy import accounting, adaptive, mechanism
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import LARGEST, LEAST, Adaptive, Plan
 from pflpipe.seeds import release_rng
 from pflpipe.simulation import evaluation, rounds
-from simulations import assert_equal, open_plan, plan, simulation, spied
+from simulations import assert_equal, held, open_plan, plan, simulation, spied
 
 BACKENDS = ("loop", "vmap")
 
@@ -77,7 +77,7 @@ def test_a_run_in_which_everybody_diverges_ends_and_says_so(method, backend):
     if done.releases:
         assert row["signal_norm"] == 0
     if place.plan.noise_multiplier:
-        executed.check(place.plan, (), "run", releases=1, participants=4, residuals=done.residuals)
+        held(place, done)
     for scores in evaluation.accuracies(place, done, registry.info(method).about.has_global_model):
         assert scores["personal_own"] == 0, "a model without an answer is never right"
 
@@ -94,7 +94,7 @@ def test_any_clip_norm_and_multiplier_give_finite_models_and_the_noise_of_the_pl
         place = world(method, backend, one_class=[1, 2], **values)
         done = rounds.run(place, rounds.start(place))
         assert done.diverged_round is None
-        executed.check(place.plan, (), "run", releases=1, participants=4, residuals=done.residuals)
+        held(place, done)
         found.append(done)
     assert found[0].rows[0]["signal_norm"] > 0
     assert found[0].rows[0]["noise_norm"] == found[1].rows[0]["noise_norm"]
@@ -129,7 +129,7 @@ def test_noise_at_the_ends_of_what_is_allowed_is_that_of_the_plan_in_float32(cli
     )
     done = rounds.run(place, rounds.start(place))
     assert trees.is_finite(done.params)
-    executed.check(place.plan, (), "run", releases=2, participants=8, residuals=done.residuals)
+    held(place, done)
 
 
 @pytest.mark.parametrize("told", [1e6, -1e6])

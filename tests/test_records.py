@@ -23,7 +23,7 @@ PLANNED = Planned(PLAN, ledger(PLAN, ASKED, ("no_composition",)))
 RUN = Record(
     {"method": "dp_fedavg", "model": {"width": [8]}},
     Sizes(3, 100, 100.0, 2000.0),
-    Diagnostics(15, None, 0, Residuals(290.0, 300, 1e-9), Residuals()),
+    Diagnostics(15, None, 0, Residuals(3, 0, 300, 0)),
     Program("cpu", "", "A processor", 2, "loop", 1, 1, {"torch": "2"}, "1234abc"),
 )
 
@@ -49,8 +49,8 @@ def without(values, *keys):
 
 CHANGES = {
     "a missing key": (
-        lambda values: without(values, "diagnostics", "residuals", "rounding"),
-        "a.json: diagnostics.residuals.rounding; got 'no such key'; expected a number; ",
+        lambda values: without(values, "diagnostics", "residuals", "strangers"),
+        "a.json: diagnostics.residuals.strangers; got 'no such key'; expected a whole number; ",
     ),
     "a missing block": (
         lambda values: without(values, "program"),

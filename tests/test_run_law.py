@@ -1,8 +1,8 @@
-"""The law of a run's noise: what the engine adds up is what its releases hold beside the clients,
-and only a plan's own passes.
+"""The law of a run: its cohorts and its noise are those of its key and of the plan on file, to the
+bit, and a run of anything else is refused.
 
-residuals.py is held against residual_runs.py, which computes the same from outside; executed.check
-against real runs.
+The faults are planted where an engine has them: in the release, in what a round takes for its plan,
+in the draw of clients. audit/test_residuals.py looks at the law of the noise itself, from outside.
 """
 
 import dataclasses
@@ -11,64 +11,23 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
-from pflpipe.privacy.executed import RAREST, check
+from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Uploads, release
-from pflpipe.privacy.mechanism import release as mechanism_release
+from pflpipe.privacy.plan import Adaptive
 from pflpipe.privacy.residuals import Residuals, of_release
 from pflpipe.seeds import release_rng
 from pflpipe.simulation import rounds
-from releases import GAUSSIAN, LAPLACE, NOTHING, SAMPLED, everybody, published, uploads
-from residual_runs import CERTIFIED, NORMS, certified_run, clipped_mean, mechanism_of, watch
-from simulations import plan, simulation
+from pflpipe.simulation.simulation import Simulation
+from releases import GAUSSIAN, LAPLACE, NOTHING, SAMPLED, published, uploads
+from residual_runs import CERTIFIED, NORMS, certified_run, mechanism_of, watch
+from simulations import held, plan, simulation
 
 torch.set_num_threads(1)
 SOME = torch.tensor([True, True, False, True, False, True])
-
-
-def held(world, done):
-    """Hold a run against its plan."""
-    check(
-        world.plan,
-        world.departures,
-        "run",
-        releases=done.releases,
-        participants=sum(row["participants"] for row in done.rows),
-        residuals=done.residuals,
-    )
-
-
-def check_residuals(residuals, rule, departures=()):
-    """Hold a run of a plan at q = 1 with these residuals against it."""
-    check(
-        rule,
-        departures,
-        "run",
-        releases=rule.rounds,
-        participants=rule.rounds * rule.clients,
-        residuals=residuals,
-    )
-
-
-def refused(residuals, rule):
-    try:
-        check_residuals(residuals, rule)
-    except DataError as error:
-        return "size of the noise" in str(error)
-    return False
-
-
-def with_noise(world, factor):
-    """The same run with another noise multiplier than its plan's."""
-
-    def release(generator, uploads, present, plan, scale, departures):
-        other = dataclasses.replace(plan, noise_multiplier=factor * plan.noise_multiplier)
-        return mechanism_release(generator, uploads, present, other, scale, departures)
-
-    return dataclasses.replace(world, release=release)
+REFUSED = "released numbers without exactly the noise of its plan; got [1-9]"
 
 
 def run_and_check(world):
@@ -77,63 +36,83 @@ def run_and_check(world):
     return done
 
 
+def small(**changes):
+    """A run of five rounds of a few hundred numbers."""
+    options = {name: changes.pop(name) for name in ("dtype",) if name in changes}
+    rule = plan(4, rounds=5, noise_multiplier=1.0, **changes)
+    return simulation("dp_fedavg", plan=rule, shape=(60,), local_epochs=1, **options)
+
+
+def releasing(world, change):
+    """The same run with ``change(released, plan, present)`` as its releases."""
+
+    def changed(generator, uploads, present, plan, scale, departures):
+        released = release(generator, uploads, present, plan, scale, departures)
+        return change(released, plan, present)
+
+    return dataclasses.replace(world, release=changed)
+
+
+def with_plan(world, **changes):
+    """The same run with another plan in its releases than the one on file."""
+
+    def changed(generator, uploads, present, plan, scale, departures):
+        values = {name: change(getattr(plan, name)) for name, change in changes.items()}
+        other = dataclasses.replace(plan, **values)
+        return release(generator, uploads, present, other, scale, departures)
+
+    return dataclasses.replace(world, release=changed)
+
+
+# ---------------------------------------------------------------- what keeps its plan
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize(
     "rule", [GAUSSIAN, SAMPLED, LAPLACE], ids=["gaussian", "sampled", "laplace"]
 )
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_residuals_are_what_a_release_holds_beside_the_clipped_mean(rule, dtype):
-    update, present = uploads(dtype=dtype, size=2.0), SOME if rule is SAMPLED else everybody()
+def test_what_was_sent_is_counted_and_one_other_bit_is_found(rule, dtype):
+    update = uploads(dtype=dtype, size=2.0)
     scale = {
         "vector": torch.tensor([0.0, 0.5, 1.0, 2.0, 0.0], dtype=dtype),
         "matrix": torch.tensor(0.3, dtype=dtype),
     }
-    released = release(release_rng("k", 0), Uploads(update), present, rule, scale)
-    found = of_release(released, Uploads(update), present, rule, scale, frozenset())
-    scales = {name: value.double().numpy() for name, value in scale.items()}
-    mean = clipped_mean(
-        {name: value[present].double().numpy() for name, value in update.items()}, scales, rule
-    )
-    unit, expected, rounding = (
-        rule.clip_norm * rule.noise_multiplier / (rule.sample_rate * 6),
-        0.0,
-        0.0,
-    )
-    power = 1 if rule is LAPLACE else 2
+    drawn = mechanism.sample_clients(release_rng("k", "sample", 0), rule)
+    present, clients = torch.from_numpy(drawn), range(6)
+    released = release(release_rng("k", "noise", 0), Uploads(update), present, rule, scale)
+
+    def look(released, key="k"):
+        rest = (frozenset(), key, clients, Uploads(update), present, scale, released)
+        return of_release(Residuals(), rule, *rest)
+
+    sent = 12 + 3 + 1 + 70  # those with a scale of 0 are not
+    assert look(released) == Residuals(releases=1, coordinates=sent)
     for name, value in released.sum.items():
-        spread = np.broadcast_to(scales.get(name, 1.0), value.shape) * unit
-        sent, clean, spread = (
-            part[spread > 0] for part in (value.double().numpy(), mean[name], spread)
-        )
-        expected += (np.abs((sent - clean) / spread) ** power).sum()
-        rounding += (np.abs(sent / spread * torch.finfo(dtype).eps / 2) ** power).sum()
-    assert found.coordinates == 12 + 3 + 1 + 70, "those with a scale of 0 are not sent"
-    assert found.statistic == pytest.approx(expected, rel=1e-9 if dtype == torch.float64 else 1e-5)
-    assert found.rounding == pytest.approx(rounding, rel=1e-9)
+        for place in range(value.numel()):
+            other = value.clone()
+            flat = other.view(-1)
+            flat[place] = torch.nextafter(flat[place], torch.tensor(math.inf, dtype=dtype))
+            changed = dataclasses.replace(released, sum=released.sum | {name: other})
+            assert look(changed).mismatches == 1, "where the scale is 0 too"
+    assert look(released, "another key").mismatches == sent
+    more = dataclasses.replace(released, sum=released.sum | {"raw": update["vector"].sum(0)})
+    assert look(more).mismatches == 1, "a tensor that is no part of the update"
 
 
-def test_without_noise_there_are_no_residuals():
-    quiet = dataclasses.replace(GAUSSIAN, noise_multiplier=0.0)
-    for rule in (NOTHING, quiet):
-        released = release(release_rng("k", 0), Uploads(uploads()), everybody(), rule)
-        assert (
-            of_release(released, Uploads(uploads()), everybody(), rule, {}, frozenset())
-            == Residuals()
-        )
-    check_residuals(Residuals(), quiet)
-
-
-def test_residuals_of_releases_add_up():
-    assert Residuals(1.0, 2, 3.0) + Residuals(10.0, 20, 30.0) == Residuals(11.0, 22, 33.0)
+def test_without_noise_none_is_drawn():
+    for rule in (NOTHING, dataclasses.replace(GAUSSIAN, noise_multiplier=0.0)):
+        present = torch.from_numpy(mechanism.sample_clients(release_rng("k", "sample", 0), rule))
+        released = release(release_rng("k", "noise", 0), Uploads(uploads()), present, rule)
+        rest = (frozenset(), "k", range(6), Uploads(uploads()), present, {}, released)
+        assert of_release(Residuals(), rule, *rest) == Residuals(releases=1)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("method", CERTIFIED)
-def test_a_run_adds_up_the_residuals_of_all_its_rounds_and_passes(method):
-    run = certified_run(method, 0.5, torch.float64)
-    found = run.done.residuals
-    assert found.coordinates == run.scores.size
-    if run.world.plan.mechanism == "gaussian":
-        assert found.statistic == pytest.approx((run.scores**2).sum(), rel=1e-6)
+def test_a_certified_run_passes_and_every_number_it_sends_is_counted(method, dtype):
+    run = certified_run(method, 0.5, dtype)
+    assert run.done.residuals.coordinates == run.scores.size
     held(run.world, run.done)
 
 
@@ -157,89 +136,17 @@ def profiles():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "steps"), profiles())
-def test_published_mechanisms_pass_and_less_noise_in_them_does_not(method, steps):
+def test_published_mechanisms_pass_and_other_noise_in_them_does_not(method, steps):
     mechanism = mechanism_of(method)
     rule = plan(4, rounds=8, sample_rate=0.7, mechanism=mechanism, norm=NORMS[mechanism])
     world = simulation(method, plan=rule, departures=steps, shape=(30,), local_epochs=1)
     assert run_and_check(world).residuals.coordinates > 100
-    with pytest.raises(DataError, match=r"size of the noise.*0\.\d+ times that of its plan"):
-        run_and_check(with_noise(world, 0.5))
+    with pytest.raises(DataError, match=REFUSED):
+        run_and_check(with_plan(world, noise_multiplier=lambda multiplier: 0.999 * multiplier))
 
 
 def test_every_combination_of_published_departures_is_among_them():
     assert {steps for _, steps in profiles()} == set(published())
-
-
-@pytest.mark.parametrize("mechanism", NORMS)
-def test_noise_of_another_size_is_refused(mechanism):
-    rule = plan(4, rounds=5, noise_multiplier=1.0, mechanism=mechanism, norm=NORMS[mechanism])
-    world = simulation("dp_fedavg", plan=rule, shape=(240,), local_epochs=1)
-    run_and_check(world)
-    for factor in (0.0, 0.9, 1.1, 2.0):
-        with pytest.raises(DataError, match="size of the noise"):
-            run_and_check(with_noise(world, factor))
-
-
-def test_a_division_by_the_realised_cohort_is_refused():
-    world = simulation(
-        "dp_fedavg", plan=plan(4, rounds=8, sample_rate=0.5), shape=(60,), local_epochs=1
-    )
-
-    def by_the_cohort(generator, uploads, present, plan, scale, departures):
-        released = mechanism_release(generator, uploads, present, plan, scale, departures)
-        factor = plan.expected_cohort / max(1, int(present.sum()))
-        return dataclasses.replace(
-            released, sum={name: value * factor for name, value in released.sum.items()}
-        )
-
-    with pytest.raises(DataError, match="size of the noise"):
-        run_and_check(dataclasses.replace(world, release=by_the_cohort))
-
-
-@pytest.mark.parametrize("coordinates", [1, 30, 10**4, 10**7])
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_a_run_is_refused_exactly_where_chance_is_rarer_than_it_says(mechanism, coordinates):
-    rule = GAUSSIAN if mechanism == "gaussian" else LAPLACE
-    law = stats.chi2(coordinates) if mechanism == "gaussian" else stats.gamma(coordinates)
-    for quantile in (law.ppf, law.isf):
-        assert not refused(Residuals(quantile(RAREST / 2 * 1.1), coordinates), rule)
-        assert refused(Residuals(quantile(RAREST / 2 / 1.1), coordinates), rule)
-    assert not refused(Residuals(law.mean(), coordinates), rule)
-
-
-@pytest.mark.parametrize("coordinates", [10**9, 10**12])
-def test_the_largest_runs_are_held_to_the_same_law(coordinates):
-    """Where SciPy's own lower tail is too small by a factor, which moves the border from 6.1 to 5.4
-    standard deviations."""
-    for sign in (-1, 1):
-        away = sign * math.sqrt(2 * coordinates)
-        assert not refused(Residuals(coordinates + 5 * away, coordinates), GAUSSIAN)
-        assert refused(Residuals(coordinates + 7 * away, coordinates), GAUSSIAN)
-
-
-@pytest.mark.parametrize("statistic", [math.nan, math.inf, 0.0])
-def test_what_is_no_size_of_noise_is_refused(statistic):
-    assert refused(Residuals(statistic, 100), GAUSSIAN)
-
-
-def test_rounding_of_what_is_released_is_allowed_for_and_no_more():
-    """A float32 sum near 1 moves by up to 6e-8 as it is rounded, more than noise of 1e-8 would."""
-    update = {"w": torch.ones(6, 4000)}
-    for noise, seen in ((1e-8, False), (1e-5, True)):
-        rule = dataclasses.replace(GAUSSIAN, clip_norm=100.0, noise_multiplier=noise / 100 * 6)
-        left = []
-        for factor in (1.0, 2.0):
-            drawn = dataclasses.replace(rule, noise_multiplier=factor * rule.noise_multiplier)
-            released = release(release_rng("k", 0), Uploads(update), everybody(), drawn)
-            left.append(of_release(released, Uploads(update), everybody(), rule, {}, frozenset()))
-        assert not refused(left[0], rule)
-        assert refused(left[1], rule) == seen
-
-
-def test_no_coordinates_with_noise_are_believed_only_where_a_mask_may_be_empty():
-    check_residuals(Residuals(), GAUSSIAN, ("noise_on_support",))
-    with pytest.raises(DataError, match="coordinates with noise; got 0"):
-        check_residuals(Residuals(), GAUSSIAN)
 
 
 def test_only_messages_of_clients_that_are_there_count():
@@ -249,12 +156,17 @@ def test_only_messages_of_clients_that_are_there_count():
         for name, value in update.items()
     }
     steps = frozenset({"noise_on_support"})
-    released = release(release_rng("k", 0), Uploads(update, mask), SOME, SAMPLED, departures=steps)
-    found = of_release(released, Uploads(update, mask), SOME, SAMPLED, {}, steps)
+    sent = Uploads(update, mask)
+    released = release(release_rng("k", "noise", 0), sent, SOME, SAMPLED, departures=steps)
+    found = of_release(Residuals(), SAMPLED, steps, "k", range(6), sent, SOME, {}, released)
     assert found.coordinates == sum(int(value[SOME].sum()) for value in mask.values())
-    spread = SAMPLED.clip_norm * SAMPLED.noise_multiplier / math.sqrt(SAMPLED.expected_cohort)
-    left = [(released.messages[name] - released.clean[name])[SOME] / spread for name in update]
-    assert found.statistic == pytest.approx(sum(float(part.square().sum()) for part in left))
+    assert found.mismatches == 0
+    for client, seen in ((0, 1), (2, 0)):
+        messages = {name: value.clone() for name, value in released.messages.items()}
+        messages["scalar"][client] += 1
+        other = dataclasses.replace(released, messages=messages)
+        rest = (SAMPLED, steps, "k", range(6), sent, SOME, {}, other)
+        assert of_release(Residuals(), *rest).mismatches == seen
 
 
 def test_watching_a_run_is_not_part_of_it():
@@ -262,3 +174,154 @@ def test_watching_a_run_is_not_part_of_it():
     plain, watched = rounds.run(world, rounds.start(world)), watch(world).done
     assert plain.residuals == watched.residuals
     assert all(torch.equal(value, watched.params[name]) for name, value in plain.params.items())
+
+
+# ---------------------------------------------------------------- noise of something else
+
+
+@pytest.mark.parametrize("mechanism", NORMS)
+@pytest.mark.parametrize("factor", [0.0, 0.5, 1 - 1e-12, 1 + 1e-12, 2.0])
+def test_noise_of_another_size_is_refused(mechanism, factor):
+    world = small(mechanism=mechanism, norm=NORMS[mechanism])
+    run_and_check(world)
+    with pytest.raises(DataError, match=REFUSED):
+        run_and_check(with_plan(world, noise_multiplier=lambda multiplier: factor * multiplier))
+
+
+def test_one_round_with_other_noise_is_refused():
+    world, rounds = small(), []
+
+    def first(generator, uploads, present, plan, scale, departures):
+        rounds.append(plan)
+        other = dataclasses.replace(plan, noise_multiplier=0.5) if len(rounds) == 1 else plan
+        return release(generator, uploads, present, other, scale, departures)
+
+    with pytest.raises(DataError, match=REFUSED):
+        run_and_check(dataclasses.replace(world, release=first))
+
+
+def test_noise_of_another_key_is_refused():
+    world = small()
+
+    def fixed(generator, *arguments):
+        return release(np.random.default_rng(0), *arguments)
+
+    with pytest.raises(DataError, match=REFUSED):
+        run_and_check(dataclasses.replace(world, release=fixed))
+
+
+def test_noise_of_the_last_round_is_refused():
+    world, used = small(), []
+
+    def again(generator, *arguments):
+        used.append(None)
+        name = "noise", max(0, len(used) - 2)
+        return release(release_rng(world.key, *name), *arguments)
+
+    with pytest.raises(DataError, match=REFUSED):
+        run_and_check(dataclasses.replace(world, release=again))
+
+
+def test_a_sum_and_its_noise_that_are_rounded_apart_are_refused():
+    def apart(released, plan, present):
+        clean = {name: value.float() for name, value in released.clean.items()}
+        noise = {
+            name: (released.sum[name].double() - released.clean[name]).float() for name in clean
+        }
+        return dataclasses.replace(
+            released, sum={name: clean[name] + noise[name] for name in clean}
+        )
+
+    world = small(dtype=torch.float32)
+    run_and_check(world)
+    with pytest.raises(DataError, match=REFUSED):
+        run_and_check(releasing(world, apart))
+
+
+def test_a_division_by_the_realised_cohort_is_refused():
+    def by_the_cohort(released, plan, present):
+        factor = plan.expected_cohort / max(1, int(present.sum()))
+        return dataclasses.replace(
+            released, sum={name: value * factor for name, value in released.sum.items()}
+        )
+
+    with pytest.raises(DataError, match=REFUSED):
+        run_and_check(releasing(small(sample_rate=0.5), by_the_cohort))
+
+
+# ---------------------------------------------------------------- another plan than that on file
+
+
+def test_a_plan_in_force_that_follows_private_norms_is_refused():
+    """Adaptive clipping, where a round has a plan of its own: clip bound and noise shrink to the
+    largest norm of the last round, and methods and releases agree on it."""
+    norms = []
+
+    class Shrinking(Simulation):
+        def task_in(self, round, bound=None):
+            return super().task_in(round, min([bound or self.plan.clip_norm, *norms[-1:]]))
+
+    def noting(released, plan, present):
+        norms.extend([float(released.norms.max())] if "bits" not in released.sum else [])
+        return released
+
+    world = small(clip_norm=9.0, adaptive=Adaptive(0.5, 0.2, 2.0))
+    run_and_check(world)
+    fields = {field.name: getattr(world, field.name) for field in dataclasses.fields(world)}
+    with pytest.raises(DataError, match=REFUSED):
+        run_and_check(Shrinking(**fields | {"release": releasing(world, noting).release}))
+
+
+def test_a_bound_that_moves_between_rounds_is_refused():
+    world = small(adaptive=Adaptive(0.5, 0.2, 2.0))
+
+    def move(progress):
+        progress.bound *= 0.9
+
+    done = rounds.run(world, rounds.start(world), move)
+    with pytest.raises(DataError, match=REFUSED):
+        held(world, done)
+
+
+# ---------------------------------------------------------------- other cohorts
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.51, 1.0])
+def test_a_cohort_of_another_rate_is_refused(rate, monkeypatch):
+    rule = plan(400, rounds=5, sample_rate=0.505)
+    world = simulation("dp_fedavg", plan=rule, sizes=(1,) * 400, local_epochs=1, backend="vmap")
+    run_and_check(world)
+    original = mechanism.sample_clients
+
+    def other(generator, plan, repeats=()):
+        return original(generator, dataclasses.replace(plan, sample_rate=rate), repeats)
+
+    monkeypatch.setattr(mechanism, "sample_clients", other)
+    with pytest.raises(DataError, match=r"took part undrawn, or were drawn and did not; got [1-9]"):
+        run_and_check(world)
+
+
+def test_a_cohort_of_the_same_size_is_refused_where_it_is_another(monkeypatch):
+    world = simulation("dp_fedavg", plan=plan(rounds=5, sample_rate=0.5), local_epochs=1)
+    original = mechanism.sample_clients
+
+    def rolled(*arguments):
+        return np.roll(original(*arguments), 1)
+
+    monkeypatch.setattr(mechanism, "sample_clients", rolled)
+    with pytest.raises(DataError, match=r"took part undrawn, or were drawn and did not; got [1-9]"):
+        run_and_check(world)
+
+
+@pytest.mark.parametrize("steps", [("public_sampling",), ()])
+def test_everybody_and_a_public_schedule_are_kept_exactly(steps, monkeypatch):
+    rate = 0.5 if steps else 1.0
+    world = simulation("dp_fedavg", plan=plan(rounds=5, sample_rate=rate), departures=steps)
+    run_and_check(world)
+
+    def without_one(*arguments):
+        return np.array([False, True, True, True])
+
+    monkeypatch.setattr(rounds, "cohort", without_one)
+    with pytest.raises(DataError, match=r"took part undrawn, or were drawn and did not; got [1-9]"):
+        run_and_check(world)

@@ -11,11 +11,11 @@ from pflpipe.audit.distinguish import distinguish
 from pflpipe.audit.worlds import Mechanism
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
-from pflpipe.privacy import executed, mechanism
+from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.seeds import release_rng
 from pflpipe.simulation import rounds
-from simulations import plan, simulation
+from simulations import held, plan, simulation
 
 torch.set_num_threads(1)
 
@@ -269,17 +269,6 @@ def test_whole_runs_catch_a_wrong_sampling_rate():
 def test_whole_runs_catch_a_schedule_that_everybody_knows():
     known = frozenset({"public_sampling"})
     assert distinguish(Mechanism(DRAWN, DRAWN, known), "dirac", 1000, KEY).flagged
-
-
-def held(world, done):
-    executed.check(
-        world.plan,
-        (),
-        "run",
-        releases=done.releases,
-        participants=sum(row["participants"] for row in done.rows),
-        residuals=done.residuals,
-    )
 
 
 def test_the_count_of_releases_catches_one_round_too_many():

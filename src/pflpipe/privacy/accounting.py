@@ -3,10 +3,10 @@
 The exact curve of T Gaussian releases is the closed form of mu-GDP with mu = sqrt(T) / sigma at q =
 1 (Dong, Roth and Su, 2022) and dp_accounting's privacy loss distribution (PLD) of the
 Poisson-sampled mechanism at q < 1. Laplace releases have the PLD or the pure bound, whichever is
-tighter; a single-coordinate shift is the worst one of a given L1 length, so one dimension suffices.
-"RDP" is Opacus' set of orders and its conversion, solved exactly. No accountant is written here: an
-event is described and counted by a library. Adjacency is zero_out (mechanism.py); delta curves are
-upper bounds, never estimates.
+tighter; a single-coordinate shift is the worst one of a given L1 length (replaced.py), so one
+dimension suffices. "RDP" is Opacus' set of orders and its conversion, solved exactly. No accountant
+is written here: an event is described and counted by a library. Adjacency is zero_out
+(mechanism.py); delta curves are upper bounds, never estimates.
 
 SciPy, dp_accounting and Opacus are imported where they are used, because they take a second each.
 """
@@ -28,7 +28,7 @@ import numpy as np
 
 from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
-from pflpipe.privacy import adaptive
+from pflpipe.privacy import adaptive, replaced
 from pflpipe.privacy.departures import check_departures
 from pflpipe.privacy.plan import Adaptive, Plan
 
@@ -268,7 +268,8 @@ def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -
 
     Each message carries N(0, C^2 sigma^2 / m), so its multiplier is sigma / sqrt(m), m = q M unless
     given. The server knows who took part: no amplification, and the client counted is the one that
-    takes part in all T rounds. Gaussian only.
+    takes part in all T rounds. A message is compared with zero; of any two messages, 2 C apart,
+    it is the number of half the multiplier. Gaussian only.
     """
     if plan.mechanism != "gaussian":
         raise PrivacyError("epsilon_local: mechanism", got=plan.mechanism, expected="gaussian")
@@ -283,15 +284,15 @@ def epsilon_replace_one(plan: Plan, delta: float) -> float:
     Two uploads of norm C are up to 2 C apart, so without sampling this is ``epsilon`` of half the
     multiplier. With sampling a round without the client is the same in both worlds: dp_accounting
     counts (1 - q) N(0) + q N(C) against (1 - q) N(0) + q N(-C), far below half the multiplier's
-    number. It has no such pair for sampled Laplace noise: the lesser of T log(1 + q (e^(2/b) - 1))
-    and the curve without amplification is used.
+    number. It has no such pair for Laplace noise; replaced.py describes it, and dp_accounting
+    counts its rounds.
     """
     if not plan.noise_multiplier:
         return math.inf
+    if plan.mechanism == "laplace":
+        return _laplace_replaced(plan, delta)
     halved = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 2)
     everybody = epsilon(dataclasses.replace(halved, sample_rate=1.0), delta)
-    if plan.mechanism == "laplace":
-        return min(everybody, _pure_epsilon(halved))
     if plan.sample_rate == 1 or _has_no_curve(halved):
         return everybody
     counted = _counted((_same_loss(plan),), FINEST_INTERVAL * _coarser(halved), "REPLACE_ONE")
@@ -367,6 +368,25 @@ def _pure_epsilon(plan: Plan) -> float:
     if single > WIDEST_EXPONENT:  # to all digits: what is left out is e^-single / q
         return plan.rounds * (single + math.log(plan.sample_rate))
     return plan.rounds * math.log1p(plan.sample_rate * math.expm1(single))
+
+
+def _laplace_replaced(plan: Plan, delta: float) -> float:
+    """Return ``epsilon_replace_one`` of Laplace releases: the pure bound of all rounds, or the
+    curve."""
+    assert plan.noise_multiplier is not None
+    shift, rate = 1 / plan.noise_multiplier, plan.sample_rate
+    single = replaced.largest_loss(rate, shift)
+    bound = plan.rounds * single
+    if delta == 0 or single > WIDEST_EXPONENT:
+        return bound
+    coarser = max(1.0, single / WIDEST_SINGLE_LOSS, bound / WIDEST_LOSS)
+    counted = _counted_replaced(rate, shift, plan.rounds, FINEST_INTERVAL * coarser)
+    return min(bound, float(counted.get_epsilon_for_delta(delta)))
+
+
+@functools.lru_cache(maxsize=4)
+def _counted_replaced(rate: float, shift: float, rounds: int, interval: float) -> Any:
+    return replaced.losses(rate, shift, interval).self_compose(rounds)
 
 
 def event(plan: Plan) -> Any:

@@ -42,7 +42,6 @@ from pflpipe.errors import PrivacyError
 from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import LARGEST, LEAST, Plan
-from pflpipe.privacy.residuals import Residuals
 from pflpipe.trees import Tree
 
 HALF = 0.5
@@ -146,22 +145,3 @@ def next_bound(plan: Plan, bound: float | Tensor, told: Tree) -> Tensor:
             do="take a smaller clip_lr, or less clip_bit_noise: noise alone moves the bound so far",
         )
     return following
-
-
-def residuals(plan: Plan, before: float, after: float, clean: Tree) -> Residuals:
-    """Return what of the bound's movement is not the clients', in units of sigma_b / (q M).
-
-    It is taken from the bounds and not from what was released: a bound that moves by anything else
-    than released bits has no such residual.
-
-    Args:
-        plan: an adaptive one.
-        before, after: C_t and C_{t+1}.
-        clean: what of the release of the bits is not noise.
-    """
-    assert plan.adaptive is not None
-    spread = plan.adaptive.bit_noise / plan.expected_cohort
-    exponent = math.log(after / before) / plan.adaptive.lr
-    noise = plan.adaptive.quantile - HALF - exponent - float(clean[BITS])
-    rounding = torch.finfo(torch.float64).eps * (1 + abs(exponent) + 1 / plan.adaptive.lr)
-    return Residuals((noise / spread) ** 2, 1, (rounding / spread) ** 2)

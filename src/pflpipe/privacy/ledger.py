@@ -81,6 +81,9 @@ class Ledger:
             instead of made zero.
         epsilon_local, epsilon_local_1e5: against the server that sees single messages with their
             share of the noise; None for laplace, whose noise cannot be shared out that way.
+        epsilon_local_replace_one, epsilon_local_replace_one_1e5: the same if a client's messages
+            are replaced by those of any other data, up to 2 C away, instead of made zero: what
+            local differential privacy usually promises.
         delta: of the plan.
         noise_multiplier: of the plan.
         noise_multiplier_effective: what ``epsilon_central`` counts.
@@ -118,6 +121,8 @@ class Ledger:
     epsilon_replace_one_1e5: float | None = None
     epsilon_local: float | None = None
     epsilon_local_1e5: float | None = None
+    epsilon_local_replace_one: float | None = None
+    epsilon_local_replace_one_1e5: float | None = None
     delta: float | None
     noise_multiplier: float | None
     noise_multiplier_effective: float | None = None
@@ -285,12 +290,15 @@ def _gaussian(
     if "noise_on_support" in names:
         group = alone.noise_multiplier * share
     at = delta_of(plan)
+    replaced = dataclasses.replace(message, noise_multiplier=message.noise_multiplier / 2)
     return dataclasses.replace(
         found,
         epsilon_rdp=epsilon_rdp(effective, at),
         epsilon_rdp_1e5=epsilon_rdp(effective, 1e-5),
         epsilon_local=epsilon_local(message, at, share**-2),
         epsilon_local_1e5=epsilon_local(message, 1e-5, share**-2),
+        epsilon_local_replace_one=epsilon_local(replaced, at, share**-2),
+        epsilon_local_replace_one_1e5=epsilon_local(replaced, 1e-5, share**-2),
         noise_multiplier_message=message.noise_multiplier * share,
         noise_multiplier_weighted=weighted,
         noise_multiplier_group=group,

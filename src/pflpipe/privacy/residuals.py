@@ -1,97 +1,153 @@
-"""What is left of a release when the clients' part is taken away: it must be the noise of the plan,
-and as much of it.
+"""What is left of a run's releases when the clients' part and the noise of the plan are taken away:
+nothing, to the bit.
 
-The engine adds up the residuals of every release of a run, and a table refuses a run whose sum the
-plan's noise does not give (executed.py). Nothing here is shared with the code that draws the noise:
-what a coordinate's noise should be is computed from the plan once more.
+A run's key fixes its cohorts and its noise (seeds.py). So both are drawn once more after every
+release, as the plan on file prescribes them, and compared with what the engine did. A program that
+keeps its plan never differs, whatever its clients hold. So a refusal depends on the program alone,
+and costs no delta (executed.py). Of the code that is looked at this file uses the laws of the noise
+(noise.py) and z_Delta of an adaptive plan; for mechanisms as published, the size of the noise in a
+message (departures.py) and the public schedule as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pflpipe.privacy.clipping import for_clients
+from pflpipe.privacy.adaptive import BITS, HALF, multiplier_of_updates
 from pflpipe.privacy.departures import OF_MESSAGES, deviation
-from pflpipe.privacy.mechanism import Released, Uploads
+from pflpipe.privacy.mechanism import Released, Uploads, public_cohort
+from pflpipe.privacy.noise import laplace, normal
 from pflpipe.privacy.plan import Plan
+from pflpipe.seeds import release_rng
 
 
 @dataclass(frozen=True)
 class Residuals:
-    """The noise of some releases, in units of what the plan promises, boiled down to one number
-    with a known law.
+    """What was compared in a run so far, and how much of it differs.
 
     Attributes:
-        statistic: over all coordinates, the sum of squares of Gaussian noise (chi-square with that
-            many degrees of freedom), or of absolute values of Laplace noise (Gamma).
-        coordinates: that were sent and should carry noise.
-        rounding: the same sum for the most that rounding a released number to its dtype can have
-            changed.
+        releases: so many rounds; the next release is that of the round with this number.
+        strangers: clients that took part and were not drawn, or were drawn and did not, summed over
+            the rounds.
+        coordinates: numbers that were sent with noise.
+        mismatches: numbers sent that are not the clients' part plus the plan's noise, rounded once;
+            and movements of the clip bound that do not follow from the bits as they were sent.
+        moves: of an adaptive clip bound.
+        bound: the next round's, from the released bits alone; None for that of the plan.
     """
 
-    statistic: float = 0.0
+    releases: int = 0
+    strangers: int = 0
     coordinates: int = 0
-    rounding: float = 0.0
-
-    def __add__(self, other: Residuals) -> Residuals:
-        """Return the residuals of both together."""
-        return Residuals(
-            self.statistic + other.statistic,
-            self.coordinates + other.coordinates,
-            self.rounding + other.rounding,
-        )
+    mismatches: int = 0
+    moves: int = 0
+    bound: float | None = None
 
 
 @torch.no_grad()
 def of_release(
-    released: Released,
+    found: Residuals,
+    plan: Plan,
+    departures: frozenset[str],
+    key: str,
+    clients: Sequence[int],
     uploads: Uploads,
     present: Tensor,
-    plan: Plan,
     scale: Mapping[str, Tensor],
-    departures: frozenset[str],
+    released: Released,
 ) -> Residuals:
-    """Return the residuals of one release; none without noise.
+    """Return what is found after one more release.
 
     Args:
-        released: what ``mechanism.release`` made of the other arguments: of the sum, or under
-            departures of messages of every message of a client that is present.
-        uploads, present, plan, scale, departures: see ``mechanism.release``; without repeats.
+        found: before it.
+        plan, departures, key: of the run; the plan is the one on file.
+        clients: whose rows the uploads are.
+        uploads, present, scale: what the release was made of, without repeats.
+        released: the sum is looked at; under departures of messages, every message of a client that
+            is present.
     """
-    total = Residuals()
-    if not plan.clip_norm or not plan.noise_multiplier:
-        return total
-    for name, value in uploads.update.items():
-        if departures & OF_MESSAGES:
-            here = present.to(value.device)
-            spread = deviation(name, uploads.update, uploads.extras, plan, departures, 1)
+    took_part = {client for client, here in zip(clients, present.tolist(), strict=True) if here}
+    strangers = took_part ^ _cohort(plan, departures, key, found.releases)
+    coordinates = mismatches = 0
+    if plan.noise_multiplier and plan.clip_norm:
+        messages = bool(departures & OF_MESSAGES)
+        clip_norm = plan.clip_norm if found.bound is None else found.bound
+        multiplier = plan.noise_multiplier if plan.adaptive is None else multiplier_of_updates(plan)
+        drawn = laplace if plan.mechanism == "laplace" else normal
+        generator = release_rng(key, "noise", found.releases)
+        sent = released.messages if messages else released.sum
+        mismatches = len(sent.keys() ^ uploads.update.keys())
+        for name, value in uploads.update.items():
+            shape = value.shape if messages else value.shape[1:]
+            noise = torch.as_tensor(drawn(generator, tuple(shape))).to(value.device)
+            spread = (
+                deviation(name, uploads.update, uploads.extras, plan, departures, 1)
+                if messages
+                else noise.new_tensor(clip_norm * multiplier / plan.expected_cohort)
+            )
+            noise, noisy = noise * spread, spread > 0
             if name in scale:
-                spread = spread * for_clients(scale[name].to(spread), value.ndim - 1)
-            spread = spread.expand(value.shape)[here]
-            total += _of_tensor(
-                released.messages[name][here], released.clean[name][here], spread, plan
-            )
-        else:
-            spread = value.new_tensor(
-                plan.clip_norm * plan.noise_multiplier / plan.expected_cohort, dtype=torch.float64
-            )
-            if name in scale:
-                spread = spread * scale[name].to(spread)
-            total += _of_tensor(
-                released.sum[name], released.clean[name], spread.expand(value.shape[1:]), plan
-            )
-    return total
+                noise, noisy = noise * scale[name].to(noise), noisy & (scale[name] > 0)
+            whole, held = (released.clean[name] + noise).to(value.dtype), sent[name]
+            noisy = noisy.expand(shape)
+            if messages:
+                here = present.to(value.device)
+                whole, held, noisy = whole[here], held[here], noisy[here]
+            coordinates += int(noisy.sum())
+            mismatches += _differing(held, whole)
+    return dataclasses.replace(
+        found,
+        releases=found.releases + 1,
+        strangers=found.strangers + len(strangers),
+        coordinates=found.coordinates + coordinates,
+        mismatches=found.mismatches + mismatches,
+    )
 
 
-def _of_tensor(sent: Tensor, clean: Tensor, spread: Tensor, plan: Plan) -> Residuals:
-    power = 1 if plan.mechanism == "laplace" else 2
-    noisy = spread > 0
-    units = torch.where(noisy, spread, 1)
-    left = torch.where(noisy, (sent.double() - clean) / units, 0)
-    rounded = torch.where(noisy, sent.double() / units, 0) * (torch.finfo(sent.dtype).eps / 2)
-    sizes = (float(part.abs().pow(power).sum()) for part in (left, rounded))
-    return Residuals(next(sizes), int(noisy.sum()), next(sizes))
+@torch.no_grad()
+def of_bits(found: Residuals, plan: Plan, key: str, told: Released, bound: float) -> Residuals:
+    """Return what is found after a movement of an adaptive clip bound.
+
+    Args:
+        found: before it.
+        plan, key: of the run; the plan is the one on file.
+        told: what was released of the round's bits.
+        bound: the next round's.
+    """
+    assert plan.adaptive is not None
+    assert plan.clip_norm is not None
+    rule, sent = plan.adaptive, told.sum[BITS]
+    before = plan.clip_norm if found.bound is None else found.bound
+    noise = torch.as_tensor(normal(release_rng(key, "bits", found.moves), ())).to(sent.device)
+    whole = told.clean[BITS] + noise * (rule.bit_noise / plan.expected_cohort)
+    following = (before * torch.exp(-rule.lr * (sent + HALF - rule.quantile))).item()
+    return dataclasses.replace(
+        found,
+        coordinates=found.coordinates + 1,
+        mismatches=found.mismatches + _differing(sent, whole) + (bound != following),
+        moves=found.moves + 1,
+        bound=following,
+    )
+
+
+def _cohort(plan: Plan, departures: frozenset[str], key: str, round: int) -> set[int]:
+    """Return who is drawn in a round, counted from 0."""
+    if "public_sampling" in departures:
+        return set(public_cohort(round, plan).nonzero()[0].tolist())
+    if plan.sample_rate == 1:
+        return set(range(plan.clients))
+    chances = release_rng(key, "sample", round).random(plan.clients)
+    return {client for client, chance in enumerate(chances) if chance < plan.sample_rate}
+
+
+def _differing(sent: Tensor, whole: Tensor) -> int:
+    """Return how many numbers do not have the same bits; all where shape or dtype differ."""
+    if (sent.dtype, sent.shape) != (whole.dtype, whole.shape):
+        return max(1, whole.numel())
+    bits = torch.int32 if whole.dtype == torch.float32 else torch.int64
+    return int((sent.view(bits) != whole.view(bits)).sum())

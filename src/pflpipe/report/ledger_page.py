@@ -59,7 +59,9 @@ _LEDGER = (
     ("ε printed", "epsilon_nominal"), ("ε central", "epsilon_central"),
     ("at 1e-5", "epsilon_central_1e5"), ("ε replace-one", "epsilon_replace_one"),
     ("at 1e-5", "epsilon_replace_one_1e5"), ("ε messages", "epsilon_local"),
-    ("at 1e-5", "epsilon_local_1e5"), ("ε Rényi", "epsilon_rdp"), ("at 1e-5", "epsilon_rdp_1e5"),
+    ("at 1e-5", "epsilon_local_1e5"), ("ε messages, replace-one", "epsilon_local_replace_one"),
+    ("at 1e-5", "epsilon_local_replace_one_1e5"), ("ε Rényi", "epsilon_rdp"),
+    ("at 1e-5", "epsilon_rdp_1e5"),
     ("ε as published", "epsilon_published"), ("ε with search", "epsilon_with_search"),
 )
 # fmt: on

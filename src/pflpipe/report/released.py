@@ -61,7 +61,10 @@ PROMISES = {
     "epsilon_replace_one": "the same, if neighbours replace a client's message by another one",
     "epsilon_local": (
         "what holds at delta against a server that sees every message with its own share of the "
-        "noise"
+        "noise: whether a client sent anything but noise"
+    ),
+    "epsilon_local_replace_one": (
+        "the same, if neighbours replace a client's message by another one: which data it holds"
     ),
     "epsilon_rdp": (
         "what the Renyi accountant prints for epsilon_central; looser, to compare with papers"

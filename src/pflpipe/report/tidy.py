@@ -42,7 +42,8 @@ COLUMNS = (
     "noise_multiplier_weighted", "noise_multiplier_group", "epsilon_rdp_1e5", "epsilon_local_1e5",
     "epsilon_replace_one", "epsilon_replace_one_1e5", "epsilon_published", "epsilon_with_search",
     "search_runs", "clip_quantile", "clip_bit_noise", "noise_multiplier_update", "new_clients",
-    "personal_new", "global_new", "nonfinite_uploads",
+    "personal_new", "global_new", "nonfinite_uploads", "epsilon_local_replace_one",
+    "epsilon_local_replace_one_1e5",
 )
 # fmt: on
 _WORDS = frozenset(
@@ -177,9 +178,8 @@ def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
             departures,
             str(path),
             releases=run.released.releases,
-            participants=run.diagnostics.participants,
+            uploaded=run.released.uploaded_parameters,
             residuals=run.diagnostics.residuals,
-            bound_residuals=run.diagnostics.bound_residuals,
         )
     return run
 

@@ -39,15 +39,13 @@ class Diagnostics:
         diverged_round: the first round (from 1) with a number that is not finite; None if there is
             none.
         nonfinite_uploads: how many uploads were not finite and counted as zero, of all rounds.
-        residuals: the noise of all releases, in units of what the plan promises.
-        bound_residuals: the same of the movements of an adaptive clip bound; empty without one.
+        residuals: what of the releases is not as the plan prescribes.
     """
 
     participants: int
     diverged_round: int | None
     nonfinite_uploads: int
     residuals: Residuals
-    bound_residuals: Residuals
 
 
 @dataclass(frozen=True)

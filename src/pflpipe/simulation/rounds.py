@@ -26,7 +26,7 @@ from pflpipe.methods.base import Method
 from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.departures import SPLIT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
-from pflpipe.privacy.residuals import Residuals, of_release
+from pflpipe.privacy.residuals import Residuals, of_bits, of_release
 from pflpipe.seeds import release_rng, seed_for
 from pflpipe.simulation.clients import untouched
 from pflpipe.simulation.isolation import Proof
@@ -59,11 +59,9 @@ class Progress:
 
     ``diverged_round`` is the first round in which a loss, an upload, a state or the model was not
     finite (the run goes on: such uploads count as zero). ``releases`` counts calls of the release
-    and ``residuals`` sums up what in them was no client's, to be compared with what the plan
-    accounts for and with the noise that it promises. ``uploaded_bits`` adds up what one client
-    sends in each round, whoever was drawn. ``bound`` is the clip bound of the next round where it
-    adapts, a public number (None: that of the plan), and ``bound_residuals`` sums up what in its
-    movements was no client's.
+    and ``residuals`` says what in them differs from the plan. ``uploaded_bits`` adds up what
+    one client sends in each round, whoever was drawn. ``bound`` is the clip bound of the next round
+    where it adapts, a public number (None: that of the plan).
     """
 
     round: int
@@ -77,7 +75,6 @@ class Progress:
     residuals: Residuals = field(default_factory=Residuals)
     uploaded_bits: float = 0.0
     bound: float | None = None
-    bound_residuals: Residuals = field(default_factory=Residuals)
 
 
 def start(simulation: Simulation, states: Path | None = None) -> Progress:
@@ -215,8 +212,16 @@ def one_round(simulation: Simulation, progress: Progress) -> Computed:
         uploads = Uploads(update, computed.extras)
         released = simulation.release(noise, uploads, present, plan, scale, simulation.departures)
         progress.releases += 1
-        progress.residuals += of_release(
-            released, uploads, present, plan, scale, simulation.departures
+        progress.residuals = of_release(
+            progress.residuals,
+            simulation.plan,
+            simulation.departures,
+            simulation.key,
+            clients,
+            uploads,
+            present,
+            scale,
+            released,
         )
         new_states = simulation.absorb(new_states, released.messages)
         with untouched(simulation.named("aggregate"), *public, released.sum):
@@ -266,7 +271,7 @@ def _move_bound(
     noise = release_rng(simulation.key, "bits", progress.round)
     told = simulation.release(noise, bits, present, adaptive.of_bits(plan), {}, frozenset())
     progress.bound = adaptive.next_bound(plan, before, told.sum).item()
-    progress.bound_residuals += adaptive.residuals(plan, before, progress.bound, told.clean)
+    progress.residuals = of_bits(progress.residuals, plan, simulation.key, told, progress.bound)
     progress.uploaded_bits += mechanism.upload_bits(bits, present, {})
 
 

@@ -48,7 +48,6 @@ from pflpipe.simulation.server_check import ServerCheck
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
 
-_RESIDUALS = ("residuals", "bound_residuals")
 SILENCE = 30.0
 """Seconds without a line in a run's log after which the next round has one."""
 TIMING_COLUMNS = ("round", "seconds", "images", "images_per_second")
@@ -274,7 +273,6 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str)
                 if row["nonfinite_uploads"] == row["nonfinite_uploads"]  # NaN: nothing was sent
             ),
             residuals=progress.residuals,
-            bound_residuals=progress.bound_residuals,
         ),
         program=Program(
             device=str(device),
@@ -350,8 +348,9 @@ class Checkpoint:
             self._noted = States.restored(
                 saved["progress"]["states"], self.states, simulation.processes
             )
-            sums = {name: Residuals(**saved["progress"][name]) for name in _RESIDUALS}
-            found, told = Progress(**saved["progress"] | {"states": self._noted} | sums), ""
+            residuals = Residuals(**saved["progress"]["residuals"])
+            own = {"states": self._noted, "residuals": residuals}
+            found, told = Progress(**saved["progress"] | own), ""
         except DataError as error:
             found, told = None, str(error)
         except (KeyError, TypeError) as error:  # of another version
@@ -373,7 +372,7 @@ class Checkpoint:
         try:
             with atomic(self.path) as path:
                 content = vars(progress) | {"states": progress.states.notes()}
-                content |= {name: asdict(content[name]) for name in _RESIDUALS}
+                content["residuals"] = asdict(progress.residuals)
                 torch.save({"fingerprint": self.fingerprint, "progress": content}, path)
             self._noted = progress.states  # so that its rows are not written over
         except (OSError, DataError) as error:

@@ -1,0 +1,78 @@
+"""One round of sampled Laplace noise when a client's message is replaced by another one, a pair of
+worlds that dp_accounting does not have.
+
+Let C = 1, and let Z be noise of scale b in any number of dimensions. For two messages x and x' of
+L1 length at most 1, let A and B be the densities of x + Z and x' + Z over that of Z. Over that of Z
+the two worlds have the densities 1 - q + q A and 1 - q + q B: what others send is a constant given
+their draw, and mixing over their draws makes no delta larger (it is jointly convex). All means are
+over Z.
+
+**The worst messages are opposite moves of one coordinate, at every epsilon.** With g = e^epsilon
+and c = (1 - q) (1 - g), delta is the mean of (c + q A - g q B)+, and for every number a
+
+    (c + q A - g q B)+  <=  q (A - a)+  +  (c + q a - g q B)+.
+
+The first term is convex in A, the second in B. So the mean of each is largest where a single
+coordinate moves by 1, as shown below. Opposite moves of one coordinate reach both largest means.
+For them A rises where B falls. So with a = A at the place where c + q A - g q B changes its sign
+(the least A if it is never below 0, the largest if never above) the two sides are equal.
+
+**Of all moves, one coordinate by 1 gives every convex function of A the largest mean.** First let
+two coordinates move by t + u = 1. A is exp((2 s - 1) / b), where s in [0, 1] adds up how far each
+number has come on its way from 0 to t or u (before it: 0, beyond it: all of it). Take the geometric
+mean of the densities with and without the move. Up to one factor, s has the law m_t * m_u (a
+convolution) there, and 2 m_1 where one coordinate moves by 1; m_t is a point mass at 0, another at
+t, and 1 / b between. The difference 2 m_1 - m_t * m_u is a point mass at 0 and at 1, less those at
+t and u, less b^-2 times the convolution of [0, t] and [0, u]: above 0 at the ends, below 0 between.
+A mean of f(A) is an integral of e^-v f(e^2v) there, v = (2 s - 1) / (2 b). That of e^v and that of
+e^-v are 1 for both. For f convex, take from it the line (in A) that meets it at both ends: what is
+left is 0 at the ends and at most 0 between, so that its integral against the difference is at least
+0. Further coordinates are joined two at a time. A shorter move is the longer one seen without a
+coordinate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def largest_loss(rate: float, shift: float) -> float:
+    """Return log((1 - q + q e^(1/b)) / (1 - q + q e^(-1/b))), the most that one round loses.
+
+    Args:
+        rate: q in (0, 1].
+        shift: 1 / b.
+    """
+    with np.errstate(divide="ignore"):  # log 0 at q = 1
+        here, away = np.log([rate, 1 - rate])
+    return float(np.logaddexp(away, here + shift) - np.logaddexp(away, here - shift))
+
+
+def delta_of_round(rate: float, shift: float, epsilons: np.ndarray) -> np.ndarray:
+    """Return the delta of one round at each epsilon >= 0, which is 0 from the largest loss on.
+
+    At the change of sign A is r = e^(epsilon - 1/b) + (e^epsilon - 1) (1 - q) / q, and the integral
+    of the two densities beyond it is q (1 - sqrt(r e^(-1/b))).
+    """
+    reached = np.exp(epsilons - 2 * shift)
+    reached += np.expm1(epsilons) * np.exp(-shift) * (1 - rate) / rate
+    return rate * (1 - np.sqrt(np.minimum(reached, 1)))
+
+
+def losses(rate: float, shift: float, interval: float) -> Any:
+    """Return dp_accounting's privacy loss distribution of one round, rounded up to multiples of
+    ``interval``; the two worlds have the same."""
+    from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    last = int(np.ceil(largest_loss(rate, shift) / interval))
+    epsilons = interval * np.arange(last + 1)
+    above = delta_of_round(rate, shift, epsilons)
+    above[-1] = 0.0
+    below = np.exp(-epsilons) * above - np.expm1(-epsilons)  # the worlds change places
+    deltas = np.concatenate([below[:0:-1], above])
+    return PrivacyLossDistribution(
+        create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, last, deltas)
+    )
