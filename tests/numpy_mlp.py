@@ -66,10 +66,7 @@ def clipped(update, bound):
 def steps(world, client, round, schedule):
     """One client's minibatches of a round in a simulation: ``train`` or ``head``, as a list of (x,
     y)."""
-    cut, rows = world.work(client, round)[schedule], world.split.train[client]
-    own = [
-        index[:count] if schedule == "head" else index[:count] - rows[0]
-        for index, count in zip(cut.index, cut.count, strict=True)
-    ]
-    x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+    cut = world.work(client, round)[schedule]
+    own = [index[:count] for index, count in zip(cut.index, cut.count, strict=True)]
+    x, y = world.train.x[cut.own].numpy(), world.train.y[cut.own].numpy()
     return [(x[places], y[places]) for places in own]

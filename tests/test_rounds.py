@@ -239,9 +239,11 @@ def test_no_random_stream_is_used_twice_in_a_run(monkeypatch):
 
     monkeypatch.setattr(seeds, "_digest", spy)
     world = simulation("dp_fedavg_fb", plan=plan(rounds=2))
-    progress = rounds.run(world, rounds.start(world))
+    progress = rounds.start(world)
+    for _ in range(2):
+        rounds.one_round(world, progress)
     scores.accuracies(world, progress, has_global_model=True)
-    assert {name[1] for name in names} == {"init", "sample", "noise", "batches"}
+    assert {name[1] for name in names} == {"init", "sample", "noise", "batches", "isolation"}
     again = [name for name in names if name[1] == "noise"]  # drawn once more, to be compared
     assert again[::2] == again[1::2]
     assert len(set(names)) == len(names) - len(again) / 2

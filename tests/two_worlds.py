@@ -35,8 +35,10 @@ POOL = 1000
 
 @dataclass(frozen=True)
 class Heard:
-    """One call of the release: everything that is public about it, and the uploads."""
+    """One call of the release: everything that is public about it, whose uploads they are, and
+    these."""
 
+    clients: list[int]
     uploads: Uploads
     plan: Plan
     scale: Tree
@@ -84,7 +86,8 @@ def play(world: Simulation, heard: Sequence[Heard] = ()) -> World:
     ) -> Released:
         noise = str(generator.bit_generator.state)
         released = world.release(generator, uploads, present, plan, scale, departures)
-        found.append(Heard(uploads, plan, scale, noise, released))
+        drawn = rounds.cohort(world, begun.round).nonzero()[0].tolist() or [0]
+        found.append(Heard(drawn, uploads, plan, scale, noise, released))
         if heard:
             return dataclasses.replace(released, sum=heard[len(found) - 1].released.sum)
         return released
@@ -97,7 +100,8 @@ def play(world: Simulation, heard: Sequence[Heard] = ()) -> World:
 
     method = dataclasses.replace(world.method, local_update=local_update)
     listening = dataclasses.replace(world, release=release, method=method)
-    return World(world, found, tasks, rounds.run(listening, rounds.start(listening)))
+    begun = rounds.start(listening)
+    return World(world, found, tasks, rounds.run(listening, begun))
 
 
 def differences(one: World, other: World, client: int) -> list[str]:
@@ -110,11 +114,12 @@ def differences(one: World, other: World, client: int) -> list[str]:
             found.append(name)
 
     for number, (a, b) in enumerate(zip(one.heard, other.heard, strict=True)):
-        if (a.plan, a.noise) != (b.plan, b.noise):
-            found.append(f"{number}: plan or noise")
+        if (a.clients, a.plan, a.noise) != (b.clients, b.plan, b.noise):
+            found.append(f"{number}: cohort, plan or noise")
+        there = [place for place, drawn in enumerate(a.clients) if drawn != client]
         compare(f"{number}: scale", dict(a.scale), dict(b.scale))
-        compare(f"{number}: update", dict(a.uploads.update), dict(b.uploads.update), others)
-        compare(f"{number}: extras", dict(a.uploads.extras), dict(b.uploads.extras), others)
+        compare(f"{number}: update", dict(a.uploads.update), dict(b.uploads.update), there)
+        compare(f"{number}: extras", dict(a.uploads.extras), dict(b.uploads.extras), there)
     left, right = one.progress, other.progress
     compare("model", left.params, right.params)
     compare("server", left.server, right.server)
@@ -142,7 +147,8 @@ def movement(one: World, other: World, client: int) -> tuple[float, float]:
             / (a.scale[name].double() if name in a.scale else 1.0)
             for name, value in clipped[0].items()
         }
-        for place, rows in enumerate((torch.arange(len(next(iter(gaps.values())))) != client, ...)):
+        others = torch.tensor([drawn != client for drawn in a.clients])
+        for place, rows in enumerate((others, ...)):
             moved = {name: gap[rows].sum(0) for name, gap in gaps.items()}
             worst[place] = max(worst[place], trees.norm(moved).item() / a.plan.clip_norm)
     return worst[0], worst[1]

@@ -203,11 +203,11 @@ def test_a_client_that_is_given_the_state_of_another_one(method, monkeypatch):
     base, original = world(method, rounds=2), Simulation.run_clients
     assert residual_runs.strangers(base, 1) == []
 
-    def run_clients(self, hook, states, clients, work):
+    def run_clients(self, hook, states, clients, work, what):
         def of(chosen):
             return states.of([(client + 1) % self.plan.clients for client in chosen])
 
-        return original(self, hook, SimpleNamespace(of=of), clients, work)
+        return original(self, hook, SimpleNamespace(of=of), clients, work, what)
 
     monkeypatch.setattr(Simulation, "run_clients", run_clients)
     assert residual_runs.strangers(base, 1) != []

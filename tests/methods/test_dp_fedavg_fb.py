@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 
 from pflpipe.simulation import rounds
-from pflpipe.simulation.clients import Examples
 from simulations import simulation
 
 
@@ -27,9 +26,7 @@ def test_personal_head_equals_torch_sgd_on_the_frozen_body(backend):
             done.params[name].clone().requires_grad_() for name in ("head.weight", "head.bias")
         ]
         optimizer = torch.optim.SGD(leaves, lr=0.2, momentum=0.5, weight_decay=0.1)
-        rows = torch.from_numpy(world.split.train[client])
-        own = Examples(world.train.x[rows], world.train.y[rows])
-        steps = list(own.schedule(work[client]["head"]))
+        steps = list(world.train.schedule(work[client]["head"]))
         assert len(steps) == 3 * -(-len(world.split.train[client]) // world.training.batch_size)
         for batch in steps:
             optimizer.zero_grad()

@@ -93,7 +93,7 @@ def test_golden_round(backend, departures):
     ends, totals, signs = [], [], set()
     for client, rows in enumerate(world.split.train):
         cut = world.work(client, 0)["train"]
-        steps = [index[:count] - rows[0] for index, count in zip(cut.index, cut.count, strict=True)]
+        steps = [index[:count] for index, count in zip(cut.index, cut.count, strict=True)]
         x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
         w_local = {name: begun.states[f"local.{name}"][client].numpy() for name in w_global}
         total = begun.states["clip_total"][client].item()

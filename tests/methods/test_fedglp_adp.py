@@ -194,7 +194,7 @@ def test_golden_run(backend, departures, trend, acndp):
         cuts = [world.work(client, round)["train"] for round in range(4)]
         steps = [
             (
-                [index[:n] - rows[0] for index, n in zip(cut.index, cut.count, strict=True)],
+                [index[:n] for index, n in zip(cut.index, cut.count, strict=True)],
                 int(cut.keys[0]),
             )
             for cut in cuts

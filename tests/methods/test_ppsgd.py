@@ -88,8 +88,8 @@ def test_golden_round_and_personal_model(backend):
     def client_from(params, own, client, round):
         rows, work = world.split.train[client], world.work(client, round)
         x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
-        steps = [index - rows[0] for index in own_steps(work["train"])]
-        return numpy_client(x, y, params, own, own_steps(work["head"]), steps)
+        head, train = (own_steps(work[name]) for name in ("head", "train"))
+        return numpy_client(x, y, params, own, head, train)
 
     expected = {name: value.copy() for name, value in begin.items()}
     heads = []

@@ -14,6 +14,7 @@ anybody and costs no delta.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -21,7 +22,6 @@ import torch
 from pflpipe import trees
 from pflpipe.errors import PrivacyError
 from pflpipe.seeds import release_rng
-from pflpipe.simulation.clients import PLACES
 from pflpipe.simulation.states import States
 from pflpipe.trees import Tree
 
@@ -31,67 +31,58 @@ if TYPE_CHECKING:
 CLIENTS = 3
 """So many clients of a run compute again, or as many as there are."""
 
-Compute = Callable[["Progress", Sequence[int]], Tree]
-"""``(progress, clients) -> everything that they compute in its next round, [K, ...]``."""
 
+@dataclass(frozen=True)
+class Sample:
+    """Some clients of a round: what they start from, and what they computed among the others.
 
-class Proof:
-    """What some clients of the latest cohort started from and computed.
-
-    Args:
-        key: of the run, which draws them.
-        compute: what a round computes with.
+    Attributes:
+        start: the state before the round, with the states of these clients only.
+        clients: their numbers.
+        found: everything that they computed, ``[K, ...]``.
     """
 
-    def __init__(self, key: str, compute: Compute) -> None:
-        self._key, self._compute = key, compute
-        self._start: Progress | None = None
-        self._clients: list[int] = []
-        self._found: Tree = {}
+    start: Progress
+    clients: list[int]
+    found: Tree = field(default_factory=dict)
 
-    def begin(self, progress: Progress, drawn: Sequence[int]) -> None:
-        """Keep what some of the drawn clients start a round from; nothing if nobody is drawn."""
-        if not drawn:
-            return
-        stream = release_rng(self._key, "isolation", progress.round)
+    @classmethod
+    def begin(cls, key: str, progress: Progress, drawn: Sequence[int]) -> Sample:
+        """Draw clients of a cohort by the run's key, and keep what they start the next round
+        from."""
+        stream = release_rng(key, "isolation", progress.round)
         chosen = stream.choice(len(drawn), min(CLIENTS, len(drawn)), replace=False)
-        self._clients = [drawn[place] for place in sorted(chosen.tolist())]
-        states = _Few(self._clients, progress.states.of(self._clients))
+        clients = [drawn[place] for place in sorted(chosen.tolist())]
         # The diagnostics of earlier rounds are left out: they are private, and no message may
         # follow from them.
+        states = cast(States, _Few(clients, progress.states.of(clients)))
         public = progress.round, progress.params, progress.server
-        self._start = type(progress)(*public, cast(States, states), bound=progress.bound)
+        return cls(type(progress)(*public, states, bound=progress.bound), clients)
 
-    def note(self, drawn: Sequence[int], found: Tree) -> None:
-        """Keep what they computed among all that were drawn, ``[K, ...]``."""
-        if drawn:
-            places = [drawn.index(client) for client in self._clients]
-            self._found = {name: value[places] for name, value in found.items()}
+    def among(self, drawn: Sequence[int], found: Tree) -> Sample:
+        """Return it with its clients' part of what all that were drawn computed, ``[K, ...]``."""
+        places = [drawn.index(client) for client in self.clients]
+        return replace(self, found={name: value[places] for name, value in found.items()})
 
-    def check(self, progress: Progress) -> None:
-        """Compare it with what each of them computes alone.
+    def check(self, compute: Callable[[Progress, Sequence[int]], Tree]) -> None:
+        """Compare it with what each of the clients computes alone.
 
-        Where nobody was drawn since the run was resumed, one more round is computed for the proof,
-        of which nothing is released.
+        Args:
+            compute: ``(progress, clients) -> everything that they compute in the next round``.
 
         Raises:
             PrivacyError: a bit differs.
         """
-        if self._start is None:
-            everybody = range(progress.states.clients)[:PLACES]
-            self.begin(progress, everybody)
-            self.note(everybody, self._compute(progress, everybody))
-        assert self._start is not None
-        for place, client in enumerate(self._clients):
-            alone = self._compute(self._start, [client])
+        for place, client in enumerate(self.clients):
+            alone = compute(self.start, [client])
             differing = [
                 name
-                for name, value in self._found.items()
+                for name, value in self.found.items()
                 if not trees.same_bits(alone[name][0], value[place])
             ]
             if differing:
                 raise PrivacyError(
-                    f"round {self._start.round + 1}: a client's {differing[0]}",
+                    f"round {self.start.round + 1}: a client's {differing[0]}",
                     got="other bits than the same client computes by itself",
                     expected="the same bits: the message followed from other clients",
                     do="do not publish this run; use backend: loop, or mend the method",

@@ -28,8 +28,8 @@ from pflpipe.privacy.departures import SPLIT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import Residuals, of_bits, of_release
 from pflpipe.seeds import release_rng, seed_for
-from pflpipe.simulation.clients import untouched
-from pflpipe.simulation.isolation import Proof
+from pflpipe.simulation.clients import PLACES, untouched
+from pflpipe.simulation.isolation import Sample
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
@@ -108,17 +108,21 @@ def run(
     Raises:
         PrivacyError: a message of a private run followed from other clients (isolation.py).
     """
-    proof = Proof(simulation.key, lambda at, who: local_updates(simulation, at, who).tree())
-    private = simulation.plan.mechanism != "none"
+    sample = None
     with simulation.server_check or contextlib.nullcontext():
         while progress.round < simulation.plan.rounds:
-            drawn = cohort(simulation, progress.round).nonzero()[0].tolist() if private else []
-            proof.begin(progress, drawn)
-            computed = one_round(simulation, progress)
-            proof.note(drawn, computed.tree())
+            sample = one_round(simulation, progress) or sample
             on_round(progress)
-    if private:
-        proof.check(progress)
+
+    def compute(at: Progress, clients: Sequence[int]) -> Tree:
+        return local_updates(simulation, at, clients).tree()
+
+    if simulation.plan.mechanism != "none":
+        if sample is None:  # nobody was drawn since the run was resumed: one round for the proof
+            some = range(simulation.plan.clients)[:PLACES]
+            sample = Sample.begin(simulation.key, progress, some)
+            sample = sample.among(some, compute(progress, some))
+        sample.check(compute)
     return progress
 
 
@@ -177,9 +181,10 @@ def local_updates(simulation: Simulation, progress: Progress, clients: Sequence[
     return Computed(update, extras, loss, states, images)
 
 
-def one_round(simulation: Simulation, progress: Progress) -> Computed:
+def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
     """Run one round: replace the values of ``progress`` (never the tensors in place) and note its
-    diagnostics. Return what the clients computed, before clip and noise: private."""
+    diagnostics. Return a sample of its clients, to be computed again; None if nobody was drawn or
+    nothing is private."""
     began = time.perf_counter()
     method, round = simulation.method, progress.round
     task = simulation.task_in(round, progress.bound)
@@ -189,6 +194,9 @@ def one_round(simulation: Simulation, progress: Progress) -> Computed:
     # is not present.
     clients = [int(i) for i in drawn.nonzero()[0]] or [0]
     present = torch.from_numpy(drawn[clients])
+    sample = None
+    if present.any() and plan.mechanism != "none":
+        sample = Sample.begin(simulation.key, progress, clients)
     computed = local_updates(simulation, progress, clients)
     update = computed.update
     new_states: Tree = computed.states
@@ -256,7 +264,7 @@ def one_round(simulation: Simulation, progress: Progress) -> Computed:
             "images_per_second": images / seconds,
         }
     )
-    return computed
+    return sample and sample.among(clients, computed.tree())
 
 
 def _move_bound(
