@@ -250,6 +250,14 @@ def test_noise_of_messages_protects_nobody_whose_cohort_is_secret():
         )
 
 
+@pytest.mark.parametrize("rate", [0.5, 0.75, 0.99])
+def test_nor_where_more_than_half_of_the_clients_are_drawn(rate):
+    """At any rate below 1 a client drawn alone is the difference between noise and nothing."""
+    plan = dataclasses.replace(FEMNIST, clients=4, sample_rate=rate, noise_multiplier=8.0)
+    for departure in ("noise_per_participant", "noise_not_divided", "data_size_weights"):
+        assert entry(plan, [departure], np.arange(1, 5)).epsilon_central == math.inf
+
+
 def test_shares_of_the_noise_are_whole_when_everyone_takes_part():
     assert effective_plan(FEMNIST, ["noise_per_participant"]).noise_multiplier == pytest.approx(1.0)
     assert entry(FEMNIST, ["noise_per_participant"]).epsilon_local == pytest.approx(

@@ -254,7 +254,8 @@ def test_hooks_given_to_python_are_unreviewed_and_named_methods_are_not():
     clients = [(rng.normal(size=(6, 3)).astype(np.float32), np.arange(6) % 2) for _ in range(3)]
     model = Model("mlp", (2,))
     training = Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
-    asked = {"model": model, "training": training, "privacy": Privacy(**BUDGET)}
+    budget = Privacy(**BUDGET)
+    asked = {"model": model, "training": training, "privacy": budget, "classes": 2}
     named = pflpipe.train("dp_fedavg", clients, **asked).ledger
     own = pflpipe.train(registry.info("dp_fedavg").factory(), clients, **asked).ledger
     assert (named.claim, own.claim) == ("certified", "unreviewed")

@@ -31,6 +31,7 @@ from pflpipe.learning.networks import HEAD, Network
 from pflpipe.means import over_clients
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method
+from pflpipe.privacy import executed
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Ledger, ledger
 from pflpipe.seeds import STREAMS, derived_key, numpy_rng
@@ -212,7 +213,8 @@ def federation(
         ),
         backend=choose_backend(backend, target.type, network.parameters),
         dtype=dtype,
-        name=method if isinstance(method, str) else "of your own",
+        name=method if isinstance(method, str) else method_name or "of your own",
+        reviewed=not isinstance(method, Method) and not isinstance(model, Network),
     ).isolated(backend)
 
 
@@ -275,6 +277,15 @@ def _finish(
     on_round: Callable[[Progress], None],
 ) -> Result:
     done = rounds.run(simulation, rounds.start(simulation), on_round)
+    if simulation.plan.mechanism != "none":
+        executed.check(
+            simulation.plan,
+            simulation.departures,
+            "this run",
+            releases=done.releases,
+            uploaded=done.uploaded_bits / done.round / 32,
+            residuals=done.residuals,
+        )
     return Result(
         simulation,
         done,

@@ -10,7 +10,7 @@ from scipy import stats
 
 from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
 from pflpipe.audit import cases
-from pflpipe.audit.distinguish import detects, distinguish, errors_of_midpoint, judge
+from pflpipe.audit.distinguish import _choose, detects, distinguish, errors_of_midpoint, judge
 from pflpipe.audit.worlds import Mechanism
 from pflpipe.privacy import accounting
 from pflpipe.privacy.mechanism import public_cohort
@@ -81,6 +81,37 @@ def test_too_little_noise_is_flagged(factor):
     found = distinguish(Mechanism(weaker(SHORT, factor), SHORT), "dirac", 2000, KEY)
     assert found.flagged
     assert found.mu_lower <= math.sqrt(30) / 2.105 / factor
+
+
+STATISTICS = ("likelihood", "energy", "energy of the canary's coordinates", "projection on layer 1")
+
+
+@pytest.mark.parametrize("telling", STATISTICS)
+def test_whichever_statistic_tells_the_worlds_apart_is_chosen(telling):
+    draw = torch.Generator().manual_seed(0)
+    world = {
+        there: {
+            name: torch.randn(400, generator=draw) - 2.0 * (there and name == telling)
+            for name in STATISTICS
+        }
+        for there in (True, False)
+    }
+    name, weights = _choose(world)
+    assert name == telling
+    assert weights == {telling: -1.0}
+
+
+def test_statistics_that_tell_the_worlds_apart_together_are_joined():
+    """Each is blurred by noise that both share."""
+    draw = torch.Generator().manual_seed(0)
+    world = {}
+    for there in (True, False):
+        shared = 5 * torch.randn(400, generator=draw)
+        own = torch.randn(400, generator=draw) + 1.0 * there
+        world[there] = {"energy": shared, "likelihood": shared + own}
+    name, weights = _choose(world)
+    assert name == "linear discriminant"
+    assert weights["energy"] < 0 < weights["likelihood"]
 
 
 @pytest.mark.slow

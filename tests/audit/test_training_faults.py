@@ -14,7 +14,7 @@ initial head bias from all clients' labels    the job that trains     files of t
 a noise seed that follows the private loss    the engine's generator  differences: noise
 noise clamped at 3, 4.5 standard deviations   the noise               findings: tails
 second half of a tensor's noise is the first  the noise               findings: halves
-every client is given its neighbour's state   the engine's states     strangers
+every client is given its neighbour's state   the engine's states     strangers; the run's proof
 ============================================  ======================  =============================
 
 Beyond those: noise that repeats itself mirrored, from round to round, or in Laplace runs; cohorts
@@ -32,10 +32,13 @@ from scipy import stats
 
 import residual_runs
 from pflpipe import seeds
+from pflpipe.errors import PrivacyError
 from pflpipe.methods import registry
 from pflpipe.privacy import mechanism, noise
 from pflpipe.simulation import rounds, runs
+from pflpipe.simulation.isolation import Sample
 from pflpipe.simulation.simulation import Simulation
+from pflpipe.simulation.states import States
 from residual_runs import (
     RAREST,
     certified_run,
@@ -205,11 +208,15 @@ def test_a_client_that_is_given_the_state_of_another_one(method, monkeypatch):
 
     def run_clients(self, hook, states, clients, work, what):
         def of(chosen):
-            return states.of([(client + 1) % self.plan.clients for client in chosen])
+            other = [(client + 1) % self.plan.clients for client in chosen]
+            return states.of(other if isinstance(states, States) else chosen)
 
         return original(self, hook, SimpleNamespace(of=of), clients, work, what)
 
     monkeypatch.setattr(Simulation, "run_clients", run_clients)
+    with pytest.raises(PrivacyError, match="other bits than the same client computes by itself"):
+        rounds.run(base, rounds.start(base))
+    monkeypatch.setattr(Sample, "check", lambda *_: None)
     assert residual_runs.strangers(base, 1) != []
 
 

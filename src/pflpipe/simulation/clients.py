@@ -68,9 +68,9 @@ LEAST_ROWS, MOST_ROWS = 16, 128
 # activation has such a rest. A tensor of parameters may have one: it lies in the last place, which
 # no client has.
 PLACES = 8
-# With so many places nothing at all is left, a scalar for each client included: for methods whose
-# operations nobody has read.
-PLACES_UNREAD = 32
+# With so many places nothing at all is left, a scalar for each client included: for methods and
+# networks whose operations nobody here has read.
+PLACES_UNREVIEWED = 32
 
 
 def minimizer(backend: Backend) -> Minimize:

@@ -166,6 +166,7 @@ def build(
         augment=transform,
         processes=processes,
         name=cell.method,
+        reviewed=not cell.source and networks.file_of(cell.model) is None,
         server_check=check,
     ).isolated(backend)
 

@@ -28,7 +28,7 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import numpy_rng
 from pflpipe.simulation.clients import (
     PLACES,
-    PLACES_UNREAD,
+    PLACES_UNREVIEWED,
     Backend,
     Engine,
     Examples,
@@ -66,7 +66,8 @@ class Simulation:
     ``seed`` names what all runs of a seed share, ``key`` what this run alone draws: its cohorts and
     its noise (seeds.py). ``processes`` share the clients of every round.
     ``release`` is mechanism.release; an attack wraps it to see what the world sees (attacks/).
-    ``name`` is the method's, for errors. A method from outside has a ``server_check``.
+    ``name`` is the method's, for errors; ``reviewed`` says that method and network are the
+    package's own. A method in a file from outside has a ``server_check``.
     """
 
     method: Method
@@ -85,6 +86,7 @@ class Simulation:
     processes: Processes = ALONE
     release: Callable[..., Released] = mechanism.release
     name: str = ""
+    reviewed: bool = True
     server_check: ServerCheck | None = None
 
     def named(self, hook: str) -> str:
@@ -130,7 +132,7 @@ class Simulation:
             self.backend,
             self.network.parameters,
             self.plan.expected_cohort / self.processes.size,
-            PLACES if self.server_check is None else PLACES_UNREAD,
+            PLACES if self.reviewed else PLACES_UNREVIEWED,
             self.processes,
             lambda: self.example_bytes,
         )

@@ -1,0 +1,306 @@
+"""Hooks from outside that reach for what they were not given, and the run that stops there."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import pflpipe
+from pflpipe.data.datasets import Arrays
+from pflpipe.data.partition import Split
+from pflpipe.errors import PrivacyError
+from pflpipe.methods.base import Method, Upload
+from pflpipe.simulation import evaluation, rounds, runs
+from pflpipe.simulation.simulation import Simulation
+from pflpipe.study.load import load_study
+from pflpipe.study.plans import plan_of
+from pflpipe.trees import Update
+from simulations import simulation
+
+START = """
+import torch
+from pflpipe import trees
+from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods import dp_fedavg
+
+ABOUT = About(title="Mine", paper="nobody 2026")
+HEARD = {}
+
+
+def train(params, batches, task):
+    end, loss = task.minimize(params, batches.train, task.loss)
+    return trees.sub(end, params), loss
+
+"""
+HONEST = (
+    START
+    + """
+def mine(*, share: float = 1.0) -> Method:
+    def local_update(params, server, state, batches, task):
+        update, loss = train(params, batches, task)
+        return Upload(update, {}, loss), state
+
+    def scale(params, server, task):
+        return {"head.bias": 0.5 + params["head.bias"].square()}
+
+    def aggregate(params, released, server, task):
+        norm = trees.norm(released)
+        server = {"norm": norm}
+        return trees.add(params, {k: share * v for k, v in released.items()}), server
+
+    def init_server(params, task):
+        return {"norm": params["head.bias"].new_zeros(())}
+
+    return Method(local_update, aggregate, scale=scale, init_server=init_server)
+"""
+)
+IN_PLACE = (
+    START
+    + """
+def mine() -> Method:
+    def local_update(params, server, state, batches, task):
+        update, loss = train(params, batches, task)
+        for name, value in params.items():
+            value.add_(100)
+        return Upload(update, {}, loss), state
+
+    return Method(local_update)
+"""
+)
+DATA = IN_PLACE.replace("value.add_(100)", "value.data.add_(100)")
+ROWS = IN_PLACE.replace("value.add_(100)", "batches.train.x.mul_(2)")
+STASH = (
+    START
+    + """
+def mine() -> Method:
+    def local_update(params, server, state, batches, task):
+        update, loss = train(params, batches, task)
+        HEARD.update({k: HEARD.get(k, 0) + v for k, v in update.items()})
+        return Upload(update, {}, loss), state
+
+    def aggregate(params, released, server, task):
+        sums = {k: v.clone() for k, v in HEARD.items()}
+        HEARD.clear()
+        return trees.add(params, sums or released), server
+
+    return Method(local_update, aggregate)
+"""
+)
+LOUD = (
+    START
+    + """
+def mine() -> Method:
+    def local_update(params, server, state, batches, task):
+        update, loss = train(params, batches, task)
+        HEARD["norm"] = max(HEARD.get("norm", 0.0), trees.norm(update).item())
+        return Upload(update, {}, loss), state
+
+    def scale(params, server, task):
+        return {k: v.new_tensor(1 + HEARD.get("norm", 0.0)) for k, v in params.items()}
+
+    return Method(local_update, scale=scale)
+"""
+)
+OTHERS = (
+    START
+    + """
+def mine() -> Method:
+    def local_update(params, server, state, batches, task):
+        update, loss = train(params, batches, task)
+        last = HEARD.get("last", update)
+        HEARD["last"] = update
+        return Upload(last, {}, loss), state
+
+    return Method(local_update)
+"""
+)
+STUDY: dict[str, Any] = {
+    "title": "A method from outside",
+    "description": "Alone.",
+    "dataset": "digits",
+    "partition": {"kind": "iid", "clients": 6},
+    "model": {"name": "mlp", "hidden": [4]},
+    "training": {"rounds": 3, "local_epochs": 2, "batch_size": 0, "optimizer": "sgd", "lr": 0.5},
+    "privacy": {"epsilon": 8, "delta": 0.01, "clip_norm": 1.0},
+    "seeds": [0],
+    "methods": [{"name": "mine.py:mine"}],
+}
+
+
+@pytest.fixture
+def built(tmp_path, monkeypatch):
+    """A function that builds the simulation of a method's text on six clients of invented rows."""
+    monkeypatch.chdir(tmp_path)
+    Path("studies").mkdir()
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(60, 5)).astype(np.float32), draw.integers(0, 3, 60)
+    rows = [np.arange(10 * client, 10 * client + 3 + client) for client in range(6)]
+    nothing = [np.arange(0)] * 6
+    split = Split(rows, nothing, nothing, np.arange(10))
+
+    def build(text: str, backend: str, **changes: Any) -> Simulation:
+        Path("studies/mine.py").write_text(text)
+        Path("studies/mine.yaml").write_text(yaml.safe_dump(STUDY))
+        (cell,) = load_study("mine").cells
+        plan = plan_of(cell, None).plan
+        return dataclasses.replace(
+            runs.build(cell, Arrays(x, y, x, y, 3), split, plan, device="cpu", backend=backend),
+            **changes,
+        )
+
+    return build
+
+
+def finish(world: Simulation) -> rounds.Progress:
+    return rounds.run(world, rounds.start(world))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_hooks_that_use_nothing_but_their_arguments_finish_with_the_same_bits(built, backend):
+    """The second process has the same floating point numbers: of the scale, of the model and of
+    what the server keeps."""
+    world = built(HONEST, backend)
+    checked, unchecked = finish(world), finish(dataclasses.replace(world, server_check=None))
+    assert torch.equal(checked.params["fc1.weight"], unchecked.params["fc1.weight"])
+    assert checked.server["norm"] > 0
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    ("text", "what"), [(IN_PLACE, "fc1.weight"), (DATA, "fc1.weight"), (ROWS, "x")], ids=str.split
+)
+def test_a_hook_that_changes_what_it_is_given_stops_the_run(built, backend, text, what):
+    with pytest.raises(PrivacyError) as error:
+        finish(built(text, backend))
+    assert str(error.value).startswith(
+        f"method mine: hook local_update: {what}; got 'changed in place'"
+    )
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "hook"), [(STASH, "aggregate: fc1.bias"), (LOUD, "scale: fc1.bias")], ids=str.split
+)
+def test_server_hooks_that_know_more_than_the_releases_stop_the_run(built, text, hook):
+    with pytest.raises(PrivacyError) as error:
+        finish(built(text, "loop"))
+    assert str(error.value).startswith(f"method mine: hook {hook}; got 'another result ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", [STASH, LOUD, OTHERS], ids=["stash", "loud", "others"])
+def test_under_vmap_what_a_hook_kept_cannot_be_used(built, text):
+    with pytest.raises((PrivacyError, RuntimeError)):
+        finish(built(text, "vmap"))
+
+
+def test_a_client_that_sends_what_another_one_computed_stops_the_run(built):
+    with pytest.raises(PrivacyError, match="other bits than the same client computes by itself"):
+        finish(built(OTHERS, "loop", server_check=None))
+
+
+def test_a_second_process_that_fails_stops_the_run_in_one_line(built, capfd):
+    text = HONEST + '\nimport os, sys\nif "server_check" in " ".join(sys.argv):\n    os._exit(3)\n'
+    with pytest.raises(PrivacyError, match="no answer of the process") as error:
+        finish(built(text, "loop"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("place", ["personalize", "aggregate", "scale"])
+def test_other_hooks_may_not_change_what_they_are_given_either(place):
+    world = simulation("dp_fedavg")
+
+    def slip(params, *rest):
+        params["head.bias"].add_(1)
+        original = getattr(world.method, place)
+        return original(params, *rest)
+
+    method = dataclasses.replace(world.method, **{place: slip})
+    slipping = dataclasses.replace(world, method=method, name="mine")
+    with pytest.raises(PrivacyError, match=rf"hook {place}: head\.bias; got 'changed in place'"):
+        evaluation.accuracies(slipping, finish(slipping), has_global_model=True)
+
+
+def tensors_of(value: Any, seen: set[int]) -> list[torch.Tensor]:
+    """All tensors that can be reached from a value: fields, items, closures and attributes."""
+    if id(value) in seen:
+        return []
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        return [value, *tensors_of(getattr(value, "_base", None), seen)]
+    if isinstance(value, type) or (
+        type(value).__module__ in ("builtins", "types")
+        and not (isinstance(value, (dict, list, tuple, set, frozenset)) or callable(value))
+    ):
+        return []
+    if type(value).__name__ == "module":
+        return []
+    found = []
+    for part in gc.get_referents(value):
+        if isinstance(part, dict) and "__builtins__" in part:  # the globals of a module
+            continue
+        found += tensors_of(part, seen)
+    return found
+
+
+def test_a_hook_reaches_its_own_clients_rows_alone():
+    """In a loop, where tensors are as they are. Client k's rows hold the number k."""
+    world = simulation("dp_fedavg_fb", {"head_epochs": 1}, sizes=(9, 4, 1, 6))
+    x = world.train.x.clone()
+    for client, rows in enumerate(world.split.train):
+        x[rows] = 1000.0 + client
+    x[sum(len(rows) for rows in world.split.train) :] = 5000.0
+    train, test = (
+        dataclasses.replace(world.train, x=x),
+        dataclasses.replace(world.test, x=torch.full_like(world.test.x, 6000.0)),
+    )
+    met = []
+
+    def looking(hook):
+        def look(params, server, state, batches, task):
+            reached = tensors_of((params, server, state, batches, task), set())
+            values = {v for t in reached if t.is_floating_point() for v in t.flatten().tolist()}
+            met.append((int(batches.n), sorted(v for v in values if v >= 1000)))
+            return hook(params, server, state, batches, task)
+
+        return look
+
+    hooks = {name: looking(getattr(world.method, name)) for name in ("local_update", "personalize")}
+    method = dataclasses.replace(world.method, **hooks)
+    world = dataclasses.replace(world, train=train, test=test, method=method)
+    done = rounds.start(world)
+    rounds.one_round(world, done)
+    evaluation.accuracies(world, done, has_global_model=True)
+    assert met == [(9, [1000.0]), (4, [1001.0]), (1, [1002.0]), (6, [1003.0])] * 2
+
+
+def test_hooks_given_to_the_api_are_compared_too():
+    def local_update(params, server, state, batches, task):
+        params["head.bias"].add_(1)
+        return Upload(Update({k: v - v for k, v in params.items()}), {}, batches.n * 0.0), state
+
+    draw = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randn(5, 3, generator=draw), torch.randint(0, 2, (5,), generator=draw))
+        for _ in range(4)
+    ]
+    once = pflpipe.Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
+    with pytest.raises(PrivacyError, match=r"method sums: hook local_update: head\.bias; got"):
+        pflpipe.train(
+            Method(local_update),
+            clients,
+            model=pflpipe.Model("mlp", (4,)),
+            classes=2,
+            method_name="sums",
+            training=once,
+            privacy=pflpipe.Privacy(epsilon=8, delta=1e-2, clip_norm=1.0),
+        )
