@@ -181,6 +181,146 @@ MUTANTS = {
         'release_rng(simulation.key, "sample", 0)',
         "test_run_law.py",
     ),
+    # isolation
+    "the learning rate halves when the loss rose": Mutant(
+        "simulation/rounds.py",
+        "    work = [simulation.work(client, progress.round) for client in clients]",
+        "    losses = [row['loss'] for row in progress.rows[-2:]]\n"
+        "    if len(losses) == 2 and losses[1] > losses[0]:\n"
+        "        import dataclasses as d\n"
+        "        task = d.replace(task, solver=d.replace(task.solver, lr=task.solver.lr / 2))\n"
+        "    work = [simulation.work(client, progress.round) for client in clients]",
+        "test_isolation.py",
+    ),
+    "the learning rate follows the size of the cohort": Mutant(
+        "simulation/rounds.py",
+        "    work = [simulation.work(client, progress.round) for client in clients]",
+        "    import dataclasses as d\n"
+        "    slower = task.solver.lr / (1 + 1e-6 * len(clients))\n"
+        "    task = d.replace(task, solver=d.replace(task.solver, lr=slower))\n"
+        "    work = [simulation.work(client, progress.round) for client in clients]",
+        "test_isolation.py",
+    ),
+    "no proof of isolation": Mutant(
+        "simulation/rounds.py",
+        "        sample.check(compute)",
+        "        del sample",
+        "test_isolation.py",
+    ),
+    "the proof of isolation looks at the first client alone": Mutant(
+        "simulation/isolation.py",
+        "min(CLIENTS, len(drawn))",
+        "min(1, len(drawn))",
+        "test_isolation.py",
+    ),
+    "the proof of isolation compares nothing of the message": Mutant(
+        "simulation/isolation.py",
+        "for name, value in self.found.items()\n                if not",
+        "for name, value in self.found.items()\n                if name[:5] == 'state' and not",
+        "test_isolation.py",
+    ),
+    "padded by another client's row": Mutant(
+        "simulation/clients.py",
+        "own[client] = part.own[0] if len(part.own) else 0",
+        "own[client] = parts[0].own[0]",
+        "test_clients.py",
+    ),
+    "a group without an empty place": Mutant(
+        "simulation/clients.py",
+        "return (clients // engine.places + 1) * engine.places",
+        "return -(-clients // engine.places) * engine.places",
+        "test_clients.py",
+    ),
+    "groups on several threads": Mutant(
+        "simulation/clients.py",
+        "    torch.set_num_threads(1)",
+        "    torch.set_num_threads(before)",
+        "test_clients.py",
+    ),
+    "groups on a GPU of as many places as clients": Mutant(
+        "simulation/clients.py",
+        "    return _most(device, engine, parts)",
+        "    return clients",
+        "test_clients.py",
+    ),
+    "few places for what nobody has reviewed": Mutant(
+        "simulation/simulation.py",
+        "PLACES if self.reviewed else PLACES_UNREVIEWED",
+        "PLACES",
+        "test_clients.py",
+    ),
+    "vmap is always said to keep clients apart": Mutant(
+        "simulation/simulation.py",
+        "        return all(\n            trees.same_bits(among",
+        "        return bool(some) or all(\n            trees.same_bits(among",
+        "test_isolation.py",
+    ),
+    "hooks may write into what they are given": Mutant(
+        "simulation/clients.py",
+        "            if not trees.same_bits(value, kept[name]):",
+        "            if value.shape != kept[name].shape:",
+        "test_outside_hooks.py",
+    ),
+    "the model may be changed in place": Mutant(
+        "simulation/rounds.py",
+        "    with untouched(what, progress.params, progress.server):",
+        "    with untouched(what, progress.server):",
+        "test_outside_hooks.py",
+    ),
+    "the server's step is not computed again": Mutant(
+        "simulation/server_check.py",
+        '("scale", "params", "server"), found, strict=True',
+        '("scale",) * 3, (found[0],) * 3, strict=True',
+        "test_outside_hooks.py",
+    ),
+    "the scale is not computed again": Mutant(
+        "simulation/server_check.py",
+        '("scale", "params", "server"), found, strict=True',
+        '("params", "params", "server"), (found[1], *found[1:]), strict=True',
+        "test_outside_hooks.py",
+    ),
+    "methods from outside without a second process": Mutant(
+        "simulation/runs.py",
+        'if cell.source and plan.mechanism != "none"',
+        'if not cell.source and plan.mechanism == "none"',
+        "test_outside_hooks.py",
+    ),
+    "noise of messages at rates above a half": Mutant(
+        "privacy/ledger.py",
+        '        plan.sample_rate < 1\n        and "public_sampling"',
+        '        plan.sample_rate < 0.5\n        and "public_sampling"',
+        "test_ledger.py",
+    ),
+    "the audit looks at one statistic": Mutant(
+        "audit/distinguish.py",
+        "    names = list(world[True])",
+        "    names = list(world[True])[:1]",
+        "audit/test_distinguish.py",
+    ),
+    "a secret without the seed": Mutant(
+        "api.py",
+        "            seed=seed,\n            dtype=str(dtype),",
+        "            dtype=str(dtype),",
+        "test_api.py",
+    ),
+    "labels that cannot be are kept": Mutant(
+        "api.py",
+        "        x[strange], y[strange] = math.nan, 0",
+        "        y[strange] = 0",
+        "test_api.py",
+    ),
+    "classes read from labels without a word": Mutant(
+        "study/plans.py",
+        'if plan.mechanism != "none" and not declared:',
+        'if plan.mechanism == "none" and not declared:',
+        "test_plans.py test_data.py",
+    ),
+    "a method from outside is certified": Mutant(
+        "cells.py",
+        'else "unreviewed" if source else "certified"',
+        'else "certified" if source else "certified"',
+        "test_unreviewed.py",
+    ),
     # data
     "held-out share rounded down": Mutant(
         "data/apportion.py",

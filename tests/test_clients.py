@@ -193,6 +193,55 @@ def test_all_groups_on_a_gpu_have_the_places_that_its_memory_and_the_cohort_give
     assert {clients._places(len(group), device, of_gpu, work[0]) for group in groups} == {places}
 
 
+@pytest.mark.parametrize(("clients_", "places"), [(1, 8), (7, 8), (8, 16), (15, 16), (16, 24)])
+def test_a_group_on_a_cpu_has_a_multiple_of_places_of_which_the_last_is_nobodys(clients_, places):
+    (work,) = work_of([9])
+    assert clients._places(clients_, CPU, engine(), work) == places
+    assert clients._places(clients_, CPU, engine(places=32), work) == 32
+
+
+def test_what_nobody_here_has_reviewed_gets_places_for_which_no_number_is_left_over():
+    world = simulation("dp_fedavg", backend="vmap")
+    assert world.engine.places == 8
+    assert dataclasses.replace(world, reviewed=False).engine.places == 32
+
+
+def test_a_group_under_vmap_computes_on_one_thread_and_then_there_are_as_many_as_before():
+    world, met = simulation("dp_fedavg", backend="vmap"), []
+    torch.set_num_threads(2)
+    try:
+        world.run_clients(
+            lambda state, batches, others: met.append(torch.get_num_threads()) or batches.n,
+            None,
+            range(4),
+            [world.work(client, 0) for client in range(4)],
+        )
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert met == [1]
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_a_client_is_given_copies_of_its_own_rows_padded_by_its_first_one(backend):
+    sizes = (9, 4, 1, 6)
+    world = simulation("dp_fedavg_fb", {"head_epochs": 1}, backend=backend, sizes=sizes)
+    work = [world.work(client, 0) for client in range(4)]
+
+    def given(state, batches, others):
+        rows = [batches.train.x, batches.all.x]
+        missing = [world.least_rows - len(x) for x in rows]  # in a loop nothing is padded
+        return tuple(
+            torch.cat([x, x[:1].expand(n, -1)]) for x, n in zip(rows, missing, strict=True)
+        )
+
+    for found in world.run_clients(given, None, range(4), work):
+        for client, rows in enumerate(world.split.train):
+            own = world.train.x[rows]
+            assert torch.equal(found[client, : len(own)], own)
+            assert all(torch.equal(row, own[0]) for row in found[client, len(own) :])
+
+
 def test_an_example_is_measured_by_what_autograd_keeps_of_it():
     world = simulation("dp_fedavg", shape=(500,))
     # The example and the output of ReLU, the hidden layer of 4; the logits' softmax and the label's
