@@ -551,8 +551,8 @@ MUTANTS = {
     ),
     "defaults in ids": Mutant(
         "cells.py",
-        'return slug(self.words, {"streams": STREAMS, **without_defaults(self)})',
-        'return slug(self.words, {"streams": STREAMS, **self.to_dict()})',
+        'return slug(self.words, {"streams": MEANING, **without_defaults(self)})',
+        'return slug(self.words, {"streams": MEANING, **self.to_dict()})',
         "test_cells.py",
     ),
     "files written in place": Mutant(

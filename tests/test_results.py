@@ -468,6 +468,13 @@ def test_five_seeds_that_contradict_each_other_support_no_word_of_comparison(tmp
 
 
 @pytest.mark.slow
+def test_what_somebody_wrote_about_a_studys_numbers_stands_at_its_top(docs):
+    (docs / "results/tiny/note.md").write_text("> Trained before.\n")
+    page = results.write(docs).read_text()
+    assert page.count("> Trained before.") == 1
+    assert page.index("## ") < page.index("> Trained before.") < page.index("1. At")
+
+
 def test_what_two_studies_say_together_comes_first(docs):
     study = docs / "results" / "tiny"
     heading = "## What the studies say together"

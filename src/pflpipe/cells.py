@@ -5,8 +5,8 @@ its type, default, bounds and words make the schema, the checks and the headings
 
 Cells that are equal have the same id, whichever study asks, and cells that differ only in what
 happens after training share one training run (``registry.trained``). Ids and keys are made of what
-differs from the defaults, so a new option renames nothing; a default that changes is a new meaning
-of old names (``seeds.STREAMS``).
+differs from the defaults, so a new option renames nothing. A default that changes is a new meaning
+of old names (``MEANING``); noise that changes concerns the runs alone (``seeds.STREAMS``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pflpipe import options
 from pflpipe.files import canonical_json
 from pflpipe.named import DATASETS
 from pflpipe.options import Option
-from pflpipe.seeds import STREAMS
 
+MEANING = 2
+"""Version of what a cell's settings mean. It is part of every cell's id."""
 DATASET_PATTERN, DATASET_WORDS = "^[a-z0-9_]+$", "a name of small letters, digits and _"
 
 
@@ -470,7 +471,7 @@ class Cell:
     def id(self) -> str:
         """The words plus ten hexadecimal digits of the cell's digest; safe as a file name and a
         wildcard."""
-        return slug(self.words, {"streams": STREAMS, **without_defaults(self)})
+        return slug(self.words, {"streams": MEANING, **without_defaults(self)})
 
     @property
     def words(self) -> list[str]:

@@ -19,10 +19,11 @@ import hashlib
 
 import numpy as np
 
-STREAMS = 2
-"""Version of everything that this file and its users draw. It is part of every key and of every
-run's id, and goes up whenever the same name would give other numbers, or the same settings other
-data to a client. 1: streams named by the seed alone."""
+STREAMS = 3
+"""Version of everything that this file and its users draw. It is part of every run's key and id,
+and goes up whenever the same name would give other numbers, or the same settings other
+messages of a client: two releases with one noise and other messages publish their difference. 1:
+streams named by the seed alone. 2: messages whose rounding followed from other clients."""
 
 
 def seed_for(seed: int, *name: str | int) -> int:

@@ -46,6 +46,8 @@ from pflpipe.study.settings import NO_PRIVACY
 PLAIN, OPEN = "dp_fedavg", "fedavg"
 """What others are compared with: DP-FedAvg without personalization, no privacy."""
 IMAGES = (".png", ".svg")
+NOTE = "note.md"
+"""In a study's folder: what somebody wrote about its numbers; goes to the top of its part."""
 HEAD = f"""\
 # Results
 
@@ -355,9 +357,11 @@ class _Page:
             tables += [self.who_gains(), self.by_group()]
         tables.append(self.costs())
         told = [sentences.escaped(about.description)] if about.description else []
+        note = images / NOTE
         return "\n\n".join(
             [
                 f"## {about.title}",
+                *([note.read_text(encoding="utf-8").strip()] if note.is_file() else []),
                 _numbered(self.sentences()),
                 *pictures,
                 *told,

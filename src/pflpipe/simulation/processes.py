@@ -2,8 +2,8 @@
 
 Every process knows the whole run and draws the same cohort, noise and schedules. Only the clients
 of a round are divided: each process computes its share, what they return is gathered everywhere in
-the order of one process, and from there on all do the same. So a run has the same numbers whatever
-the number of processes, up to the rounding of differently grouped clients.
+the order of one process, and from there on all do the same. A client's bits do not follow from
+whom it is computed with (clients.py), so a run has the same bits whatever the number of processes.
 """
 
 from __future__ import annotations
