@@ -156,7 +156,7 @@ def test_data_are_padded_by_less_than_half_where_there_are_many(size, least):
 
 
 def test_the_least_size_is_that_at_which_a_cohorts_rows_cost_as_much_as_a_step_of_a_group():
-    assert clients.least_rows(2_410, 100) == 24
+    assert clients.least_rows(2_410, 100) == 28
     assert clients.least_rows(50_890, 67) == clients.LEAST_ROWS
     assert clients.least_rows(100, 4) == clients.MOST_ROWS
 

@@ -24,7 +24,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -57,9 +57,10 @@ GROUP_FLOATS = 2**26
 # takes for each byte that autograd keeps between its passes. On an H100 groups took half of what
 # was planned for them; larger groups were no faster (docs/benchmarks.md).
 PLANNED, HELD, RESULTS, PASSES = 0.6, 12, 6, 2
-# What a step of a group costs on a CPU, whoever is in the group, measured on small networks in the
-# time that one example takes per parameter.
-GROUP_STEP = 2**22
+# What a step of a group costs on a CPU, whoever is in the group, in the time that one example takes
+# per parameter. Measured on a perceptron of 2,410 parameters: 4 million (DP-FedAvg) to 8 million
+# (FedRep).
+GROUP_STEP = 6_000_000
 # Data are padded to at least and at most so many rows before the sizes start to grow.
 LEAST_ROWS, MOST_ROWS = 16, 128
 # The number of places in a group is a multiple of this. An operation takes the numbers of a tensor
@@ -143,12 +144,11 @@ def least_rows(parameters: int, cohort: float) -> int:
         cohort: expected number of clients in a round; a public number, so that no shape follows
             from who was drawn.
     """
-    rows = 8 * math.ceil(GROUP_STEP / (8 * parameters * cohort))
+    rows = 4 * math.ceil(GROUP_STEP / (4 * parameters * cohort))
     return min(max(rows, LEAST_ROWS), MOST_ROWS)
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(NamedTuple):
     """The shapes of a schedule as padded under vmap. They follow from the client's number of rows
     and from public settings, and clients of equal ones may run together.
 
@@ -236,7 +236,7 @@ class Rows:
         passes = -(-steps // max(each, 1))
         found = cls.epochs(own, passes, batch_size, rng, drop_last=drop_last, least=least)
         first = found._where(np.arange(len(found.count)) < steps)
-        return replace(first, room=replace(found.room, steps=min(found.room.steps, steps)))
+        return replace(first, room=found.room._replace(steps=min(found.room.steps, steps)))
 
     def _where(self, kept: np.ndarray) -> Rows:
         return replace(self, index=self.index[kept], count=self.count[kept])
@@ -533,22 +533,25 @@ def _padded_own(parts: Sequence[Rows]) -> np.ndarray:
 def _padded_steps(parts: Sequence[Rows], device: torch.device) -> dict[str, Tensor]:
     """Return index ``[M, S, B]``, count ``[M, S]`` and, if the schedules have any, keys ``[M,
     S]``; where all steps have the same rows, one step's index and count, expanded."""
-    room = parts[0].room
-    index = np.zeros((len(parts), room.steps, room.width), np.int64)
-    count = np.zeros((len(parts), room.steps), np.int64)
-    keys = np.zeros((len(parts), room.steps), np.int64)
+    room, clients = parts[0].room, len(parts)
+    kept = min(room.steps, 1) if room.repeated else room.steps
+    index = np.zeros((clients, kept, room.width), np.int64)
+    count = np.zeros((clients, kept), np.int64)
     for client, part in enumerate(parts):
-        index[client, : part.index.shape[0], : part.index.shape[1]] = part.index
-        count[client, : len(part.count)] = part.count
+        rows = part.index[:kept]
+        index[client, : len(rows), : rows.shape[1]] = rows
+        count[client, : len(rows)] = part.count[:kept]
+    found = {
+        "index": torch.from_numpy(index).to(device).expand(clients, room.steps, room.width),
+        "count": torch.from_numpy(count).to(device).expand(clients, room.steps),
+    }
+    if parts[0].keys is None:
+        return found
+    keys = np.zeros((clients, room.steps), np.int64)
+    for client, part in enumerate(parts):
         if part.keys is not None:
             keys[client, : len(part.keys)] = part.keys
-    found = {
-        "index": torch.from_numpy(index).to(device),
-        "count": torch.from_numpy(count).to(device),
-    }
-    if room.repeated:
-        found = {name: value[:, :1].expand(value.shape) for name, value in found.items()}
-    return found if parts[0].keys is None else {**found, "keys": torch.from_numpy(keys).to(device)}
+    return {**found, "keys": torch.from_numpy(keys).to(device)}
 
 
 def _map(join: Callable[..., Tensor], *results: Any) -> Any:

@@ -28,7 +28,7 @@ from pflpipe.trees import Tree
 if TYPE_CHECKING:
     from pflpipe.simulation.rounds import Progress
 
-CLIENTS = 3
+CLIENTS = 2
 """So many clients of a run compute again, or as many as there are."""
 
 
