@@ -15,6 +15,7 @@ from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import clients, rounds
 from pflpipe.simulation import simulation as engine
 from pflpipe.simulation.clients import Room
+from pflpipe.simulation.isolation import CLIENTS
 from simulations import plan, simulation
 from two_worlds import ROUNDS, differences, given, movement, play, with_pool
 
@@ -249,5 +250,5 @@ def test_the_run_proves_it_with_clients_that_its_key_draws():
         rounds.run(spied, rounds.start(spied))
         return met[12:]
 
-    assert len(proved("one")) == 3
+    assert len(proved("one")) == CLIENTS
     assert proved("one") == proved("one") != proved("two")

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable
 from typing import NewType, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,4 +116,6 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     if a.is_floating_point():  # as integers, since NaN is not equal to itself
         whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.itemsize]
         a, b = a.view(whole), b.view(whole)
+    if a.device.type == "cpu":  # four times as fast as torch.equal
+        return np.array_equal(a.numpy(), b.numpy())
     return torch.equal(a, b)

@@ -255,8 +255,9 @@ class Examples:
 
     def of(self, own: np.ndarray) -> Examples:
         """Return a copy of these rows: ``own`` is ``[n]`` or, for several clients, ``[M, n]``."""
-        rows = torch.from_numpy(own).to(self.x.device)
-        return Examples(self.x[rows], self.y[rows])
+        rows = torch.from_numpy(own.reshape(-1)).to(self.x.device)
+        x, y = self.x.index_select(0, rows), self.y.index_select(0, rows)
+        return Examples(x.view(*own.shape, *x.shape[1:]), y.view(own.shape))
 
     def schedule(self, rows: Rows) -> Schedule:
         """Return the schedule of one client, or of rows that all clients share, with true batch
@@ -523,24 +524,34 @@ def _vmapped(
 
 def _padded_own(parts: Sequence[Rows]) -> np.ndarray:
     """Return the clients' own rows ``[M, n]``, each padded by its first one."""
-    own = np.zeros((len(parts), parts[0].room.rows), np.int64)
-    for client, part in enumerate(parts):
-        own[client] = part.own[0] if len(part.own) else 0
-        own[client, : len(part.own)] = part.own
+    sizes, rows = np.array([len(part.own) for part in parts]), parts[0].room.rows
+    if not rows:
+        return np.zeros((len(parts), 0), np.int64)
+    starts = np.cumsum(sizes) - sizes
+    places = starts[:, None] + _first_places(sizes, rows)
+    own: np.ndarray = np.concatenate([part.own for part in parts])[places]
     return own
+
+
+def _first_places(sizes: np.ndarray, width: int) -> np.ndarray:
+    """Return 0, 1 ... size - 1 for each size ``[M]``, padded by 0, int64 ``[M, width]``."""
+    places = np.arange(width)
+    return np.where(places < sizes[:, None], places, 0)
 
 
 def _padded_steps(parts: Sequence[Rows], device: torch.device) -> dict[str, Tensor]:
     """Return index ``[M, S, B]``, count ``[M, S]`` and, if the schedules have any, keys ``[M,
     S]``; where all steps have the same rows, one step's index and count, expanded."""
     room, clients = parts[0].room, len(parts)
-    kept = min(room.steps, 1) if room.repeated else room.steps
-    index = np.zeros((clients, kept, room.width), np.int64)
-    count = np.zeros((clients, kept), np.int64)
-    for client, part in enumerate(parts):
-        rows = part.index[:kept]
-        index[client, : len(rows), : rows.shape[1]] = rows
-        count[client, : len(rows)] = part.count[:kept]
+    if room.repeated:  # all own rows in order, unless a step that is not full is dropped
+        sizes = np.array([part.count[0] if len(part.count) else 0 for part in parts])
+        index, count = _first_places(sizes, room.width)[:, None], sizes[:, None]
+    else:
+        index = np.zeros((clients, room.steps, room.width), np.int64)
+        count = np.zeros((clients, room.steps), np.int64)
+        for client, part in enumerate(parts):
+            index[client, : part.index.shape[0], : part.index.shape[1]] = part.index
+            count[client, : len(part.count)] = part.count
     found = {
         "index": torch.from_numpy(index).to(device).expand(clients, room.steps, room.width),
         "count": torch.from_numpy(count).to(device).expand(clients, room.steps),
