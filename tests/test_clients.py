@@ -104,9 +104,20 @@ def work_of(sizes, batch_size=4, least=16):
 
 
 def test_groups_hold_no_more_than_their_floats(monkeypatch):
-    monkeypatch.setattr(clients, "GROUP_FLOATS", 17 * 8 * 50)
+    monkeypatch.setattr(clients, "GROUP_FLOATS", 16 * 8 * 50)
     groups = clients._groups(work_of([9] * 40), CPU, engine())
     assert list(map(len, groups)) == [15, 15, 10], "16 places, of which the last is nobody's"
+
+
+def test_a_few_clients_with_many_steps_do_not_pad_those_of_the_same_shapes_with_few():
+    sizes = [65] * 40 + [96] * 2
+    work = work_of(sizes, batch_size=1)
+    large, small = clients._groups(work, CPU, engine(parameters=100_000))
+    assert {40, 41} <= set(large)
+    assert len(large) < 10
+    assert sorted(large + small) == list(range(42))
+    (together,) = clients._groups(work, CPU, engine(parameters=100))
+    assert len(together) == 42, "a tiny network wastes less than a further group costs"
 
 
 def test_clients_of_a_group_have_the_same_shapes_and_those_with_most_steps_come_first():
@@ -179,7 +190,7 @@ def test_a_group_on_a_gpu_fits_its_memory(memory, cohort, parameters, kept, expe
     assert clients._fitting(memory, cohort, int(parameters), int(kept)) == expected
 
 
-@pytest.mark.parametrize(("memory", "places"), [(2**30, 16), (2**15, 8)])
+@pytest.mark.parametrize(("memory", "places"), [(2**30, 10), (2**15, 3)])
 def test_all_groups_on_a_gpu_have_the_places_that_its_memory_and_the_cohort_give(
     memory, places, monkeypatch
 ):
@@ -193,16 +204,17 @@ def test_all_groups_on_a_gpu_have_the_places_that_its_memory_and_the_cohort_give
     assert {clients._places(len(group), device, of_gpu, work[0]) for group in groups} == {places}
 
 
-@pytest.mark.parametrize(("clients_", "places"), [(1, 8), (7, 8), (8, 16), (15, 16), (16, 24)])
-def test_a_group_on_a_cpu_has_a_multiple_of_places_of_which_the_last_is_nobodys(clients_, places):
+@pytest.mark.parametrize("clients_", [1, 7, 31, 32, 40])
+def test_the_last_place_of_a_group_on_a_cpu_is_nobodys(clients_):
     (work,) = work_of([9])
-    assert clients._places(clients_, CPU, engine(), work) == places
-    assert clients._places(clients_, CPU, engine(places=32), work) == 32
+    assert clients._places(clients_, CPU, engine(), work) == clients_ + 1
+    unreviewed = clients._places(clients_, CPU, engine(places=32), work)
+    assert unreviewed == (32 if clients_ < 32 else 64)
 
 
 def test_what_nobody_here_has_reviewed_gets_places_for_which_no_number_is_left_over():
     world = simulation("dp_fedavg", backend="vmap")
-    assert world.engine.places == 8
+    assert world.engine.places == 1
     assert dataclasses.replace(world, reviewed=False).engine.places == 32
 
 

@@ -10,8 +10,9 @@ In a loop this holds because clients share nothing. Under vmap it holds because
 
 - every shape that a client's numbers are computed in follows from its own number of rows
   (``padded_size``); a group has clients of the same shapes only;
-- the number of places in a group is a multiple of ``PLACES`` on a CPU, and fixed on a GPU. Places
-  that are left compute a copy of the group's first client, which is dropped;
+- on a CPU the last place of a group is nobody's, since numbers that are left over at the end of a
+  tensor are rounded otherwise; on a GPU all groups have the same number of places. A place without
+  a client computes a copy of the group's first one, which is dropped;
 - kernels then do the same work at every place. Whether they do on this machine is tried before
   training (``Simulation.keeps_apart``), and isolation.py computes some clients of every private run
   again by themselves.
@@ -61,16 +62,18 @@ PLANNED, HELD, RESULTS, PASSES = 0.6, 12, 6, 2
 # per parameter. Measured on a perceptron of 2,410 parameters: 4 million (DP-FedAvg) to 8 million
 # (FedRep).
 GROUP_STEP = 6_000_000
+# What each client costs in a step besides its examples, in the same unit (moving the parameters).
+CLIENT_STEP = 2**5
 # Data are padded to at least and at most so many rows before the sizes start to grow.
 LEAST_ROWS, MOST_ROWS = 16, 128
-# The number of places in a group is a multiple of this. An operation takes the numbers of a tensor
-# in steps of two vector registers (32 float32 at most) and those that are left one by one, with
-# other roundings for some functions. With 8 places and widths that are multiples of 4 no
-# activation has such a rest. A tensor of parameters may have one: it lies in the last place, which
-# no client has.
-PLACES = 8
-# With so many places nothing at all is left, a scalar for each client included: for methods and
-# networks whose operations nobody here has read.
+# The number of places in a group on a CPU is a multiple of this, and the last place is nobody's. An
+# operation takes the numbers of a tensor in steps of two vector registers (32 float32 at most) and
+# those that are left one by one, with other roundings for some functions, such as the sigmoid. What
+# is left of a tensor with 32 numbers or more for each client lies in the last place. The package's
+# methods apply no such function to smaller ones.
+PLACES = 1
+# With so many places nothing is left of any tensor, a scalar for each client included: for methods
+# and networks whose operations nobody here has read.
 PLACES_UNREVIEWED = 32
 
 
@@ -419,16 +422,34 @@ def untouched(what: str, *given: Mapping[str, Tensor]) -> Iterator[None]:
 def _groups(
     work: Sequence[Mapping[str, Rows]], device: torch.device, engine: Engine
 ) -> list[list[int]]:
-    """Return the clients in groups to run together: those of the same shapes, and no more than fit
-    into the memory; those with most steps first, since all take as many as the first."""
+    """Return the clients in groups to run together, those with most steps first.
+
+    Clients of a group have the same shapes and take as many steps as its first. A client begins a
+    group when memory ends and, on a CPU, when the steps that are padded would come to cost more
+    than those of a further group. How clients of the same shapes are grouped changes no bit.
+    """
     alike: dict[Any, list[int]] = {}
     for client, parts in enumerate(work):
         alike.setdefault(tuple(part.room for part in parts.values()), []).append(client)
-    groups = []
+    steps = [sum(len(part.count) for part in parts.values()) for parts in work]
+    costs = [
+        sum((part.room.width + CLIENT_STEP) * len(part.count) for part in parts.values())
+        for parts in work
+    ]
+    groups: list[list[int]] = []
     for clients in alike.values():
-        clients.sort(key=lambda client: -sum(len(part.count) for part in work[client].values()))
+        clients.sort(key=lambda client: -costs[client])
         most = _most(device, engine, work[clients[0]]) - 1  # the last place is nobody's
-        groups += [clients[at : at + most] for at in range(0, len(clients), most)]
+        groups.append([])
+        wasted = 0
+        for client in clients:
+            if groups[-1]:
+                wasted += costs[groups[-1][0]] - costs[client]
+            dear = wasted * engine.parameters > GROUP_STEP * (steps[client] + 1)
+            if len(groups[-1]) == most or (dear and device.type == "cpu"):
+                groups.append([])
+                wasted = 0
+            groups[-1].append(client)
     return groups
 
 
@@ -443,7 +464,7 @@ def _most(device: torch.device, engine: Engine, parts: Mapping[str, Rows]) -> in
         kept = width * engine.example_bytes()
         fit = _fitting(free, math.ceil(engine.cohort), 4 * engine.parameters, kept)
         fit = min(fit, math.ceil(engine.cohort) + engine.places)
-    return max(1, fit // engine.places) * engine.places
+    return max(2, engine.places, fit // engine.places * engine.places)
 
 
 def _places(clients: int, device: torch.device, engine: Engine, parts: Mapping[str, Rows]) -> int:

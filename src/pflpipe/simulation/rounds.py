@@ -28,8 +28,8 @@ from pflpipe.privacy.departures import SPLIT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import Residuals, of_bits, of_release
 from pflpipe.seeds import release_rng, seed_for
-from pflpipe.simulation.clients import PLACES, untouched
-from pflpipe.simulation.isolation import Sample
+from pflpipe.simulation.clients import untouched
+from pflpipe.simulation.isolation import CLIENTS, Sample
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
@@ -119,7 +119,7 @@ def run(
 
     if simulation.plan.mechanism != "none":
         if sample is None:  # nobody was drawn since the run was resumed: one round for the proof
-            some = range(simulation.plan.clients)[:PLACES]
+            some = range(simulation.plan.clients)[: 2 * CLIENTS]
             sample = Sample.begin(simulation.key, progress, some)
             sample = sample.among(some, compute(progress, some))
         sample.check(compute)

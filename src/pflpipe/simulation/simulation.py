@@ -145,7 +145,7 @@ class Simulation:
         Tried with invented rows of the same shape: some clients train among others, at other
         places, in a group of another size.
         """
-        count, size = 2 * self.engine.places, self.least_rows
+        count, size = 16, self.least_rows
         x, network = self.train.x, self.network
         draw = torch.Generator().manual_seed(0)
         invented = Examples(
