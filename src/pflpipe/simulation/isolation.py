@@ -15,18 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 
 from pflpipe import trees
 from pflpipe.errors import PrivacyError
 from pflpipe.seeds import release_rng
+from pflpipe.simulation.progress import Progress
 from pflpipe.simulation.states import States
 from pflpipe.trees import Tree
-
-if TYPE_CHECKING:
-    from pflpipe.simulation.rounds import Progress
 
 CLIENTS = 2
 """So many clients of a run compute again, or as many as there are."""
@@ -57,7 +55,7 @@ class Sample:
         # follow from them.
         states = cast(States, _Few(clients, progress.states.of(clients)))
         public = progress.round, progress.params, progress.server
-        return cls(type(progress)(*public, states, bound=progress.bound), clients)
+        return cls(Progress(*public, states, bound=progress.bound), clients)
 
     def among(self, drawn: Sequence[int], found: Tree) -> Sample:
         """Return it with its clients' part of what all that were drawn computed, ``[K, ...]``."""

@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +26,14 @@ from pflpipe.methods.base import Method
 from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.departures import SPLIT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
-from pflpipe.privacy.residuals import Residuals, of_bits, of_release
+from pflpipe.privacy.residuals import of_bits, of_release
 from pflpipe.seeds import release_rng, seed_for
 from pflpipe.simulation.clients import untouched
 from pflpipe.simulation.isolation import CLIENTS, Sample
+from pflpipe.simulation.progress import Progress as Progress
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
-from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
+from pflpipe.trees import ClientState, Params, Tree, Update
 
 CURVES = ("personal_own", "personal_common", "global_common")
 """Accuracies (percent) after a round, for studies that ask for them (accuracies.py)."""
@@ -51,30 +52,6 @@ COLUMNS = (
     "signal_to_noise",
     *CURVES,
 )
-
-
-@dataclass
-class Progress:
-    """A run after ``round`` rounds: everything a resumed run needs, and the diagnostics so far.
-
-    ``diverged_round`` is the first round in which a loss, an upload, a state or the model was not
-    finite (the run goes on: such uploads count as zero). ``releases`` counts calls of the release
-    and ``residuals`` says what in them differs from the plan. ``uploaded_bits`` adds up what
-    one client sends in each round, whoever was drawn. ``bound`` is the clip bound of the next round
-    where it adapts, a public number (None: that of the plan).
-    """
-
-    round: int
-    params: Params
-    server: ServerState
-    states: States
-    rows: list[dict[str, float]] = field(default_factory=list)
-    timing: list[dict[str, float]] = field(default_factory=list)
-    diverged_round: int | None = None
-    releases: int = 0
-    residuals: Residuals = field(default_factory=Residuals)
-    uploaded_bits: float = 0.0
-    bound: float | None = None
 
 
 def start(simulation: Simulation, states: Path | None = None) -> Progress:

@@ -21,16 +21,16 @@ import sys
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
-import numpy as np
 import torch
 
-from pflpipe import records, trees
+from pflpipe import trees
 from pflpipe.cells import Cell
 from pflpipe.data.datasets import Arrays
 from pflpipe.errors import PrivacyError
 from pflpipe.privacy.plan import Plan
 from pflpipe.trees import Params, ServerState, Tree, Update
 
+SECOND = "pflpipe.simulation.second_process"
 _LENGTH = struct.Struct("<Q")
 
 
@@ -87,8 +87,8 @@ class ServerCheck:
         public = {"params": params, "released": released, "server": server}
         request = {"round": round, "bound": bound, **public}
         try:
-            _send(self._to, _packed(request))
-            again = _unpacked(_received(self._from))
+            send(self._to, packed(request))
+            again = unpacked(received(self._from))
         except (OSError, EOFError):
             raise PrivacyError(
                 f"method {self._name}: hooks scale and aggregate",
@@ -129,21 +129,22 @@ class ServerCheck:
 
     def _start(self) -> None:
         theirs, ours = os.pipe(), os.pipe()
-        words = [sys.executable, "-m", __name__, str(theirs[0]), str(ours[1])]
+        words = [sys.executable, "-m", SECOND, str(theirs[0]), str(ours[1])]
         self._process = subprocess.Popen(words, pass_fds=(theirs[0], ours[1]))
         os.close(theirs[0])
         os.close(ours[1])
         self._to: BinaryIO = os.fdopen(theirs[1], "wb")
         self._from: BinaryIO = os.fdopen(ours[0], "rb")
-        _send(self._to, json.dumps(self._about).encode())
+        send(self._to, json.dumps(self._about).encode())
 
 
-def _send(stream: BinaryIO, message: bytes) -> None:
+def send(stream: BinaryIO, message: bytes) -> None:
+    """Write a message, its length in front."""
     stream.write(_LENGTH.pack(len(message)) + message)
     stream.flush()
 
 
-def _received(stream: BinaryIO) -> bytes:
+def received(stream: BinaryIO) -> bytes:
     """Return the next message; EOFError when there is none."""
     header = stream.read(_LENGTH.size)
     if len(header) < _LENGTH.size:
@@ -152,49 +153,14 @@ def _received(stream: BinaryIO) -> bytes:
     return stream.read(length)
 
 
-def _packed(message: dict[str, Any]) -> bytes:
+def packed(message: dict[str, Any]) -> bytes:
+    """Return numbers and trees of tensors as bytes."""
     buffer = io.BytesIO()
     torch.save(message, buffer)
     return buffer.getvalue()
 
 
-def _unpacked(message: bytes) -> dict[str, Any]:
+def unpacked(message: bytes) -> dict[str, Any]:
+    """Return what ``packed`` made bytes of."""
     found: dict[str, Any] = torch.load(io.BytesIO(message), weights_only=True)
     return found
-
-
-def main(reading: int, writing: int) -> None:
-    """Answer requests until there are no more: the second process."""
-    from pflpipe.data.partition import Split
-    from pflpipe.simulation import runs  # which imports this module
-
-    requests, answers = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
-    about = json.loads(_received(requests))
-    image = np.zeros((1, *about["shape"]), about["kind"])
-    label = np.zeros(1, np.int64)
-    plan = records.from_json(Plan, about["plan"], "plan")
-    nothing = [label[:0]] * plan.clients
-    simulation = runs.build(
-        Cell.from_dict(about["cell"]),
-        Arrays(image, label, image, label, about["classes"]),
-        Split(nothing, nothing, nothing, label[:0]),
-        plan,
-        device=about["device"],
-        backend=about["backend"],
-        dtype=getattr(torch, about["dtype"]),
-    )
-    method = simulation.method
-    while True:
-        try:
-            given = _unpacked(_received(requests))
-        except EOFError:
-            return
-        task = simulation.task_in(given["round"], given["bound"])
-        params, server = Params(given["params"]), ServerState(given["server"])
-        scale = method.scale(params, server, task)
-        params, server = method.aggregate(params, Update(given["released"]), server, task)
-        _send(answers, _packed({"scale": scale, "params": params, "server": server}))
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""The process that computes the server's hooks a second time (server_check.py): it builds the run's
+simulation without any data and answers one request a round."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import numpy as np
+import torch
+
+from pflpipe import records
+from pflpipe.cells import Cell
+from pflpipe.data.datasets import Arrays
+from pflpipe.data.partition import Split
+from pflpipe.privacy.plan import Plan
+from pflpipe.simulation import runs
+from pflpipe.simulation.server_check import packed, received, send, unpacked
+from pflpipe.trees import Params, ServerState, Update
+
+
+def main(reading: int, writing: int) -> None:
+    """Answer requests until there are no more.
+
+    Args:
+        reading, writing: open file descriptors, for requests and answers.
+    """
+    requests, answers = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
+    about = json.loads(received(requests))
+    image = np.zeros((1, *about["shape"]), about["kind"])
+    label = np.zeros(1, np.int64)
+    plan = records.from_json(Plan, about["plan"], "plan")
+    nothing = [label[:0]] * plan.clients
+    simulation = runs.build(
+        Cell.from_dict(about["cell"]),
+        Arrays(image, label, image, label, about["classes"]),
+        Split(nothing, nothing, nothing, label[:0]),
+        plan,
+        device=about["device"],
+        backend=about["backend"],
+        dtype=getattr(torch, about["dtype"]),
+    )
+    method = simulation.method
+    while True:
+        try:
+            given = unpacked(received(requests))
+        except EOFError:
+            return
+        task = simulation.task_in(given["round"], given["bound"])
+        params, server = Params(given["params"]), ServerState(given["server"])
+        scale = method.scale(params, server, task)
+        params, server = method.aggregate(params, Update(given["released"]), server, task)
+        send(answers, packed({"scale": scale, "params": params, "server": server}))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
