@@ -221,8 +221,8 @@ MUTANTS = {
     ),
     "padded by another client's row": Mutant(
         "simulation/clients.py",
-        "own[client] = part.own[0] if len(part.own) else 0",
-        "own[client] = parts[0].own[0]",
+        "places = starts[:, None] + _first_places(sizes, rows)",
+        "places = np.where(np.arange(rows) < sizes[:, None], starts[:, None] + np.arange(rows), 0)",
         "test_clients.py",
     ),
     "a group without an empty place": Mutant(
