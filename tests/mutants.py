@@ -255,6 +255,12 @@ MUTANTS = {
         "        return bool(some) or all(\n            trees.same_bits(among",
         "test_isolation.py",
     ),
+    "no client trains alone when vmap is tried": Mutant(
+        "simulation/simulation.py",
+        "for group in (some, some[:2], some[:1])",
+        "for group in (some, some[:2])",
+        "test_isolation.py",
+    ),
     "hooks may write into what they are given": Mutant(
         "simulation/clients.py",
         "            if not trees.same_bits(value, kept[name]):",

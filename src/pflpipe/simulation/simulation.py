@@ -143,7 +143,8 @@ class Simulation:
         in a group nor from who else is there.
 
         Tried with invented rows of the same shape: some clients train among others, at other
-        places, in a group of another size.
+        places, in groups of other sizes, and alone, as isolation.py computes them again. The
+        kernels of some convolutions follow from the size of a group, the smallest above all.
         """
         count, size = 16, self.least_rows
         x, network = self.train.x, self.network
@@ -171,10 +172,13 @@ class Simulation:
             )
             return found
 
-        some = list(range(3, count, 3))
-        among, apart = trained(range(count)), trained(some[::-1])
+        among = trained(range(count))
+        some = list(range(3, count, 3))[::-1]
         return all(
-            trees.same_bits(among[name][some], apart[name].flip(0)) for name in self.network.shapes
+            trees.same_bits(among[name][group], apart[name])
+            for group in (some, some[:2], some[:1])
+            for apart in [trained(group)]
+            for name in self.network.shapes
         )
 
     def isolated(self, asked: str) -> Simulation:
