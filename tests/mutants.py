@@ -588,7 +588,7 @@ MUTANTS = {
     ),
     # audit
     "what is sent besides parameters is not audited": Mutant(
-        "audit/worlds.py",
+        "audit/neighbours.py",
         "self.network.shapes | self.method.parts(self.task)",
         "self.network.shapes",
         "audit/test_coupled.py",

@@ -1,7 +1,7 @@
 """The audit: does a release keep what its plan claims? An attacker with every advantage is let
 loose on ``mechanism.release``.
 
-``worlds`` builds two neighbouring runs, with and without one worst-case client (the canary);
+``neighbours`` builds two neighbouring runs, with and without one worst-case client (the canary);
 ``coupled`` measures the noise of a few rounds and compares releases under the same noise (level 0:
 all but exact, finds what depends on data); ``distinguish`` plays the whole run thousands of times
 and counts how often an attacker tells the worlds apart (level 1: statistical, certain at 99 %);

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pflpipe.audit.worlds import Mechanism, Trust, sizes
+from pflpipe.audit.neighbours import Mechanism, Trust, sizes
 from pflpipe.cells import Cell, Privacy
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods import base, registry

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.audit.worlds import Mechanism, directions, start, uploads
+from pflpipe.audit.neighbours import Mechanism, directions, start, uploads
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key

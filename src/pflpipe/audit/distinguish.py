@@ -25,7 +25,7 @@ from scipy import stats
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.audit.worlds import Mechanism, directions, start, uploads
+from pflpipe.audit.neighbours import Mechanism, directions, start, uploads
 from pflpipe.privacy import accounting, adaptive
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
@@ -80,7 +80,7 @@ def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evide
     """Attack so many runs of each world, and some more to choose how.
 
     Args:
-        canary: one of ``worlds.CANARIES``, chosen without looking at these runs.
+        canary: one of ``neighbours.CANARIES``, chosen without looking at these runs.
         runs: evaluation runs in each world.
         key: of everything random.
     """
