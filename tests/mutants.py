@@ -311,8 +311,8 @@ MUTANTS = {
     ),
     "labels that cannot be are kept": Mutant(
         "api.py",
-        "        x[strange], y[strange] = math.nan, 0",
-        "        y[strange] = 0",
+        "        x[invalid], y[invalid] = math.nan, 0",
+        "        y[invalid] = 0",
         "test_api.py",
     ),
     "classes read from labels without a word": Mutant(

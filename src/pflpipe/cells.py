@@ -1,12 +1,12 @@
-"""A cell: exactly what one training run depends on, nothing more, with a readable id and a digest.
+"""A cell: all settings of one training run, with a readable id and a digest.
 
-A study expands to cells (study/load.py). An option of a study is a field here and nothing else:
-its type, default, bounds and words make the schema, the checks and the headings (options.py).
+A study expands to cells (study/load.py). An option of a study is a field of this file: its type,
+default, bounds and choices give the schema, the checks and the headings (options.py).
 
-Cells that are equal have the same id, whichever study asks, and cells that differ only in what
-happens after training share one training run (``registry.trained``). Ids and keys are made of what
-differs from the defaults, so a new option renames nothing. A default that changes is a new meaning
-of old names (``MEANING``); noise that changes concerns the runs alone (``seeds.STREAMS``).
+Equal cells have the same id in every study. Cells that differ only in steps after training share
+one training run (``registry.trained``). Ids and keys are made of the values that differ from the
+defaults, so a new option renames nothing. A changed default changes the meaning of old ids
+(``MEANING``); changed noise affects only runs (``seeds.STREAMS``).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pflpipe.named import DATASETS
 from pflpipe.options import Option
 
 MEANING = 2
-"""Version of what a cell's settings mean. It is part of every cell's id."""
+"""Version of the meaning of a cell's settings. It is part of every cell's id."""
 DATASET_PATTERN, DATASET_WORDS = "^[a-z0-9_]+$", "a name of small letters, digits and _"
 
 
 @dataclass(frozen=True)
 class Partition:
-    """How the data set is divided over clients (data/partition.py)."""
+    """The partition of the data set over clients (data/partition.py)."""
 
     kind: Annotated[
         str,
@@ -87,7 +87,7 @@ class Partition:
             always=True,
         ),
     ] = 1
-    # Below 1 and not at most 0.5: whatever the fraction, a client keeps an example to train on
+    # Any value below 1: for every fraction a client keeps an example to train on
     # (apportion.held_out_size).
     validation_fraction: Annotated[
         float,
@@ -138,7 +138,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Model:
-    """A network of learning/networks.py, or of a file of the user's own."""
+    """A network of learning/networks.py, or of a user's file."""
 
     name: Annotated[
         str,
@@ -167,7 +167,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Training:
-    """Federation and local work of every client."""
+    """Rounds, sampling of clients, and local work of every client."""
 
     rounds: Annotated[
         int, Option("number of rounds T", least=1, heading="T", phrase="T = {} rounds")
@@ -263,9 +263,8 @@ class Training:
 
 @dataclass(frozen=True)
 class Privacy:
-    """The guarantee asked for: either ``epsilon`` (the noise is calibrated to it) or
-    ``noise_multiplier`` (fixed), never both. A method that asks for no privacy has
-    ``mechanism="none"`` and nothing else."""
+    """The requested guarantee: either ``epsilon`` (the noise is calibrated to it) or
+    ``noise_multiplier`` (fixed), never both. Without privacy only ``mechanism="none"`` is set."""
 
     mechanism: Annotated[
         str,
@@ -336,7 +335,8 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Server:
-    """What the server makes of a released update (simulation/server.py); by default it adds it."""
+    """The server optimizer (simulation/server.py); by default the server adds the released
+    update."""
 
     optimizer: Annotated[
         str,
@@ -394,15 +394,15 @@ class Server:
 
 
 CLAIMS = ("certified", "unreviewed", "nominal", "none")
-"""What a row may claim, the strongest first (``privacy.ledger.Ledger.claim``)."""
+"""The claims of a row, strongest first (``privacy.ledger.Ledger.claim``)."""
 WITHOUT_DEPARTURES = CLAIMS[:2]
-"""Claims whose ``epsilon_central`` is what the row itself states. Certified, it holds; unreviewed,
-it holds only if the method's code keeps the rules."""
+"""Claims whose epsilon is ``epsilon_central``. If certified, it holds; if unreviewed, it holds only
+if the method's code keeps the rules."""
 
 
 def claim_of(mechanism: str, departures: Collection[str], source: str) -> str:
-    """Return which of ``CLAIMS`` holds for a mechanism with these departures, of a method from this
-    source: where its code is, empty for the package's own."""
+    """Return the claim, one of ``CLAIMS``, of a mechanism with these departures. ``source`` is the
+    file or module of the method; empty for methods of the package."""
     if mechanism == "none":
         return "none"
     return "nominal" if departures else "unreviewed" if source else "certified"
@@ -410,10 +410,10 @@ def claim_of(mechanism: str, departures: Collection[str], source: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run.
+    """The settings of one training run.
 
     ``departures`` are the named steps that the certified mechanism lacks (privacy/departures.py).
-    ``source`` is where a method from outside the package is (``registry.locate``).
+    ``source`` locates a method from outside the package (``registry.locate``).
     """
 
     dataset: Annotated[
@@ -450,8 +450,8 @@ class Cell:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; ``Cell.from_dict`` is the inverse."""
-        # Not dataclasses.asdict, which copies value by value: seconds for the cells of a large
-        # study.
+        # Not dataclasses.asdict, which copies every value and takes seconds for the cells of a
+        # large study.
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         blocks = {name: dict(vars(values[name])) for name in BLOCKS}
         if not self.source:  # the JSON of a job without one stays what it was, and nothing reruns
@@ -460,22 +460,22 @@ class Cell:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Cell:
-        """Build a cell from what ``to_dict`` returned (after JSON)."""
-        found = {
+        """Return the cell from the values of ``to_dict`` (after JSON)."""
+        blocks = {
             name: kind(**{key: _hashable(value) for key, value in values[name].items()})
             for name, kind in BLOCKS.items()
         }
-        return cls(**{**values, **found, "departures": tuple(values["departures"])})
+        return cls(**{**values, **blocks, "departures": tuple(values["departures"])})
 
     @cached_property
     def id(self) -> str:
-        """The words plus ten hexadecimal digits of the cell's digest; safe as a file name and a
+        """``words`` and ten hexadecimal digits of the cell's digest; safe as a file name and a
         wildcard."""
         return slug(self.words, {"streams": MEANING, **without_defaults(self)})
 
     @property
     def words(self) -> list[str]:
-        """What a reader of an id should see: data, partition, method, noise, seed."""
+        """The readable parts of an id: data set, partition, method, noise, seed."""
         budget = self.privacy
         noise = (
             f"eps{budget.epsilon:g}"
@@ -494,7 +494,7 @@ class Cell:
 
     @cached_property
     def partition_id(self) -> str:
-        """Id of the partition file: the same for all methods, budgets and models of one seed."""
+        """Id of the partition file, the same for all methods, budgets and models of one seed."""
         parts = {
             "dataset": self.dataset,
             "partition": without_defaults(self.partition),
@@ -504,8 +504,7 @@ class Cell:
 
     @cached_property
     def plan_id(self) -> str:
-        """Id of the privacy plan: shared by all cells whose released messages are accounted
-        alike."""
+        """Id of the privacy plan, shared by all cells with the same accounting."""
         parts: dict[str, Any] = {
             "privacy": without_defaults(self.privacy),
             "rounds": self.training.rounds,
@@ -534,28 +533,29 @@ class Cell:
 
     @property
     def claim(self) -> str:
-        """Which of ``CLAIMS`` its row has."""
+        """The claim of its row, one of ``CLAIMS``."""
         return claim_of(self.privacy.mechanism, self.departures, self.source)
 
     @property
     def plan_needs_partition(self) -> bool:
-        """Whether a departure makes the ledger depend on how many examples each client holds, or
-        how many clients there are follows from the data."""
+        """Whether the ledger depends on the partition: a departure reads the numbers of examples,
+        or the number of clients follows from the data."""
         sized = {"sample_level_calibration", "data_size_weights"}
         counts = self.privacy.mechanism != "none" and not sized.isdisjoint(self.departures)
         return counts or not self.partition.clients
 
     @property
     def plan_needs_data(self) -> bool:
-        """Whether the ledger depends on the data set: a private run's says whether the number of
-        classes is declared, which of a data set without a name only its arrays know."""
+        """Whether the ledger depends on the arrays of the data set: the ledger of a private run
+        states whether the number of classes is declared, which for a data set without a name only
+        the arrays know."""
         unknown = self.dataset not in ("", *DATASETS)  # "": a plan of any that has a name
         return unknown and self.privacy.mechanism != "none"
 
     @property
     def plan_needs_model(self) -> bool:
-        """Whether a departure makes the ledger depend on how many tensors or layers the model
-        has."""
+        """Whether a departure makes the ledger depend on the number of tensors or layers of the
+        model."""
         split = {"per_tensor_clip", "per_layer_clip_unscaled"}
         return self.privacy.mechanism != "none" and not split.isdisjoint(self.departures)
 
@@ -590,18 +590,18 @@ def _partition_words(partition: Partition) -> str:
 
 
 def without_defaults(settings: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults, or have none; blocks within
-    it likewise, one that has a default only if something in it differs."""
-    found = {}
+    """Return the fields of a dataclass that differ from their defaults or have none. Blocks in it
+    are treated alike; a block that has a default is left out if nothing in it differs."""
+    changed = {}
     for item in dataclasses.fields(settings):
         value = getattr(settings, item.name)
         if dataclasses.is_dataclass(value):
             value = without_defaults(value)
             if value or item.default is dataclasses.MISSING:
-                found[item.name] = value
+                changed[item.name] = value
         elif value != item.default and not (item.default_factory is dict and not value):
-            found[item.name] = value
-    return found
+            changed[item.name] = value
+    return changed
 
 
 def slug(words: list[str], content: Any) -> str:
