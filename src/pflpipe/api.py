@@ -173,6 +173,7 @@ def federation(
         x[invalid], y[invalid] = math.nan, 0
     (shape,) = shapes
     network = model if isinstance(model, Network) else networks.build(model, shape, class_count)
+    # Your own hooks have no departures: they run under the certified mechanism.
     departures: tuple[str, ...] = ()
     values = dict(hyperparameters or {})
     if isinstance(method, Method):
@@ -198,6 +199,7 @@ def federation(
         train=Examples(train[0].to(target), train[1].to(target)),
         test=Examples(test[0].to(target), test[1].to(target)),
         seed=seed,
+        # Every setting that changes a message, so that different messages never share noise.
         key=_key(
             secret,
             method=_named("method", method, method_name, secret),
@@ -282,6 +284,7 @@ def _finish(
     on_round: Callable[[Progress], None],
 ) -> Result:
     done = rounds.run(simulation, rounds.start(simulation), on_round)
+    # A run whose releases are not those of its plan returns no result.
     if simulation.plan.mechanism != "none":
         executed.check(
             simulation.plan,
@@ -420,6 +423,7 @@ def _held_out(
         train.append(client_rows[~held_out])
     common = np.concatenate(test)
     no_rows = [np.arange(0) for _ in shards]
+    # One pair of tensors for training and test; the split has the rows of each.
     return pair, pair, Split(train, no_rows, test, common, own_from_train=False)
 
 

@@ -599,6 +599,7 @@ def without_defaults(settings: Any) -> dict[str, Any]:
             value = without_defaults(value)
             if value or item.default is dataclasses.MISSING:
                 changed[item.name] = value
+        # An empty dict is the default of a field whose default is a factory.
         elif value != item.default and not (item.default_factory is dict and not value):
             changed[item.name] = value
     return changed

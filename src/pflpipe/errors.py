@@ -36,6 +36,7 @@ class PflpipeError(Exception):
             parts.append(f"expected {expected}")
         if do:
             parts.append(do)
+        # Line breaks of a value or a hint become spaces: the message is one line.
         super().__init__("; ".join(" ".join(part.split()) for part in parts))
 
     @property

@@ -47,6 +47,7 @@ def commit(root: Path) -> str:
         )
         return result.stdout.strip()
 
+    # The last commit of CODE, not of the repository.
     last = git("log", "-1", "--abbrev=7", "--format=%h") if shutil.which("git") else ""
     return last + _CHANGED * bool(git("status", "--porcelain")) if last else ""
 

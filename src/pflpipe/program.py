@@ -43,6 +43,7 @@ def run_script(main: Callable[[], None]) -> NoReturn:
         print(f"error: out of memory; {error or 'give the job more'}", file=sys.stderr)
         sys.exit(PflpipeError.exit_code)
     except BrokenPipeError:  # the reader of the output has closed it (`pflpipe methods | head`)
+        # Otherwise Python would report the broken pipe once more at exit.
         sys.stderr.close()
         sys.exit(1)
     sys.exit(0)

@@ -93,6 +93,7 @@ def _value(hint: Any, value: Any, location: str) -> Any:
         return None
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _object(kind, value, location, ".")
+    # JSON has no infinity.
     if kind is float and value == "inf":
         return math.inf
     accepted: Any = {float: (int, float), tuple: list}.get(kind, kind)

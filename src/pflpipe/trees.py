@@ -70,6 +70,7 @@ def largest(scores: Tree, groups: Iterable[tuple[str, ...]], ratio: float) -> Tr
     for names in groups:
         flat = torch.cat([scores[name].reshape(-1) for name in names])
         count = math.ceil(round(ratio * flat.numel(), 6))  # 0.07 * 100 is a little more than 7
+        # By index and not by a threshold: of equal scores exactly ``count`` are taken.
         mask = torch.zeros_like(flat, dtype=torch.bool).scatter(
             0, flat.topk(count, sorted=False).indices, True
         )

@@ -108,6 +108,7 @@ def fedala(
         return {name: params[name] for names in layers for name in names}
 
     def check(names: Sequence[str]) -> None:
+        # The slice in ``top`` would silently take all layers for a larger p.
         layers = len(trees.layers(names))
         if p > layers:
             raise ConfigError(
@@ -116,6 +117,7 @@ def fedala(
 
     def init_client(params: Params, task: Task) -> ClientState:
         weights = {name: torch.ones_like(value) for name, value in top(params).items()}
+        # A count and not a flag: W is learned with ``start_epochs`` in the second round only.
         rounds = next(iter(params.values())).new_zeros((), dtype=torch.int64)
         kept = trees.prefixed("local.", top(params)) | trees.prefixed("weight.", weights)
         return ClientState(kept | {"rounds": rounds})

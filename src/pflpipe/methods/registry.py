@@ -130,6 +130,7 @@ def _info(name: str, source: str) -> MethodInfo:
         factory, about = getattr(module, name), module.ABOUT
     else:
         raise ConfigError("method", got=name, do=nearest(name, NAMES))
+    # Defaults are checked too, so that a mistake in a file shows when it is loaded.
     parameters = dict(inspect.signature(factory, eval_str=True).parameters)
     for key, entry in parameters.items():
         _checked(f"{name}.{key}", entry.default, entry.annotation)
@@ -223,6 +224,7 @@ def departures(
 ) -> tuple[str, ...]:
     """Return the departures that a profile of a method executes, by default with the default
     hyper-parameters."""
+    # The factory runs because hyper-parameters can remove a departure (``Method.avoids``).
     entry = info(name, source)
     about, avoided = entry.about, entry.factory(**(hyperparameters or {})).avoids
     if official_code and profile != "paper":

@@ -190,6 +190,7 @@ def effective_plan(
             expected="gaussian",
         )
     parts = _parts(names, parameters)
+    # Nothing bounds what a client changes, or the noise shows the cohort: no finite epsilon.
     if (
         not names.isdisjoint(WITHOUT_BOUND)
         or _shows_the_draw(plan, names)
@@ -281,6 +282,7 @@ def _gaussian(
     # A single message has the rounds and the clipping of the executed plan, and one share of the
     # noise.
     alone = effective_plan(plan, bounded - OF_MESSAGES, parameters=parameters)
+    # Where the sum has no guarantee, a single message has none either.
     message = alone if effective.noise_multiplier else effective
     assert alone.noise_multiplier is not None
     assert message.noise_multiplier is not None
@@ -290,6 +292,7 @@ def _gaussian(
     if "noise_on_support" in names:
         group = alone.noise_multiplier * share
     at = delta_of(plan)
+    # Two messages of norm C are up to 2 C apart, which counts as half the multiplier.
     replaced = dataclasses.replace(message, noise_multiplier=message.noise_multiplier / 2)
     return dataclasses.replace(
         entry,

@@ -178,6 +178,7 @@ def release(
     else:
         signal, noise = _noise_of_sum(generator, clipped, present, plan, scale)
         messages, clean = {}, signal
+    # Rows of clients that were not drawn may hold anything, so every diagnostic is masked.
     nonfinite = present & torch.isinf(norms)
     # Signal and noise are added in float64 and rounded once. Noise that is rounded first has gaps,
     # and the sum would show how far the signal has shifted them.

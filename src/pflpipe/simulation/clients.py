@@ -438,6 +438,7 @@ def _groups(
     ]
     groups: list[list[int]] = []
     for clients in same_shapes.values():
+        # Most expensive first: all clients of a group take as many steps as its first one.
         clients.sort(key=lambda client: -costs[client])
         most = _most(device, engine, work[clients[0]]) - 1  # the last place is empty
         groups.append([])

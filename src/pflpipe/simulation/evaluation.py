@@ -67,6 +67,7 @@ def accuracies(
         state: ClientState, batches: Batches, others: Mapping[str, Schedule]
     ) -> dict[str, Tensor]:
         personal = method.personalize(progress.params, progress.server, state, batches, task)
+        # Counts and not rates: sums of whole numbers have no rounding.
         correct = {}
         if common is not None:
             correct["personal_common"] = task.correct(personal, common)
@@ -115,6 +116,7 @@ def accuracies_of_new(
     task = simulation.task_in(progress.round, progress.bound)
     method, split = simulation.method, simulation.split
     initial = method.init_client(progress.params, task)
+    # The expected number of rounds in which a client is drawn.
     expected = max(1, round(simulation.plan.sample_rate * simulation.plan.rounds))
     turns = range(expected if initial else 0)
     work = [

@@ -72,6 +72,7 @@ class Sample:
             PrivacyError: a bit differs.
         """
         for place, client in enumerate(self.clients):
+            # A cohort of one: the hook sees no other client.
             alone = compute(self.start, [client])
             differing = [
                 name

@@ -125,6 +125,7 @@ def joined(device: str, count: int = 1) -> Iterator[tuple[Processes, str]]:
     Yields:
         This process and its device: process i of a run uses the run's GPU i.
     """
+    # torchrun sets WORLD_SIZE: without it this is the program's first start.
     if "WORLD_SIZE" not in os.environ:
         take_gpus(device, count)
     if count > 1 and "WORLD_SIZE" not in os.environ:

@@ -142,6 +142,7 @@ def build(
     )
     transform = None
     if cell.training.augment:
+        # Transforms fill with black as the network sees it, not with 0.
         black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), cell.dataset)[0, 0, 0]
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
     network = networks.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
@@ -233,6 +234,7 @@ def _train(
     )
 
     def on_round(progress: Progress) -> None:
+        # Before the checkpoint, so that a resumed run has the accuracies of this round.
         if every and (progress.round % every == 0 or progress.round == simulation.plan.rounds):
             progress.rows[-1] |= evaluation.means(simulation, progress, has_global_model)
         if not processes.is_first:
@@ -395,6 +397,7 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) 
     program.
     """
     digest = hashlib.sha256(canonical_json([cell.to_dict(), simulation.key, code]).encode())
+    # Kind of device, processes, threads and library versions can change rounding.
     device, threads = simulation.train.x.device.type, torch.get_num_threads()
     machine = f"{device} {simulation.processes.size} {threads} {torch.__version__} {np.__version__}"
     digest.update(f"{asdict(simulation.plan)} {simulation.backend} {machine}".encode())

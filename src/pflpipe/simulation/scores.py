@@ -100,6 +100,7 @@ def evaluate_cells(
         ]
         if not validation_only:
             scores += accuracies_of_new(simulation, progress, has_global_model)
+        # Columns that do not apply to a client stay NaN, an empty field of the file.
         rows += [dict.fromkeys(COLUMNS, math.nan) | {"cell": cell.id} | row for row in scores]
     if processes.is_first:
         write_text(out, with_digest(runs.text_of(COLUMNS, rows)))

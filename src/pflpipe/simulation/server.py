@@ -78,6 +78,7 @@ def with_optimizer(method: Method, server: Server) -> Method:
         # Parts that are no parameters, such as centroids, are left to the method.
         for name in filter(params.__contains__, released):
             old = {prefix: state[prefix + name] for prefix in kept}
+            # Delta is the step that the method itself would take.
             step, new = _step(stepped[name] - params[name], old, server)
             if name in scale:
                 sent = scale[name] > 0

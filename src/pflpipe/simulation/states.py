@@ -131,6 +131,7 @@ class States(Mapping[str, Tensor]):
         if not self._initial:
             return {}
         device = next(iter(self._initial.values())).device
+        # One buffer for all states, pinned, so that one asynchronous copy brings them to the GPU.
         rows = torch.empty(
             len(clients), self._file.row_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda"
         )
@@ -191,6 +192,7 @@ class _File:
 
     def write(self, rows: Tensor) -> np.ndarray:
         """Write rows ``[K, row_bytes]`` to free slots and return the slots."""
+        # Free slots first, then new ones at the end. A slot that is still held is never changed.
         free = np.flatnonzero(self._holders == 0)[: len(rows)]
         slots = np.concatenate([free, len(self._holders) + np.arange(len(rows) - len(free))])
         for slot in slots.tolist():
