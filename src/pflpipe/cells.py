@@ -45,8 +45,8 @@ class Partition:
     clients: Annotated[
         int,
         Option(
-            "number of clients M, a public value; left out (natural only): all user ids of the "
-            "data set, and the plan learns M from the partition",
+            "number of clients M, a public value; if left out (natural only), all user ids of the "
+            "data set, and the plan reads M from the partition",
             least=2,
             unless=("kind", "natural"),
             heading="M",
@@ -68,7 +68,7 @@ class Partition:
     classes_per_client: Annotated[
         int | None,
         Option(
-            "s, the classes that one client holds",
+            "s, the number of classes that one client holds",
             least=1,
             only=("kind", "pathological"),
             needed=True,
@@ -79,8 +79,8 @@ class Partition:
     min_size: Annotated[
         int,
         Option(
-            "examples of the smallest client, its validation and own-test parts included; "
-            "natural: training examples below which a user takes part without any",
+            "least number of examples of a client, validation and own test included; natural: a "
+            "user with fewer training examples takes part without any",
             least=1,
             heading="least size",
             phrase="at least {} examples per client",
@@ -92,8 +92,8 @@ class Partition:
     validation_fraction: Annotated[
         float,
         Option(
-            "part of each client's examples, its own test set aside, that hyper-parameters are "
-            "chosen on",
+            "fraction of each client's examples, without its own test, on which hyper-parameters "
+            "are chosen",
             least=0,
             below=1,
             heading="validation",
@@ -104,9 +104,9 @@ class Partition:
     test_fraction: Annotated[
         float | None,
         Option(
-            "part of each client's examples that is its own test; null takes the own tests out of "
-            "the data set's test set instead, disjointly and in the class proportions of the "
-            "clients' shares, and each user's own test rows for natural",
+            "fraction of each client's examples that is its own test; null takes the own tests "
+            "from the data set's test set, disjointly and in the class proportions of the "
+            "clients' shares (natural: each user's test rows)",
             above=0,
             below=1,
             heading="own test fraction",
@@ -115,9 +115,9 @@ class Partition:
     new_clients: Annotated[
         int,
         Option(
-            "clients N besides, held out of training altogether: after the last round each of them "
-            "makes a personal model of the released one, which is tested; natural with clients "
-            "left out: N of all user ids",
+            "number N of further clients that take no part in training: after the last round each "
+            "of them makes a personal model from the released one, which is tested; natural "
+            "without clients: N of all user ids",
             least=0,
             heading="new clients",
             phrase="{} new clients",
@@ -126,8 +126,8 @@ class Partition:
     common_test: Annotated[
         int,
         Option(
-            "rows of the common test set, drawn from it at random; 0 = all. Every client's model "
-            "is tested on each, which takes longer than training where clients are many",
+            "number of rows of the common test set, drawn at random; 0 = all. Every client's model "
+            "is tested on all of them, which takes longer than training if there are many clients",
             least=0,
             heading="common test",
             phrase="{} rows of common test",
@@ -143,8 +143,8 @@ class Model:
     name: Annotated[
         str,
         Option(
-            "name of a network; or file.py:Net, a torch.nn.Module in a file whose path is relative "
-            "to the study's file (in a cell: to the working directory), and which is run",
+            "name of a network; or file.py:Net, a torch.nn.Module in a file that is run; its path "
+            "is relative to the study's file (in a cell: to the working directory)",
             alone=True,
         ),
     ]
@@ -208,7 +208,7 @@ class Training:
     drop_last: Annotated[
         bool,
         Option(
-            "leave out the last step of a pass where it has fewer than batch_size examples",
+            "leave out the last step of a pass if it has fewer than batch_size examples",
             heading="drop last",
         ),
     ] = False
@@ -235,8 +235,8 @@ class Training:
     evaluate_every: Annotated[
         int,
         Option(
-            "accuracies in rounds.csv after every so many rounds and the last; 0 = never; the run "
-            "itself stays the same",
+            "number of rounds between accuracies in rounds.csv, which also has them for the last "
+            "round; 0 = never; training does not change",
             least=0,
             condition=False,
         ),
@@ -244,7 +244,7 @@ class Training:
     evaluate_clients: Annotated[
         int,
         Option(
-            "of how many clients these accuracies by round are means, drawn once for a seed; 0 = "
+            "number of clients over which these accuracies are averaged, drawn once per seed; 0 = "
             "all",
             least=0,
             condition=False,
@@ -253,9 +253,9 @@ class Training:
     precision: Annotated[
         str,
         Option(
-            "of products: float32 everywhere; tf32 (a GPU rounds the factors of matrix products "
-            "and convolutions); bf16 (training's forward passes); parameters, clipping, noise and "
-            "optimizer stay float32",
+            "precision of products: float32; tf32 (a GPU rounds the factors of matrix products "
+            "and convolutions); bf16 (forward passes of training); parameters, clipping, noise and "
+            "optimizer are always float32",
             words=("float32", "tf32", "bf16"),
         ),
     ] = "float32"
@@ -292,8 +292,8 @@ class Privacy:
     clip_quantile: Annotated[
         float | None,
         Option(
-            "adaptive clipping: the bound follows this quantile of the clients' norms, by bits "
-            "that are released with noise; clip_norm is then the bound of the first round",
+            "adaptive clipping: the bound follows this quantile of the clients' norms, estimated "
+            "from bits that are released with noise; clip_norm is the bound of the first round",
             above=0,
             below=1,
             only=("mechanism", "gaussian"),
@@ -355,7 +355,7 @@ class Server:
     momentum: Annotated[
         float,
         Option(
-            "part of the last step that is added to the next",
+            "fraction of the last step that is added to the next one",
             least=0,
             below=1,
             only=("optimizer", "momentum"),
@@ -385,7 +385,7 @@ class Server:
     tau: Annotated[
         float,
         Option(
-            "adaptivity: what is added to the root of that mean, which begins at tau squared",
+            "adaptivity: added to the square root of that mean, which starts at tau squared",
             above=0,
             only=("optimizer", "adam", "yogi"),
             heading="server τ",
