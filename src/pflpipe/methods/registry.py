@@ -229,7 +229,7 @@ def departures(
     about, avoided = entry.about, entry.factory(**(hyperparameters or {})).avoids
     if official_code and profile != "paper":
         raise ConfigError(
-            f"official_code of {name}", got=official_code, expected="profile: paper beside it"
+            f"official_code of {name}", got=official_code, expected="profile: paper as well"
         )
     if official_code and not about.official_departures:
         raise ConfigError(

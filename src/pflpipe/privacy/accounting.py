@@ -524,7 +524,7 @@ def _least_multiplier(
         if low < math.log(1e-2):
             raise PrivacyError(
                 "privacy: delta",
-                got="met with next to no noise",
+                got="reached with almost no noise",
                 expected="a delta far below 1/M for this epsilon",
             )
     root = float(brentq(excess, low, high, xtol=tolerance))

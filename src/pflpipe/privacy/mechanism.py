@@ -153,9 +153,9 @@ def release(
             the uploads; an empty cohort then releases 0.
 
     Raises:
-        PrivacyError: shapes or dtypes do not fit, the scale is negative or not finite or stands
-            beside a departure that has none, a departure is unknown, or the extras are not
-            exactly those that the departures read.
+        PrivacyError: shapes or dtypes do not fit; the scale is negative, not finite, or used with
+            a departure that has none; a departure is unknown; or the extras are not exactly those
+            that the departures read.
     """
     departures = check_departures(departures)
     scale = scale or {}

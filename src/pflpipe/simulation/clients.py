@@ -110,7 +110,7 @@ def choose_backend(asked: str, device: str, parameters: int) -> Backend:
             raise ConfigError(
                 "config.yaml: backend",
                 got="graphs",
-                expected="a GPU, which alone records CUDA graphs",
+                expected="a GPU, because CUDA graphs need one",
                 do="use backend: auto, loop or vmap",
             )
         return "graphs"
@@ -414,7 +414,7 @@ def untouched(what: str, *given: Mapping[str, Tensor]) -> Iterator[None]:
                 raise PrivacyError(
                     f"{what}: {name}",
                     got="changed in place",
-                    expected="every input left as it is",
+                    expected="unchanged inputs",
                     do="compute a new tensor, or change a copy: value.clone()",
                 )
 

@@ -83,8 +83,8 @@ class Sample:
                 raise PrivacyError(
                     f"round {self.start.round + 1}: a client's {differing[0]}",
                     got="other bits than the same client computes by itself",
-                    expected="the same bits: the message followed from other clients",
-                    do="do not publish this run; use backend: loop, or mend the method",
+                    expected="the same bits: the message depends on other clients",
+                    do="do not publish this run; use backend: loop, or correct the method",
                 )
 
 

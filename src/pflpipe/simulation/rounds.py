@@ -290,7 +290,7 @@ def _check_upload(update: Tree, method: Method, task: Task) -> None:
         raise PrivacyError(
             f"departure {min(split)}: parts of an upload",
             got=", ".join(method.parts(task)),
-            expected="parameters alone, by which the ledger counts what is clipped by itself",
+            expected="only parameters, because the ledger counts each separately clipped part",
         )
 
 

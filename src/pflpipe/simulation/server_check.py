@@ -91,7 +91,7 @@ class ServerCheck:
         except (OSError, EOFError):
             raise PrivacyError(
                 f"method {self._name}: hooks scale and aggregate",
-                got="no answer of the process that computes them again",
+                got="no answer from the process that computes them again",
                 expected="functions that run wherever the method's file is imported",
                 do="read its message above",
             ) from None
@@ -110,7 +110,7 @@ class ServerCheck:
             if differing:
                 raise PrivacyError(
                     f"method {self._name}: hook {hook}: {differing[0]}",
-                    got="another result than in a process that has seen no client",
+                    got="another result than in a process without client data",
                     expected="a function of what was released",
                     do="keep nothing between calls but the server's state",
                 )

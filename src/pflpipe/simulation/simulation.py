@@ -203,7 +203,7 @@ class Simulation:
             "config.yaml: backend",
             got="vmap",
             expected="a backend that keeps clients apart; on this machine a client's rounding under"
-            " vmap follows from other clients",
+            " vmap depends on other clients",
             do="use backend: auto or loop",
         )
 
