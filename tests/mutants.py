@@ -668,9 +668,9 @@ MUTANTS = {
         "test_published.py",
     ),
     "runs of one day in MLflow": Mutant(
-        "report/tracking/entries.py",
-        'end = int(files["run.json"].stat().st_mtime * 1000)',
-        'end = int(files["run.json"].stat().st_mtime)',
+        "report/mlflow_runs.py",
+        "return int(path.stat().st_mtime * 1000)",
+        "return int(path.stat().st_mtime)",
         "test_tracking.py",
     ),
 }

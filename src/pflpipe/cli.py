@@ -222,7 +222,7 @@ def _status(arguments: argparse.Namespace) -> list[str]:
 
 
 def _track(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.report.tracking import sync
+    from pflpipe.report import mlflow_export
     from pflpipe.study import config, load
 
     settings = config.load(arguments.config)
@@ -232,8 +232,8 @@ def _track(arguments: argparse.Namespace) -> list[str]:
         return load.load_study(arguments.study, results=results)
 
     if not arguments.watch:
-        return [sync.once(study(), results, uri, partial=True)]
-    sync.watch(study, results, uri)
+        return [mlflow_export.export(study(), results, uri, partial=True)]
+    mlflow_export.watch(study, results, uri)
     return []
 
 

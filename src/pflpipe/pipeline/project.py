@@ -464,8 +464,3 @@ def settings_words(files: Iterable[object] | None, values: Iterable[str] | None)
     """
     words = {"--configfile": list(map(str, files or ())), "--config": list(values or ())}
     return [word for option, given in words.items() if given for word in (option, *given)]
-
-
-def without_credentials(uri: str) -> str:
-    """Return an address without user name, password and query, fit for a log."""
-    return re.sub(r"^([^:/]+://)[^/]*@", r"\1", re.split(r"[?#]", uri)[0])
