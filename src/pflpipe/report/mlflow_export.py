@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -68,7 +68,7 @@ _MOVE_AWAY = "move that file away; the next run writes everything again"
 _ADVICE = {
     r"\b401\b|UNAUTHENTICATED": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
     r"\b403\b|PERMISSION_DENIED": "ask whoever runs it for the right to write there",
-    r"(?i)read-?only": "whoever runs it has to make its database writable",
+    r"(?i)read-?only|permission denied": "whoever runs it has to make its database writable",
     r"(?i)is locked|could not be acquired": "wait until nobody else writes to it",
     r"(?i)disk is full|no space left": "make room on its disk",
     r"(?i)refused|not known|resolution|unreachable": "start it, or correct its address",
@@ -239,31 +239,30 @@ class _Experiment:
         """
         before = self._runs()
         generation = 1 + max((_generation(runs[0]) for runs in before.values()), default=0)
-        counts = Counter(new=0, kept=0, replaced=0)
-        ids: dict[str, str] = {}
+        counts, ids = Counter(new=0, kept=0, replaced=0), dict[str, str]()
+        changed = False
         for run in tracked:
             old = before.get(run.key, [])
-            status = "FINISHED" if run.complete else "RUNNING"
-            if old and (old[0].data.tags.get(DIGEST), old[0].info.status) == (run.digest, status):
-                ids[run.key], action = old[0].info.run_id, "kept"
+            if old and _is_current(old[0], run):
+                action, ids[run.key] = "kept", old[0].info.run_id
             else:
+                action, changed = "replaced" if old else "new", True
                 ids[run.key] = self._create(run, ids.get(run.parent), generation)
-                action = "replaced" if old else "new"
             counts[action] += "seed" in run.tags
-        self._clean(tracked)
+        # Another machine may have written meanwhile.
+        self._clean(self._runs() if changed else before, tracked)
         return counts
 
     def _create(self, run: Tracked, parent: str | None, generation: int) -> str:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
-        tags = {**run.tags, KEY: run.key, GENERATION: str(generation)}
+        tags = {**run.tags, KEY: run.key, GENERATION: str(generation), "in_study": "true"}
         tags |= {PARENT: parent} if parent else {}
         created = self.client.create_run(self.id, run.start or None, tags, run.name)
         id = str(created.info.run_id)
         if run.dataset:
-            name, profile = run.dataset
-            source = canonical_json({"uri": name})
-            data = Dataset(name, run.digest[:8], "local", source, profile=canonical_json(profile))
+            name, digest, profile = run.dataset
+            data = Dataset(name, digest, "local", canonical_json({"uri": name}), profile=profile)
             inputs = [DatasetInput(data, [InputTag("mlflow.data.context", "training")])]
             self.client.log_inputs(id, inputs)
         local = self._local_files(created)
@@ -308,10 +307,9 @@ class _Experiment:
             runs.sort(key=lambda run: (_generation(run), run.info.run_id), reverse=True)
         return found
 
-    def _clean(self, tracked: Sequence[Tracked]) -> None:
-        # Delete predecessors and correct tags, on what MLflow has now: another machine may have
-        # written meanwhile.
-        runs, parents = self._runs(), {run.key: run.parent for run in tracked}
+    def _clean(self, runs: Mapping[str, list[Run]], tracked: Sequence[Tracked]) -> None:
+        # Delete predecessors and correct the tags of the others.
+        parents = {run.key: run.parent for run in tracked}
         for key, (current, *older) in runs.items():
             for run in older:
                 self.client.delete_run(run.info.run_id)
@@ -327,6 +325,11 @@ class _Experiment:
 
 def _generation(run: Run) -> int:
     return int(run.data.tags[GENERATION])
+
+
+def _is_current(old: Run, run: Tracked) -> bool:
+    status = "FINISHED" if run.complete else "RUNNING"
+    return (old.data.tags.get(DIGEST), old.info.status) == (run.digest, status)
 
 
 def _client(address: str) -> MlflowClient:

@@ -35,7 +35,6 @@ from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED, Setting, flat
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as a description, in Markdown."""
 _CURVES = ("loss", *METRICS)  # of which a group shows the mean over its seeds
-_FIGURES = (".png", ".svg", ".pdf")
 _CLAIMS = {
     "certified": "certified: this ε holds for what is released",
     "unreviewed": "unreviewed: this ε holds only if the method's file keeps the rules",
@@ -58,7 +57,7 @@ class Tracked:
         parent: key of the run that it is shown below; empty for none.
         points: metrics.
         files: path among the run's artifacts -> file.
-        dataset: name and description of the training data; None for the study.
+        dataset: name, digest and description (JSON) of the training data; None for the study.
     """
 
     key: str
@@ -71,7 +70,7 @@ class Tracked:
     tags: Mapping[str, str] = field(default_factory=dict)
     points: Sequence[Point] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
-    dataset: tuple[str, Mapping[str, Any]] | None = None
+    dataset: tuple[str, str, str] | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -156,12 +155,15 @@ def _study_run(study: Study, results: Path, is_done: bool) -> Tracked:
     if is_done:
         tables = [results / "tables" / f"{name}{suffix}" for suffix in (".md", ".csv", ".tex")]
         drawn = sorted((results / "figures" / name).glob("[!.]*"))
-        files = {f"{name}.yaml": STUDIES / f"{name}.yaml"}
-        files |= {f"table/{path.name}": path for path in tables}
-        files |= {f"figures/{path.name}": path for path in drawn if path.suffix in _FIGURES}
-        files |= {f"ledger/{cell.plan_id}.json": _plan(cell, results) for cell in study.cells}
-        files |= {"ledger/ledger.html": results / "ledger.html"}
-        files = {target: path for target, path in files.items() if path.is_file()}
+        plans = [_plan(cell, results) for cell in study.cells]
+        sources = {
+            "": [STUDIES / f"{name}.yaml"],
+            "table/": tables,
+            "figures/": [path for path in drawn if path.suffix in (".png", ".svg", ".pdf")],
+            "ledger/": [*plans, results / "ledger.html"],
+        }
+        paths = ((folder, path) for folder, found in sources.items() for path in found)
+        files = {f"{folder}{path.name}": path for folder, path in paths if path.is_file()}
     made = max((_modified(path) for path in files.values()), default=0)
     note = (
         f"**{study.title or name}**\n\nTable, figures, ledger and the study's file are among the "
@@ -182,90 +184,79 @@ def _modified(path: Path) -> int:
 # ---------------------------------------------------------------- a group and its seeds
 
 
-@dataclass(frozen=True)
 class _Group:
     """All seeds of one row of the study's table, as far as they exist.
 
-    Attributes:
+    Args:
         rows, trained: its rows, and those whose training is finished: at least one.
         scores: cell id -> row of the tidy table, for cells that are scored.
     """
 
-    study: Study
-    results: Path
-    setting: Setting
-    rows: Sequence[Row]
-    trained: Sequence[Row]
-    scores: Mapping[str, Any]
+    def __init__(
+        self,
+        study: Study,
+        results: Path,
+        setting: Setting,
+        rows: Sequence[Row],
+        trained: Sequence[Row],
+        scores: Mapping[str, Any],
+    ) -> None:
+        self.study, self.results, self.setting = study, results, setting
+        self.rows, self.trained, self.scores = rows, trained, scores
+        self.plans = {
+            row.cell.plan_id: records.load(Planned, existing(_plan(row.cell, results)))
+            for row in trained
+        }
+        first = rows[0].cell
+        self.claim, self.epsilon = claim_and_epsilon(first, self.plans.values())
+        self.epsilon_word = "none" if self.epsilon is None else _plain(self.epsilon)
+        # The key does not depend on the number of seeds.
+        self.key = f"setting {dataclasses.replace(first, seed=0).id} {rows[0].variant}".strip()
+        self.name = self._name()
 
     def runs(self) -> list[Tracked]:
         """Return the group's run and those of its seeds."""
         seeds = [self._seed(row) for row in self.trained]
         return [self._mean(seeds), *seeds]
 
-    @cached_property
-    def key(self) -> str:
-        """Key of the group's run, which does not depend on the number of seeds."""
-        first = self.rows[0]
-        unseeded = dataclasses.replace(first.cell, seed=0).id
-        return f"setting {unseeded} {first.variant}".strip()
-
-    @cached_property
-    def plans(self) -> dict[str, Planned]:
-        """Plan id -> its content."""
-        return {
-            row.cell.plan_id: records.load(Planned, existing(_plan(row.cell, self.results)))
-            for row in self.trained
-        }
-
-    @cached_property
-    def privacy(self) -> tuple[str, float | None]:
-        """The claim, and the epsilon that holds."""
-        return claim_and_epsilon(self.rows[0].cell, self.plans.values())
-
-    @cached_property
-    def name(self) -> str:
-        """The row's label with the epsilon that holds, not the one asked for:
-        ``feddpa eps=25.7 (official)``. MLflow's list shows the first 18 letters."""
-        claim, epsilon = self.privacy
+    def _name(self) -> str:
+        # The row's label with the epsilon that holds, not the one asked for: ``feddpa eps=25.7
+        # (official)``. MLflow's list shows the first 18 letters.
         method, _, rest = self.setting.label.replace("official code", "official").partition(" ")
-        facet = [f"{name}={value}" for name, value in self.setting.facet.items() if value != "–"]
-        bound = "no eps" if epsilon is None else f"eps={_plain(epsilon)}"
+        words = [method, "no eps" if self.epsilon is None else f"eps={self.epsilon_word}"]
+        words += (f"{name}={value}" for name, value in self.setting.facet.items() if value != "–")
+        words.append(rest)
         budget = self.rows[0].cell.privacy
-        asked = ""
-        if claim != "none" and epsilon in (None, math.inf):
+        if self.claim != "none" and self.epsilon in (None, math.inf):
             # No epsilon tells two budgets apart here, so the name has what was asked for.
             noise = f"σ={budget.noise_multiplier:g}" if budget.epsilon is None else ""
-            asked = noise or f"asked {budget.epsilon:g}"
-        mark = "unreviewed" * (claim == "unreviewed")
-        return " ".join(filter(None, [method, bound, *facet, rest, asked, mark]))
+            words.append(noise or f"asked {budget.epsilon:g}")
+        words.append("unreviewed" * (self.claim == "unreviewed"))
+        return " ".join(filter(None, words))
 
-    def tags(self, level: str, note: str = "") -> dict[str, str]:
-        """Return the tags of a run of the group; searches filter by them."""
-        row, (claim, epsilon) = self.rows[0], self.privacy
+    def _tags(self, level: str, *paragraphs: str) -> dict[str, str]:
+        row, setting = self.rows[0], self.setting
+        delta = row.cell.privacy.delta
+        bound = "unknown" if self.epsilon is None else self.epsilon_word
+        bound += "" if delta is None else f" at δ = {delta:g}"
+        note = [
+            ", ".join(filter(None, [f"**{setting.label}**", setting.budget, setting.facet_text])),
+            _CLAIMS[self.claim] + ("" if self.claim == "none" else f", ε = {bound}"),
+            f"{CHOSEN_ON_VALIDATION} {setting.choice}" if row.chosen else "",
+            *paragraphs,
+            MEASURED,
+        ]
         return _tags(self.study, level) | {
             "method": row.cell.method,
             "variant": row.variant,
             "profile": row.cell.profile,
-            "claim": claim,
-            "epsilon": "none" if epsilon is None else _plain(epsilon),
-            "asked": self.setting.budget,
+            "claim": self.claim,
+            "epsilon": self.epsilon_word,
+            "asked": setting.budget,
             "departures": ", ".join(row.cell.departures),
             "chosen": CHOSEN_ON_VALIDATION if row.chosen else "",
-            NOTE: self._note(note),
+            NOTE: "\n\n".join(filter(None, note)),
         }
-
-    def _note(self, paragraph: str) -> str:
-        first, (claim, epsilon) = self.rows[0], self.privacy
-        bound = [_CLAIMS[claim]]
-        if claim != "none":
-            delta = first.cell.privacy.delta
-            number = "unknown" if epsilon is None else _plain(epsilon)
-            bound.append(f"ε = {number}" + ("" if delta is None else f" at δ = {delta:g}"))
-        title = [f"**{self.setting.label}**", self.setting.budget, self.setting.facet_text]
-        choice = f"{CHOSEN_ON_VALIDATION} {self.setting.choice}" if first.chosen else ""
-        paragraphs = [", ".join(filter(None, title)), ", ".join(bound), choice, paragraph, MEASURED]
-        return "\n\n".join(filter(None, paragraphs))
 
     def _seed(self, row: Row) -> Tracked:
         cell = row.cell
@@ -279,7 +270,7 @@ class _Group:
         if score:
             names = (*METRICS, "train_seconds", "epsilon_central")
             points += _finals({name: score[name] for name in names}, points, end)
-        tags = self.tags("run", f"Seed {cell.seed}; its files are in `{folder}`.") | {
+        tags = self._tags("run", f"Seed {cell.seed}; its files are in `{folder}`.") | {
             "seed": str(cell.seed),
             "diverged_round": str(run.diagnostics.diverged_round or ""),
             # MLflow cannot plot NaN and stores infinity as a huge number: such values are left out
@@ -325,7 +316,7 @@ class _Group:
                 for name, text in first
                 if name != "seed" and all((name, text) in other for other in others)
             },
-            tags=_filled(self.tags("setting")),
+            tags=_filled(self._tags("setting")),
             points=points,
             dataset=_dataset(self.rows),
         )
@@ -345,10 +336,12 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _dataset(rows: Sequence[Row]) -> tuple[str, Mapping[str, Any]]:
+def _dataset(rows: Sequence[Row]) -> tuple[str, str, str]:
     first = rows[0].cell
     partition = {name: _text(value) for name, value in flatten(first.to_dict()["partition"])}
-    return first.dataset, _filled(partition) | {"seeds": sorted(row.cell.seed for row in rows)}
+    seeds = sorted(row.cell.seed for row in rows)
+    profile = canonical_json(_filled(partition) | {"seeds": seeds})
+    return first.dataset, _sha256(f"{first.dataset} {profile}".encode())[:8], profile
 
 
 def _curves(rounds: Path, timing: Path, end: int) -> tuple[int, list[Point], dict[str, int]]:
