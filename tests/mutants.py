@@ -669,8 +669,8 @@ MUTANTS = {
     ),
     "runs of one day in MLflow": Mutant(
         "report/mlflow_runs.py",
-        "return int(path.stat().st_mtime * 1000)",
-        "return int(path.stat().st_mtime)",
+        'end = int(files["run.json"].stat().st_mtime * 1000)',
+        'end = int(files["run.json"].stat().st_mtime)',
         "test_tracking.py",
     ),
 }

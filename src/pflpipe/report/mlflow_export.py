@@ -284,7 +284,7 @@ class _Experiment:
                 [RunTag(DIGEST, run.digest)] if call == calls - 1 else (),
             )
         if run.complete:
-            self.client.set_terminated(id, "FINISHED", run.end)
+            self.client.set_terminated(id, "FINISHED", run.end or None)
         return id
 
     def _local_files(self, run: Run) -> Path | None:

@@ -43,6 +43,8 @@ _CLAIMS = {
 }
 Point = tuple[str, float, int, int]
 """Name, value, time in milliseconds, step."""
+_Scores = dict[str, Any]
+"""Cell id -> row of the tidy table, for cells that are scored."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class Tracked:
     Attributes:
         key: identifies the run in its experiment, whatever its content.
         name: the name that MLflow's list shows.
-        start, end: in milliseconds.
         complete: whether its results are final; MLflow shows it as running until then.
+        start, end: in milliseconds; 0 for the time of export.
         parent: key of the run that it is shown below; empty for none.
         points: metrics.
         files: path among the run's artifacts -> file.
@@ -62,9 +64,9 @@ class Tracked:
 
     key: str
     name: str
-    start: int
-    end: int
     complete: bool
+    start: int = 0
+    end: int = 0
     parent: str = ""
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -104,15 +106,15 @@ def of_study(study: Study, results: Path, *, partial: bool = False) -> list[Trac
         rows = [study.rows[index] for index in setting.indices]
         trained = [row for row in rows if not partial or _is_trained(row.cell, results)]
         if trained:
-            tracked += _Group(study, results, setting, rows, trained, scores).runs()
+            tracked += _Group(study, results, setting, trained, scores).runs()
     return tracked
 
 
-def _scores(study: Study, results: Path, partial: bool) -> tuple[dict[str, Any], bool]:
-    # Cell id -> row of the tidy table; and whether the table on disk has these rows.
+def _scores(study: Study, results: Path, partial: bool) -> tuple[_Scores, bool]:
+    # And whether the table on disk has these rows.
     if not partial:
         return _by_cell(tidy.stored(study, results)), True
-    scores, table = dict[str, Any](), dict[str, Any]()
+    scores, table = _Scores(), _Scores()
     with suppress(DataError):  # no method is scored yet
         scores = _by_cell(tidy.tidy(tidy.finished(study, results), results))
     with suppress(DataError):  # no table yet, or an old one
@@ -121,7 +123,7 @@ def _scores(study: Study, results: Path, partial: bool) -> tuple[dict[str, Any],
     return scores, bool(table) and [*map(str, scores.values())] == [*map(str, table.values())]
 
 
-def _by_cell(frame: pd.DataFrame) -> dict[str, Any]:
+def _by_cell(frame: pd.DataFrame) -> _Scores:
     return {record["cell"]: record for record in frame.to_dict("records")}
 
 
@@ -164,21 +166,12 @@ def _study_run(study: Study, results: Path, is_done: bool) -> Tracked:
         }
         paths = ((folder, path) for folder, found in sources.items() for path in found)
         files = {f"{folder}{path.name}": path for folder, path in paths if path.is_file()}
-    made = max((_modified(path) for path in files.values()), default=0)
-    note = (
-        f"**{study.title or name}**\n\nTable, figures, ledger and the study's file are among the "
-        f"artifacts of this run.\n\n{MEASURED}"
-    )
-    tags = _tags(study, "study") | {"runs": str(len(study.rows)), NOTE: note}
-    return Tracked("study", f"study {name}", made, made, is_done, tags=tags, files=files)
+    tags = _tags(study, "study") | {"runs": str(len(study.rows)), NOTE: MEASURED}
+    return Tracked("study", f"study {name}", is_done, tags=tags, files=files)
 
 
 def _tags(study: Study, level: str) -> dict[str, str]:
     return {"study": study.name, "level": level, "kind": "diagnostics"}
-
-
-def _modified(path: Path) -> int:
-    return int(path.stat().st_mtime * 1000)
 
 
 # ---------------------------------------------------------------- a group and its seeds
@@ -188,30 +181,24 @@ class _Group:
     """All seeds of one row of the study's table, as far as they exist.
 
     Args:
-        rows, trained: its rows, and those whose training is finished: at least one.
-        scores: cell id -> row of the tidy table, for cells that are scored.
+        trained: those of its rows whose training is finished: at least one.
     """
 
     def __init__(
-        self,
-        study: Study,
-        results: Path,
-        setting: Setting,
-        rows: Sequence[Row],
-        trained: Sequence[Row],
-        scores: Mapping[str, Any],
+        self, study: Study, results: Path, setting: Setting, trained: list[Row], scores: _Scores
     ) -> None:
         self.study, self.results, self.setting = study, results, setting
-        self.rows, self.trained, self.scores = rows, trained, scores
+        self.trained, self.scores = trained, scores
+        self.rows = [study.rows[index] for index in setting.indices]
         self.plans = {
             row.cell.plan_id: records.load(Planned, existing(_plan(row.cell, results)))
             for row in trained
         }
-        first = rows[0].cell
+        first = self.rows[0].cell
         self.claim, self.epsilon = claim_and_epsilon(first, self.plans.values())
         self.epsilon_word = "none" if self.epsilon is None else _plain(self.epsilon)
         # The key does not depend on the number of seeds.
-        self.key = f"setting {dataclasses.replace(first, seed=0).id} {rows[0].variant}".strip()
+        self.key = f"setting {dataclasses.replace(first, seed=0).id} {self.rows[0].variant}".strip()
         self.name = self._name()
 
     def runs(self) -> list[Tracked]:
@@ -264,7 +251,7 @@ class _Group:
         files = {name: existing(folder / name) for name in ("run.json", "rounds.csv")}
         run = tidy.record_of(folder, self.plans[cell.plan_id].plan, cell.departures)
         # Training ended when run.json was written. MLflow shows the time of training.
-        end = _modified(files["run.json"])
+        end = int(files["run.json"].stat().st_mtime * 1000)
         start, points, gaps = _curves(files["rounds.csv"], existing(folder / "timing.csv"), end)
         score = self.scores.get(cell.id)
         if score:
