@@ -66,9 +66,7 @@ if MAIN:
 
 # What belongs to this machine is in the environment of the commands and not in their text, which Snakemake compares with that of
 # the last time. An address may hold a password.
-TRACKING = answer(
-    mlflow_export.address_of, SETTINGS.results_dir, SETTINGS.tracking_uri
-)
+TRACKING = answer(mlflow_export.address_of, SETTINGS.results_dir, SETTINGS.tracking_uri)
 CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 PATHS = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
 SOURCES = os.pathsep.join(filter(None, PATHS))
