@@ -1,7 +1,7 @@
 """Print how many lines of code every room of the package has: ``python tools/lines.py``.
 
-A line counts if it holds a token of code. Docstrings, comments and blank lines do not count, so that
-explaining the code costs nothing.
+A line counts if it holds a token of code. Docstrings, comments and blank lines do not count, so
+that explaining the code costs nothing.
 """
 
 import ast
