@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
+from pages import readme
 from pflpipe import cells
 from pflpipe.data import datasets, partition
 from pflpipe.files import write_json
@@ -25,7 +26,6 @@ from pflpipe.pipeline.project import Project
 from pflpipe.privacy import accounting
 from pflpipe.privacy.departures import DEPARTURES
 from pflpipe.privacy.plan import Plan
-from pflpipe.report import readme
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.simulation.clients import Backend, Examples
 from pflpipe.simulation.simulation import Simulation

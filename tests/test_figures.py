@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 
 import boxes
 import fake_results
+from pages.committed import RUN_COLUMNS
 from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.methods import registry as methods
 from pflpipe.report import statistics, tidy
-from pflpipe.report.committed import RUN_COLUMNS
 from pflpipe.report.figures import clients, registry, style
 from pflpipe.study import documents
 from pflpipe.study import figures as drawings

@@ -187,8 +187,9 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
     assert result.returncode == 0, result.stderr
 
     def make_results(*studies: str) -> None:
-        program = "import runpy; runpy.run_module('pflpipe.pipeline.results', run_name='__main__')"
-        result = warm.python(program, ("results", *studies), project, environment())
+        program = f"import runpy, sys; sys.path.insert(0, {str(ROOT / 'tools')!r}); "
+        program += "runpy.run_module('pages', run_name='__main__')"
+        result = warm.python(program, ("pages", "results", *studies), project, environment())
         assert result.returncode == 0, result.stderr
 
     make_results("small")

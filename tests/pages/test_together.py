@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+from pages.together import Standing, sentences, shared, table
 from pflpipe.report.statistics import Difference
-from pflpipe.report.together import Standing, sentences, shared, table
 from pflpipe.report.typeset import markdown
 
 UP, DOWN = Difference(2.0, 0.5, 3.5, 0.01, 5), Difference(-2.0, -3.5, -0.5, 0.01, 5)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from pflpipe.report.committed import Committed, is_new, percentages
+from pages.committed import Committed, is_new, percentages
 
 THIRDS = {"size": ("few", "some", "many"), "classes": ("narrow", "middle", "broad")}
 GAINS = (

@@ -17,11 +17,12 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from pages import committed, together
+from pages.committed import Committed
+from pages.gains import THIRDS, cost, curve, gains
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.files import write_text
-from pflpipe.report import committed, sentences, together, verdict
-from pflpipe.report.committed import Committed
-from pflpipe.report.gains import THIRDS, cost, curve, gains
+from pflpipe.report import sentences, verdict
 from pflpipe.report.statistics import (
     MIN_SEEDS,
     Contest,

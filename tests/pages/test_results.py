@@ -14,13 +14,13 @@ import pandas as pd
 import pytest
 
 import fake_results
+from pages import committed, publish, results
+from pages.gains import cost, gains
+from pages.publish import finished_part
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
-from pflpipe.pipeline import results as pages
-from pflpipe.pipeline.results import finished_part
-from pflpipe.report import committed, results, sentences
-from pflpipe.report.gains import cost, gains
+from pflpipe.report import sentences
 from pflpipe.report.published import as_published
 from pflpipe.report.statistics import Difference
 from pflpipe.report.tidy import tidy
@@ -310,9 +310,8 @@ def test_a_study_of_several_panels_is_refused(finished, tmp_path):
 def test_without_a_study_no_page_is_written_and_the_command_says_what_to_do(tmp_path, monkeypatch):
     assert results.write(tmp_path) is None
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["results"])
     with pytest.raises(DataError, match="no study's results; name a finished one: make results"):
-        pages.main()
+        publish.write([])
     assert not list(tmp_path.iterdir())
 
 
