@@ -202,7 +202,7 @@ def guarded(server: Server, status: int) -> Iterator[str]:
     ("status", "do"),
     [
         (401, "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
-        (403, "ask whoever runs it for the right to write there"),
+        (403, "ask its administrator for the right to write there"),
     ],
 )
 def test_wrong_credentials_are_named_and_right_ones_are_enough(

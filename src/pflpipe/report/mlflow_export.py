@@ -67,8 +67,8 @@ _MOVE_AWAY = "move that file away; the next run writes everything again"
 # Pattern in a library's error -> what to do; the first that matches.
 _ADVICE = {
     r"\b401\b|UNAUTHENTICATED": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
-    r"\b403\b|PERMISSION_DENIED": "ask whoever runs it for the right to write there",
-    r"(?i)read-?only|permission denied": "whoever runs it has to make its database writable",
+    r"\b403\b|PERMISSION_DENIED": "ask its administrator for the right to write there",
+    r"(?i)read-?only|permission denied": "its administrator has to make its database writable",
     r"(?i)is locked|could not be acquired": "wait until nobody else writes to it",
     r"(?i)disk is full|no space left": "make room on its disk",
     r"(?i)refused|not known|resolution|unreachable": "start it, or correct its address",
