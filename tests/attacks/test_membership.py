@@ -301,7 +301,7 @@ def test_a_candidates_weight_is_counted_as_if_it_came_and_the_others_as_if_it_di
     1 is no member."""
     sizes, asked = torch.tensor([2.0, 0.0, 6.0]), {"size": torch.tensor([2.0, 4.0, 6.0])}
     everybody = torch.ones(3, dtype=torch.bool)
-    heard = strongest.Heard(Uploads({}, {"size": sizes}), everybody, {})
+    heard = strongest.ObservedRound(Uploads({}, {"size": sizes}), everybody, {})
     world = simulation("fedavg", sizes=(2, 4, 6))
     without, together = strongest._weights(world, everybody.numpy(), asked, heard)
     np.testing.assert_allclose(without, [[0, 0, 1], [1 / 4, 0, 3 / 4], [1, 0, 0]])
