@@ -28,7 +28,7 @@ from pflpipe.methods.base import About
 from pflpipe.privacy.departures import DEPARTURES, OF_CALIBRATION
 from pflpipe.privacy.ledger import WITHOUT_BOUND
 from pflpipe.report import audits
-from pflpipe.report.summary import finite, largest, mean_text, over_seeds, round_up
+from pflpipe.report.comparison import finite, largest, mean_text, over_seeds, round_up
 from pflpipe.report.tidy import existing, read
 
 SETTING = (
