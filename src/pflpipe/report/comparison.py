@@ -62,7 +62,7 @@ _CLAIM_NOTES = {
     ),
 }
 """What a reader must know of rows whose epsilon is not simply certified."""
-_WORK = ("hyperparameters", "clip_norm", "clip_quantile", "local_epochs", "batch_size")
+WORK = ("hyperparameters", "clip_norm", "clip_quantile", "local_epochs", "batch_size")
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +238,7 @@ def pairs(members: Sequence[Group]) -> Iterator[tuple[Group | None, Group | None
             for other in sound
             if (other.budget, other.first("delta")) == (group.budget, group.first("delta"))
         ]
-        same = [one for one in rivals if all(one.first(k) == group.first(k) for k in _WORK)]
+        same = [one for one in rivals if all(one.first(k) == group.first(k) for k in WORK)]
         chosen = next(iter(same), rivals[0] if len(rivals) == 1 else None)
         if chosen in alone:
             alone.remove(chosen)
