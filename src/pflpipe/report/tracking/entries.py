@@ -26,8 +26,8 @@ from pflpipe.files import canonical_json, read_json
 from pflpipe.methods import registry
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report import tidy
+from pflpipe.report.comparison import METRICS, finite, largest, mean_text, round_up
 from pflpipe.report.statistics import MIN_SEEDS, paired
-from pflpipe.report.summary import METRIC_WORDS, METRICS, finite, largest, mean_text, round_up
 from pflpipe.report.tidy import existing
 from pflpipe.study.config import STUDIES
 from pflpipe.study.outline import Row, Study
@@ -464,5 +464,5 @@ def _table(frame: pd.DataFrame) -> str:
             low, high = (means.get(f"interval/{name}_{end}") for end in ("low", "high"))
             interval = "" if low is None else f"{low:.1f} – {high:.1f}"
             text = mean_text(finite(frame[name]), len(frame))
-            lines.append(f"| {METRIC_WORDS[name]} | {text} | {interval} |")
+            lines.append(f"| {METRICS[name].heading} | {text} | {interval} |")
     return "\n".join(lines)
