@@ -117,8 +117,8 @@ MUTANTS = {
     ),
     "half of the learning rate in APPFL's noise": Mutant(
         "privacy/accounting.py",
-        "2 * lr * asked.noise_multiplier",
-        "lr * asked.noise_multiplier",
+        "2 * lr * calibrated.noise_multiplier",
+        "lr * calibrated.noise_multiplier",
         "methods/test_appfl_steps.py",
     ),
     "layers clipped apart but counted as one": Mutant(
@@ -147,7 +147,7 @@ MUTANTS = {
     ),
     "the law of the noise looks at the last round alone": Mutant(
         "privacy/residuals.py",
-        "mismatches=found.mismatches + mismatches,",
+        "mismatches=residuals.mismatches + mismatches,",
         "mismatches=mismatches,",
         "test_run_law.py test_executed.py",
     ),
@@ -159,8 +159,8 @@ MUTANTS = {
     ),
     "clients are known by their number alone": Mutant(
         "privacy/residuals.py",
-        "strangers=found.strangers + len(strangers),",
-        "strangers=found.strangers,",
+        "strangers=residuals.strangers + len(strangers),",
+        "strangers=residuals.strangers,",
         "test_run_law.py",
     ),
     "message and noise are rounded apart": Mutant(
@@ -588,7 +588,7 @@ MUTANTS = {
     ),
     # audit
     "what is sent besides parameters is not audited": Mutant(
-        "audit/worlds.py",
+        "audit/neighbours.py",
         "self.network.shapes | self.method.parts(self.task)",
         "self.network.shapes",
         "audit/test_coupled.py",
@@ -626,7 +626,7 @@ MUTANTS = {
     ),
     # report
     "population standard deviation": Mutant(
-        "report/summary.py",
+        "report/comparison.py",
         "/ (len(values) - 1)",
         "/ len(values)",
         "test_tables.py",
@@ -644,9 +644,9 @@ MUTANTS = {
         "test_statistics.py",
     ),
     "epsilon rounded down": Mutant(
-        "report/summary.py",
-        "math.ceil(epsilon / step * (1 - 1e-6)) * step",
-        "math.floor(epsilon / step * (1 - 1e-6)) * step",
+        "report/comparison.py",
+        "return _rounded(epsilon, math.ceil, 1 - 1e-6)",
+        "return _rounded(epsilon, math.floor, 1 - 1e-6)",
         "test_tables.py",
     ),
     "printed numbers beside every variant": Mutant(
@@ -662,10 +662,10 @@ MUTANTS = {
         "test_config.py",
     ),
     "an infinite epsilon as a number": Mutant(
-        "report/published.py",
+        "report/epsilon_as_published.py",
         "return math.inf if is_private and _is_countable(cell, departures(cell)) else None",
         "return 0.0",
-        "test_published.py",
+        "test_epsilon_as_published.py",
     ),
     "runs of one day in MLflow": Mutant(
         "report/mlflow_runs.py",

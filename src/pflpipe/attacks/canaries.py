@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.attacks import guests
+from pflpipe.attacks import injected_clients
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.privacy.mechanism import Released, Uploads
@@ -83,9 +83,10 @@ def listen(simulation: Simulation) -> dict[str, np.ndarray]:
 
 def number(plan: Plan, coordinates: int) -> int:
     """Return how many canaries a run bears: k T <= 0.1 sigma^2 d, from ``FEWEST`` to ``MOST`` or
-    ``guests.FLOATS``."""
+    ``injected_clients.FLOATS``."""
     bearable = 0.1 * (plan.noise_multiplier or 0.0) ** 2 * coordinates / plan.rounds
-    return int(min(max(FEWEST, bearable), MOST, max(FEWEST, guests.FLOATS // coordinates)))
+    fitting = injected_clients.FLOATS // coordinates
+    return int(min(max(FEWEST, bearable), MOST, max(FEWEST, fitting)))
 
 
 class Flock:
@@ -112,8 +113,8 @@ class Flock:
         scale: Mapping[str, Tensor],
         departures: frozenset[str],
     ) -> Released:
-        """Release the clients' uploads and the canaries' together (guests.py)."""
-        units = guests.units(uploads, scale)
+        """Release the clients' uploads and the canaries' together (injected_clients.py)."""
+        units = injected_clients.units(uploads, scale)
         sent = sum(int((unit > 0).sum()) for unit in units.values())
         if not self.directions:
             self._hatch(units, plan, sent)
@@ -124,7 +125,7 @@ class Flock:
             name: value * units[name] * (plan.clip_norm or 0.0) for name, value in rows.items()
         }
         drawn = torch.ones(len(next(iter(messages.values()))), dtype=torch.bool)
-        released = guests.release(
+        released = injected_clients.release(
             generator, uploads, present, plan, scale, departures, Uploads(messages), drawn
         )
         for name, unit in units.items():

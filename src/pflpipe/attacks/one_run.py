@@ -2,13 +2,13 @@
 coins.
 
 After Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023. k canary
-clients train along, behind ``Simulation.release`` (guests.py); they count in M. Each tosses a fair
-coin: tails sends zero, and heads sends, whenever it is drawn, as much as the clip lets through. (It
-sends ``LENGTH`` times that, so that the run's own clip is on trial as well.) Heads and tails are
-exactly the neighbours of the plan (``zero_out``), so a run that is (epsilon, delta)-private hides
-each of k coins. The auditor guesses heads for the r / 2 canaries of the highest scores and tails
-for the r / 2 of the lowest, and abstains on the others. Every epsilon under which so many right
-guesses are too unlikely is refuted.
+clients train along, behind ``Simulation.release`` (injected_clients.py); they count in M. Each
+tosses a fair coin: tails sends zero, and heads sends, whenever it is drawn, as much as the clip
+lets through. (It sends ``LENGTH`` times that, so that the run's own clip is on trial as well.)
+Heads and tails are exactly the neighbours of the plan (``zero_out``), so a run that is (epsilon,
+delta)-private hides each of k coins. The auditor guesses heads for the r / 2 canaries of the
+highest scores and tails for the r / 2 of the lowest, and abstains on the others. Every epsilon
+under which so many right guesses are too unlikely is refuted.
 
 **Canaries.** Those of Maddock, Sablayrolles, Stock, "CANIFE", ICLR 2023, are orthogonal to each
 other and to the clients' updates, so that nothing but noise covers them. Here each has a coordinate
@@ -68,7 +68,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 from torch import Tensor
 
-from pflpipe.attacks import guests
+from pflpipe.attacks import injected_clients
 from pflpipe.cells import Cell
 from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
@@ -133,9 +133,9 @@ class Game:
         scale: Mapping[str, Tensor],
         departures: frozenset[str],
     ) -> Released:
-        """Release the clients' uploads and the canaries' together (guests.py), and judge every coin
-        by it."""
-        units = guests.units(uploads, scale)
+        """Release the clients' uploads and the canaries' together (injected_clients.py), and score
+        every coin by the release."""
+        units = injected_clients.units(uploads, scale)
         unit = _flat(units)
         if not self._round:
             self._toss(int((unit > 0).sum()), len(unit))
@@ -148,15 +148,16 @@ class Game:
             messages.extras,
         )
         drawn = self._drawn(plan)
-        released = guests.release(
+        released = injected_clients.release(
             generator, uploads, present, plan, scale, departures, messages, drawn
         )
         quiet = dataclasses.replace(plan, noise_multiplier=0.0)
-        known = guests.release(
+        known = injected_clients.release(
             np.random.default_rng(), uploads, present, quiet, scale, departures, silence, drawn
         )
         left = ((_flat(released.sum) - _flat(known.sum))[places] / unit[places]).cpu().numpy()
-        message = (plan.clip_norm or 1.0) / guests.enlarged(plan, len(self.heads)).expected_cohort
+        enlarged = injected_clients.enlarged(plan, len(self.heads))
+        message = (plan.clip_norm or 1.0) / enlarged.expected_cohort
         self.scores[: len(places)] += _log_ratio(left / message, plan)
         self._round += 1
         return released
@@ -200,8 +201,8 @@ class Game:
 
 def number(sent: int, coordinates: int) -> int:
     """Return how many canaries a run has: one for each coordinate sent, at most ``MOST``, and
-    ``guests.FLOATS`` together."""
-    return min(sent, MOST, max(1, guests.FLOATS // coordinates))
+    ``injected_clients.FLOATS`` together."""
+    return min(sent, MOST, max(1, injected_clients.FLOATS // coordinates))
 
 
 def _log_ratio(left: np.ndarray, plan: Plan) -> np.ndarray:

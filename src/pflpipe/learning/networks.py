@@ -1,12 +1,11 @@
-"""The networks of the papers, as pure functions of a parameter tree; and those from outside.
+"""The networks of the papers as pure functions of a parameter tree, and networks from other files.
 
-One network object serves every client, a client is only its tree. What is written here is no
-``nn.Module``; a study may name one in a file of its own (modules.py).
-Images arrive channels last (``[B, H, W, C]``), because that is the layout in which convolutions
-are fast on a CPU. Every network is a feature extractor followed by one linear ``head``; split
-methods share the one and keep the other. No network has buffers: ResNets normalise with GroupNorm,
-whose result depends on one example only, so that nothing of the data is left in the model but its
-weights.
+One network object serves every client; a client is only a parameter tree. The networks of this file
+are not ``nn.Module``; a study may name a module in a file (modules.py). Images are channels last
+(``[B, H, W, C]``), the layout in which convolutions are fast on a CPU. Every network is a feature
+extractor followed by one linear ``head``; methods that split the model share the one and keep the
+other. No network has buffers: ResNets normalise with GroupNorm, whose result depends on one example
+only, so data influence only the weights of the model.
 
 Pooling comes before ReLU: the values and gradients are the same (ReLU is monotone) at a quarter of
 the work.
@@ -42,16 +41,15 @@ class Network:
     """A network for images of one shape and one number of classes.
 
     Attributes:
-        shapes: name -> shape of each parameter, in forward order; a layer is the part of a name
-            before the last dot, and the last word of a normalisation layer's name starts with
-            ``norm``.
-        body: ``(params, x [B, H, W, C] or [B, D], key) -> z [B, F]``, the feature extractor;
-            dropout follows from the int64 scalar ``key`` of a training step, and ``None`` means
+        shapes: name -> shape of each parameter, in forward order. A layer is the part of a name
+            before the last dot; the last component of a normalisation layer starts with ``norm``.
+        body: ``(params, x [B, H, W, C] or [B, D], key) -> z [B, F]``, the feature extractor.
+            The int64 scalar ``key`` of a training step determines dropout; ``None`` means
             evaluation, without dropout.
-        start: seed -> freshly drawn parameters, of a network that draws them in its own way.
+        start: seed -> initial parameters, for a network with an initialisation of its own.
         known_layers: whether all layers are linear, convolutional or GroupNorm and called as here,
-            so that fisher.py may look into them.
-        keyed: whether ``body`` does something else with a key than without one.
+            so that fisher.py applies.
+        keyed: whether ``body`` reads the key.
     """
 
     shapes: Shapes
@@ -61,7 +59,7 @@ class Network:
     keyed: bool = False
 
     def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tree:
-        """Return freshly drawn parameters."""
+        """Return randomly initialised parameters."""
         if self.start is not None:
             seed = int(torch.randint(2**63 - 1, (), generator=generator))
             return {name: value.to(dtype) for name, value in self.start(seed).items()}
@@ -78,8 +76,8 @@ class Network:
         return params
 
     def apply(self, params: Tree, x: Tensor, key: Tensor | None = None) -> Tensor:
-        """Return the logits ``[B, K]`` of a batch; with the ``key`` of a training step there is
-        dropout."""
+        """Return the logits ``[B, K]`` of a batch, with dropout if there is the ``key`` of a
+        training step."""
         return self.head(params, self.body(params, x, key))
 
     @staticmethod
@@ -106,35 +104,35 @@ def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Net
     """
     _check_options(model)
     if outside.is_reference(model.name):
-        found = modules.adapt(model.name, model.options, tuple(image_shape), classes)
-        # With dropout or without, a module may ask whether it is trained.
-        return Network(found.shapes, found.body, found.start, known_layers=False, keyed=True)
+        adapted = modules.adapt(model.name, model.options, tuple(image_shape), classes)
+        # Always keyed: also a module without dropout may behave differently in training.
+        return Network(adapted.shapes, adapted.body, adapted.start, known_layers=False, keyed=True)
     _check_fit(model, image_shape, classes)
     return _BUILDERS[model.name](model, image_shape, classes)
 
 
 def check(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> None:
-    """Raise ConfigError when the model is unknown, has options it does not know, or does not fit
-    the images or classes; one from outside is made and called on random images."""
+    """Raise ConfigError if the model is unknown, has unknown options, or does not fit the images or
+    classes. A module from another file is built and called on random images."""
     build(model, image_shape, classes)
 
 
 def file_of(model: cells.Model) -> Path | None:
-    """Return the user's file that a network comes from, which its runs depend on; None for those of
-    this package."""
+    """Return the user's file of a network, on which its runs depend; None for the networks of this
+    package."""
     return outside.file_of(model.name) if outside.is_reference(model.name) else None
 
 
 def _check_options(model: cells.Model) -> None:
-    """Check what depends on the name alone."""
-    own = outside.is_reference(model.name)
-    if not own and model.name not in _BUILDERS:
+    """Raise ConfigError if the name is unknown or has no options."""
+    from_file = outside.is_reference(model.name)
+    if not from_file and model.name not in _BUILDERS:
         raise ConfigError(
             "model.name",
             got=model.name,
             do=f"{nearest(model.name, _BUILDERS)} one of your own is written file.py:Net",
         )
-    if model.options and not own:
+    if model.options and not from_file:
         raise ConfigError(
             "model.options are for networks of your own, file.py:Net",
             got=model.name,
@@ -144,7 +142,7 @@ def _check_options(model: cells.Model) -> None:
 
 
 def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> None:
-    """Check that a network of this file fits the images and classes."""
+    """Raise ConfigError unless a network of this file fits the images and classes."""
     if classes < 2:
         raise ConfigError("data set", got=classes, expected="at least 2 classes")
     if model.name == "cnn_centaur" and classes not in _CENTAUR_WIDTHS:
@@ -168,23 +166,24 @@ def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -
 
 
 def parameter_names(model: cells.Model) -> tuple[str, ...]:
-    """Return the names of a network's parameters in forward order; they depend on neither the
-    images nor the classes."""
+    """Return the names of a network's parameters in forward order. They do not depend on the images
+    or the classes."""
     if outside.is_reference(model.name):
         return modules.names(model.name, model.options)
     return tuple(build(model, _IMAGE_SHAPES.get(model.name, (32, 32, 3)), classes=10).shapes)
 
 
 def norm_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of a network's parameter names that belong to normalisation layers, whose last
-    word starts with ``norm``."""
+    """Return the names that belong to normalisation layers: the last component of the layer starts
+    with ``norm``."""
     return tuple(
         name for name in names if name.rpartition(".")[0].rpartition(".")[2].startswith("norm")
     )
 
 
 def _mlp(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
-    """Fully connected layers with ReLU; ``hidden=[32]`` on 8x8 digits has 2,410 parameters."""
+    """Return fully connected layers with ReLU; ``hidden=[32]`` on 8x8 digits has 2,410
+    parameters."""
     widths = [math.prod(image_shape), *(model.hidden or ())]
     shapes: Shapes = {}
     for layer, (wide, narrow) in enumerate(itertools.pairwise(widths), start=1):
@@ -201,8 +200,8 @@ def _mlp(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Netw
 
 
 def _cnn_femnist(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
-    """Two 3x3 convolutions and two linear layers with dropout (FedDPA's official FEMNIST net,
-    1,206,590 parameters at K = 62).
+    """Return two 3x3 convolutions and two linear layers with dropout (FedDPA's official FEMNIST
+    net, 1,206,590 parameters at K = 62).
 
     The official code has no ReLU after the first convolution and the first linear layer;
     ``relu_everywhere`` adds them.
@@ -213,19 +212,20 @@ def _cnn_femnist(model: cells.Model, image_shape: tuple[int, ...], classes: int)
         | _linear("fc1", 9216, 128)
         | _linear("head", 128, classes)
     )
-    bend = F.relu if model.relu_everywhere else lambda z: z
+    activation = F.relu if model.relu_everywhere else lambda z: z
 
     def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-        z = bend(_convolve(params, "conv1", x.permute(0, 3, 1, 2)))
+        z = activation(_convolve(params, "conv1", x.permute(0, 3, 1, 2)))
         z = F.relu(F.max_pool2d(_convolve(params, "conv2", z), 2))
         z = keyed.dropout(z.flatten(1), 0.25, key, keyed.DROPOUT)
-        return keyed.dropout(bend(_dense(params, "fc1", z)), 0.5, key, keyed.DROPOUT + 1)
+        z = activation(_dense(params, "fc1", z))
+        return keyed.dropout(z, 0.5, key, keyed.DROPOUT + 1)
 
     return Network(shapes, body, keyed=True)
 
 
 def _cnn_svhn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
-    """Two 3x3 convolutions and two linear layers with dropout (FedDPA's official SVHN net,
+    """Return two 3x3 convolutions and two linear layers with dropout (FedDPA's official SVHN net,
     1,626,442 parameters at K = 10)."""
     shapes = (
         _conv("conv1", 3, 32)
@@ -244,8 +244,8 @@ def _cnn_svhn(model: cells.Model, image_shape: tuple[int, ...], classes: int) ->
 
 
 def _cnn_cifar(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
-    """Three 3x3 convolutions with pooling and three linear layers (FedDPA's official CIFAR-10 net,
-    343,946 parameters)."""
+    """Return three 3x3 convolutions with pooling and three linear layers (FedDPA's official
+    CIFAR-10 net, 343,946 parameters)."""
     shapes = _conv("conv1", 3, 16) | _conv("conv2", 16, 32) | _conv("conv3", 32, 32)
     shapes |= _linear("fc1", 512, 512) | _linear("fc2", 512, 128) | _linear("head", 128, classes)
 
@@ -263,8 +263,8 @@ _CENTAUR_WIDTHS = {10: 384, 100: 128}  # classes -> width of the first linear la
 
 
 def _cnn_centaur(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
-    """Two 5x5 convolutions with pooling and three linear layers (CENTAUR's official net, 734,762
-    parameters at K = 10)."""
+    """Return two 5x5 convolutions with pooling and three linear layers (CENTAUR's official net,
+    734,762 parameters at K = 10)."""
     width = _CENTAUR_WIDTHS[classes]
     shapes = _conv("conv1", 3, 64, 5) | _conv("conv2", 64, 64, 5)
     shapes |= _linear("fc1", 1600, width) | _linear("fc2", width, 32) | _linear("head", 32, classes)
@@ -284,7 +284,7 @@ class _ResNet:
     """A ResNet for small images (He et al., CVPR 2016, section 4.2): a 3x3 stem without stride or
     pooling, then basic blocks.
 
-    Stages after the first halve the image; where a block changes the width, its shortcut is a 1x1
+    Stages after the first halve the image. The shortcut of a block that changes the width is a 1x1
     convolution (option B).
 
     Attributes:
@@ -298,7 +298,7 @@ class _ResNet:
     groups: int
 
     def __call__(self, model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
-        """Build the network."""
+        """Return the network."""
         channels = self.widths[0]
         shapes = _conv("conv1", image_shape[2], channels, bias=False) | _norm("norm1", channels)
         strides: dict[str, int] = {}  # block -> stride; the order of the blocks

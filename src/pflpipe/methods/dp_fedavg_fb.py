@@ -2,15 +2,15 @@
 
 Source: baseline of CENTAUR (Shen et al., "Share Your Representation Only", ICLR 2023) and of
 DP-pFedDSU. Federated training is DP-FedAvg. For its personal model a client takes the released
-global model and trains only the last linear layer on its own data; the trained head is used on the
-device and never released.
+global model and trains only the last linear layer on its data. The trained head stays on the device
+and is never released.
 
     minimises: ``f(w)``, E epochs from ``w^t``
     sends: ``w - w^t``
     keeps: nothing
-    tests: the released model whose head is trained on the own examples
+    tests: the released model with its head trained on the client's examples
 
-    head_epochs: passes over the own examples in the head phase [CENTAUR's code]
+    head_epochs: passes over the client's examples in the head phase [CENTAUR's code]
     head_lr: learning rate of its SGD [CENTAUR's code]
     head_momentum: of that SGD [CENTAUR's code]
     head_weight_decay: of that SGD [CENTAUR's code]

@@ -1,20 +1,20 @@
 """FedRep (Collins, Hassani, Mokhtari, Shakkottai, "Exploiting Shared Representations for
 Personalized Federated Learning", ICML 2021) under differential privacy.
 
-Head first, then the feature extractor, of which alone the change is uploaded. With the upload
-clipped and noised this is the algorithm of CENTAUR, which was made from it (centaur.py); the two
-differ in the head phase of their official codes.
+A client trains its head first, then the feature extractor, and uploads the change of the extractor
+only. With the upload clipped and noised this is the algorithm of CENTAUR, which is based on it
+(centaur.py). The two differ in the head phase of their official codes.
 
-    minimises: ``f`` over the head h beside the frozen ``g^t``, then over the body g beside the
-        frozen h, E epochs
+    minimises: ``f`` over the head h with ``g^t`` frozen, then over the body g with h frozen, E
+        epochs
     sends: ``g - g^t``, the change of the body
     keeps: the head
     tests: the released body with the head trained once more
 
-    head_epochs: passes over the own examples in the head phase [official code]
+    head_epochs: passes over the client's examples in the head phase [official code]
     head_lr: learning rate of its SGD [official code]
     head_momentum: of that SGD [official code]
-    head_weight_decay: of that SGD [official code, which has it for weights only]
+    head_weight_decay: of that SGD [official code, which applies it to weights only]
 """
 
 from __future__ import annotations
