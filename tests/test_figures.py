@@ -17,12 +17,13 @@ from matplotlib.figure import Figure
 
 import boxes
 import fake_results
-from pages.committed import RUN_COLUMNS
+from pages.archive import RUN_COLUMNS
 from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.methods import registry as methods
 from pflpipe.report import statistics, tidy
+from pflpipe.report.comparison import METRICS
 from pflpipe.report.figures import clients, registry, style
 from pflpipe.study import documents
 from pflpipe.study import figures as drawings
@@ -578,7 +579,7 @@ def test_the_schema_knows_the_kinds_and_the_widths_and_of_an_attack_no_more_than
     known = schema["additionalProperties"]["properties"]
     assert tuple(known["kind"]["enum"]) == drawings.KINDS
     assert tuple(known["width"]["enum"]) == style.WIDTHS
-    assert known["metric"]["enum"] == list(style.WORDS)
+    assert known["metric"]["enum"] == list(METRICS)
     name = re.compile(schema["propertyNames"]["pattern"])
     assert not any(map(name.search, ("A", "a b", "")))
     assert all(map(name.search, (*drawings.KINDS, "membership_2")))
