@@ -99,10 +99,14 @@ def cifar_images(path: str | None, count: int) -> tuple[np.ndarray, np.ndarray]:
         return file["train_images"][rows], file["train_labels"][rows].astype(np.int64)
 
 
+SCALE = datasets.DATASETS["cifar10"].mean, datasets.DATASETS["cifar10"].std
+
+
 def examples(images: np.ndarray, labels: np.ndarray) -> Examples:
     """Return normalised images on the CPU."""
     return Examples(
-        torch.from_numpy(datasets.normalise(images, "cifar10")), torch.from_numpy(labels)
+        torch.from_numpy(datasets.normalise(images, *SCALE)),
+        torch.from_numpy(labels),
     )
 
 

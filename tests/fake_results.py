@@ -86,6 +86,8 @@ def write(study: Study, folder: Path, *, diverged: dict[str, int] | None = None)
         test_images=images[:100],
         test_labels=labels[:100],
         classes=np.int64(10),
+        mean=[0.0],
+        std=[1.0],
     )
     scores: dict[str, list[list[Any]]] = {}
     for cell in study.cells:

@@ -96,6 +96,8 @@ def train(folder: Path, first: Sequence[int]) -> Path:
         test_images=features[:9],
         test_labels=labels[:9],
         classes=np.int64(3),
+        mean=[0.5],
+        std=[0.5],
     )
     held = [
         np.asarray(first, dtype=np.int64),

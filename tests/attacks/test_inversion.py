@@ -84,6 +84,8 @@ def inputs_of(folder):
                 test_images=images[:9],
                 test_labels=np.arange(9),
                 classes=10,
+                mean=datasets.info("cifar10").mean,
+                std=datasets.info("cifar10").std,
             )
         return target
 

@@ -127,9 +127,10 @@ def build(
     """
     target = device_of(device)
     entry = registry.of(cell)
+    scale = arrays.mean, arrays.std
     examples = [
         Examples(
-            torch.from_numpy(datasets.normalise(images, cell.dataset)).to(target, dtype),
+            torch.from_numpy(datasets.normalise(images, *scale)).to(target, dtype),
             torch.from_numpy(labels).to(target, torch.int64),
         )
         for images, labels in (
@@ -143,7 +144,7 @@ def build(
     )
     transform = None
     if cell.training.augment:
-        black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), cell.dataset)[0, 0, 0]
+        black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), *scale)[0, 0, 0]
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
     network = networks.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
     chosen = choose_backend(backend, target.type, network.parameters)
