@@ -11,8 +11,9 @@ from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.learning import networks
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
+from pflpipe.named import WITHOUT_BOUND
 from pflpipe.privacy.accounting import epsilon, make_plan
-from pflpipe.privacy.ledger import WITHOUT_BOUND, Planned, ledger
+from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.report import published
 from pflpipe.study.load import load_study
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pflpipe import options
 from pflpipe.files import canonical_json
-from pflpipe.named import DATASETS
+from pflpipe.named import DATASETS, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
 from pflpipe.options import Option
 
 MEANING = 2
@@ -412,7 +412,7 @@ def claim_of(mechanism: str, departures: Collection[str], source: str) -> str:
 class Cell:
     """One training run.
 
-    ``departures`` are the named steps that the certified mechanism lacks (privacy/departures.py).
+    ``departures`` are the named steps that the certified mechanism lacks (named.py).
     ``source`` is where a method from outside the package is (``registry.locate``).
     """
 
@@ -541,9 +541,7 @@ class Cell:
     def plan_needs_partition(self) -> bool:
         """Whether a departure makes the ledger depend on how many examples each client holds, or
         how many clients there are follows from the data."""
-        sized = {"sample_level_calibration", "data_size_weights"}
-        counts = self.privacy.mechanism != "none" and not sized.isdisjoint(self.departures)
-        return counts or not self.partition.clients
+        return self._departs(OF_SIZES) or not self.partition.clients
 
     @property
     def plan_needs_data(self) -> bool:
@@ -556,13 +554,15 @@ class Cell:
     def plan_needs_model(self) -> bool:
         """Whether a departure makes the ledger depend on how many tensors or layers the model
         has."""
-        split = {"per_tensor_clip", "per_layer_clip_unscaled"}
-        return self.privacy.mechanism != "none" and not split.isdisjoint(self.departures)
+        return self._departs(SPLIT_CLIP)
 
     @property
     def plan_needs_lr(self) -> bool:
         """Whether a departure makes the noise depend on the learning rate."""
-        return self.privacy.mechanism != "none" and "learning_rate_in_noise" in self.departures
+        return self._departs(OF_LEARNING_RATE)
+
+    def _departs(self, names: frozenset[str]) -> bool:
+        return self.privacy.mechanism != "none" and not names.isdisjoint(self.departures)
 
 
 #: The blocks of a cell by name.

@@ -6,7 +6,7 @@ import pytest
 from pflpipe.errors import ConfigError
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy.departures import DEPARTURES
+from pflpipe.named import DEPARTURES
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -19,7 +19,7 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.files import atomic
 from pflpipe.methods import registry
-from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
+from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP
 
 if TYPE_CHECKING:
     from pflpipe.simulation.runs import Inputs

@@ -33,13 +33,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
 from pflpipe.errors import PrivacyError
-from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import LARGEST, LEAST, Plan
 from pflpipe.trees import Tree
@@ -48,19 +46,6 @@ HALF = 0.5
 """How long a centred bit is."""
 BITS = "bits"
 """The only tensor of the second part."""
-
-
-def check_fits(departures: Collection[str]) -> None:
-    """Raise PrivacyError for departures with which there is no joint norm to adapt to, or no sum in
-    which the bits could hide."""
-    without = (OF_MESSAGES | WITHOUT_JOINT_CLIP).intersection(departures)
-    if without:
-        raise PrivacyError(
-            f"departure {min(without)}: privacy.clip_quantile",
-            got="adaptive clipping",
-            expected="a fixed clip_norm",
-            do="adaptive clipping is for one noised sum of jointly clipped updates",
-        )
 
 
 def multiplier_of_updates(plan: Plan) -> float:

@@ -25,8 +25,7 @@ from pflpipe.cells import WITHOUT_DEPARTURES, claim_of
 from pflpipe.methods import registry
 from pflpipe.methods.base import AFTER_TRAINING, Range, fits_every_model
 from pflpipe.methods.registry import MethodInfo
-from pflpipe.privacy.departures import DEPARTURES, OF_MESSAGES, WITHOUT_JOINT_CLIP
-from pflpipe.privacy.ledger import WITHOUT_BOUND
+from pflpipe.named import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND, WITHOUT_JOINT_CLIP
 
 FORMULAS = {
     "minimises": "A client minimises",

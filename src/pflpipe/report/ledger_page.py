@@ -25,8 +25,7 @@ from pflpipe.errors import DataError
 from pflpipe.files import write_text
 from pflpipe.methods import registry
 from pflpipe.methods.base import About
-from pflpipe.privacy.departures import DEPARTURES, OF_CALIBRATION
-from pflpipe.privacy.ledger import WITHOUT_BOUND
+from pflpipe.named import DEPARTURES, OF_CALIBRATION, WITHOUT_BOUND
 from pflpipe.report import audits
 from pflpipe.report.summary import finite, largest, mean_text, over_seeds, round_up
 from pflpipe.report.tidy import existing, read

@@ -19,8 +19,7 @@ from pflpipe.cells import BLOCKS, Cell, Privacy, Server
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import read_json
 from pflpipe.methods import registry
-from pflpipe.privacy import adaptive
-from pflpipe.privacy.departures import OF_CALIBRATION, check_departures
+from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
 from pflpipe.study import documents, expansion, figures, layouts, printed
 from pflpipe.study.config import RESULTS, STUDIES
 from pflpipe.study.outline import Candidate, Chosen, Drawing, Line, Outline, Row, Study
@@ -234,7 +233,7 @@ def _cell(
         _check_privacy(blocks["privacy"], own)
         if blocks["privacy"].clip_quantile is not None:
             with own.at():
-                adaptive.check_fits(departures)
+                check_adaptive(departures)
     for block, built in blocks.items():
         with own.at():
             options.check(built, block)

@@ -17,7 +17,7 @@ from typing import Any
 from pflpipe.cells import PATHS, Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods import registry
-from pflpipe.privacy.departures import OF_CALIBRATION
+from pflpipe.named import OF_CALIBRATION
 from pflpipe.study import documents
 from pflpipe.study.settings import flatten
 
