@@ -18,7 +18,7 @@ from pflpipe.cells import Model, Partition, Training
 from pflpipe.data import datasets, downloads, partition
 from pflpipe.data.datasets import load_arrays, prepare
 from pflpipe.errors import ConfigError, DataError
-from pflpipe.learning import augment, networks
+from pflpipe.learning import architectures, augment, networks
 
 torch.set_num_threads(1)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -252,7 +252,7 @@ def test_sequences_come_through_as_they_are(tmp_path):
     with pytest.raises(ConfigError, match="images"):
         augment.check(("flip",), header.image_shape)
     with pytest.raises(ConfigError, match="choose mlp"):
-        networks.check(Model("cnn_femnist"), header.image_shape, 3)
+        architectures.shapes(Model("cnn_femnist"), header.image_shape, 3)
 
 
 @pytest.mark.slow
@@ -278,7 +278,7 @@ def test_a_network_from_outside_is_given_channels_first(tmp_path):
     (tmp_path / "small.py").write_text(SMALL)
     model = Model(f"{tmp_path}/small.py:Conv1")
     network = networks.build(model, (8, 3), 3)
-    assert networks.parameter_names(model) == tuple(network.shapes), "known without any data"
+    assert architectures.parameter_names(model) == tuple(network.shapes), "known without any data"
     params = network.init(torch.Generator().manual_seed(0))
     x = torch.from_numpy(sequences(4)[0])
     z = (

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from pflpipe import cells, trees
 from pflpipe.learning import networks
-from pflpipe.learning.networks import Network, Shapes
+from pflpipe.learning.architectures import Shapes
+from pflpipe.learning.networks import Network
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe.learning import fisher, solvers
-from pflpipe.learning.networks import HEAD, Network, norm_names
+from pflpipe.learning.architectures import norm_names
+from pflpipe.learning.networks import HEAD, Network
 from pflpipe.learning.solvers import Batch, Minimize, Objective, Schedule, Solver
 from pflpipe.privacy.plan import Plan
 from pflpipe.trees import AnyTree, Params, Tree

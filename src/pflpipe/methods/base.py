@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.networks import Shapes
+from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.task import Batches, Task
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 

@@ -57,7 +57,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.networks import Shapes
+from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Range, Upload

@@ -27,7 +27,7 @@ from typing import Any
 from pflpipe import cells
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import networks
+from pflpipe.learning import architectures, networks
 from pflpipe.methods import outside
 from pflpipe.methods.base import AFTER_TRAINING, About, Method, Range
 from pflpipe.seeds import STREAMS
@@ -250,8 +250,8 @@ def check_model(
 ) -> None:
     """Raise ConfigError when the method or its hyper-parameters need layers that the model does not
     have."""
-    names = networks.parameter_names(model)
-    parts = {"body": set(names) - set(networks.HEAD), "norm": networks.norm_names(names)}
+    names = architectures.parameter_names(model)
+    parts = {"body": set(names) - set(networks.HEAD), "norm": architectures.norm_names(names)}
     entry = info(name, source)
     for part in entry.about.needs:
         if not parts[part]:

@@ -31,7 +31,7 @@ from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, write_text
-from pflpipe.learning import networks
+from pflpipe.learning import architectures, networks
 from pflpipe.learning.augment import Augment
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
@@ -167,7 +167,7 @@ def build(
         augment=transform,
         processes=processes,
         name=cell.method,
-        reviewed=not cell.source and networks.file_of(cell.model) is None,
+        reviewed=not cell.source and architectures.file_of(cell.model) is None,
         server_check=check,
     ).isolated(backend)
 
@@ -403,7 +403,7 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) 
     digest.update(f"{asdict(simulation.plan)} {simulation.backend} {machine}".encode())
     digest.update(registry.file_of(cell.method, cell.source).read_bytes())
     digest.update(inputs.partition.read_bytes())
-    if file := networks.file_of(cell.model):
+    if file := architectures.file_of(cell.model):
         digest.update(file.read_bytes())
     for values in (simulation.train.x, simulation.train.y):
         digest.update(values.cpu().contiguous().numpy().tobytes())

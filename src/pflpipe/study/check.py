@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pflpipe.data import datasets, partition
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import augment, networks
+from pflpipe.learning import architectures, augment
 from pflpipe.methods import registry
 from pflpipe.study import load
 from pflpipe.study.config import STUDIES, Config
@@ -83,7 +83,7 @@ def _check_data(
             with problems.at(location):
                 partition.check(wanted, found.classes, found.train_size, found.users)
             with problems.at(location):
-                networks.check(model, found.image_shape, found.classes)
+                architectures.shapes(model, found.image_shape, found.classes)
                 fitting.add(model)
             with problems.at(location):
                 augment.check(transforms, found.image_shape)
