@@ -18,7 +18,8 @@ from pflpipe.cells import Model, Partition, Training
 from pflpipe.data import datasets, downloads, partition
 from pflpipe.data.datasets import load_arrays, prepare
 from pflpipe.errors import ConfigError, DataError
-from pflpipe.learning import architectures, augment, networks
+from pflpipe.learning import architectures, networks
+from pflpipe.study.check import check_augment
 
 torch.set_num_threads(1)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -250,7 +251,7 @@ def test_sequences_come_through_as_they_are(tmp_path):
     with pytest.raises(DataError, match="in 1 rows, the first 5"):
         datasets.arrays_from({"train_images": worse, "train_labels": y}, "mine")
     with pytest.raises(ConfigError, match="images"):
-        augment.check(("flip",), header.image_shape)
+        check_augment(("flip",), header.image_shape)
     with pytest.raises(ConfigError, match="choose mlp"):
         architectures.shapes(Model("cnn_femnist"), header.image_shape, 3)
 

@@ -8,14 +8,12 @@ part without any; a key that changes without need trains again what is there.
 import dataclasses
 import functools
 import inspect
-import typing
 
 import pytest
 import torch
 
 from pflpipe import cells
 from pflpipe.methods import registry
-from pflpipe.methods.base import AFTER_TRAINING
 from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import rounds
 from simulations import personal_models, plan, simulation
@@ -237,19 +235,18 @@ def test_keys_are_256_bits_and_ids_are_names_of_files():
 
 def alternative(name, parameter):
     """Another value of a hyper-parameter, far enough away to show."""
-    kind, default = parameter.annotation, parameter.default
-    if typing.get_origin(kind) is typing.Annotated:
-        kind, bounds, *_ = typing.get_args(kind)
-        if kind is int:
-            return 1 if default > 1 else 3
-        return default * 4 + 0.7 if bounds.high > 1 else (default + 0.5) % 1
-    if typing.get_origin(kind) is typing.Literal:
-        return next(choice for choice in typing.get_args(kind) if choice != default)
+    kind, default, option = parameter.type, parameter.default, parameter.option
+    if kind is int:
+        return 1 if default > 1 else 3
+    if kind is float:
+        return (default + 0.5) % 1 if option.most == 1 else default * 4 + 0.7
+    if option.words:
+        return next(choice for choice in option.words if choice != default)
     return not default if kind is bool else {"personal_layers": "fc1"}[name]
 
 
 def marked(parameter):
-    return AFTER_TRAINING in typing.get_args(parameter.annotation)
+    return not parameter.option.trained
 
 
 HYPERPARAMETERS = {

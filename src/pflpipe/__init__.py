@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pflpipe.cells import Cell, Model, Partition, Privacy, Server, Training
     from pflpipe.learning.networks import Network
     from pflpipe.learning.task import Batches, Task
-    from pflpipe.methods.base import About, Method, Range, Upload
+    from pflpipe.methods.base import About, Method, Upload
+    from pflpipe.options import Option
     from pflpipe.privacy.accounting import calibrate, epsilon, make_plan
     from pflpipe.privacy.ledger import Ledger, ledger
     from pflpipe.privacy.mechanism import Uploads, release
@@ -35,7 +36,8 @@ _HOMES = {
     "cells": ("Cell", "Model", "Partition", "Privacy", "Server", "Training"),
     "learning.networks": ("Network",),
     "learning.task": ("Batches", "Task"),
-    "methods.base": ("About", "Method", "Range", "Upload"),
+    "methods.base": ("About", "Method", "Upload"),
+    "options": ("Option",),
     "privacy.accounting": ("calibrate", "epsilon", "make_plan"),
     "privacy.ledger": ("Ledger", "ledger"),
     "privacy.mechanism": ("Uploads", "release"),
@@ -52,10 +54,10 @@ __all__ = [
     "Method",
     "Model",
     "Network",
+    "Option",
     "Partition",
     "Plan",
     "Privacy",
-    "Range",
     "Result",
     "Server",
     "Task",

@@ -13,8 +13,9 @@ import torch
 
 from pflpipe import trees
 from pflpipe.learning.task import Task
-from pflpipe.methods.base import About, Method, Range
+from pflpipe.methods.base import About, Method
 from pflpipe.methods.dp_fedavg import local_update
+from pflpipe.options import Option
 from pflpipe.trees import Params, ServerState, Update
 
 ABOUT = About(title="paced", paper="none")
@@ -27,7 +28,7 @@ def _told(what: str, number: int) -> float:
     return float(file.read_text()) if file.exists() else 0.0
 
 
-def paced(*, number: Annotated[int, Range(0)] = 0) -> Method:
+def paced(*, number: Annotated[int, Option(least=0)] = 0) -> Method:
     """Return the method; every number is a run of its own."""
 
     def aggregate(

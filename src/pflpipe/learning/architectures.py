@@ -33,7 +33,7 @@ def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sh
             examples or the number of classes. A network from a file of the user's own is made, and
             called on random examples.
     """
-    _check_options(model)
+    check_options(model)
     if outside.is_reference(model.name):
         from pflpipe.learning import modules
 
@@ -48,7 +48,7 @@ def file_of(model: cells.Model) -> Path | None:
     return outside.file_of(model.name) if outside.is_reference(model.name) else None
 
 
-def _check_options(model: cells.Model) -> None:
+def check_options(model: cells.Model) -> None:
     """Check what depends on the name alone."""
     own = outside.is_reference(model.name)
     if not own and model.name not in _SHAPES:
@@ -106,6 +106,33 @@ def norm_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(
         name for name in names if name.rpartition(".")[0].rpartition(".")[2].startswith("norm")
     )
+
+
+def layers_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the layers of a network's parameters, in their order."""
+    return tuple(dict.fromkeys(name.rpartition(".")[0] for name in names))
+
+
+def layers_named(names: Iterable[str], beginnings: str, location: str) -> tuple[str, ...]:
+    """Return the parameters of some of a network's layers.
+
+    Args:
+        names: all parameters.
+        beginnings: of the layers' names, separated by commas.
+        location: starts messages.
+
+    Raises:
+        ConfigError: the network has no such layers, or no others.
+    """
+    names, words = tuple(names), [word for item in beginnings.split(",") if (word := item.strip())]
+    layers = layers_of(names)
+    for word in words:
+        if not any(layer.startswith(word) for layer in layers):
+            known = f"the beginning of one of {', '.join(layers)}"
+            raise ConfigError(location, got=word, expected=known, do=nearest(word, layers))
+    if all(layer.startswith(tuple(words)) for layer in layers):
+        raise ConfigError(location, got=beginnings, expected="at least one layer left to share")
+    return tuple(name for name in names if name.rpartition(".")[0].startswith(tuple(words)))
 
 
 def _mlp(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:

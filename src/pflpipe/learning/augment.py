@@ -9,13 +9,11 @@ image is the normalised value of black, not 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pflpipe.errors import ConfigError
 from pflpipe.learning import keyed
 
 MARGIN = 4  # pixels of black that a crop can reach on each side
@@ -45,18 +43,6 @@ class Augment:
         for name in self.names:
             x = _TRANSFORMS[name](x, key, self.fill)
         return x
-
-
-def check(names: Sequence[str], image_shape: tuple[int, ...]) -> None:
-    """Raise ConfigError when there are transforms and the examples are not images ``(H, W,
-    C)``."""
-    if names and len(image_shape) != 3:
-        raise ConfigError(
-            "training.augment",
-            got=f"{', '.join(names)} for examples of shape {tuple(image_shape)}",
-            expected="images, shape (H, W, C)",
-            do="remove it for features",
-        )
 
 
 def _crop(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:

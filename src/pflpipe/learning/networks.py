@@ -92,6 +92,7 @@ class Network:
 def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
     """Return the network of a cell; arguments and errors as for ``architectures.shapes``."""
     if outside.is_reference(model.name):
+        architectures.check_options(model)
         found = modules.adapt(model.name, model.options, tuple(image_shape), classes)
         # With dropout or without, a module may ask whether it is trained.
         return Network(found.shapes, found.body, found.start, known_layers=False, keyed=True)

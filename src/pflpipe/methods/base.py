@@ -7,7 +7,6 @@ a study.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.task import Batches, Task
+from pflpipe.methods.about import About as About
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 
@@ -70,10 +70,6 @@ def only_parameters(task: Task) -> Shapes:
     return {}
 
 
-def fits_every_model(names: Sequence[str]) -> None:
-    """Check of a method whose hyper-parameters name no part of the model."""
-
-
 def train_locally(
     params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
 ) -> Params:
@@ -96,12 +92,10 @@ class Method:
     of features, say; an upload with anything else stops the run (rounds.py). All of an upload is
     clipped together and shares one budget, which ``scale`` divides over it. ``absorb(state,
     message, task) -> state`` shows a client its own noised message, where a published mechanism
-    releases single messages. ``check(names)`` raises ConfigError when the hyper-parameters do not
-    fit a model whose parameters have these names. ``head_epochs`` and ``full_pass`` ask for the
-    schedules ``batches.head`` and ``batches.all``; ``local_steps`` makes ``batches.train`` so many
-    steps instead of the study's epochs. ``draws`` says that a client draws numbers of its own, from
-    ``batches.key``. ``avoids`` names those departures of ``ABOUT`` that these
-    hyper-parameters do without, such as a step that an ablation takes out.
+    releases single messages. ``head_epochs`` and ``full_pass`` ask for the schedules
+    ``batches.head`` and ``batches.all``; ``local_steps`` makes ``batches.train`` so many steps
+    instead of the study's epochs. ``draws`` says that a client draws numbers of its own, from
+    ``batches.key``.
     """
 
     local_update: Callable[
@@ -117,60 +111,11 @@ class Method:
     sends: Callable[[Task], Sequence[str]] = everything
     parts: Callable[[Task], Shapes] = only_parameters
     absorb: Callable[[ClientState, Update, Task], ClientState] | None = None
-    check: Callable[[Sequence[str]], object] = fits_every_model
     local_steps: int = 0
     head_epochs: int = 0
     full_pass: bool = False
     draws: bool = False
-    avoids: tuple[str, ...] = ()
 
     def upload(self, task: Task) -> Shapes:
         """Return name -> shape of all that one client sends."""
         return {name: task.network.shapes[name] for name in self.sends(task)} | self.parts(task)
-
-
-@dataclass(frozen=True)
-class About:
-    """What a method file says about itself.
-
-    Attributes:
-        title: the method's name in print.
-        paper: authors, venue, year.
-        private: whether what it releases is clipped and noised (else the claim is ``none``).
-        sends: whether anything leaves a client; else there is nothing that a server could step by.
-        has_global_model: whether there is a server model to test.
-        mechanism: the noise of its paper, with which its claims are audited.
-        trains: the method whose training this one shares to the bit, given the hyper-parameters
-            that the two have in common; empty when it has its own. It may then differ in
-            ``personalize`` alone.
-        needs: parts that a network must have, out of ``body`` (layers before the head) and ``norm``
-            (normalisation layers), because without them the method is another one.
-        departures: departures of both profiles (a non-private method's weights, say).
-        paper_departures: further departures of ``profile: paper``.
-        official_departures: further departures of ``official_code: true``.
-    """
-
-    title: str
-    paper: str
-    private: bool = True
-    sends: bool = True
-    has_global_model: bool = True
-    mechanism: str = "gaussian"
-    trains: str = ""
-    needs: tuple[str, ...] = ()
-    departures: tuple[str, ...] = ()
-    paper_departures: tuple[str, ...] = ()
-    official_departures: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Range:
-    """Closed bounds of a hyper-parameter, for ``Annotated[float, Range(0)]``."""
-
-    low: float = -math.inf
-    high: float = math.inf
-
-
-AFTER_TRAINING = "read by personalize alone"
-"""Marks a hyper-parameter on which training does not depend: ``Annotated[float, Range(0),
-AFTER_TRAINING]``."""

@@ -42,7 +42,6 @@ where that pass starts. A client that was never in training starts from the rele
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -50,14 +49,14 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.errors import ConfigError
 from pflpipe.learning import keyed
 from pflpipe.learning.solvers import Batch, Schedule, Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Upload
+from pflpipe.options import Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="FedALA", paper="Zhang et al., AAAI 2023")
+ABOUT = About(title="FedALA", paper="Zhang et al., AAAI 2023", cost=2.1)
 
 
 def some_rows(batches: Batches, share: float) -> Schedule:
@@ -89,10 +88,10 @@ def repeated(once: Schedule, times: int, more: Tensor) -> Schedule:
 
 def fedala(
     *,
-    p: Annotated[int, Range(0)] = 1,
-    eta: Annotated[float, Range(0)] = 1.0,
-    share: Annotated[float, Range(0, 1)] = 0.8,
-    start_epochs: Annotated[int, Range(1)] = 11,
+    p: Annotated[int, Option(least=0, layers=True)] = 1,
+    eta: Annotated[float, Option(least=0)] = 1.0,
+    share: Annotated[float, Option(least=0, most=1)] = 0.8,
+    start_epochs: Annotated[int, Option(least=1)] = 11,
 ) -> Method:
     """Return the method."""
     solver = Solver("sgd", eta, low=0.0, high=1.0)
@@ -101,13 +100,6 @@ def fedala(
         """Return the parameters of the last p layers."""
         layers = list(trees.layers(params).values())[-p:] if p else []
         return {name: params[name] for names in layers for name in names}
-
-    def check(names: Sequence[str]) -> None:
-        layers = len(trees.layers(names))
-        if p > layers:
-            raise ConfigError(
-                "method fedala: p", got=p, expected=f"at most {layers}, the model's layers"
-            )
 
     def init_client(params: Params, task: Task) -> ClientState:
         weights = {name: torch.ones_like(value) for name, value in top(params).items()}
@@ -156,7 +148,6 @@ def fedala(
         local_update,
         personalize=personalize,
         init_client=init_client,
-        check=check,
         full_pass=p > 0,
         draws=p > 0,
     )
