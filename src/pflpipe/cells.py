@@ -261,6 +261,9 @@ class Training:
     ] = "float32"
 
 
+_NOISY = ("mechanism", "gaussian", "laplace")
+
+
 @dataclass(frozen=True)
 class Privacy:
     """The guarantee asked for: either ``epsilon`` (the noise is calibrated to it) or
@@ -273,19 +276,38 @@ class Privacy:
     ] = "none"
     epsilon: Annotated[
         float | None,
-        Option("central epsilon at delta", above=0, heading="target ε", condition=False),
+        Option(
+            "central epsilon at delta",
+            above=0,
+            only=_NOISY,
+            either="noise_multiplier",
+            heading="target ε",
+            condition=False,
+        ),
     ] = None
     noise_multiplier: Annotated[
-        float | None, Option("noise std over sensitivity", above=0, heading="σ", condition=False)
+        float | None,
+        Option("noise std over sensitivity", above=0, only=_NOISY, heading="σ", condition=False),
     ] = None
     delta: Annotated[
-        float | None, Option("of the guarantee", above=0, below=1, heading="δ", phrase="δ = {}")
+        float | None,
+        Option(
+            "of the guarantee",
+            above=0,
+            below=1,
+            only=_NOISY,
+            needed=True,
+            heading="δ",
+            phrase="δ = {}",
+        ),
     ] = None
     clip_norm: Annotated[
         float | None,
         Option(
             "bound on the norm of one client's whole update",
             above=0,
+            only=_NOISY,
+            needed=True,
             heading="C",
             phrase="clip norm C = {}",
         ),

@@ -50,6 +50,7 @@ class Option:
         only: a field of the same block and the values, one of which it must have for this option to
             be more than its default; without values, any but None.
         needed: whether the option must then be given.
+        either: a field of the same block; where ``only`` allows both, one of the two must be given.
         unless: a field of the same block and the value with which alone this option may be left
             out, at a default that its bounds exclude.
         heading, phrase: as the heading of a column, and in a caption with ``{}`` for the value; by
@@ -78,6 +79,7 @@ class Option:
     distinct: bool = False
     only: tuple[str, ...] = ()
     needed: bool = False
+    either: str = ""
     unless: tuple[str, str] | None = None
     heading: str = ""
     phrase: str = ""
@@ -260,6 +262,11 @@ def check(block: Any, location: str) -> None:
                 problems.add(
                     ConfigError(f"{here} is missing", do=f"{location}.{other} {found} needs it")
                 )
+            rival = getattr(block, option.either or name)
+            if fits and option.either and (value is None) == (rival is None):
+                given = "neither is" if value is None else "both are"
+                what = f"{location} needs either {name} or {option.either}, {given} given"
+                problems.add(ConfigError(what))
             if not fits and value != item.default:
                 what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(fitting)])}"
                 do = f"remove it for {found}" if fitting else f"add {other}, or remove it"

@@ -227,13 +227,12 @@ def _cell(
     if not about.private:
         blocks["privacy"] = Privacy()
     elif "privacy" not in values:
+        del blocks["privacy"]
         do = "a private method needs epsilon or noise_multiplier, delta and clip_norm"
         own.add(ConfigError("privacy is missing", do=do))
-    elif "privacy" in blocks:
-        _check_privacy(blocks["privacy"], own)
-        if blocks["privacy"].clip_quantile is not None:
-            with own.at():
-                check_adaptive(departures)
+    elif "privacy" in blocks and blocks["privacy"].clip_quantile is not None:
+        with own.at():
+            check_adaptive(departures)
     for block, built in blocks.items():
         with own.at():
             options.check(built, block)
@@ -266,16 +265,3 @@ def _cell(
         departures=departures,
         source=source,
     )
-
-
-def _check_privacy(privacy: Privacy, problems: Problems) -> None:
-    """Note what a private method's budget lacks."""
-    if (privacy.epsilon is None) == (privacy.noise_multiplier is None):
-        given = "neither is" if privacy.epsilon is None else "both are"
-        problems.add(
-            ConfigError(f"privacy needs either epsilon or noise_multiplier, {given} given")
-        )
-    for key in ("delta", "clip_norm"):
-        if getattr(privacy, key) is None:
-            do = "a private method needs it"
-            problems.add(ConfigError(f"privacy.{key} is missing", do=do))
