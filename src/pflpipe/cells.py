@@ -476,8 +476,6 @@ class Cell:
         # study.
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         blocks = {name: dict(vars(values[name])) for name in BLOCKS}
-        if not self.source:  # the JSON of a job without one stays what it was, and nothing reruns
-            del values["source"]
         return values | blocks | {"hyperparameters": dict(self.hyperparameters)}
 
     @classmethod
