@@ -463,9 +463,9 @@ MUTANTS = {
         "methods/test_fedpac.py",
     ),
     "a method's range is open": Mutant(
-        "methods/registry.py",
-        "if not bounds.low <= value <= bounds.high:",
-        "if not bounds.low <= value <= bounds.high + 1:",
+        "options.py",
+        "and (option.most is None or value <= option.most)",
+        "and (option.most is None or value <= option.most + 1)",
         "methods/test_registry.py test_config.py",
     ),
     # simulation
