@@ -574,9 +574,8 @@ def test_a_block_that_names_what_there_is_not_is_one_clear_line(
 def test_the_schema_knows_the_kinds_and_the_widths_and_of_an_attack_no_more_than_the_width() -> (
     None
 ):
-    schema = documents.read_yaml(documents.SCHEMAS / "study.schema.yaml")["$defs"]["figures"]
+    schema = documents.schema()["$defs"]["figures"]
     known = schema["additionalProperties"]["properties"]
-    assert tuple(known["kind"]["enum"]) == drawings.KINDS
     assert tuple(known["width"]["enum"]) == style.WIDTHS
     assert known["metric"]["enum"] == list(style.WORDS)
     name = re.compile(schema["propertyNames"]["pattern"])

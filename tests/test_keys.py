@@ -7,7 +7,6 @@ part without any; a key that changes without need trains again what is there.
 
 import dataclasses
 import functools
-import inspect
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ import torch
 from pflpipe import cells
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
+from pflpipe.options import Declared, Option
 from pflpipe.simulation import rounds
 from simulations import personal_models, plan, simulation
 
@@ -207,9 +207,7 @@ def test_a_new_option_with_its_default_renames_nothing():
 def test_a_new_hyperparameter_with_its_default_renames_no_run(every, monkeypatch):
     cell = changed("training", evaluate_every=every)
     before, info = (registry.key(cell), registry.run_id(cell)), registry.info
-    option = inspect.Parameter(
-        "option", inspect.Parameter.KEYWORD_ONLY, default=0.5, annotation=float
-    )
+    option = Declared("option", Option(), float, 0.5)
 
     def newer(name, source=""):
         entry = info(name, source)

@@ -27,6 +27,7 @@ from pflpipe import options
 from pflpipe.cells import BLOCKS, Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.study.candidates import SearchRange
+from pflpipe.study.figures import ATTACKS, KINDS
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
 _DEEPEST = 20
@@ -167,6 +168,10 @@ def schema() -> dict[str, Any]:
     # A file's own blocks may lack what axes and methods add.
     parts = {name: {**rules, "required": []} for name, rules in blocks.items()}
     whole["$defs"] |= words | parts
+    drawn = whole["$defs"]["figures"]
+    drawn["additionalProperties"]["properties"]["kind"]["enum"] = list(KINDS)
+    attack = drawn["patternProperties"].pop("attack")
+    drawn["patternProperties"][f"^({'|'.join(ATTACKS)})$"] = attack
     whole["$defs"]["cell"] = {
         "description": "one expanded run",
         "type": "object",
