@@ -39,7 +39,7 @@ class Partition:
             words=("dirichlet", "pathological", "iid", "natural"),
             heading="partition",
             phrase="{} partition",
-            alone=True,
+            bare=True,
         ),
     ]
     clients: Annotated[
@@ -51,7 +51,7 @@ class Partition:
             unless=("kind", "natural"),
             heading="M",
             phrase="M = {} clients",
-            said={0: "all"},
+            value_labels={0: "all"},
         ),
     ] = 0
     alpha: Annotated[
@@ -131,7 +131,7 @@ class Partition:
             least=0,
             heading="common test",
             phrase="{} rows of common test",
-            said={0: "all"},
+            value_labels={0: "all"},
         ),
     ] = 0
 
@@ -145,7 +145,7 @@ class Model:
         Option(
             "name of a network; or file.py:Net, a torch.nn.Module in a file whose path is relative "
             "to the study's file (in a cell: to the working directory), and which is run",
-            alone=True,
+            bare=True,
         ),
     ]
     hidden: Annotated[
@@ -188,7 +188,7 @@ class Training:
             least=0,
             heading="batch",
             phrase="batch size {}",
-            said={0: "all local data"},
+            value_labels={0: "all local data"},
         ),
     ]
     optimizer: Annotated[str, Option("of the local steps", words=("sgd", "adam"), phrase="{}")]
@@ -444,7 +444,7 @@ class Cell:
             f"{DATASET_WORDS}, known to pflpipe or given to your own arrays in config.yaml",
             pattern=DATASET_PATTERN,
             heading="data set",
-            alone=True,
+            bare=True,
         ),
     ]
     partition: Partition

@@ -46,7 +46,7 @@ class Option:
             where a method asks for no privacy) nobody can ask, and a study has the first instead.
         pattern: regular expression of a text.
         keys: regular expression of the keys of a mapping, and words for it.
-        some, distinct: of a tuple: not empty; no item twice.
+        non_empty, distinct: of a tuple: not empty; no item twice.
         only: a field of the same block and the values, one of which it must have for this option to
             be more than its default; without values, any but None.
         needed: whether the option must then be given.
@@ -55,8 +55,8 @@ class Option:
             out, at a default that its bounds exclude.
         heading, phrase: as the heading of a column, and in a caption with ``{}`` for the value; by
             default the field's name.
-        said: values that have words of their own.
-        alone: whether a value in a table's head needs no heading beside it.
+        value_labels: values that have words of their own.
+        bare: whether a value in a table's head needs no heading beside it.
         always: whether a caption says it even where it is the default.
         condition: whether it tells runs apart in tables and figures; not where a row has other
             words for it, or it changes no result.
@@ -75,7 +75,7 @@ class Option:
     words: tuple[Any, ...] = ()
     pattern: str = ""
     keys: tuple[str, str] | None = None
-    some: bool = False
+    non_empty: bool = False
     distinct: bool = False
     only: tuple[str, ...] = ()
     needed: bool = False
@@ -83,8 +83,8 @@ class Option:
     unless: tuple[str, str] | None = None
     heading: str = ""
     phrase: str = ""
-    said: Mapping[Any, str] = field(default_factory=dict)
-    alone: bool = False
+    value_labels: Mapping[Any, str] = field(default_factory=dict)
+    bare: bool = False
     always: bool = False
     condition: bool = True
     trained: bool = True
@@ -96,7 +96,9 @@ class Option:
             return "+".join(map(str, value)) or "none"
         if value is None:
             return "none"
-        return self.said.get(value, f"{value:g}" if isinstance(value, float) else str(value))
+        return self.value_labels.get(
+            value, f"{value:g}" if isinstance(value, float) else str(value)
+        )
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def rules(item: Declared) -> dict[str, Any]:
     if kind is tuple:
         items = limits if option.words else {"type": _JSON[inner], **limits}
         found |= {"type": "array", "items": items, "uniqueItems": option.distinct}
-        found |= {"minItems": 1} if option.some else {}
+        found |= {"minItems": 1} if option.non_empty else {}
     elif kind is dict:
         found |= {"type": "object"}
         if inner in _JSON:

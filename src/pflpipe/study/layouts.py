@@ -151,7 +151,7 @@ def _header(paths: Sequence[str], column: tuple[Any, ...], row: Row) -> tuple[st
         if value is None and path.startswith("partition."):
             words.append(row.cell.partition.kind)  # "iid", where the others have their alpha
         else:
-            alone = path in OPTIONS and OPTIONS[path].option.alone
+            bare = path in OPTIONS and OPTIONS[path].option.bare
             text = condition_text(value, path)
-            words.append(text if alone else f"{heading(path)} = {text}")
+            words.append(text if bare else f"{heading(path)} = {text}")
     return tuple(words)
