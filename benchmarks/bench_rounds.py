@@ -32,7 +32,7 @@ of DP-FedAvg's; whole rounds
     papers' clients have ten times as many images, so that what is done once in a round weighs
     more here.
 estimates: a round of every method at that setting, in units of DP-FedAvg's for an image, as
-src/pflpipe/study/cost.py counts it.
+src/pflpipe/study/runtime_estimate.py counts it.
 passes: Fisher information and evaluation, images by CPU second.
 growth: the exponent a of cost = c n^a, fitted for clients that take part, for clients of whom 20
 take part, for parameters (one
@@ -402,7 +402,7 @@ def bench_gradients(args: argparse.Namespace) -> Any:
 
 
 def bench_estimates(args: argparse.Namespace) -> Any:
-    """What each method takes for an image at the papers' setting: ``PASSES`` of study/cost.py."""
+    """What each method takes for an image at the papers' setting: ``About.cost``."""
     train = examples(*cifar_images(args.data, args.images // 2))
     cases = {}
     for name in dict.fromkeys(["dp_fedavg", *args.methods]):
