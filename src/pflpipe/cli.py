@@ -117,9 +117,9 @@ def _add_study(parser: argparse.ArgumentParser, name: str = "study", **options: 
 
 
 def _init(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import begin
+    from pflpipe.study import init
 
-    files = begin.write(arguments.study)
+    files = init.write(arguments.study)
     return [
         *(f"{file}: written" for file in files),
         f"next: pflpipe validate --study {arguments.study}",
