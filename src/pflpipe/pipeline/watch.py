@@ -55,7 +55,7 @@ class Runs:
 
     Attributes:
         study: its name.
-        seconds: id of a run -> the estimate of what it takes (study/runtime_estimate.py), to weigh runs with.
+        seconds: id of a run -> the estimate of what it takes, to weigh runs with.
         labels: id of a run -> how people call it.
         growing: whether more of them will be asked for than were at first, because a search had
             chosen nothing then.

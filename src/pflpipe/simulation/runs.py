@@ -38,7 +38,7 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.residuals import Residuals
 from pflpipe.records import to_json
-from pflpipe.simulation import alone, evaluation
+from pflpipe.simulation import evaluation, run_lock
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
@@ -189,7 +189,7 @@ def train(
     ``run.json`` into ``out``.
 
     A run that was killed at any moment continues from its last checkpoint and ends with the same
-    bits (CPU). While another process trains the same run, this one waits (alone.py).
+    bits (CPU). While another process trains the same run, this one waits (run_lock.py).
 
     Args:
         cell: what to train, ``registry.run_cell``.
@@ -207,7 +207,7 @@ def train(
     """
     simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
     fingerprint, name = _fingerprint(cell, inputs, simulation, code), registry.run_id(cell)
-    with alone.turn(checkpoints / f"{name}.lock", fingerprint, processes) as done:
+    with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:
         if not done:
             _train(simulation, cell, out, checkpoints, fingerprint, checkpoint_seconds, commit)
 
