@@ -13,7 +13,7 @@ from torch.func import vmap
 import malformed
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 from pflpipe.learning.augment import Augment
 from pflpipe.study import settings
 from pflpipe.study.check import check_augment
@@ -34,7 +34,7 @@ def test_rotation_is_torchvisions_rotation_by_up_to_20_degrees(size):
     from torchvision.transforms import functional as vision
 
     x = images(64, *size, 3)
-    angles = 20 * (2 * keyed.uniform(KEY, keyed.ROTATE, (64,)).double() - 1)
+    angles = 20 * (2 * counter_rng.uniform(KEY, counter_rng.ROTATE, (64,)).double() - 1)
     assert angles.min() < -18
     assert angles.max() > 18
     for ours, image, angle in zip(

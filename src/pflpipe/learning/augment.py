@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 
 MARGIN = 4  # pixels of black that a crop can reach on each side
 DEGREES = 20.0  # largest rotation to either side
@@ -47,7 +47,7 @@ class Augment:
 
 def _crop(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
     batch, height, width, _ = x.shape
-    draw = keyed.uniform(key, keyed.CROP, (batch, 2))
+    draw = counter_rng.uniform(key, counter_rng.CROP, (batch, 2))
     shift = (draw * (2 * MARGIN + 1)).to(torch.int64) - MARGIN
     rows = torch.arange(height, device=x.device).view(1, -1, 1) + shift[:, 0].view(-1, 1, 1)
     columns = torch.arange(width, device=x.device).view(1, 1, -1) + shift[:, 1].view(-1, 1, 1)
@@ -55,7 +55,7 @@ def _crop(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
 
 
 def _flip(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
-    turned = keyed.uniform(key, keyed.FLIP, (x.shape[0],)) < 0.5
+    turned = counter_rng.uniform(key, counter_rng.FLIP, (x.shape[0],)) < 0.5
     return torch.where(turned.view(-1, 1, 1, 1), x.flip(2), x)
 
 
@@ -63,7 +63,9 @@ def _rotate(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
     batch, height, width, _ = x.shape
     # In float64, so that the last bits of sin and cos, which depend on the batch's layout, do not
     # choose another pixel.
-    angle = (2 * keyed.uniform(key, keyed.ROTATE, (batch,)).double() - 1) * math.radians(DEGREES)
+    angle = (
+        2 * counter_rng.uniform(key, counter_rng.ROTATE, (batch,)).double() - 1
+    ) * math.radians(DEGREES)
     cos, sin = angle.cos().view(-1, 1, 1), angle.sin().view(-1, 1, 1)
     down = (
         torch.arange(height, dtype=torch.float64, device=x.device).view(1, -1, 1) - (height - 1) / 2

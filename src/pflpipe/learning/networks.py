@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe import cells, outside
-from pflpipe.learning import architectures, keyed, modules
+from pflpipe.learning import architectures, counter_rng, modules
 from pflpipe.learning.architectures import RESNETS, ResNet, Shapes
 from pflpipe.learning.modules import HEAD as HEAD
 from pflpipe.trees import Tree
@@ -126,8 +126,10 @@ def _cnn_femnist(model: cells.Model) -> Body:
     def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
         z = bend(_convolve(params, "conv1", x.permute(0, 3, 1, 2)))
         z = F.relu(F.max_pool2d(_convolve(params, "conv2", z), 2))
-        z = keyed.dropout(z.flatten(1), 0.25, key, keyed.DROPOUT)
-        return keyed.dropout(bend(_dense(params, "fc1", z)), 0.5, key, keyed.DROPOUT + 1)
+        z = counter_rng.dropout(z.flatten(1), 0.25, key, counter_rng.DROPOUT)
+        return counter_rng.dropout(
+            bend(_dense(params, "fc1", z)), 0.5, key, counter_rng.DROPOUT + 1
+        )
 
     return body
 
@@ -138,8 +140,10 @@ def _cnn_svhn(model: cells.Model) -> Body:
     def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
         z = F.relu(_convolve(params, "conv1", x.permute(0, 3, 1, 2)))
         z = F.relu(F.max_pool2d(_convolve(params, "conv2", z), 2))
-        z = keyed.dropout(z.flatten(1), 0.25, key, keyed.DROPOUT)
-        return keyed.dropout(F.relu(_dense(params, "fc1", z)), 0.5, key, keyed.DROPOUT + 1)
+        z = counter_rng.dropout(z.flatten(1), 0.25, key, counter_rng.DROPOUT)
+        return counter_rng.dropout(
+            F.relu(_dense(params, "fc1", z)), 0.5, key, counter_rng.DROPOUT + 1
+        )
 
     return body
 

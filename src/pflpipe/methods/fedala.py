@@ -49,7 +49,7 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 from pflpipe.learning.solvers import Batch, Schedule, Solver
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Upload
@@ -68,7 +68,7 @@ def some_rows(batches: Batches, share: float) -> Schedule:
     whole = batches.all
     steps, width = whole.index.shape
     places = torch.arange(steps * width, device=whole.index.device)
-    drawn = keyed.uniform(batches.key, keyed.OWN, (steps * width,))
+    drawn = counter_rng.uniform(batches.key, counter_rng.OWN, (steps * width,))
     order = torch.where(places < batches.n, drawn, 2.0).argsort(stable=True)
     count = (share * batches.n.double() + 1e-9).floor().long()  # 0.29 * 100 is less than 29
     left = count - width * torch.arange(steps, device=order.device)

@@ -60,7 +60,7 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Upload
 from pflpipe.methods.feddpa import split_objectives
@@ -232,7 +232,9 @@ def fedglp_adp(
         share = task.clip_norm * sigma / math.sqrt(task.plan.expected_cohort)
         return {
             name: value
-            + share * unit.get(name, 1.0) * keyed.normal(batches.key, keyed.OWN + place, value)
+            + share
+            * unit.get(name, 1.0)
+            * counter_rng.normal(batches.key, counter_rng.OWN + place, value)
             for place, (name, value) in enumerate(message.items())
         }
 
