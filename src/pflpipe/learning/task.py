@@ -49,8 +49,8 @@ class Batches:
 
     @property
     def key(self) -> Tensor:
-        """Key of what a client draws for itself in this round, under the places ``counter_rng.OWN`` and
-        above: that of its first step, or 0 for a client without steps.
+        """Key of what a client draws for itself in this round, under the places
+        ``counter_rng.OWN`` and above: that of its first step, or 0 for a client without steps.
 
         It follows from the stream named by the round and the client, as the order of its batches
         does, and shares nothing with the noise of a release.
