@@ -17,7 +17,7 @@ import yaml
 import warm
 from pflpipe import cells, cli
 from pflpipe.errors import ConfigError, PflpipeError
-from pflpipe.methods import outside, registry
+from pflpipe.methods import plugins, registry
 from pflpipe.methods.base import Method
 from pflpipe.methods.registry import NAMES
 from pflpipe.study.load import load_study
@@ -70,11 +70,11 @@ def packages(tmp_path, monkeypatch):
 
     def install(name: str, value: str, text: str = METHOD) -> None:
         (tmp_path / "site" / f"{value.partition(':')[0]}.py").write_text(text)
-        points.append(importlib.metadata.EntryPoint(name, value, outside.GROUP))
-        outside._points.cache_clear()
+        points.append(importlib.metadata.EntryPoint(name, value, plugins.GROUP))
+        plugins._points.cache_clear()
 
     yield install
-    outside._points.cache_clear()
+    plugins._points.cache_clear()
 
 
 def write_study(folder: Path, *names: str, **changes) -> None:
@@ -343,7 +343,7 @@ def test_a_method_that_trains_as_one_of_ours_shares_its_run(project):
 def test_our_own_methods_are_the_files_that_are_there():
     folder = Path(registry.__file__).parent
     files = {file.stem for file in folder.glob("*.py")}
-    assert set(NAMES) == files - {"__init__", "about", "base", "outside", "registry"}
+    assert set(NAMES) == files - {"__init__", "about", "base", "plugins", "registry"}
     assert list(NAMES) == sorted(NAMES)
 
 

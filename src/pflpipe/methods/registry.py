@@ -4,7 +4,7 @@ A method is a handful of pure functions of ONE client; a method file is a factor
 hyper-parameters that returns them, and reads like the paper's algorithm box. The signature of the
 factory (types, defaults, ranges) is the schema of its block in a study. A file in this folder is
 found because it is there; methods from outside are named by a study's ``file.py:name`` or by an
-installed package (outside.py).
+installed package (plugins.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pflpipe.errors import ConfigError, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
 from pflpipe.methods import about as declarations
-from pflpipe.methods import outside
+from pflpipe.methods import plugins
 from pflpipe.methods.about import About
 from pflpipe.options import Declared
 from pflpipe.seeds import STREAMS
@@ -35,7 +35,7 @@ from pflpipe.seeds import STREAMS
 if TYPE_CHECKING:
     from pflpipe.methods.base import Method
 
-_HELPERS = {"about", "base", "outside", "registry"}
+_HELPERS = {"about", "base", "plugins", "registry"}
 NAMES = tuple(
     sorted(
         module.name
@@ -64,7 +64,7 @@ class MethodInfo:
     def factory(self) -> Callable[..., Method]:
         """The function that makes the method of its hyper-parameters; needs torch."""
         if self.source:
-            return outside.load(self.name, self.source)[0]
+            return plugins.load(self.name, self.source)[0]
         module = importlib.import_module(f"pflpipe.methods.{self.name}")
         factory: Callable[..., Method] = getattr(module, self.name)
         return factory
@@ -86,13 +86,13 @@ def locate(written: str, folder: str | os.PathLike[str] = ".") -> tuple[str, str
         ConfigError: unknown, or two methods have the name.
     """
     if ":" in written or written.endswith(".py"):
-        name, source = outside.in_file(written, folder)
-        others = ["pflpipe"] * (name in NAMES) + list(filter(None, [outside.module_of(name)]))
+        name, source = plugins.in_file(written, folder)
+        others = ["pflpipe"] * (name in NAMES) + list(filter(None, [plugins.module_of(name)]))
     else:
-        name, source = written, outside.module_of(written)
+        name, source = written, plugins.module_of(written)
         others = ["pflpipe"] * (name in NAMES and source != "")
         if name not in NAMES and not source:
-            known = {*NAMES, *outside.offered()}
+            known = {*NAMES, *plugins.offered()}
             raise ConfigError(f"unknown method {name!r}", do=nearest(name, known))
     if others:
         raise ConfigError(
@@ -106,7 +106,7 @@ def locate(written: str, folder: str | os.PathLike[str] = ".") -> tuple[str, str
 def listed() -> list[tuple[str, str]]:
     """Return name and source of all methods that need no file beside a study: the package's own,
     then those of installed packages."""
-    return [locate(name) for name in (*NAMES, *outside.offered())]
+    return [locate(name) for name in (*NAMES, *plugins.offered())]
 
 
 def file_of(name: str, source: str = "") -> Path:
@@ -131,7 +131,7 @@ def info(name: str, source: str = "") -> MethodInfo:
     """Return the entry of a method; its file runs once in a process.
 
     Raises:
-        ConfigError: unknown, or its file is not a method (outside.py).
+        ConfigError: unknown, or its file is not a method (plugins.py).
     """
     return _info(name, os.path.abspath(source) if source.endswith(".py") else source)
 
@@ -139,7 +139,7 @@ def info(name: str, source: str = "") -> MethodInfo:
 @functools.cache
 def _info(name: str, source: str) -> MethodInfo:
     if source:
-        factory, about = outside.load(name, source)
+        factory, about = plugins.load(name, source)
         hyperparameters = options.of_signature(inspect.signature(factory, eval_str=True))
     elif name in NAMES:
         about, hyperparameters = declarations.read(file_of(name), name)
