@@ -13,9 +13,8 @@ import torch
 
 from pflpipe import trees
 from pflpipe.learning.task import Task
-from pflpipe.methods.base import About, Method
+from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.dp_fedavg import local_update
-from pflpipe.options import Option
 from pflpipe.trees import Params, ServerState, Update
 
 ABOUT = About(title="paced", paper="none")

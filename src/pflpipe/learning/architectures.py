@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,15 @@ def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sh
 
         return modules.adapt(model.name, model.options, tuple(image_shape), classes).shapes
     _check_fit(model, image_shape, classes)
-    return _SHAPES[model.name](model, image_shape, classes)
+    if model.name in RESNETS:
+        body = RESNETS[model.name].shapes(image_shape[2])
+    elif model.name == "mlp":
+        body = _mlp([math.prod(image_shape), *(model.hidden or ())])
+    else:
+        body = _cnn(model.name, classes)
+    # The last parameter is a bias of as many numbers as there are features.
+    features = next(reversed(body.values()), (math.prod(image_shape),))[0]
+    return body | _linear("head", features, classes)
 
 
 def file_of(model: cells.Model) -> Path | None:
@@ -51,11 +59,11 @@ def file_of(model: cells.Model) -> Path | None:
 def check_options(model: cells.Model) -> None:
     """Check what depends on the name alone."""
     own = outside.is_reference(model.name)
-    if not own and model.name not in _SHAPES:
+    if not own and model.name not in NAMES:
         raise ConfigError(
             "model.name",
             got=model.name,
-            do=f"{nearest(model.name, _SHAPES)} one of your own is written file.py:Net",
+            do=f"{nearest(model.name, NAMES)} one of your own is written file.py:Net",
         )
     if model.options and not own:
         raise ConfigError(
@@ -135,48 +143,26 @@ def layers_named(names: Iterable[str], beginnings: str, location: str) -> tuple[
     return tuple(name for name in names if name.rpartition(".")[0].startswith(tuple(words)))
 
 
-def _mlp(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
-    """2,410 parameters for ``hidden=[32]`` on 8x8 digits."""
-    widths = [math.prod(image_shape), *(model.hidden or ())]
+def _mlp(widths: Sequence[int]) -> Shapes:
     found: Shapes = {}
     for layer, (wide, narrow) in enumerate(itertools.pairwise(widths), start=1):
         found |= _linear(f"fc{layer}", wide, narrow)
-    return found | _linear("head", widths[-1], classes)
+    return found
 
 
-def _cnn_femnist(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
-    """1,206,590 parameters at K = 62."""
-    convolutions = _conv("conv1", 1, 32) | _conv("conv2", 32, 64)
-    return convolutions | _linear("fc1", 9216, 128) | _linear("head", 128, classes)
-
-
-def _cnn_svhn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
-    """1,626,442 parameters at K = 10."""
-    convolutions = _conv("conv1", 3, 32) | _conv("conv2", 32, 64)
-    return convolutions | _linear("fc1", 12544, 128) | _linear("head", 128, classes)
-
-
-def _cnn_cifar(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
-    """343,946 parameters at K = 10."""
-    found = _conv("conv1", 3, 16) | _conv("conv2", 16, 32) | _conv("conv3", 32, 32)
-    return (
-        found | _linear("fc1", 512, 512) | _linear("fc2", 512, 128) | _linear("head", 128, classes)
-    )
-
-
-_CENTAUR_WIDTHS = {10: 384, 100: 128}  # classes -> width of the first linear layer
-
-
-def _cnn_centaur(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
-    """734,762 parameters at K = 10."""
+def _cnn(name: str, classes: int) -> Shapes:
+    """Return the layers below the head: with it 1,206,590 parameters for FEMNIST's 62 classes,
+    1,626,442, 343,946 and 734,762 for the 10 classes of the others."""
+    if name == "cnn_femnist":
+        return _conv("conv1", 1, 32) | _conv("conv2", 32, 64) | _linear("fc1", 9216, 128)
+    if name == "cnn_svhn":
+        return _conv("conv1", 3, 32) | _conv("conv2", 32, 64) | _linear("fc1", 12544, 128)
+    if name == "cnn_cifar":
+        found = _conv("conv1", 3, 16) | _conv("conv2", 16, 32) | _conv("conv3", 32, 32)
+        return found | _linear("fc1", 512, 512) | _linear("fc2", 512, 128)
     width = _CENTAUR_WIDTHS[classes]
     found = _conv("conv1", 3, 64, 5) | _conv("conv2", 64, 64, 5)
-    return (
-        found
-        | _linear("fc1", 1600, width)
-        | _linear("fc2", width, 32)
-        | _linear("head", 32, classes)
-    )
+    return found | _linear("fc1", 1600, width) | _linear("fc2", width, 32)
 
 
 @dataclass(frozen=True)
@@ -203,10 +189,10 @@ class ResNet:
             for number in range(1, self.blocks + 1):
                 yield f"stage{stage}.block{number}", width, 2 if stage > 1 and number == 1 else 1
 
-    def __call__(self, model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
-        """Return the parameters."""
+    def shapes(self, colours: int) -> Shapes:
+        """Return the layers below the head, for images of so many channels."""
         channels = self.widths[0]
-        found = _conv("conv1", image_shape[2], channels, bias=False) | _norm("norm1", channels)
+        found = _conv("conv1", colours, channels, bias=False) | _norm("norm1", channels)
         for block, width, _ in self.strides():
             found |= _conv(f"{block}.conv1", channels, width, bias=False)
             found |= _norm(f"{block}.norm1", width)
@@ -216,7 +202,7 @@ class ResNet:
                 found |= _conv(f"{block}.shortcut", channels, width, 1, bias=False)
                 found |= _norm(f"{block}.norm3", width)
             channels = width
-        return found | _linear("head", channels, classes)
+        return found
 
 
 def _linear(name: str, inputs: int, outputs: int) -> Shapes:
@@ -236,18 +222,11 @@ RESNETS = {
     "resnet20": ResNet((16, 32, 64), 3, groups=8),
     "resnet18": ResNet((64, 128, 256, 512), 2, groups=32),
 }
-_SHAPES: dict[str, Callable[[cells.Model, tuple[int, ...], int], Shapes]] = {
-    "mlp": _mlp,
-    "cnn_femnist": _cnn_femnist,
-    "cnn_svhn": _cnn_svhn,
-    "cnn_cifar": _cnn_cifar,
-    "cnn_centaur": _cnn_centaur,
-    **RESNETS,
-}
+_CENTAUR_WIDTHS = {10: 384, 100: 128}  # classes -> width of the first linear layer
 _IMAGE_SHAPES = {
     "cnn_femnist": (28, 28, 1),
     "cnn_svhn": (32, 32, 3),
     "cnn_cifar": (32, 32, 3),
     "cnn_centaur": (32, 32, 3),
 }
-NAMES = tuple(_SHAPES)
+NAMES = ("mlp", *_IMAGE_SHAPES, *RESNETS)

@@ -99,7 +99,14 @@ def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Net
     shapes = architectures.shapes(model, image_shape, classes)
     if model.name in RESNETS:
         return Network(shapes, _resnet(RESNETS[model.name]))
-    return Network(shapes, _BODIES[model.name](model), keyed=model.name in _WITH_DROPOUT)
+    body = {
+        "mlp": _mlp(model),
+        "cnn_femnist": _cnn_femnist(model),
+        "cnn_svhn": _cnn_svhn,
+        "cnn_cifar": _cnn_cifar,
+        "cnn_centaur": _cnn_centaur,
+    }[model.name]
+    return Network(shapes, body, keyed=model.name in ("cnn_femnist", "cnn_svhn"))
 
 
 def _mlp(model: cells.Model) -> Body:
@@ -134,45 +141,31 @@ def _cnn_femnist(model: cells.Model) -> Body:
     return body
 
 
-def _cnn_svhn(model: cells.Model) -> Body:
+def _cnn_svhn(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
     """Two 3x3 convolutions and two linear layers with dropout (FedDPA's official SVHN net)."""
-
-    def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-        z = F.relu(_convolve(params, "conv1", x.permute(0, 3, 1, 2)))
-        z = F.relu(F.max_pool2d(_convolve(params, "conv2", z), 2))
-        z = counter_rng.dropout(z.flatten(1), 0.25, key, counter_rng.DROPOUT)
-        return counter_rng.dropout(
-            F.relu(_dense(params, "fc1", z)), 0.5, key, counter_rng.DROPOUT + 1
-        )
-
-    return body
+    z = F.relu(_convolve(params, "conv1", x.permute(0, 3, 1, 2)))
+    z = F.relu(F.max_pool2d(_convolve(params, "conv2", z), 2))
+    z = counter_rng.dropout(z.flatten(1), 0.25, key, counter_rng.DROPOUT)
+    return counter_rng.dropout(F.relu(_dense(params, "fc1", z)), 0.5, key, counter_rng.DROPOUT + 1)
 
 
-def _cnn_cifar(model: cells.Model) -> Body:
+def _cnn_cifar(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
     """Three 3x3 convolutions with pooling and three linear layers (FedDPA's official CIFAR-10
     net)."""
-
-    def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-        z = x.permute(0, 3, 1, 2)
-        for layer in ("conv1", "conv2", "conv3"):
-            z = F.relu(F.max_pool2d(_convolve(params, layer, z, padding=1), 2))
-        z = F.relu(_dense(params, "fc1", z.flatten(1)))
-        return F.relu(_dense(params, "fc2", z))
-
-    return body
+    z = x.permute(0, 3, 1, 2)
+    for layer in ("conv1", "conv2", "conv3"):
+        z = F.relu(F.max_pool2d(_convolve(params, layer, z, padding=1), 2))
+    z = F.relu(_dense(params, "fc1", z.flatten(1)))
+    return F.relu(_dense(params, "fc2", z))
 
 
-def _cnn_centaur(model: cells.Model) -> Body:
+def _cnn_centaur(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
     """Two 5x5 convolutions with pooling and three linear layers (CENTAUR's official net)."""
-
-    def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-        z = x.permute(0, 3, 1, 2)
-        for layer in ("conv1", "conv2"):
-            z = F.relu(F.max_pool2d(_convolve(params, layer, z), 2))
-        z = F.relu(_dense(params, "fc1", z.flatten(1)))
-        return F.relu(_dense(params, "fc2", z))
-
-    return body
+    z = x.permute(0, 3, 1, 2)
+    for layer in ("conv1", "conv2"):
+        z = F.relu(F.max_pool2d(_convolve(params, layer, z), 2))
+    z = F.relu(_dense(params, "fc1", z.flatten(1)))
+    return F.relu(_dense(params, "fc2", z))
 
 
 def _resnet(architecture: ResNet) -> Body:
@@ -202,13 +195,3 @@ def _dense(params: Tree, layer: str, z: Tensor) -> Tensor:
 
 def _convolve(params: Tree, layer: str, z: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
     return F.conv2d(z, params[f"{layer}.weight"], params.get(f"{layer}.bias"), stride, padding)
-
-
-_BODIES: dict[str, Callable[[cells.Model], Body]] = {
-    "mlp": _mlp,
-    "cnn_femnist": _cnn_femnist,
-    "cnn_svhn": _cnn_svhn,
-    "cnn_cifar": _cnn_cifar,
-    "cnn_centaur": _cnn_centaur,
-}
-_WITH_DROPOUT = ("cnn_femnist", "cnn_svhn")

@@ -39,9 +39,8 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.ditto import keep, kept, nothing_kept
-from pflpipe.options import Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="APFL", paper="Deng, Kamani, Mahdavi 2020", cost=2.3)

@@ -38,9 +38,8 @@ from typing import Annotated
 from pflpipe.learning.architectures import layers_named
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Task
-from pflpipe.methods.base import About, Method
+from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.fedper import keep
-from pflpipe.options import Option
 
 ABOUT = About(
     title="APPFL",

@@ -30,8 +30,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from pflpipe.methods.appfl import bounded, keep_layers
-from pflpipe.methods.base import About, Method
-from pflpipe.options import Option
+from pflpipe.methods.base import About, Method, Option
 
 ABOUT = About(
     title="APPFL (steps)",

@@ -16,6 +16,7 @@ from pflpipe import trees
 from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.about import About as About
+from pflpipe.options import Option as Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 

@@ -28,8 +28,7 @@ from typing import Annotated
 
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
-from pflpipe.options import Option
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
 ABOUT = About(

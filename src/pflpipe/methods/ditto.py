@@ -29,9 +29,8 @@ import torch
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.fedprox import proximal
-from pflpipe.options import Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="Ditto", paper="Li et al., ICML 2021", cost=2.1)

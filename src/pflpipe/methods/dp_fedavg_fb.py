@@ -22,9 +22,8 @@ from typing import Annotated
 
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method
+from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.dp_fedavg import local_update
-from pflpipe.options import Option
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(

@@ -27,9 +27,8 @@ from typing import Annotated
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.dp_fedsam import dp_fedsam
-from pflpipe.options import Option
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(

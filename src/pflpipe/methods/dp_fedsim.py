@@ -46,9 +46,8 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.feddpa import min_max
-from pflpipe.options import Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(

@@ -44,9 +44,8 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.feddpa import fisher_mask, split_objectives
-from pflpipe.options import Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(

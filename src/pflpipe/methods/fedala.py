@@ -52,8 +52,7 @@ from pflpipe import trees
 from pflpipe.learning import counter_rng
 from pflpipe.learning.solvers import Batch, Schedule, Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
-from pflpipe.options import Option
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="FedALA", paper="Zhang et al., AAAI 2023", cost=2.1)

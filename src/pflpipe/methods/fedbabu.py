@@ -26,9 +26,8 @@ from dataclasses import replace
 from typing import Annotated
 
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
-from pflpipe.options import Option
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
 ABOUT = About(title="FedBABU", paper="Oh et al., ICLR 2022", needs=("body",))

@@ -48,8 +48,7 @@ from pflpipe import trees
 from pflpipe.learning.penalties import DistancePenalty
 from pflpipe.learning.solvers import Objective
 from pflpipe.learning.task import Batches, Loss, Task
-from pflpipe.methods.base import About, Method, Upload
-from pflpipe.options import Option
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(

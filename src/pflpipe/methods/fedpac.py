@@ -60,9 +60,8 @@ from pflpipe import trees
 from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.centaur import centaur
-from pflpipe.options import Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(title="FedPAC", paper="Xu et al., ICLR 2023", has_global_model=False, needs=("body",))

@@ -28,8 +28,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Loss, Task
-from pflpipe.methods.base import About, Method, Upload
-from pflpipe.options import Option
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="FedProx", paper="Li et al., MLSys 2020")

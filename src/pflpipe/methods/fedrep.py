@@ -21,9 +21,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pflpipe.methods.base import About, Method
+from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.centaur import centaur
-from pflpipe.options import Option
 
 ABOUT = About(
     title="FedRep",

@@ -46,8 +46,7 @@ from pflpipe import trees
 from pflpipe.learning.directions import along, slope
 from pflpipe.learning.solvers import Batch, Schedule
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
-from pflpipe.options import Option
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import AnyTree, ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="Per-FedAvg", paper="Fallah et al., NeurIPS 2020", cost=4.1)

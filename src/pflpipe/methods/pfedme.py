@@ -44,9 +44,8 @@ from pflpipe import trees
 from pflpipe.learning.directions import along, slope
 from pflpipe.learning.solvers import Batch, Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.fedprox import proximal
-from pflpipe.options import Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(title="pFedMe", paper="Dinh et al., NeurIPS 2020", cost=5.4)

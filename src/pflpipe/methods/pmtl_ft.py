@@ -32,9 +32,8 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
-from pflpipe.options import Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="PMTL-FT", paper="Hu et al. 2021; baseline of Shen et al. (CENTAUR), ICLR 2023")

@@ -35,8 +35,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch, Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
-from pflpipe.options import Option
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="PPSGD", paper="Bietti et al., ICML 2022")

@@ -200,6 +200,15 @@ def cell_violations(values: Any) -> Iterator[Violation]:
     return violations(values, _validator("cell"))
 
 
+def check_labels(labels: Iterable[str], entries: Iterable[dict[str, Any]], location: str) -> None:
+    """Raise ConfigError unless each label is a method or a variant of a study's entries."""
+    known = {entry[key] for entry in entries for key in ("name", "variant") if key in entry}
+    for label in labels:
+        if label not in known:
+            what = f"{location}: {label!r} is no method or variant of this study"
+            raise ConfigError(what, do=nearest(label, known))
+
+
 @dataclass(frozen=True)
 class Violation:
     """What a schema finds wrong: where, the rule that is broken (a word of JSON schema, or

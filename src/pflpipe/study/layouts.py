@@ -10,6 +10,7 @@ from typing import Any
 from pflpipe.cells import OPTIONS, PATHS
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods import registry
+from pflpipe.study import documents
 from pflpipe.study.outline import PaperLayout, Row
 from pflpipe.study.settings import condition_text, describe, heading
 
@@ -70,15 +71,7 @@ def read(document: dict[str, Any], file: str) -> PaperLayout | None:
     for path in block["columns"]:
         if path not in known:
             raise ConfigError(f"{location}.columns: unknown path {path!r}", do=nearest(path, known))
-    ours = {entry["name"] for entry in entries} | {
-        entry["variant"] for entry in entries if "variant" in entry
-    }
-    for name in names:
-        if name not in ours:
-            raise ConfigError(
-                f"{location}.rows: {name!r} is no method or variant of this study",
-                do=nearest(name, ours),
-            )
+    documents.check_labels(names, entries, f"{location}.rows")
     source = f"{paper['paper']}, {paper['table']}" if paper else ""
     return PaperLayout(tuple(block["columns"]), metric, names, source, location)
 
