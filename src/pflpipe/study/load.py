@@ -227,7 +227,7 @@ def _cell(
     if not about.private:
         blocks["privacy"] = Privacy()
     elif "privacy" not in values:
-        del blocks["privacy"]
+        blocks.pop("privacy", None)
         do = "a private method needs epsilon or noise_multiplier, delta and clip_norm"
         own.add(ConfigError("privacy is missing", do=do))
     elif "privacy" in blocks and blocks["privacy"].clip_quantile is not None:
