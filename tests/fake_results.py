@@ -23,7 +23,7 @@ from pflpipe.report.published import as_published
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
 from pflpipe.seeds import numpy_rng
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 
 ROUNDS = 4
 BASE = Cell(

@@ -26,7 +26,7 @@ from pflpipe.report.committed import RUN_COLUMNS
 from pflpipe.report.figures import clients, registry, style
 from pflpipe.study import documents
 from pflpipe.study import figures as drawings
-from pflpipe.study.outline import Chosen, Drawing, Row, Study
+from pflpipe.study.study_spec import Chosen, Drawing, Row, Study
 
 MANY = ("local_only", "fedavg", "dp_fedavg", "dp_fedavg_fb", "fedper", "fedrep", "lg_fedavg")
 MANY += ("fedbabu", "blur_lus", "ppsgd", "pmtl_ft", "dp_fedsam", "dp_fedsam_topk", "centaur")

@@ -14,7 +14,7 @@ from pflpipe.errors import ConfigError
 from pflpipe.learning import augment
 from pflpipe.options import Option
 from pflpipe.study import settings
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 
 
 @dataclass(frozen=True)

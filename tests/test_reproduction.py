@@ -14,7 +14,7 @@ from pflpipe.errors import DataError
 from pflpipe.pipeline import results as pages
 from pflpipe.report import reproduction, tidy
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 STUDY = malformed.STUDY | {
     "title": "FedDPA, Table 2, one column",

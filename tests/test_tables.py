@@ -26,8 +26,8 @@ from pflpipe.report.summary import epsilon_text, mean_text, round_up, summarise
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import COLUMNS, accuracies, join, stored, tidy
 from pflpipe.report.typeset import latex, markdown, tex_escape
-from pflpipe.study.outline import Chosen, Row, Study
 from pflpipe.study.settings import NO_PRIVACY, layout
+from pflpipe.study.study_spec import Chosen, Row, Study
 
 
 @pytest.fixture(scope="module")

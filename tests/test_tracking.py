@@ -26,7 +26,7 @@ from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry
 from pflpipe.report import tidy
 from pflpipe.report.tracking import entries, sync, writer
-from pflpipe.study.outline import Chosen, Study
+from pflpipe.study.study_spec import Chosen, Study
 from tracked import SETTINGS, World, small
 
 pytestmark = pytest.mark.pipeline

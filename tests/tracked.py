@@ -11,7 +11,7 @@ from typing import Any
 import fake_results
 from pflpipe.report import tidy
 from pflpipe.report.tracking import sync
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 SETTINGS = (
     "MLFLOW_TRACKING_URI",

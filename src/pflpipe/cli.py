@@ -13,7 +13,7 @@ from pflpipe._version import __version__
 from pflpipe.program import run_script
 
 if TYPE_CHECKING:
-    from pflpipe.study.outline import Study
+    from pflpipe.study.study_spec import Study
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 

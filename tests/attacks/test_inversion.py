@@ -27,7 +27,7 @@ from pflpipe.records import to_json
 from pflpipe.report.attacks import inversion as shown
 from pflpipe.simulation import rounds
 from pflpipe.simulation.runs import Inputs, simulate
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 
 CLIENTS = 20
 BASE = Cell(

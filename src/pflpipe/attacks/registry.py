@@ -23,7 +23,7 @@ from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP
 
 if TYPE_CHECKING:
     from pflpipe.simulation.runs import Inputs
-    from pflpipe.study.outline import Study
+    from pflpipe.study.study_spec import Study
 
 LEAST_CLIENTS = 12
 """Clients that membership inference needs: a quarter of them calibrates, and each of those is

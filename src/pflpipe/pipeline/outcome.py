@@ -18,8 +18,8 @@ from pflpipe.report.tracking import address
 from pflpipe.report.tracking.address import ARTIFACTS
 from pflpipe.study.config import Config
 from pflpipe.study.load import finish
-from pflpipe.study.outline import Outline
 from pflpipe.study.settings import layout
+from pflpipe.study.study_spec import Outline
 
 LOGS = Path("logs")
 MOST = 10

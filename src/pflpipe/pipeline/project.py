@@ -30,7 +30,7 @@ from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.documents import read_yaml
 from pflpipe.study.load import finish, load_outline, study_names
-from pflpipe.study.outline import Drawing, Outline, Study
+from pflpipe.study.study_spec import Drawing, Outline, Study
 
 
 class Project:

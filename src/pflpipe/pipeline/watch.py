@@ -31,8 +31,8 @@ from pflpipe.pipeline.standing import ENDED, FILE
 from pflpipe.study import catalog, load, runtime_estimate
 from pflpipe.study.catalog import headers
 from pflpipe.study.config import Config
-from pflpipe.study.outline import Chosen, Outline
 from pflpipe.study.runtime_estimate import words
+from pflpipe.study.study_spec import Chosen, Outline
 
 LOGS = Path("logs/train")
 EVERY = 5.0

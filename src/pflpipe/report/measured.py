@@ -13,7 +13,7 @@ from pflpipe import origin, records
 from pflpipe.methods import registry
 from pflpipe.report.tidy import existing
 from pflpipe.simulation.record import Program, Record
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 
 def of_cells(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, str]:

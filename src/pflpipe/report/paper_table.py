@@ -26,8 +26,8 @@ from pflpipe.report.summary import (
 )
 from pflpipe.report.typeset import Entry, Table
 from pflpipe.study import layouts
-from pflpipe.study.outline import PaperLayout, Study
 from pflpipe.study.settings import budget_text
+from pflpipe.study.study_spec import PaperLayout, Study
 
 # Less is better, and a difference between two of them has no sign to print.
 _COSTS = {

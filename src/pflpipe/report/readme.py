@@ -26,8 +26,8 @@ from pflpipe.report.tidy import existing, stored
 from pflpipe.report.typeset import Entry, Table, markdown
 from pflpipe.study.config import STUDIES
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import NO_PRIVACY, layout
+from pflpipe.study.study_spec import Study
 
 QUICKSTART, PUBLISHED = "quickstart", "quickstart_published"
 TABLE, SENTENCES, COMPARED = (

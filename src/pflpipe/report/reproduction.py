@@ -24,7 +24,7 @@ from pflpipe.report.sentences import escaped
 from pflpipe.report.summary import largest, over_seeds, round_up
 from pflpipe.report.typeset import markdown
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 FOLDER = "reproduction"
 FAR = 3.0

@@ -18,7 +18,6 @@ import pandas as pd
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.report.statistics import MIN_SEEDS, by_seed, contest
 from pflpipe.report.typeset import Entry, Table
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import (
     CHOSEN_ON_VALIDATION,
     MEASURED,
@@ -29,6 +28,7 @@ from pflpipe.study.settings import (
     layout,
     phrase,
 )
+from pflpipe.study.study_spec import Study
 
 METRIC_WORDS = {
     "personal_own": "personal own",

@@ -26,8 +26,8 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.report import published
 from pflpipe.report.summary import METRICS
 from pflpipe.simulation.record import Record
-from pflpipe.study.outline import Row, Study
 from pflpipe.study.settings import model_name
+from pflpipe.study.study_spec import Row, Study
 
 # fmt: off
 COLUMNS = (

@@ -10,8 +10,8 @@ from pflpipe.cells import WITHOUT_DEPARTURES
 from pflpipe.report import sentences
 from pflpipe.report.statistics import against, by_seed, contest
 from pflpipe.report.summary import largest, over_seeds, round_up
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import NO_PRIVACY, Setting, layout
+from pflpipe.study.study_spec import Study
 
 ALONE = "local_only"
 METRIC = "personal_own"

@@ -14,7 +14,7 @@ from pflpipe.methods import registry
 from pflpipe.study import runtime_estimate
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline, study_names
-from pflpipe.study.outline import Chosen, Outline
+from pflpipe.study.study_spec import Chosen, Outline
 
 COMPARISONS, SEARCHES = "Comparisons", "Comparisons after a search on validation data"
 

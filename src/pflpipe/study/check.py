@@ -13,7 +13,7 @@ from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.study import load
 from pflpipe.study.config import STUDIES, Config
-from pflpipe.study.outline import Outline, Study
+from pflpipe.study.study_spec import Outline, Study
 
 
 def validate(

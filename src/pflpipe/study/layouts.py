@@ -11,8 +11,8 @@ from pflpipe.cells import OPTIONS, PATHS
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods import registry
 from pflpipe.study import documents
-from pflpipe.study.outline import PaperLayout, Row
 from pflpipe.study.settings import condition_text, describe, heading
+from pflpipe.study.study_spec import PaperLayout, Row
 
 _ANY = object()  # where a condition does not apply to a run: the run stands in every column
 

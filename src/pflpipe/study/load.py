@@ -22,7 +22,7 @@ from pflpipe.methods import registry
 from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
 from pflpipe.study import documents, expansion, figures, layouts, printed
 from pflpipe.study.config import RESULTS, STUDIES
-from pflpipe.study.outline import Candidate, Chosen, Drawing, Line, Outline, Row, Study
+from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
 
 def study_names(folder: str | os.PathLike[str] = STUDIES) -> tuple[str, ...]:

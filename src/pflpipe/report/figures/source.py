@@ -16,8 +16,8 @@ from pflpipe.methods import registry
 from pflpipe.report.figures import style
 from pflpipe.report.summary import largest, round_up
 from pflpipe.report.tidy import existing
-from pflpipe.study.outline import Drawing, Study
 from pflpipe.study.settings import NO_PRIVACY, Layout, Setting, describe, layout
+from pflpipe.study.study_spec import Drawing, Study
 
 REFERENCE = "dp_fedavg"
 """The method against which all others are compared, where a study has it."""

@@ -24,7 +24,7 @@ from pflpipe.methods import registry
 from pflpipe.report.tracking import address as addresses
 from pflpipe.report.tracking.entries import Entry, experiment_note, of_study
 from pflpipe.report.tracking.writer import Writer
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 EVERY = 10.0
 """Seconds between two looks of a watch, at least."""
