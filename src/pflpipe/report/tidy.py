@@ -25,8 +25,8 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.report import epsilon_as_published
 from pflpipe.report.comparison import METRICS
 from pflpipe.simulation.record import Record
-from pflpipe.study.outline import Row, Study
 from pflpipe.study.settings import model_name
+from pflpipe.study.study_spec import Row, Study
 
 # fmt: off
 COLUMNS = (
