@@ -859,15 +859,14 @@ def test_every_failed_attempt_at_mlflow_counts_until_one_succeeds(settings, mark
     assert Project(settings, ROOT, thorough=False).failures("tiny") == failures
 
 
-def test_the_report_is_made_with_the_settings_of_the_snakemake_that_makes_it():
-    assert settings_words([], None) == []
-    assert settings_words([Path("a b.yaml")], ["x=1", "y=2"]) == [
-        "--configfile",
-        "a b.yaml",
-        "--config",
-        "x=1",
-        "y=2",
-    ]
+def test_the_report_is_made_with_the_settings_of_the_snakemake_that_makes_it(tmp_path):
+    file = tmp_path / "config.yaml"
+    given = {"device": "cpu", "studies": ["tiny"]}
+    words = ['device="cpu"', 'studies=["tiny"]']
+    assert settings_words(given, file) == ["--config", *words], "there is no file"
+    file.write_text("device: auto\nstudies: [tiny]\n")
+    assert settings_words(given, file) == ["--config", words[0]]
+    assert settings_words({"device": "auto"}, file) == []
 
 
 @pytest.mark.parametrize(

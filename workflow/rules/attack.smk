@@ -5,9 +5,9 @@ ATTACK = f"{RESULTS}/attacks/{{attack}}/{{cell}}.npz"
 
 rule attack:
     input:
-        plan=ask(lambda wc: each(PLAN, cells_of(wc))),
-        partition=ask(lambda wc: each(PARTITION, cells_of(wc))),
-        data=ask(lambda wc: each(DATASET, cells_of(wc))),
+        plan=paths(PLAN),
+        partition=paths(PARTITION),
+        data=paths(DATASET),
     output:
         ATTACK,
     log:
@@ -24,14 +24,12 @@ rule attack:
     params:
         measures=f"{RESULTS}/benchmarks/attack/{{attack}}/{{cell}}.tsv",
         cell=ask(lambda wc: canonical_json(cells_of(wc)[0].to_dict())),
-        code=ask(
-            lambda wc: PROJECT.code(
-                "attack",
-                [
-                    PROJECT.package / f"attacks/{wc.attack}.py",
-                    *PROJECT.files_of(cells_of(wc)),
-                ],
-            )
+        code=code(
+            "attack",
+            lambda wc: [
+                PROJECT.package / f"attacks/{wc.attack}.py",
+                *PROJECT.files_of(cells_of(wc)),
+            ],
         ),
     message:
         "Attack {wildcards.attack} on {wildcards.cell}"
@@ -66,7 +64,7 @@ rule attack_figure:
         "../../envs/pflpipe.yaml"
     params:
         results=lambda wc: RESULTS,
-        code=ask(lambda wc: PROJECT.code("attack_figure", PROJECT.style_files())),
+        code=code("attack_figure", lambda wc: PROJECT.style_files()),
     message:
         "Figure of attack {wildcards.attack} in {wildcards.study}"
     shell:

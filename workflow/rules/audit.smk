@@ -16,11 +16,7 @@ rule audit:
         runtime=lambda wc, attempt: attempt * 20,
     params:
         measures=f"{RESULTS}/benchmarks/audit/{{audit}}.tsv",
-        code=ask(
-            lambda wc: PROJECT.code(
-                "audit", PROJECT.method_files(PROJECT.audited(wc.audit))
-            )
-        ),
+        code=code("audit", lambda wc: PROJECT.method_files(PROJECT.audited(wc.audit))),
     message:
         "Auditing {wildcards.audit}"
     shell:
@@ -45,14 +41,12 @@ rule audit_table:
         "../../envs/pflpipe.yaml"
     params:
         results=lambda wc: RESULTS,
-        code=ask(
-            lambda wc: PROJECT.code(
-                "audit_table",
-                [
-                    *PROJECT.style_files(),
-                    *PROJECT.method_files(PROJECT.methods()),
-                ],
-            )
+        code=code(
+            "audit_table",
+            lambda wc: [
+                *PROJECT.style_files(),
+                *PROJECT.method_files(PROJECT.methods()),
+            ],
         ),
     message:
         "Table of audits"

@@ -17,7 +17,7 @@ rule data:
             else []
         ),
         downloads=f"{DATA}/downloads",
-        code=ask(lambda wc: PROJECT.code("data", PROJECT.source_files(wc.dataset)[1])),
+        code=code("data", lambda wc: PROJECT.source_files(wc.dataset)[1]),
     message:
         "Preparing {wildcards.dataset}"
     shell:

@@ -12,14 +12,12 @@ rule ledger:
         "../../envs/pflpipe.yaml"
     params:
         results=lambda wc: RESULTS,
-        code=ask(
-            lambda wc: PROJECT.code(
-                "ledger",
-                [
-                    *sorted((ROOT / "workflow/report").glob("*.html")),
-                    *PROJECT.method_files(PROJECT.methods()),
-                ],
-            )
+        code=code(
+            "ledger",
+            lambda wc: [
+                *sorted((ROOT / "workflow/report").glob("*.html")),
+                *PROJECT.method_files(PROJECT.methods()),
+            ],
         ),
     message:
         "Ledger of {input.tables}"

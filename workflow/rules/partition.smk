@@ -1,7 +1,7 @@
 # results/partitions/<id>.npz: who holds which example, shared by all cells of one data set, partition and seed.
 rule partition:
     input:
-        data=ask(lambda wc: each(DATASET, cells_of(wc))),
+        data=paths(DATASET),
     output:
         PARTITION,
     log:
@@ -12,7 +12,7 @@ rule partition:
     params:
         measures=f"{RESULTS}/benchmarks/partition/{{partition}}.tsv",
         cell=ask(lambda wc: project.partition_request(*cells_of(wc))),
-        code=ask(lambda wc: PROJECT.code("partition")),
+        code=code("partition"),
     message:
         "Dividing {wildcards.partition}"
     shell:

@@ -21,7 +21,7 @@ rule plan:
     params:
         measures=f"{RESULTS}/benchmarks/plan/{{plan}}.tsv",
         cell=ask(lambda wc: project.plan_request(*cells_of(wc))),
-        code=ask(lambda wc: PROJECT.code("plan")),
+        code=code("plan"),
         partition=lambda wc, input: (
             ["--partition", *input.partition] if input.partition else []
         ),

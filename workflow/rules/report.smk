@@ -18,16 +18,12 @@ rule report:
     params:
         studies=list(SETTINGS.studies),
         results=lambda wc: RESULTS,
-        # How this snakemake was called; as a function of the input it is not compared with the last time.
+        # As a function of the input it is not compared with the last time.
         settings=lambda wc, input: shlex.join(
-            project.settings_words(
-                workflow.overwrite_configfiles, workflow.config_settings.config_args
-            )
+            project.settings_words(config, Path("config.yaml"))
         ),
-        code=ask(
-            lambda wc: PROJECT.code(
-                "report", sorted((ROOT / "workflow/report").glob("*.html"))
-            )
+        code=code(
+            "report", lambda wc: sorted((ROOT / "workflow/report").glob("*.html"))
         ),
     message:
         "Report"

@@ -2,9 +2,9 @@
 # state.pt, states.bin and run.json. A study may have ten thousand of them.
 rule train:
     input:
-        plan=ask(lambda wc: each(PLAN, cells_of(wc))),
-        partition=ask(lambda wc: each(PARTITION, cells_of(wc))),
-        data=ask(lambda wc: each(DATASET, cells_of(wc))),
+        plan=paths(PLAN),
+        partition=paths(PARTITION),
+        data=paths(DATASET),
     output:
         # One output instead of five files: Snakemake looks at every output of every run, for every rule that needs the run.
         directory(RUN),
