@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -224,13 +225,25 @@ def test_a_system_that_refuses_a_call_has_its_scripts_run(call, forked, answer, 
     assert (result.returncode, result.stdout) == (0, forked), result.stderr
 
 
-def test_nothing_is_executed_in_a_temporary_folder(folder, script):
-    """As on systems where it is mounted noexec."""
-    address = forks.new_address()
-    forks.start(address, str(folder), ["warmed"])
+NOEXEC = 'mount -t tmpfs -o noexec none "$0" && TMPDIR="$0" exec "$@"'
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run(["unshare", "--mount", "true"], check=False).returncode != 0,
+    reason="this user may not mount",
+)
+def test_a_temporary_folder_that_is_mounted_noexec_has_its_scripts_run(folder, script, tmp_path):
     script.write_text(KNOWN)
-    assert run(warm.shim(folder / "listed", address), script).stdout == "True\n"
-    assert [file.name for file in address.parent.iterdir()] == ["socket"]
+    (tmp_path / "tmp").mkdir()
+    address = tmp_path / "tmp" / "pflpipe" / "socket"
+    command = [warm.shim(folder / "noexec", address), str(script)]
+    begin = PARENT.format(
+        source=SOURCE, address=str(address), path=str(folder), modules=("warmed",)
+    ).replace("sys.stdin.read()", f"import subprocess; subprocess.run({command!r})")
+    words = ["sh", "-c", NOEXEC, str(tmp_path / "tmp"), sys.executable, "-c", begin]
+    result = subprocess.run(["unshare", "--mount", *words], capture_output=True, text=True)
+    assert result.stdout == "started\nTrue\n", result.stderr
 
 
 def test_what_is_imported_for_scripts_can_be_imported():
