@@ -19,10 +19,8 @@ rule attack:
         mem_mb=lambda wc, input, attempt: attempt * max(3000, int(20 * input.size_mb)),
         runtime=lambda wc, attempt: attempt * 240,
         gpu=GPUS,
-        device=SETTINGS.device,
-        backend=SETTINGS.backend,
+        compute=COMPUTE,
     params:
-        measures=f"{RESULTS}/benchmarks/attack/{{attack}}/{{cell}}.tsv",
         cell=ask(lambda wc: canonical_json(cells_of(wc)[0].to_dict())),
         code=code(
             "attack",
@@ -37,8 +35,8 @@ rule attack:
         script(
             "attack",
             "--attack {wildcards.attack} --cell {params.cell:q} --plan {input.plan:q} --partition {input.partition:q}"
-            " --data {input.data:q} --out {output:q} --device {resources.device} --backend {resources.backend}",
-            measured=True,
+            " --data {input.data:q} --out {output:q} {resources.compute}",
+            measured="{wildcards.attack}/{wildcards.cell}",
         )
 
 
@@ -63,12 +61,11 @@ rule attack_figure:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        results=lambda wc: RESULTS,
         code=code("attack_figure", lambda wc: PROJECT.style_files()),
     message:
         "Figure of attack {wildcards.attack} in {wildcards.study}"
     shell:
         script(
             "attack_figure",
-            "--attack {wildcards.attack} --study {wildcards.study} --results {params.results:q} --out {output.png:q}",
+            "--attack {wildcards.attack} --study {wildcards.study} --results RESULTS --out {output.png:q}",
         )

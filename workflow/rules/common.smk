@@ -1,5 +1,7 @@
 # What the rules share: the settings, the project, the commands. What the names of files mean is in pflpipe.pipeline.project.
 import os
+import re
+import shlex
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -57,6 +59,7 @@ if Path("config.yaml").exists() or not config:
 
 SETTINGS = check(configuration.parse, config)
 DATA, RESULTS = str(SETTINGS.data_dir), str(SETTINGS.results_dir)
+COMPUTE = f"--device {SETTINGS.device} --backend {SETTINGS.backend}"
 GPUS = int(SETTINGS.device.startswith("cuda"))
 DATASET = f"{DATA}/{{dataset}}.npz"
 PARTITION = f"{RESULTS}/partitions/{{partition}}.npz"
@@ -97,9 +100,15 @@ os.environ.update(
 )
 
 
-def script(name, words, measured=False):
-    """Returns the command that runs a script of workflow/scripts with the package beside it."""
-    measures = "PFLPIPE_MEASURES={params.measures:q} " * measured
+def script(name, words, measured=""):
+    """Returns the command that runs a script of workflow/scripts with the package beside it.
+
+    In the words RESULTS and DATA are the folders of config.yaml. What a script takes is noted under the name `measured`.
+    """
+    places = {"RESULTS": shlex.quote(RESULTS), "DATA": shlex.quote(DATA)}
+    words = re.sub(r"\b(RESULTS|DATA)\b", lambda found: places[found[0]], words)
+    file = shlex.quote(f"{RESULTS}/benchmarks/{name}/{measured}.tsv")
+    measures = f"PFLPIPE_MEASURES={file} " * bool(measured)
     client = '"$PFLPIPE_ROOT/src/pflpipe/pipeline/forked.py"'
     command = (
         f'"$PFLPIPE_PYTHON" -IS {client} "$PFLPIPE_ROOT/workflow/scripts/{name}.py"'

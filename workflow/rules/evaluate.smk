@@ -26,20 +26,16 @@ rule evaluate:
         * max(2000, int(20 * project.largest_mb(input.data))),
         runtime=lambda wc, attempt: attempt * 120,
         gpu=GPUS * SETTINGS.processes,
-        device=SETTINGS.device,
-        backend=SETTINGS.backend,
+        compute=COMPUTE,
     params:
-        measures=f"{RESULTS}/benchmarks/evaluate/{{study}}/{{method}}.tsv",
         cells=paths("{cell}"),
-        data=lambda wc: DATA,
-        results=lambda wc: RESULTS,
         code=code("evaluate", lambda wc: PROJECT.files_of(cells_of(wc))),
     message:
         "Testing {wildcards.method} of {wildcards.study}"
     shell:
         script(
             "evaluate",
-            "--study {wildcards.study} --cells {params.cells:q} --data {params.data:q} --results {params.results:q}"
-            " --out {output:q} --device {resources.device} --backend {resources.backend} --processes {threads}",
-            measured=True,
+            "--study {wildcards.study} --cells {params.cells:q} --data DATA --results RESULTS"
+            " --out {output:q} {resources.compute} --processes {threads}",
+            measured="{wildcards.study}/{wildcards.method}",
         )

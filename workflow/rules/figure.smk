@@ -17,8 +17,6 @@ rule figure:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        data=lambda wc: DATA,
-        results=lambda wc: RESULTS,
         figure=ask(lambda wc: PROJECT.drawing(wc.study, wc.figure).name),
         code=code("figure", lambda wc: PROJECT.style_files()),
     message:
@@ -26,6 +24,6 @@ rule figure:
     shell:
         script(
             "figure",
-            "--study {wildcards.study} --figure {params.figure} --results {params.results:q} --data {params.data:q}"
+            "--study {wildcards.study} --figure {params.figure} --results RESULTS --data DATA"
             " --out {output.png:q}",
         )

@@ -11,7 +11,6 @@ rule ledger:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        results=lambda wc: RESULTS,
         code=code(
             "ledger",
             lambda wc: [
@@ -24,6 +23,6 @@ rule ledger:
     shell:
         script(
             "ledger",
-            "--tables {input.tables:q} --results {params.results:q}"
+            "--tables {input.tables:q} --results RESULTS"
             ' --template "$PFLPIPE_ROOT/workflow/report/ledger.html" --out {output:q}',
         )

@@ -10,7 +10,6 @@ rule partition:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        measures=f"{RESULTS}/benchmarks/partition/{{partition}}.tsv",
         cell=ask(lambda wc: project.partition_request(*cells_of(wc))),
         code=code("partition"),
     message:
@@ -19,5 +18,5 @@ rule partition:
         script(
             "partition",
             "--cell {params.cell:q} --data {input.data:q} --target {output:q}",
-            measured=True,
+            measured="{wildcards.partition}",
         )

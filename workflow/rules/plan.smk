@@ -19,7 +19,6 @@ rule plan:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        measures=f"{RESULTS}/benchmarks/plan/{{plan}}.tsv",
         cell=ask(lambda wc: project.plan_request(*cells_of(wc))),
         code=code("plan"),
         partition=lambda wc, input: (
@@ -32,5 +31,5 @@ rule plan:
         script(
             "plan",
             "--cell {params.cell:q} {params.partition:q} {params.data:q} --out {output:q}",
-            measured=True,
+            measured="{wildcards.plan}",
         )

@@ -14,12 +14,11 @@ rule released:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        results=lambda wc: RESULTS,
         code=code("released"),
     message:
         "Released part of {wildcards.study}"
     shell:
         script(
             "released",
-            "--study {wildcards.study} --results {params.results:q} --audits {input.audits:q} --out {output:q}",
+            "--study {wildcards.study} --results RESULTS --audits {input.audits:q} --out {output:q}",
         )

@@ -1,5 +1,4 @@
 # results/report.html: one file with the questions, the verdicts, the tables, the figures and how to make them again.
-import shlex
 
 
 rule report:
@@ -17,7 +16,6 @@ rule report:
         "../../envs/pflpipe.yaml"
     params:
         studies=list(SETTINGS.studies),
-        results=lambda wc: RESULTS,
         # As a function of the input it is not compared with the last time.
         settings=lambda wc, input: shlex.join(
             project.settings_words(config, Path("config.yaml"))
@@ -30,6 +28,6 @@ rule report:
     shell:
         script(
             "report",
-            "--studies {params.studies} --results {params.results:q} --settings={params.settings:q}"
+            "--studies {params.studies} --results RESULTS --settings={params.settings:q}"
             ' --root "$PFLPIPE_ROOT" --template "$PFLPIPE_ROOT/workflow/report/report.html" --out {output:q}',
         )

@@ -18,14 +18,13 @@ rule table:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        results=lambda wc: RESULTS,
         code=code("table"),
     message:
         "Table of {wildcards.study}"
     shell:
         script(
             "table",
-            "--study {wildcards.study} --results {params.results:q} --audits {input.audits:q} --out {output.csv:q}",
+            "--study {wildcards.study} --results RESULTS --audits {input.audits:q} --out {output.csv:q}",
         )
 
 

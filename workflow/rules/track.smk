@@ -16,7 +16,6 @@ rule track:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        results=lambda wc: RESULTS,
         # Without name and password, which the script takes from the environment.
         uri=project.without_credentials(TRACKING or "default"),
         # Of the attempts before; another number is a reason to try again.
@@ -27,6 +26,6 @@ rule track:
     shell:
         script(
             "track",
-            "--study {wildcards.study} --results {params.results:q} --failures {params.failures} --out {output:q}",
+            "--study {wildcards.study} --results RESULTS --failures {params.failures} --out {output:q}",
         )
         + " && {{ grep ^warning: {log} >&2 || true; }}"
