@@ -267,6 +267,7 @@ def test_every_mutant_can_still_be_planted():
 
 OF_SNAKEMAKE = {
     "workflow.snakefile",
+    "workflow.main_snakefile",
     "workflow.is_main_process",
     "workflow.deployment_settings",
     "snakemake.utils import min_version",

@@ -78,7 +78,12 @@ PROJECT = project.Project(
 )
 TRACKING = os.environ.get("MLFLOW_TRACKING_URI") or SETTINGS.tracking_uri or ""
 if MAIN:
-    check(PROJECT.check, sys.argv[1:])
+    # The targets of another workflow, which has this one as a module, may be its own.
+    is_module = Path(workflow.main_snakefile).resolve().parent not in (
+        ROOT,
+        ROOT / "workflow",
+    )
+    check(PROJECT.check, [] if is_module else sys.argv[1:])
     if TRACKING:
         check(address.check, TRACKING)
 
