@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pflpipe.errors import DataError
 from pflpipe.files import write_text
 from pflpipe.methods import registry
 from pflpipe.pipeline.status import ENDED, FILE
@@ -103,7 +104,7 @@ class Progress:
         """Look for the last time; ``how`` it ended is the last line of the file."""
         self._ended.set()
         self._thread.join()
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, DataError):
             write_text(self.file, f"{self.look()[1]}{ENDED} {how}\n")
 
     def _keep_looking(self) -> None:
@@ -111,7 +112,7 @@ class Progress:
         while not self._ended.wait(wait):
             began = time.thread_time()
             # Whatever happens to a disk or a terminal, the study goes on.
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, DataError):
                 line, text = self.look()
                 if line:
                     self.say(line)
@@ -126,7 +127,9 @@ class Progress:
         everything = {run: it for study in studies.values() for run, it in study.items()}
         self._look_for_results(everything)
         missing = everything.keys() - self._done.keys()
-        states = {run: found for run in sorted(missing) if (found := self._state(run)) is not None}
+        states = {
+            run: found for run in sorted(missing & self._begun()) if (found := self._state(run))
+        }
         running = {run: state for run, state in states.items() if not state.get("failed")}
         failed = states.keys() - running.keys()
         brief, lines = [], []
@@ -161,14 +164,18 @@ class Progress:
                 with os.scandir(folder / run) as files:
                     self._done[run] = sum(file.stat().st_size for file in files)
 
-    def _state(self, run: str) -> dict[str, Any] | None:
-        """Return what a run at work says of itself; None if it has not begun."""
+    def _begun(self) -> set[str]:
+        """Return the runs that have a file about their progress, by one look at the disk."""
+        return {name.removesuffix(".json") for name in _names(self.results / "checkpoints")}
+
+    def _state(self, run: str) -> dict[str, Any]:
+        """Return what a run at work says of itself; nothing if it has not begun."""
         file = self.results / "checkpoints" / f"{run}.json"
         with contextlib.suppress(OSError, ValueError):
             if file.stat().st_mtime >= self._began:  # else a killed snakemake left it
                 found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
                 return found
-        return None
+        return {}
 
     def _disk(self, missing: int) -> tuple[str, bool]:
         """Return what the missing runs will write if they are like those that are done, beside what
