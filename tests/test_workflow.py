@@ -212,6 +212,26 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
 
 
 @pytest.mark.pipeline
+def test_the_hooks_say_how_far_the_runs_are_and_at_the_end_where_everything_is(project):
+    (run,) = (project / "results/runs").glob("*local_only*")
+    shutil.rmtree(run)
+    (project / "results/scores/tiny/local_only.csv").unlink()
+    (project / "results/tables/tiny.csv").unlink()
+    program = "from snakemake.cli import main; main()"
+    words = ("snakemake", "--cores", "1", "results/tables/tiny.csv")
+    result = warm.python(program, words, project, environment())
+    assert result.returncode == 0, result.stderr
+    printed = result.stderr.splitlines()
+    assert {"tiny 1/2", "tiny 2/2", "tiny: results/tables/tiny.md, .tex, .csv"} <= set(printed)
+    written = (project / "results/status.txt").read_text().splitlines()
+    assert written == [
+        "tiny: 2 of 2 runs done, 0 running",
+        "snakemake ended with everything done",
+    ]
+    assert not (project / "logs/planned.json").exists()
+
+
+@pytest.mark.pipeline
 def test_jobs_run_with_the_threads_they_were_given(finished):
     runs = [json.loads(file.read_text()) for file in (finished / "results/runs").glob("*/run.json")]
     assert [run["program"]["threads"] for run in runs] == [1, 1]
