@@ -92,11 +92,11 @@ if MAIN:
 CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 PATHS = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
 SOURCES = os.pathsep.join(filter(None, PATHS))
-FORKS = forks.new_address() if MAIN and not CONDA else Path()
+FORKS = forks.new_address() if MAIN and not CONDA else None
 os.environ.update(
     {
         "PFLPIPE_PYTHON": "python" if CONDA else sys.executable,
-        "PFLPIPE_FORKS": str(FORKS),
+        "PFLPIPE_FORKS": str(FORKS or ""),
         "PFLPIPE_PATH": SOURCES,
         "PFLPIPE_ROOT": str(ROOT),
         **({origin.COMMIT: origin.commit(ROOT)} if MAIN else {}),

@@ -50,7 +50,7 @@ PROGRESS = progress.Progress(
 
 onstart:
     write_text(PLANNED, PROJECT.note(asked_studies()))
-    if not CONDA:
+    if FORKS:
         forks.start(FORKS, SOURCES)
     PROGRESS.start()
 
