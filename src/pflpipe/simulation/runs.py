@@ -7,9 +7,11 @@ included. A checkpoint with another fingerprint is not used.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import io
+import json
 import math
 import os
 import platform
@@ -50,6 +52,8 @@ from pflpipe.simulation.states import States
 
 SILENCE = 30.0
 """Seconds after which the next round prints a line in the log even if it is not its turn."""
+NOTED = 2.0
+"""Least seconds between two writings of a run's progress."""
 TIMING_COLUMNS = ("round", "seconds", "images", "images_per_second")
 
 
@@ -205,11 +209,18 @@ def train(
         commit: commit of the program, for ``run.json``.
         processes: the processes that share the clients; the first one writes the files.
     """
-    simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
-    fingerprint, name = _fingerprint(cell, inputs, simulation, code), registry.run_id(cell)
-    with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:
-        if not done:
-            _train(simulation, cell, out, checkpoints, fingerprint, checkpoint_seconds, commit)
+    name = registry.run_id(cell)
+    report = Report(name, cell.training.rounds, checkpoints / f"{name}.json")
+    try:
+        simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
+        fingerprint = _fingerprint(cell, inputs, simulation, code)
+        with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:
+            if not done:
+                files = out, checkpoints, fingerprint
+                _train(simulation, cell, *files, checkpoint_seconds, commit, report)
+    except BaseException:
+        report.note(failed=True)
+        raise
 
 
 def _train(
@@ -220,6 +231,7 @@ def _train(
     fingerprint: str,
     checkpoint_seconds: float,
     commit: str,
+    report: Report,
 ) -> None:
     """Train the run while holding its lock; see ``train``."""
     name, processes = registry.run_id(cell), simulation.processes
@@ -227,7 +239,8 @@ def _train(
         checkpoints / f"{name}.pt", checkpoints / f"{name}.states", fingerprint, checkpoint_seconds
     )
     progress = checkpoint.load(simulation) or start(simulation, checkpoint.states)
-    report = Report(name, simulation.plan.rounds, progress.round)
+    if processes.is_first:
+        report.begin(progress.round)
 
     has_global_model, every = (
         registry.of(cell).about.has_global_model,
@@ -255,6 +268,7 @@ def _train(
         torch.save(parts | {"states": states}, path)
     write_json(out / "run.json", to_json(_record(cell, simulation, progress, commit)))
     checkpoint.remove()
+    report.file.unlink(missing_ok=True)
 
 
 def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str) -> Record:
@@ -412,32 +426,49 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) 
 
 
 class Report:
-    """Progress for people, and for pipeline/watch.py: one line that lives on a terminal; in a log a
-    plain line every tenth of the rounds, and when nothing was said for half a minute."""
+    """How far a run is. For people one line that lives on a terminal; in a log a plain line every
+    tenth of the rounds, and when nothing was printed for half a minute. For pipeline/progress.py a
+    JSON file, replaced every few seconds, whose ``round`` is 0 at the start."""
 
-    def __init__(self, name: str, rounds: int, round: int = 0) -> None:
-        self.name, self.rounds, self.live = name, rounds, sys.stderr.isatty()
+    def __init__(self, name: str, rounds: int, file: Path) -> None:
+        self.name, self.rounds, self.file, self.live = name, rounds, file, sys.stderr.isatty()
         self.every = 1 if self.live else max(1, math.ceil(rounds / 10))
-        self.first, self.began = round, time.monotonic()
-        self.told, self.accuracy = self.began, ""
+        self.metric, self.value = "", 0.0
+
+    def begin(self, round: int) -> None:
+        """Note that the run begins, or goes on after a round."""
+        self.first = round
+        self.began = self.printed = self.noted = time.monotonic()
+        self.note(round=0)
+
+    def note(self, **state: float) -> None:
+        """Replace the file; a disk that refuses it costs the file and not the run."""
+        content = {"rounds": self.rounds, "metric": self.metric, "value": self.value, **state}
+        with contextlib.suppress(OSError, DataError):
+            write_text(self.file, json.dumps(content))
 
     def show(self, progress: Progress) -> None:
-        """Print the latest round, and the latest accuracy of a study that asks for it by round."""
+        """Print and note the latest round, and the latest accuracy of a study that asks for it by
+        round."""
         row, timing, now = progress.rows[-1], progress.timing[-1], time.monotonic()
         for metric in CURVES:
             if row[metric] == row[metric]:
-                self.accuracy = f"  {metric} {row[metric]:.1f} %"
+                self.metric, self.value = metric, row[metric]
                 break
+        left = (now - self.began) / (progress.round - self.first) * (self.rounds - progress.round)
+        if now - self.noted > NOTED:
+            self.noted = now
+            self.note(round=progress.round, seconds_left=left)
         last = progress.round == self.rounds
-        if progress.round % self.every and not last and now - self.told < SILENCE:
+        if progress.round % self.every and not last and now - self.printed < SILENCE:
             return
-        self.told = now
+        self.printed = now
         words = f"{self.name}  round {progress.round}/{self.rounds}  loss {row['loss']:.4f}"
-        words += f"{self.accuracy}  {timing['images_per_second']:.0f} images/s"
+        words += f"  {self.metric} {self.value:.1f} %" if self.metric else ""
+        words += f"  {timing['images_per_second']:.0f} images/s"
         if progress.diverged_round is not None:
             words += f"  diverged in round {progress.diverged_round}"
-        pace = (now - self.began) / (progress.round - self.first)
-        words += f"  {pace * (self.rounds - progress.round):.0f} s left"
+        words += f"  {left:.0f} s left"
         print(
             f"\r{words}\x1b[K" if self.live else words,
             end="\n" if last or not self.live else "",
