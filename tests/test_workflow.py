@@ -32,8 +32,8 @@ from pflpipe.pipeline.project import (
     partition_request,
     plan_request,
     settings_words,
-    without_credentials,
 )
+from pflpipe.report import mlflow_export
 from pflpipe.study import config
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
@@ -187,8 +187,9 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
     assert result.returncode == 0, result.stderr
 
     def make_results(*studies: str) -> None:
-        program = "import runpy; runpy.run_module('pflpipe.pipeline.results', run_name='__main__')"
-        result = warm.python(program, ("results", *studies), project, environment())
+        program = f"import runpy, sys; sys.path.insert(0, {str(ROOT / 'tools')!r}); "
+        program += "runpy.run_module('pages', run_name='__main__')"
+        result = warm.python(program, ("pages", "results", *studies), project, environment())
         assert result.returncode == 0, result.stderr
 
     make_results("small")
@@ -209,6 +210,26 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
     for words in (*answer, "Measured on "):
         assert words in text
     assert "Hyper-parameters were chosen on validation data" in text
+
+
+@pytest.mark.pipeline
+def test_the_hooks_say_how_far_the_runs_are_and_at_the_end_where_everything_is(project):
+    (run,) = (project / "results/runs").glob("*local_only*")
+    shutil.rmtree(run)
+    (project / "results/scores/tiny/local_only.csv").unlink()
+    (project / "results/tables/tiny.csv").unlink()
+    program = "from snakemake.cli import main; main()"
+    words = ("snakemake", "--cores", "1", "results/tables/tiny.csv")
+    result = warm.python(program, words, project, environment())
+    assert result.returncode == 0, result.stderr
+    printed = result.stderr.splitlines()
+    assert {"tiny 1/2", "tiny 2/2", "tiny: results/tables/tiny.md, .tex, .csv"} <= set(printed)
+    written = (project / "results/status.txt").read_text().splitlines()
+    assert written == [
+        "tiny: 2 of 2 runs done, 0 running",
+        "snakemake ended with everything done",
+    ]
+    assert not (project / "logs/planned.json").exists()
 
 
 @pytest.mark.pipeline
@@ -859,24 +880,22 @@ def test_every_failed_attempt_at_mlflow_counts_until_one_succeeds(settings, mark
     assert Project(settings, ROOT, thorough=False).failures("tiny") == failures
 
 
-def test_the_report_is_made_with_the_settings_of_the_snakemake_that_makes_it():
-    assert settings_words([], None) == []
-    assert settings_words([Path("a b.yaml")], ["x=1", "y=2"]) == [
-        "--configfile",
-        "a b.yaml",
-        "--config",
-        "x=1",
-        "y=2",
-    ]
+def test_the_report_is_made_with_the_settings_of_the_snakemake_that_makes_it(tmp_path):
+    file = tmp_path / "config.yaml"
+    given = {"device": "cpu", "studies": ["tiny"]}
+    words = ['device="cpu"', 'studies=["tiny"]']
+    assert settings_words(given, file) == ["--config", *words], "there is no file"
+    file.write_text("device: auto\nstudies: [tiny]\n")
+    assert settings_words(given, file) == ["--config", words[0]]
+    assert settings_words({"device": "auto"}, file) == []
 
 
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
         ("https://me:secret@host:5000/path?token=1#x", "https://host:5000/path"),
-        ("sqlite:////abs/mlflow.db", "sqlite:////abs/mlflow.db"),
-        ("default", "default"),
+        ("sqlite:////a b#c%20d/mlflow.db", "sqlite:////a b#c%20d/mlflow.db"),
     ],
 )
 def test_an_address_is_shown_without_credentials(address, shown):
-    assert without_credentials(address) == shown
+    assert mlflow_export.without_credentials(address) == shown

@@ -3,13 +3,17 @@ the resources used."""
 
 from __future__ import annotations
 
+import argparse
 import ctypes
+import inspect
 import os
 import resource
 import sys
 import time
+import types
+import typing
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pflpipe.errors import PflpipeError
 from pflpipe.files import write_text
@@ -21,6 +25,27 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT_BYTES, KEPT_BLOCK = 2**28, 2**25
 """Most bytes that glibc keeps at the end of its heap, and the size in bytes from which a block is
 not taken from the heap."""
+
+
+def run_step(step: Callable[..., None]) -> NoReturn:
+    """Run a step of the workflow and exit as ``run_script`` does.
+
+    The command line follows from the signature of ``step``: ``--name`` for each parameter, with the
+    type of its annotation (``str``, ``int``, ``float`` or ``Path``, one of these ``| None``, or a
+    list of them, which takes several words). A parameter without a default is required.
+    """
+    parser = argparse.ArgumentParser(description=sys.modules[step.__module__].__doc__)
+    for name, parameter in inspect.signature(step, eval_str=True).parameters.items():
+        kind, options = parameter.annotation, dict[str, Any]()
+        if isinstance(kind, types.UnionType):  # Path | None
+            kind = typing.get_args(kind)[0]
+        if typing.get_origin(kind) is list:
+            kind, options["nargs"] = typing.get_args(kind)[0], "*"
+        required = parameter.default is inspect.Parameter.empty
+        options["default"] = None if required else parameter.default
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, required=required, **options)
+    words = vars(parser.parse_args())
+    run_script(lambda: step(**words))
 
 
 def run_script(main: Callable[[], None]) -> NoReturn:

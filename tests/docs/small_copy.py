@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import re
 import shutil
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import yaml
 from blocks import ROOT
 
+import warm
 from pflpipe.pipeline import forks
 
-PARTS = ("workflow", "src", "profiles", "envs", "docs", "studies")
+PARTS = ("workflow", "src", "profiles", "envs", "docs", "studies", "tools")
 FILES = ("Snakefile", "config.yaml", "README.md", "Makefile", "pyproject.toml", "requirements.lock")
 METHODS = ("local_only", "dp_fedavg", "pmtl_ft", "ppsgd", "feddpa")
 # The first words are a module with a main(), or -m and a module to run.
 _PROGRAM = """
-import importlib, runpy, sys
+import importlib, os, runpy, sys
 _, interpreter, kind, *words = sys.argv
+sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
 sys.executable = interpreter
 if kind == "-m":
     sys.argv = words
@@ -41,7 +45,11 @@ _SHIMS = {
 def _warm(source: str) -> str:
     """A program that runs a script in a fork of a process that has imported what is dear, and the
     package of the small copy, which is that of all copies of it."""
-    return forks.start(source, (*forks.PRELOADED, "snakemake.cli", "mlflow", "sklearn.datasets"))
+    address, folder = forks.new_address(), Path(tempfile.mkdtemp(prefix="pflpipe-"))
+    atexit.register(shutil.rmtree, folder)
+    modules = (*forks.PRELOADED, "snakemake.cli", "mlflow", "sklearn.datasets")
+    forks.start(address, source, modules)
+    return warm.shim(folder / "python", address)
 
 
 def environment(folder: Path) -> dict[str, str]:

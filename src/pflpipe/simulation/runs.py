@@ -7,9 +7,11 @@ included. A checkpoint with another fingerprint is not used.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import io
+import json
 import math
 import os
 import platform
@@ -31,14 +33,14 @@ from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, write_text
-from pflpipe.learning import networks
+from pflpipe.learning import architectures, networks
 from pflpipe.learning.augment import Augment
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.residuals import Residuals
 from pflpipe.records import to_json
-from pflpipe.simulation import alone, evaluation
+from pflpipe.simulation import evaluation, run_lock
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
@@ -50,6 +52,8 @@ from pflpipe.simulation.states import States
 
 SILENCE = 30.0
 """Seconds after which the next round prints a line in the log even if it is not its turn."""
+NOTED = 2.0
+"""Least seconds between two writings of a run's progress."""
 TIMING_COLUMNS = ("round", "seconds", "images", "images_per_second")
 
 
@@ -125,9 +129,10 @@ def build(
     """
     target = device_of(device)
     entry = registry.of(cell)
+    scale = arrays.mean, arrays.std
     examples = [
         Examples(
-            torch.from_numpy(datasets.normalise(images, cell.dataset)).to(target, dtype),
+            torch.from_numpy(datasets.normalise(images, *scale)).to(target, dtype),
             torch.from_numpy(labels).to(target, torch.int64),
         )
         for images, labels in (
@@ -143,7 +148,7 @@ def build(
     transform = None
     if cell.training.augment:
         # Transforms fill with black as the network sees it, not with 0.
-        black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), cell.dataset)[0, 0, 0]
+        black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), *scale)[0, 0, 0]
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
     network = networks.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
     chosen = choose_backend(backend, target.type, network.parameters)
@@ -166,7 +171,7 @@ def build(
         augment=transform,
         processes=processes,
         name=cell.method,
-        reviewed=not cell.source and networks.file_of(cell.model) is None,
+        reviewed=not cell.source and architectures.file_of(cell.model) is None,
         server_check=check,
     ).isolated(backend)
 
@@ -188,7 +193,7 @@ def train(
     ``run.json`` into ``out``.
 
     A run that is killed at any moment continues from its last checkpoint and ends with the same
-    bits (CPU). While another process trains the same run, this process waits (alone.py).
+    bits (CPU). While another process trains the same run, this process waits (run_lock.py).
 
     Args:
         cell: the cell to train, ``registry.run_cell``.
@@ -204,11 +209,18 @@ def train(
         commit: commit of the program, for ``run.json``.
         processes: the processes that share the clients; the first one writes the files.
     """
-    simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
-    fingerprint, name = _fingerprint(cell, inputs, simulation, code), registry.run_id(cell)
-    with alone.turn(checkpoints / f"{name}.lock", fingerprint, processes) as done:
-        if not done:
-            _train(simulation, cell, out, checkpoints, fingerprint, checkpoint_seconds, commit)
+    name = registry.run_id(cell)
+    report = Report(name, cell.training.rounds, checkpoints / f"{name}.json")
+    try:
+        simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
+        fingerprint = _fingerprint(cell, inputs, simulation, code)
+        with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:
+            if not done:
+                files = out, checkpoints, fingerprint
+                _train(simulation, cell, *files, checkpoint_seconds, commit, report)
+    except BaseException:
+        report.note(failed=True)
+        raise
 
 
 def _train(
@@ -219,6 +231,7 @@ def _train(
     fingerprint: str,
     checkpoint_seconds: float,
     commit: str,
+    report: Report,
 ) -> None:
     """Train the run while holding its lock; see ``train``."""
     name, processes = registry.run_id(cell), simulation.processes
@@ -226,7 +239,8 @@ def _train(
         checkpoints / f"{name}.pt", checkpoints / f"{name}.states", fingerprint, checkpoint_seconds
     )
     progress = checkpoint.load(simulation) or start(simulation, checkpoint.states)
-    report = Report(name, simulation.plan.rounds, progress.round)
+    if processes.is_first:
+        report.begin(progress.round)
 
     has_global_model, every = (
         registry.of(cell).about.has_global_model,
@@ -254,6 +268,7 @@ def _train(
         torch.save(parts | {"states": states}, path)
     write_json(out / "run.json", to_json(_record(cell, simulation, progress, commit)))
     checkpoint.remove()
+    report.file.unlink(missing_ok=True)
 
 
 def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str) -> Record:
@@ -403,7 +418,7 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) 
     digest.update(f"{asdict(simulation.plan)} {simulation.backend} {machine}".encode())
     digest.update(registry.file_of(cell.method, cell.source).read_bytes())
     digest.update(inputs.partition.read_bytes())
-    if file := networks.file_of(cell.model):
+    if file := architectures.file_of(cell.model):
         digest.update(file.read_bytes())
     for values in (simulation.train.x, simulation.train.y):
         digest.update(values.cpu().contiguous().numpy().tobytes())
@@ -411,32 +426,49 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) 
 
 
 class Report:
-    """Progress for people, and for pipeline/watch.py: one line that lives on a terminal; in a log a
-    plain line every tenth of the rounds, and when nothing was said for half a minute."""
+    """How far a run is. For people one line that lives on a terminal; in a log a plain line every
+    tenth of the rounds, and when nothing was printed for half a minute. For pipeline/progress.py a
+    JSON file, replaced every few seconds, whose ``round`` is 0 at the start."""
 
-    def __init__(self, name: str, rounds: int, round: int = 0) -> None:
-        self.name, self.rounds, self.live = name, rounds, sys.stderr.isatty()
+    def __init__(self, name: str, rounds: int, file: Path) -> None:
+        self.name, self.rounds, self.file, self.live = name, rounds, file, sys.stderr.isatty()
         self.every = 1 if self.live else max(1, math.ceil(rounds / 10))
-        self.first, self.began = round, time.monotonic()
-        self.told, self.accuracy = self.began, ""
+        self.metric, self.value = "", 0.0
+
+    def begin(self, round: int) -> None:
+        """Note that the run begins, or goes on after a round."""
+        self.first = round
+        self.began = self.printed = self.noted = time.monotonic()
+        self.note(round=0)
+
+    def note(self, **state: float) -> None:
+        """Replace the file; a disk that refuses it costs the file and not the run."""
+        content = {"rounds": self.rounds, "metric": self.metric, "value": self.value, **state}
+        with contextlib.suppress(OSError, DataError):
+            write_text(self.file, json.dumps(content))
 
     def show(self, progress: Progress) -> None:
-        """Print the latest round, and the latest accuracy of a study that asks for it by round."""
+        """Print and note the latest round, and the latest accuracy of a study that asks for it by
+        round."""
         row, timing, now = progress.rows[-1], progress.timing[-1], time.monotonic()
         for metric in CURVES:
             if row[metric] == row[metric]:
-                self.accuracy = f"  {metric} {row[metric]:.1f} %"
+                self.metric, self.value = metric, row[metric]
                 break
+        left = (now - self.began) / (progress.round - self.first) * (self.rounds - progress.round)
+        if now - self.noted > NOTED:
+            self.noted = now
+            self.note(round=progress.round, seconds_left=left)
         last = progress.round == self.rounds
-        if progress.round % self.every and not last and now - self.told < SILENCE:
+        if progress.round % self.every and not last and now - self.printed < SILENCE:
             return
-        self.told = now
+        self.printed = now
         words = f"{self.name}  round {progress.round}/{self.rounds}  loss {row['loss']:.4f}"
-        words += f"{self.accuracy}  {timing['images_per_second']:.0f} images/s"
+        words += f"  {self.metric} {self.value:.1f} %" if self.metric else ""
+        words += f"  {timing['images_per_second']:.0f} images/s"
         if progress.diverged_round is not None:
             words += f"  diverged in round {progress.diverged_round}"
-        pace = (now - self.began) / (progress.round - self.first)
-        words += f"  {pace * (self.rounds - progress.round):.0f} s left"
+        words += f"  {left:.0f} s left"
         print(
             f"\r{words}\x1b[K" if self.live else words,
             end="\n" if last or not self.live else "",

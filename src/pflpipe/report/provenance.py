@@ -1,0 +1,60 @@
+"""Where, with what and when runs were trained, in words: as each run says it of itself, for the
+runs of a study may come from several machines and versions of the code."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+
+from pflpipe import origin, records
+from pflpipe.report.tidy import existing
+from pflpipe.simulation.record import Program, Record
+from pflpipe.study.study_spec import Study
+
+
+def of_cells(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, str]:
+    """Return for each cell of a study a sentence about the runs that were trained as its own was:
+    on such a machine, with these versions.
+
+    The seconds are those of training alone, summed over these runs: some cells share one, and runs
+    may have had a core each. No name, address or path of a machine is told.
+
+    Args:
+        frame: the tidy table of the study.
+
+    Raises:
+        DataError: the record of a run is missing, damaged or of another version.
+    """
+    runs = {row.cell.id: row.run for row in study.rows}
+    seconds = dict(zip(runs.values(), map(float, frame["train_seconds"]), strict=True))
+    files = {run: existing(results / "runs" / run / "run.json") for run in seconds}
+    ways = {run: _way(records.load(Record, file).program) for run, file in files.items()}
+    sentences = {}
+    for way in dict.fromkeys(ways.values()):
+        alike = [run for run in ways if ways[run] == way]
+        latest = datetime.fromtimestamp(max(files[run].stat().st_mtime for run in alike), UTC)
+        trained = f"{sum(seconds[run] for run in alike):.0f} s of training in {len(alike)}"
+        noun = "run" if len(alike) == 1 else "runs"
+        sentences[way] = f"{way}, {latest.date()}, {trained} {noun}."
+    return {cell: sentences[ways[run]] for cell, run in runs.items()}
+
+
+def of_study(study: Study, frame: pd.DataFrame, results: Path) -> str:
+    """Return the sentences of all cells, each once; see ``of_cells``."""
+    return " ".join(dict.fromkeys(of_cells(study, frame, results).values()))
+
+
+def _way(program: Program) -> str:
+    commit, is_changed = origin.parted(program.commit)
+    words = [
+        f"Measured on {program.processor}",
+        f"{program.cores} cores",
+        f"training on {program.gpu}" if program.gpu else "",
+        f"Python {program.versions['python']}",
+        f"torch {program.versions['torch']}",
+        f"commit {commit}" if commit else "",
+        "with uncommitted changes" if is_changed else "",
+    ]
+    return ", ".join(filter(None, words))

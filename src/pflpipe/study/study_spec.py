@@ -1,0 +1,262 @@
+"""What a study is: rows of cells, and lines whose values a search may still have to choose.
+
+A study is a product (expansion.py) x seeds. A study with a search is an Outline first: its runs are
+known once the search has chosen (search.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pflpipe.cells import Cell
+from pflpipe.files import canonical_json
+from pflpipe.methods import registry
+from pflpipe.study.candidates import SearchRange
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a search chose for a row, and the cost of it.
+
+    Attributes:
+        index: which candidate of the row's line.
+        values: its values, dotted path -> value.
+        sets, runs: how many candidates there were, and how many runs tried them out.
+        epsilon, epsilon_with_search: exact central epsilon at ``delta`` of the row's own run, and
+            of that and all ``runs`` together if their clients were the same; ``None`` where no
+            certified epsilon exists.
+    """
+
+    index: int
+    values: dict[str, Any]
+    sets: int
+    runs: int
+    epsilon: float | None = None
+    epsilon_with_search: float | None = None
+    delta: float | None = None
+
+
+@dataclass(frozen=True)
+class PaperLayout:
+    """What a study's ``layout`` block says.
+
+    Attributes:
+        columns: dotted paths of conditions, the outermost first.
+        metric: what the entries show, a key of ``printed.QUANTITIES``.
+        names: our method name or variant label -> its name in the table, in the table's order.
+        source: ``FedDPA, Table 2`` where the study names printed numbers, else empty.
+        location: words for errors.
+    """
+
+    columns: tuple[str, ...]
+    metric: str
+    names: Mapping[str, str]
+    source: str
+    location: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of a study, an entry of its ``figures`` block.
+
+    Attributes:
+        name: of its files.
+        kind: a key of report.figures.registry's ``KINDS``, or the name of an attack.
+        width: in inches: that of a column or of a page with two.
+        metric: the accuracy that it shows.
+        methods: which methods or variants it shows, besides the one it compares with; empty: all.
+        strong: which of them stand out, where the others are grey; empty: the best.
+        where: dotted path of a condition -> the values that it shows; a run to which the condition
+            does not apply is shown.
+    """
+
+    name: str
+    kind: str
+    width: float = 6.7
+    metric: str = "personal_own"
+    methods: tuple[str, ...] = ()
+    strong: tuple[str, ...] = ()
+    where: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of a study, its label, and the printed number of a paper (percent) with the metric
+    it compares to."""
+
+    cell: Cell
+    variant: str = ""
+    paper_value: float | None = None
+    paper_metric: str | None = None
+    chosen: Chosen | None = None
+
+    @cached_property
+    def run(self) -> str:
+        """Id of the training run that the cell needs, a folder in ``results/runs``."""
+        return registry.run_id(self.cell)
+
+    @cached_property
+    def key(self) -> str:
+        """Key of that run; runs with equal keys are one release."""
+        return registry.key(self.cell)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: rows in the order of the file, every cell once, how a paper's table orders them, and
+    its figures."""
+
+    name: str
+    title: str
+    description: str
+    rows: tuple[Row, ...]
+    layout: PaperLayout | None = None
+    figures: tuple[Drawing, ...] = ()
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells of all rows."""
+        return tuple(row.cell for row in self.rows)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Method names in the order of the file, each once."""
+        return tuple(dict.fromkeys(row.cell.method for row in self.rows))
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Data sets in the order of the file, each once."""
+        return tuple(dict.fromkeys(row.cell.dataset for row in self.rows))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One set of values for a line of a study: its rows at the study's seeds, and the runs that try
+    it if there is a search."""
+
+    values: dict[str, Any]
+    rows: tuple[Row, ...]
+    trials: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method entry at one point of the axes.
+
+    Attributes:
+        words: which, e.g. ``feddpa at privacy.epsilon=2``.
+        entry: as the file has it.
+        searched: what its search tries, by dotted path; empty without a search.
+        candidates: of the search, or the one there is without.
+    """
+
+    words: str
+    entry: Mapping[str, Any]
+    searched: Mapping[str, list[Any] | SearchRange]
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.candidates[0].rows[0].cell.method
+
+    def edges(self, values: Mapping[str, Any]) -> dict[str, str]:
+        """Return for each value that was drawn from a range in which outer tenth of it lies:
+        ``low``, ``high`` or empty."""
+        return {
+            path: given.edge(values[path])
+            for path, given in self.searched.items()
+            if isinstance(given, SearchRange)
+        }
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a study's file says: the study, except for what its search is to choose.
+
+    Attributes:
+        name, document: the study's name and the schema-checked values of its file.
+        lines: in the order of the file.
+        layout: the table that the study fills, where it has one.
+        figures: what is drawn of it.
+    """
+
+    name: str
+    document: dict[str, Any]
+    lines: tuple[Line, ...]
+    layout: PaperLayout | None
+    figures: tuple[Drawing, ...] = ()
+
+    @property
+    def searched(self) -> tuple[Line, ...]:
+        """The lines whose values a search chooses."""
+        return tuple(line for line in self.lines if line.searched)
+
+    @cached_property
+    def search(self) -> Study | None:
+        """The search as a study of its own, named ``<study>/search``; None without one."""
+        rows = [
+            row
+            for line in self.searched
+            for candidate in line.candidates
+            for row in candidate.trials
+        ]
+        return self._study(f"{self.name}/search", rows) if rows else None
+
+    @cached_property
+    def everything(self) -> Study:
+        """Every run that the study may come to: those that are tried, and those that would follow
+        from any choice."""
+        candidates = [candidate for line in self.lines for candidate in line.candidates]
+        return self._study(self.name, [row for c in candidates for row in (*c.trials, *c.rows)])
+
+    @cached_property
+    def grid(self) -> str:
+        """Digest of what the search tries, in order."""
+        tried = [
+            [c.values, [row.cell.id for row in c.trials]]
+            for line in self.searched
+            for c in line.candidates
+        ]
+        return hashlib.sha256(canonical_json(tried).encode()).hexdigest()[:10]
+
+    def choices(self, results: Path) -> Path:
+        """Return the file with what the search chose."""
+        return results / "searches" / f"{self.name}.json"
+
+    def study(self, chosen: Sequence[Chosen] = ()) -> Study:
+        """Return the study that follows from a choice, one for every searched line in order."""
+        waiting = iter(chosen)
+        rows: list[Row] = []
+        for line in self.lines:
+            choice = next(waiting) if line.searched else None
+            rows += (
+                dataclasses.replace(row, chosen=choice)
+                for row in line.candidates[choice.index if choice else 0].rows
+            )
+        return self._study(self.name, rows)
+
+    def _study(self, name: str, rows: Iterable[Row]) -> Study:
+        first: dict[str, Row] = {}
+        for row in rows:
+            first.setdefault(row.cell.id, row)
+        return Study(
+            name,
+            self.document["title"],
+            self.document["description"],
+            tuple(first.values()),
+            self.layout,
+            self.figures,
+        )
+
+    def __str__(self) -> str:
+        number = len({row.cell.id for line in self.lines for row in line.candidates[0].rows})
+        after = f" after a search of {len(self.search.rows)}" if self.search else ""
+        methods, datasets = ", ".join(self.everything.methods), ", ".join(self.everything.datasets)
+        return f"{number} cells{after}, {methods} on {datasets}"

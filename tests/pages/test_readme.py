@@ -1,0 +1,346 @@
+"""``make readme``: the numbers of README.md and docs/quickstart.md are those of the results, and
+nothing else in them changes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import fake_results
+from pages import readme
+from pflpipe.errors import ConfigError, DataError
+from pflpipe.report.tables import write_study
+from pflpipe.study.load import load_study
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDY = """\
+title: "Made up"
+description: "A small quickstart."
+dataset: digits
+partition: {kind: dirichlet, clients: 12, alpha: 0.3, min_size: 6, test_fraction: 0.2}
+model: {name: mlp, hidden: [32]}
+training: {rounds: 4, local_epochs: 5, batch_size: 0, optimizer: sgd, lr: 0.5}
+privacy: {delta: 0.001, clip_norm: 0.5}
+seeds: [0, 1, 2]
+axes:
+  privacy.epsilon: [2, 8]
+methods:
+  - name: feddpa
+    variant: official code
+    profile: paper
+    official_code: true
+    hyperparameters: {tau: 0.4, schedule: two_phase}
+    training: {batch_size: 16}
+  - name: dp_fedavg
+  - name: dp_fedavg_fb
+  - name: feddpa
+    hyperparameters: {tau: 0.4}
+  - name: local_only
+  - name: fedavg
+"""
+EMPTY = {
+    page: "".join(f"Words.\n\n<!-- {name} -->\n<!-- end -->\n\n" for name in names)
+    for page, names in readme.PAGES.items()
+}
+PAGE = "docs/quickstart.md"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Results of the quickstart and of its published versions, which here are the same study."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "studies").mkdir()
+    for name in (readme.QUICKSTART, readme.PUBLISHED):
+        (folder / "studies" / f"{name}.yaml").write_text(STUDY)
+        study = load_study(name, folder / "studies")
+        table = folder / "results" / "tables" / f"{name}.csv"
+        write_study(study, fake_results.write(study, folder), table)
+        # The made-up plans call every nominal epsilon infinite.
+        frame = pd.read_csv(table)
+        nominal = frame["claim"] == "nominal"
+        frame.loc[nominal, "epsilon_central"] = frame.loc[nominal, "epsilon_target"].map(
+            {2.0: 25.61, 8.0: 106.7}
+        )
+        frame.to_csv(table, index=False)
+    figure = folder / "results" / "figures" / "quickstart" / "privacy_utility.png"
+    figure.parent.mkdir(parents=True)
+    figure.write_bytes(b"a figure")
+    (folder / "config.yaml").write_text("studies: [quickstart]\n")
+    (folder / "docs").mkdir()
+    for page, text in EMPTY.items():
+        (folder / page).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def published(made, tmp_path, monkeypatch):
+    """A project with those results, and with documents whose blocks are empty."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.fixture
+def place(published):
+    """The same without results of the published versions."""
+    (published / "results" / "tables" / "quickstart_published.csv").unlink()
+    return published
+
+
+def code(cells) -> str:
+    """Stands for ``Project.training_code``."""
+    return f"code of {sorted({cell.method for cell in cells})}"
+
+
+def renew() -> list[str]:
+    return readme.renew(Path(), Path("results"), code)
+
+
+def renewed(place: Path) -> str:
+    renew()
+    return (place / PAGE).read_text()
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Entries of the table by the label of the line, in its order."""
+    lines = [line.replace("\\_", "_") for line in text.splitlines() if line.startswith("| ")]
+    return {line.split(" | ")[0][2:]: line.rstrip("| ").split(" | ")[1:] for line in lines}
+
+
+@pytest.mark.slow
+def test_the_table_has_the_references_first_then_certified_then_nominal_lines_each_with_its_means(
+    published,
+):
+    table = rows(renewed(published))
+    header, *labels = table
+    assert (header, labels[:2], labels[-1]) == (
+        "method",
+        ["local_only", "fedavg"],
+        "feddpa (official code)",
+    )
+    assert table["method"] == [
+        "claim",
+        "personal, ε = 2",
+        "personal, ε = 8",
+        "global, ε = 2",
+        "global, ε = 8",
+    ]
+    assert table["local_only"][0] == "none, sends nothing"
+    assert table["fedavg"][0] == "none, ε = ∞"
+    assert table["feddpa (official code)"][0] == "nominal; honest ε = 25.7 and 107"
+    frame = pd.read_csv("results/tables/quickstart.csv")
+    for label in labels:
+        line = frame[
+            (frame["method"] == label.split()[0]) & (frame["variant"].notna() == ("(" in label))
+        ]
+        for budget, entries in ((2.0, table[label][1::2]), (8.0, table[label][2::2])):
+            cells = line[line["epsilon_target"].fillna(8.0) == budget]
+            for entry, metric in zip(entries, ("personal_own", "global_common"), strict=False):
+                values = cells[metric].dropna()
+                found = f"{values.mean():.1f} ± {values.std():.1f}" if len(values) else "–"
+                assert entry == (found if len(cells) else "")
+    certified = [float(table[label][2].split()[0]) for label in labels[2:-1]]
+    assert certified == sorted(certified, reverse=True)
+    assert {table[label][0] for label in labels[2:-1]} == {"certified"}
+
+
+@pytest.mark.slow
+def test_the_table_says_that_no_epsilon_covers_it_and_where_it_was_measured(place):
+    text = renewed(place)
+    (covered,) = re.findall(r"^- .*diagnostics.*$", text, re.MULTILINE)
+    assert "no ε covers them" in covered
+    (measured,) = re.findall(r"^- Measured on .*$", text, re.MULTILINE)
+    # Six lines of three seeds, four of them at two budgets. The first two private ones share their
+    # runs, of a second each.
+    assert re.search(
+        r" A processor, 2 cores, Python 3, torch 2, commit 1234abc, \d{4}-\d\d-\d\d, 24 s of "
+        r"training in 24 runs\.$",
+        measured,
+    )
+    assert str(place) not in text
+
+
+def test_the_sentences_say_who_may_be_the_best_and_what_a_nominal_epsilon_is_worth(place):
+    frame = pd.read_csv("results/tables/quickstart.csv")
+    certified = (frame["claim"] == "certified") & (frame["epsilon_target"] == 8.0)
+    for method, values in (
+        ("dp_fedavg", (99.0, 100.0, 98.0)),
+        ("dp_fedavg_fb", (98.0, 99.5, 98.1)),
+        ("feddpa", (50.0, 51.0, 49.0)),
+    ):
+        frame.loc[certified & (frame["method"] == method), "personal_own"] = values
+    frame.to_csv("results/tables/quickstart.csv", index=False)
+    text = renewed(place)
+    assert (
+        "; at ε = 8, the largest mean of the certified personal models is 99.0, of dp_fedavg, not "
+        "distinguishable from dp_fedavg_fb." in text
+    )
+    frame.loc[certified & (frame["method"] == "dp_fedavg_fb"), "personal_own"] = (89.0, 90.5, 88.1)
+    frame.to_csv("results/tables/quickstart.csv", index=False)
+    text = renewed(place)
+    assert "; at ε = 8, the best certified personal models are those of dp_fedavg, 99.0." in text
+    local = rows(text)["local_only"][2].split()[0]
+    assert f"Without privacy: local_only {local}, fedavg " in text
+    worth = "what it calls ε = 2 is 25.7, and what it calls ε = 8 is 107 for a client."
+    assert f"The claim of feddpa (official code) does not hold: {worth}" in text
+    said = [readme.split((place / page).read_text(), readme.SENTENCES, page)[1] for page in EMPTY]
+    assert said[0] == said[1]
+    assert len(said[0].split(".\n")) == 4, "three sentences, a line each"
+
+
+def test_published_versions_stand_beside_their_certified_ones(published):
+    text = renewed(published)
+    frame = pd.read_csv("results/tables/quickstart_published.csv")
+    low = frame[frame["epsilon_target"] == 2.0].groupby(["method", "claim"])["personal_own"].mean()
+    pair = f"{low['feddpa', 'nominal']:.1f} against {low['feddpa', 'certified']:.1f}"
+    assert (
+        "for a nominal ε = 2, against certified: feddpa (official code), honest ε = 25.7: "
+        f"{pair}.\n" in text
+    )
+
+
+def test_without_results_of_the_published_versions_their_block_stays(place):
+    (place / PAGE).write_text(
+        EMPTY[PAGE].replace(f"<!-- {readme.COMPARED} -->\n", f"<!-- {readme.COMPARED} -->\nOld.\n")
+    )
+    told = renew()
+    assert told[0].endswith(
+        "results/tables/quickstart_published.csv does not exist; run make report first"
+    )
+    assert readme.split((place / PAGE).read_text(), readme.COMPARED, "")[1] == "Old.\n"
+
+
+def test_nothing_outside_the_blocks_changes_and_a_second_time_changes_nothing(published):
+    renew()
+    for page, empty in EMPTY.items():
+        text = (published / page).read_text()
+        found = re.sub(r"(<!-- [\w: ]+ -->\n)\n.*?(<!-- end -->\n)", r"\1\2", text, flags=re.DOTALL)
+        assert (found, text != empty) == (empty, True)
+    image = published / "docs" / "images" / "quickstart_privacy_utility.png"
+    assert image.read_bytes() == b"a figure"
+    files = [image, *(published / page for page in EMPTY)]
+    before = [(path.read_bytes(), path.stat().st_ino) for path in files]
+    assert renew() == ["nothing new"]
+    assert [(path.read_bytes(), path.stat().st_ino) for path in files] == before
+
+
+def test_the_comment_about_the_runs_follows_their_settings_and_not_their_labels(place):
+    def comment(old: str, new: str) -> str:
+        (place / "studies" / "quickstart.yaml").write_text(STUDY.replace(old, new))
+        return readme.runs_comment(load_study("quickstart"), code)
+
+    assert comment("", "") in renewed(place)
+    assert comment("variant: official code", "variant: as published") == comment("", "")
+    assert comment("lr: 0.5", "lr: 0.25") != comment("", "")
+
+
+@pytest.mark.parametrize(
+    ("page", "old", "new", "message"),
+    [
+        (
+            PAGE,
+            f"<!-- {readme.TABLE} -->\n",
+            "",
+            f"{PAGE}: marker <!-- quickstart: table -->; got '0 of it'; expected one such line",
+        ),
+        (
+            PAGE,
+            f"<!-- {readme.SENTENCES} -->",
+            f"<!-- {readme.TABLE} -->",
+            "marker <!-- quickstart: table -->; got '2 of it'",
+        ),
+        (
+            PAGE,
+            f"<!-- {readme.TABLE} -->\n<!-- end -->\n",
+            f"<!-- {readme.TABLE} -->\n",
+            "marker <!-- quickstart: table --> has no <!-- end --> of its own",
+        ),
+        (
+            "README.md",
+            f"<!-- {readme.SENTENCES} -->\n<!-- end -->",
+            "",
+            "README.md: marker <!-- quickstart: sentences",
+        ),
+    ],
+)
+def test_a_missing_marker_is_one_clear_error_and_changes_nothing(
+    published, page, old, new, message
+):
+    texts = {**EMPTY, page: EMPTY[page].replace(old, new)}
+    assert texts != EMPTY
+    (published / page).write_text(texts[page])
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        renew()
+    assert {name: (published / name).read_text() for name in EMPTY} == texts
+    assert not (published / "docs/images").exists()
+
+
+def test_a_table_of_another_version_of_the_study_is_refused(place):
+    (place / "studies" / "quickstart.yaml").write_text(STUDY.replace("rounds: 4", "rounds: 5"))
+    with pytest.raises(DataError, match="another version of the study; delete that file"):
+        renew()
+
+
+@pytest.mark.slow
+def test_lines_that_the_table_could_not_tell_apart_are_refused(place):
+    (place / "studies" / "quickstart.yaml").write_text(
+        STUDY.replace("axes:", "axes:\n  partition.alpha: [0.3, 1.0]")
+    )
+    study = load_study("quickstart")
+    write_study(
+        study, fake_results.write(study, place), place / "results" / "tables" / "quickstart.csv"
+    )
+    with pytest.raises(ConfigError, match=r"feddpa \(official code\) has several lines at ε = 2"):
+        renew()
+
+
+def test_a_run_that_diverged_is_marked_where_its_accuracy_stands(place):
+    frame = pd.read_csv("results/tables/quickstart.csv")
+    first = frame[(frame["method"] == "dp_fedavg") & (frame["epsilon_target"] == 2.0)].index[0]
+    frame.loc[first, "diverged_round"] = 3
+    frame.to_csv("results/tables/quickstart.csv", index=False)
+    text = renewed(place)
+    marked = {
+        label: [entry.endswith("†") for entry in entries] for label, entries in rows(text).items()
+    }
+    assert marked.pop("dp_fedavg") == [False, True, False, True, False]
+    assert not any(map(any, marked.values()))
+    assert "- † Left the finite numbers in at least one seed" in text
+
+
+def test_a_failure_in_the_middle_of_writing_leaves_the_readme_as_it_was(place, monkeypatch):
+    def full_disk(path: Path, text: str, **_: str) -> None:
+        path.open("w").write(text[:100])
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full_disk)
+        with pytest.raises(OSError, match="no space"):
+            renew()
+    assert {page: (place / page).read_text() for page in EMPTY} == EMPTY
+    assert [path for path in place.rglob(".*") if path.is_file()] == []
+
+
+@pytest.mark.docs
+def test_the_command_without_results_says_so_in_one_line(tmp_path):
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "quickstart.yaml").write_text(STUDY)
+    (tmp_path / "config.yaml").write_text("studies: [quickstart]\n")
+    command = [sys.executable, "-m", "pages", "readme"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
+    found = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 2
+    assert (
+        found.stderr
+        == "error: results/tables/quickstart.csv does not exist; run make quickstart first\n"
+    )
+    assert found.stdout == ""

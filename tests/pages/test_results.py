@@ -1,0 +1,512 @@
+"""docs/results.md: made of docs/results/ alone, and no word that its intervals do not support."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fake_results
+from pages import archive, publish, results
+from pages.gains import cost, gains
+from pages.publish import finished_part
+from pflpipe.data.partition import Split
+from pflpipe.errors import ConfigError, DataError
+from pflpipe.files import read_json, write_json
+from pflpipe.report import sentences
+from pflpipe.report.epsilon_as_published import as_published
+from pflpipe.report.statistics import Difference
+from pflpipe.report.tidy import tidy
+from pflpipe.report.tidy import write as write_tidy
+from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Study
+
+NEW = 4
+METHODS = ("local_only", "fedavg", "dp_fedavg", "fedper", "feddpa", "feddpa!")
+SEEDS = (0, 1, 2, 3, 4)
+LEVELS = {"local_only": 40, "fedavg": 90, "dp_fedavg": 60, "fedper": 61, "feddpa": 75}
+"""Right answers of a hundred; FedPer and DP-FedAvg are one, and only one, apart."""
+WORDS = re.compile(r"\b(best|better|worse|wins?|beats?|outperforms?|superior|significant\w*)\b")
+
+
+def made(
+    folder: Path,
+    methods: tuple[str, ...] = METHODS,
+    epsilons: tuple[float, ...] = (2.0, 8.0),
+    spread: float = 2.0,
+    batch_size: int = fake_results.BASE.training.batch_size,
+) -> tuple[Study, Path]:
+    """A finished study of twelve clients and four new ones, whose scores are counts of right
+    answers, with evaluations after two and four rounds.
+
+    ``spread``: standard deviation over seeds of a line's level, in percent points.
+    """
+    base = fake_results.BASE
+    base = dataclasses.replace(
+        base,
+        partition=dataclasses.replace(base.partition, new_clients=NEW),
+        training=dataclasses.replace(base.training, evaluate_every=2, batch_size=batch_size),
+    )
+    study = fake_results.study(seeds=SEEDS, epsilons=epsilons, methods=methods, base=base)
+    written = fake_results.write(study, folder)
+    for cell in study.cells:
+        _deal(cell.seed).save(written / "partitions" / f"{cell.partition_id}.npz")
+    lines: dict[str, list[list[object]]] = {}
+    for cell in study.cells:
+        sizes = [len(rows) for rows in (*_deal(cell.seed).test, *_deal(cell.seed).new.test)]
+        luck = np.random.default_rng(cell.seed).normal(scale=9)
+        own = np.random.default_rng([cell.seed, *cell.id.encode()]).normal(scale=spread)
+        for client, size in enumerate(sizes):
+            level = LEVELS[cell.method] + (cell.privacy.epsilon or 0) + luck + own + client % 3
+            right = 100 * min(size, max(0, round(size * level / 100))) / size if size else ""
+            if client < 12:
+                row = [cell.id, client, 30, right, "", "", 50, "", 50, "", ""]
+            else:
+                row = [cell.id, f"new{client - 12}", 30, *[""] * 6, right, 50]
+            lines.setdefault(cell.method, []).append(row)
+    header = (
+        "cell,client,train_size,personal_own,personal_validation,personal_common,"
+        "global_own,global_validation,global_common,personal_new,global_new"
+    )
+    for method, rows in lines.items():
+        fake_results.write_csv(written / "scores" / "tiny" / f"{method}.csv", header, rows)
+    write_tidy(tidy(study, written), written / "tables" / "tiny.csv")
+    return study, written
+
+
+def _deal(seed: int) -> Split:
+    """Client i trains on 3 + i examples of 1 + i % 3 classes (row r has class r % 10); the last one
+    has no test rows."""
+    train = [
+        np.array([10 * row + row % (1 + client % 3) for row in range(3 + client)])
+        for client in range(12 + NEW)
+    ]
+    test = [np.arange(100, 300)] * 11 + [np.arange(0)] + [np.arange(100, 300)] * NEW
+    none = [np.arange(0)] * (12 + NEW)
+    new = Split(train[12:], none[12:], test[12:], np.arange(50), True)
+    return Split(train[:12], none[:12], test[:12], np.arange(50), True, new)
+
+
+def export(study: Study, written: Path, docs: Path, measured: str = "Measured here.") -> Path:
+    target = docs / "results" / "tiny"
+    data = written.parent / "data"
+    told = {cell.id: measured for cell in study.cells}
+    archive.export(study, written, data, target, told, "<!-- runs x -->")
+    return target
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path, Path]:
+    """A study, its results, and docs/ with what is committed of it."""
+    folder = tmp_path_factory.mktemp("finished")
+    study, written = made(folder)
+    export(study, written, folder / "docs")
+    return study, written, folder / "docs"
+
+
+@pytest.fixture
+def docs(finished: tuple[Study, Path, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished[2], tmp_path / "docs"))
+
+
+# ---------------------------------------------------------------- what is committed
+
+
+@pytest.mark.slow
+def test_the_page_from_the_committed_files_alone_is_the_same_every_time(finished, docs, tmp_path):
+    study, written, _ = finished
+    page = results.write(docs).read_bytes()
+    again = tmp_path / "again"
+    export(study, written, again)
+    assert results.write(again).read_bytes() == page
+    files = {p.relative_to(docs): p.read_bytes() for p in docs.rglob("*.*") if p.is_file()}
+    assert files == {p.relative_to(again): p.read_bytes() for p in again.rglob("*.*")}
+    assert not re.search(rb"\b(nan|inf|None)\b", page)
+    # All classes are equally often among the test rows.
+    assert "majority class of their training examples would have 10.0 ± 0.0." in page.decode()
+
+
+@pytest.mark.parametrize("own_from_train", [True, False])
+def test_the_majority_class_is_that_of_a_clients_training_examples(own_from_train):
+    """Clients train on classes 2, 2, 7, on nothing and on 5, the new one on 7. Rows 4 to 7 are
+    their test rows, of classes 2, 2, 7, 0 in the training arrays and 0, 7, 7, 2 in the test arrays.
+    Who has no test rows counts for nothing, nor does the new one."""
+    train_labels, test_labels = np.array([2, 2, 7, 5, 2, 2, 7, 0]), np.array([9] * 4 + [0, 7, 7, 2])
+    nothing, test = np.arange(0), np.arange(4, 8)
+    new = Split([np.array([2])], [nothing], [test], nothing, own_from_train)
+    train = [np.arange(3), nothing, np.array([3]), np.arange(3)]
+    split = Split(train, [nothing] * 4, [test] * 3 + [nothing], nothing, own_from_train, new)
+    held = archive._held(split, train_labels, test_labels)
+    assert held["client"].tolist() == ["0", "1", "2", "3", "new0"]
+    assert held["majority"].tolist() == ([2, 0, 0, 0, 1] if own_from_train else [1, 0, 0, 0, 2])
+    study = small([5] * 6, [5] * 6)
+    study = dataclasses.replace(study, held={"p": held.set_index("client")})
+    expected = 50 / 3 if own_from_train else 25 / 3
+    assert archive.majority(study) == pytest.approx([expected])
+
+
+@pytest.mark.slow
+def test_what_is_committed_is_what_was_measured(finished):
+    study, written, docs = finished
+    found = archive.read(docs / "results" / "tiny")
+    for cell in study.cells:
+        scores = pd.read_csv(written / "scores/tiny" / f"{cell.method}.csv", dtype={"client": str})
+        scores = scores[scores["cell"] == cell.id].set_index("client")
+        expected = scores["personal_own"].fillna(scores["personal_new"]).dropna()
+        percent = archive.percentages(found, cell.id, cell.partition_id)
+        assert list(percent.index) == list(expected.index)
+        assert percent.to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-9)
+    table = tidy(study, written)
+    for name in ("personal_own", "personal_own_worst_decile", "personal_new", "global_common"):
+        assert found.runs[name].to_numpy() == pytest.approx(
+            table[name].astype(float).to_numpy(), abs=1e-4, nan_ok=True
+        )
+    held = found.held[study.cells[0].partition_id]
+    assert list(held["train_size"][:3]) == [3, 4, 5]
+    assert held.loc["11", "test_size"] == 0
+    # One class; two of each of two; two, two and one of three.
+    assert list(held["classes"][:3]) == [1.0, 2.0, round(math.exp(1.0549202), 2)]
+
+
+def test_a_score_takes_four_characters_at_most(finished):
+    """So that 836 people in 340 runs, with tens of test rows each, are a megabyte."""
+    files = list((finished[2] / "results" / "tiny" / "scores").iterdir())
+    assert len(files) == 5
+    for file in files:
+        for line in file.read_text().splitlines()[1:]:
+            client, *values = line.split(",")
+            assert len(line) <= len(client) + 4 * len(values)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("runs.csv", lambda text: text.replace("line,", "label,", 1), "runs.csv has other columns"),
+        (
+            "curves.csv",
+            None,
+            "curves.csv does not exist; remove that folder and make it again: make results "
+            "STUDY=tiny",
+        ),
+        ("scores/feddpa.csv", None, "scores/feddpa.csv does not exist"),
+        ("scores/feddpa.csv", lambda text: text.replace("-feddpa-eps2-seed0", "-x"), "lacks '"),
+        ("partitions/*.csv", lambda text: text.replace("\n10,", "\n99,"), "lacks"),
+        ("partitions/*.csv", lambda text: text.replace(",majority", ",most"), "other columns"),
+        (
+            "scores/local_only.csv",
+            lambda text: re.sub(r"^(0,)\d+", r"\g<1>1", text, flags=re.MULTILINE),
+            "personal_own of digits-.*-local_only-nonprivate-seed0-.*; got .* expected .*as "
+            r"scores/local_only.csv has it",
+        ),
+    ],
+)
+def test_committed_files_that_do_not_fit_together_are_one_clear_line(docs, file, change, words):
+    (path, *_) = (docs / "results" / "tiny").glob(file)
+    path.write_text(change(path.read_text())) if change else path.unlink()
+    with pytest.raises(DataError, match=words):
+        results.write(docs)
+    assert not (docs / "results.md").exists()
+
+
+@pytest.mark.slow
+def test_a_method_that_left_the_study_leaves_the_committed_files_and_figures_stay(finished, docs):
+    study, written, _ = finished
+    target = docs / "results" / "tiny"
+    for name in ("scores/gone.csv", "accuracy.png"):
+        (target / name).write_bytes(b"old")
+    export(study, written, docs)
+    assert not (target / "scores" / "gone.csv").exists()
+    assert "![tiny: accuracy](results/tiny/accuracy.png)" in results.write(docs).read_text()
+
+
+def without(written: Path, folder: Path, *methods: str) -> Path:
+    """Copy results in which these methods are not tested."""
+    copy = Path(shutil.copytree(written, folder / "results"))
+    shutil.copytree(written.parent / "data", folder / "data")
+    for method in methods:
+        (copy / "scores" / "tiny" / f"{method}.csv").unlink()
+    return copy
+
+
+@pytest.mark.slow
+def test_a_study_comes_method_by_method_and_is_then_the_same(finished, docs, tmp_path):
+    study, written, _ = finished
+    new = tmp_path / "new"
+    for name, gone in (("first", ("feddpa", "dp_fedavg")), ("second", ("local_only", "fedavg"))):
+        export(study, without(written, tmp_path / name, *gone), new)
+        if name == "first":
+            text = results.write(new).read_text().replace("\\_", "_")
+            assert "Not complete yet: tiny, which lacks dp_fedavg, feddpa." in text
+            assert "## " not in text
+    folders = [folder / "results" / "tiny" for folder in (docs, new)]
+    once, parts = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+        for folder in folders
+    )
+    assert once == parts
+
+
+def test_a_method_with_seeds_that_are_not_there_yet_is_missing(finished, docs, tmp_path):
+    study, written, _ = finished
+    row = next(row for row in study.rows if row.cell.method == "fedper")
+    more = dataclasses.replace(row, cell=dataclasses.replace(row.cell, seed=9))
+    larger = dataclasses.replace(study, rows=(*study.rows, more))
+    found = archive.read(export(larger, written, docs, "Measured there."))
+    assert found.about.missing == ("fedper",)
+    there = dict.fromkeys(study.methods, "Measured there.")
+    assert found.about.measured == there | {"fedper": "Measured here."}
+    assert set(found.runs["method"]) == set(study.methods), "what was measured stays"
+    found = archive.read(export(study, written, docs, "Measured again."))
+    assert set(found.about.measured.values()) == {"Measured again."}, "of nothing else is left"
+
+
+def test_a_study_without_a_finished_method_is_one_clear_line(finished, tmp_path):
+    study, written, _ = finished
+    left = without(written, tmp_path, *study.methods)
+    with pytest.raises(DataError, match="study tiny: no method is trained and tested; snakemake"):
+        export(study, left, tmp_path)
+
+
+def test_a_part_of_a_study_needs_no_table_to_know_what_its_methods_are_worth_as_published(tmp_path):
+    study, written = made(tmp_path, methods=("dp_fedavg", "feddpa"), batch_size=2)
+    own = {cell.plan_id for cell in study.cells}
+    for path in (written / "plans").iterdir():
+        if path.stem not in own:
+            path.unlink()
+    settings = SimpleNamespace(results_dir=written, data_dir=tmp_path / "data")
+    project = SimpleNamespace(settings=settings, root=tmp_path)
+    frame, _ = finished_part(study, project)
+    worth = frame.set_index("cell")["epsilon_published"]
+    sizes = np.arange(3, 15)
+    for cell in study.cells:
+        if cell.method == "feddpa":  # its noise as published is for one example of a client
+            expected = plan_of(as_published(cell), sizes).ledger.epsilon_central
+            assert worth[cell.id] == pytest.approx(expected)
+            assert expected > 2 * cell.privacy.epsilon
+
+
+def test_a_study_of_several_panels_is_refused(finished, tmp_path):
+    study, written, _ = finished
+    rows = [
+        dataclasses.replace(row, cell=dataclasses.replace(row.cell, partition=partition))
+        for row in study.rows
+        for partition in (
+            row.cell.partition,
+            dataclasses.replace(row.cell.partition, alpha=1.0),
+        )
+    ]
+    several = dataclasses.replace(study, rows=tuple(rows))
+    with pytest.raises(ConfigError, match=r"several conditions besides the budget; got 'α = 0\.3"):
+        export(several, written, tmp_path)
+
+
+def test_without_a_study_no_page_is_written_and_the_command_says_what_to_do(tmp_path, monkeypatch):
+    assert results.write(tmp_path) is None
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="no study's results; name a finished one: make results"):
+        publish.write([])
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- who gains
+
+
+def small(own: list[float], alone: list[float]) -> archive.Archive:
+    """Two runs of five clients and a new one, who have 10 test rows each, the third one none."""
+    clients = ["0", "1", "2", "3", "4", "new0"]
+    held = pd.DataFrame(
+        {"train_size": [5, 9, 9, 20, 40, 7], "test_size": [10, 10, 0, 10, 10, 10]}, index=clients
+    ).assign(classes=[1.0, 1.0, 1.0, 3.0, 2.0, 1.0])
+    runs = pd.DataFrame(
+        {"cell": ["x", "y"], "line": ["feddpa", "local_only"], "seed": 0, "partition": "p"}
+    ).assign(rounds=30, personal_own=80.0)
+    correct = pd.DataFrame({"x": own, "y": alone}, index=clients)
+    curves = pd.DataFrame({"x": [50.0, 79.0, 80.0]}, index=[10, 20, 30])
+    about = archive.About("", "", "", (), "", ())
+    return archive.Archive("s", about, runs, correct, {"p": held}, curves)
+
+
+def test_a_client_gains_over_itself_alone_and_those_who_are_alike_are_one_group():
+    """By hand: gains of +10, 0, none, -20 and +30 points, and +40 of the new client. Sizes 5, 9, 20
+    and 40 have thirds at 9 and 20; effective classes 1, 1, 3, 2 have thirds at 1 and 2."""
+    study = small([6, 5, math.nan, 4, 9, 8], [5, 5, math.nan, 6, 6, 4])
+    found = gains(study, study.runs[1:])
+    assert found.loc["x"].to_dict() == {
+        **{"above": 50.0, "below": 25.0, "net": 25.0, "new": 40.0},
+        **{"size_few": 5.0, "size_some": -20.0, "size_many": 30.0},
+        **{"classes_narrow": 5.0, "classes_middle": 30.0, "classes_broad": -20.0},
+    }
+    assert (found.loc["y"] == 0).all()
+
+
+def test_a_run_without_a_partner_at_its_seed_has_no_gain():
+    study = small([6, 5, math.nan, 4, 9, 8], [5, 5, math.nan, 6, 6, 4])
+    assert gains(study, study.runs[1:].assign(seed=1)).isna().all(axis=None)
+
+
+def test_the_cost_of_an_accuracy_is_the_first_evaluated_round_that_has_it():
+    study = small([0] * 6, [0] * 6)
+    rows = study.runs[:1]
+    assert [cost(study, rows, target) for target in (40, 60, 79.5, 80.1)] == [10, 20, 30, None]
+    assert cost(study, study.runs[1:], 60) == 30, "without curves the last round alone is known"
+    # Of some clients by round: the curve is compared with curves and not with all clients' 80.
+    few = dataclasses.replace(study, curves=study.curves - 30)
+    assert [cost(few, rows, target) for target in (49, 60)] == [20, None]
+
+
+# ---------------------------------------------------------------- words
+
+
+@pytest.fixture(scope="module")
+def page(finished: tuple[Study, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    docs = shutil.copytree(finished[2], tmp_path_factory.mktemp("page") / "docs")
+    written = results.write(Path(docs))
+    assert written == docs / "results.md"
+    return written.read_text().replace("\\_", "_")
+
+
+@pytest.mark.slow
+def test_five_sentences_say_what_the_intervals_support(page):
+    said = dict(re.findall(r"^(\d)\. (.*)$", page, re.MULTILINE))
+    assert list(said) == list("12345")
+    alone = "feddpa, fedper and dp_fedavg are better than learning alone (local_only)"
+    assert said["1"] == f"At ε = 2, {alone}; at ε = 8, {alone}."
+    best = "the best certified personal models are those of feddpa, "
+    assert re.fullmatch(rf"At ε = 2, {best}[\d.]+; at ε = 8, {best}[\d.]+\.", said["2"])
+    plain = (
+        "feddpa is better than dp_fedavg (one model for all), fedper is not distinguishable from it"
+    )
+    assert said["3"] == f"At ε = 2, {plain}; at ε = 8, {plain}.", "FedPer is one point above"
+    assert said["4"].startswith(
+        "With feddpa at ε = 8, 100 % of the clients score above what they reach alone and 0 % "
+        "below it; the worst tenth of its clients is better than that of learning alone, +4"
+    )
+    assert "; clients who were not there are better off than learning alone, +4" in said["4"]
+    assert said["5"].startswith("feddpa at ε = 8 is worse than fedavg without privacy, -")
+    assert not any("official code" in text for text in said.values())
+
+
+def test_a_nominal_epsilon_keeps_its_mark_and_diagnostics_theirs(page):
+    assert "| 2 (nominal; honest ∞ at δ=0.001) |" in page
+    assert "Nominal: the number the paper would print" in page
+    assert "covered by no ε" in page
+
+
+@pytest.mark.slow
+def test_an_unreviewed_line_has_sections_and_a_sentence_of_its_own(docs):
+    path = docs / "results" / "tiny" / "runs.csv"
+    runs = pd.read_csv(path)
+    runs.loc[runs["method"] == "fedper", "claim"] = "unreviewed"
+    runs.to_csv(path, index=False)
+    page = results.write(docs).read_text().replace("\\_", "_")
+    lines = [line for line in page.splitlines() if line.startswith("| fedper |")]
+    assert [line.split(" | ")[1] for line in lines] == [
+        *("unreviewed", "unreviewed"),
+        *("ε = 2 (unreviewed)", "ε = 8 (unreviewed)") * 3,
+    ]
+    assert "Unreviewed: the mechanism is certified" in page
+    said = dict(re.findall(r"^(\d)\. (.*)$", page, re.MULTILINE))
+    assert "fedper" not in said["1"] + said["2"]
+    assert "the best certified personal models are those of feddpa" in said["2"]
+    assert "fedper (unreviewed) is better than learning alone" in said["3"]
+    assert "the best personal models, unreviewed ones among them, are those of feddpa" in said["4"]
+
+
+@pytest.mark.slow
+def test_costs_have_three_digits_and_no_exponent(docs):
+    path = docs / "results" / "tiny" / "runs.csv"
+    runs = pd.read_csv(path)
+    runs.assign(upload_bytes_per_round=3.086e8, train_seconds=1234.5).to_csv(path, index=False)
+    curves = pd.read_csv(path.with_name("curves.csv"))
+    early = runs.loc[runs["line"] == "fedavg", "cell"]
+    curves.loc[curves["round"] == 2, early] = 64.0  # what learning alone has in the end
+    curves.to_csv(path.with_name("curves.csv"), index=False)
+    assert (
+        "| fedavg | no privacy | 1230 | 1230 | 2 | 617 | 617 |" in results.write(docs).read_text()
+    )
+
+
+def compared(page: Path) -> list[str]:
+    """The words of comparison on a page, besides those that explain them."""
+    text = page.read_text().partition("\n## ")[2].replace("\\_", "_")
+    assert results.BOLD_WORDS in text
+    assert "not distinguishable" in text.replace(results.BOLD_WORDS, "")
+    return WORDS.findall(text.replace(results.BOLD_WORDS, ""))
+
+
+def bold(page: Path) -> bool:
+    return re.search(r"^\| .*\*\*", page.read_text(), re.MULTILINE) is not None
+
+
+@pytest.mark.slow
+def test_two_seeds_support_no_word_of_comparison_and_no_bold(docs):
+    path = docs / "results" / "tiny" / "runs.csv"
+    runs = pd.read_csv(path)
+    runs[runs["seed"] < 2].to_csv(path, index=False)
+    page = results.write(docs)
+    assert compared(page) == []
+    assert not bold(page)
+    assert "fewer than 3 common seeds, so nobody is ranked" in page.read_text()
+
+
+@pytest.mark.slow
+def test_five_seeds_that_contradict_each_other_support_no_word_of_comparison(tmp_path):
+    methods = ("local_only", "fedavg", "dp_fedavg", "feddpa")
+    study, written = made(tmp_path, methods, epsilons=(8.0,), spread=60.0)
+    export(study, written, tmp_path / "docs")
+    page = results.write(tmp_path / "docs")
+    assert compared(page) == []
+    assert bold(page), "all of them may be the best"
+
+
+@pytest.mark.slow
+def test_what_somebody_wrote_about_a_studys_numbers_stands_at_its_top(docs):
+    (docs / "results/tiny/note.md").write_text("> Trained before.\n")
+    page = results.write(docs).read_text()
+    assert page.count("> Trained before.") == 1
+    assert page.index("## ") < page.index("> Trained before.") < page.index("1. At")
+
+
+def test_what_two_studies_say_together_comes_first(docs):
+    study = docs / "results" / "tiny"
+    heading = "## What the studies say together"
+    assert heading not in results.write(docs).read_text()
+    shutil.copytree(study, study.with_name("twin"))
+    text = results.write(docs).read_text().replace("\\_", "_")
+    title = f"## {archive.read(study).about.title}"
+    assert re.findall("^## .*$", text, re.MULTILINE) == [heading, title, title]
+    assert "feddpa is better than dp_fedavg in every study that has both; at ε = 8" in text
+    about = read_json(study / "about.json")
+    write_json(study / "about.json", about | {"missing": ["fedper"]})
+    assert heading not in results.write(docs).read_text(), "who is best among some is no answer"
+
+
+def test_every_word_of_comparison_has_an_interval_that_excludes_0():
+    kinds = {
+        1: Difference(2.0, 0.001, 4.0, 0.01, 5),
+        -1: Difference(-2.0, -4.0, -0.04, 0.01, 5),
+        0: Difference(2.0, -0.1, 4.1, 0.06, 5),
+    }
+    for sign, word in ((1, "better than"), (-1, "worse than"), (0, "not distinguishable from")):
+        assert sentences.verdict(kinds[sign]) == word
+        (found,) = re.findall(
+            "better|worse|not distinguishable", sentences.against({"a": kinds[sign]}, "b")
+        )
+        assert word.startswith(found)
+    assert sentences.number(kinds[1]) == "+2.0 (0.001 to 4.0)"
+    assert sentences.number(kinds[-1]) == "-2.0 (-4.0 to -0.04)"
+    assert sentences.number(Difference(2.0, -math.inf, math.inf, 1.0, 2)) == "+2.0"
+    assert sentences.number(Difference(math.nan, -math.inf, math.inf, 1.0, 0)) == "–"
+
+
+def test_a_long_list_is_counted():
+    assert sentences.names(["a"]) == "a"
+    assert sentences.names(["a", "b", "c"]) == "a, b and c"
+    assert sentences.names(list("abcdefgh")) == "a, b, c, d, e and 3 more"

@@ -1,0 +1,133 @@
+"""What is said at the end points to files that are there, and states no epsilon that does not
+hold."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import malformed
+from fake_results import PUBLIC
+from pflpipe.pipeline import run_summary
+from pflpipe.report import tidy
+from pflpipe.study import config
+from pflpipe.study.load import load_outline
+from pflpipe.study.study_spec import Outline
+
+RESULTS = Path("results")
+ACCURACY = {"fedavg": 90.0, "dp_fedavg": 60.0, "feddpa": 70.0, "fedper": 50.0, "fedrep": 40.0}
+
+
+@pytest.fixture
+def outline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outline:
+    """A study whose table is there: five methods at two budgets, FedDPA's nominal."""
+    monkeypatch.chdir(tmp_path)
+    malformed.write_good(tmp_path)
+    malformed.put("methods", [{"name": name} for name in ACCURACY])(tmp_path)
+    malformed.put("axes", {"privacy.epsilon": [2, 8]})(tmp_path)
+    found = load_outline("good")
+    table(found)
+    return found
+
+
+def table(outline: Outline, **changes: object) -> None:
+    records = []
+    for cell in outline.study().cells:
+        record: dict[str, object] = dict.fromkeys(tidy.COLUMNS)
+        private = cell.method not in PUBLIC
+        claim = "none" if not private else "nominal" if cell.method == "feddpa" else "certified"
+        epsilon = cell.privacy.epsilon
+        record |= {"cell": cell.id, "method": cell.method, "claim": claim, "seed": cell.seed}
+        record |= {"personal_own": ACCURACY[cell.method] + 2 * cell.seed, "delta": 0.001}
+        record |= {"epsilon_central": epsilon and epsilon * (5 if claim == "nominal" else 1)}
+        record |= {"epsilon_nominal": epsilon, "upload_bytes_per_round": 1.0} | changes
+        records.append(record)
+    file = RESULTS / "tables" / f"{outline.name}.csv"
+    tidy.write(tidy.pd.DataFrame(records, columns=list(tidy.COLUMNS)), file)
+
+
+def lines(
+    outline: Outline, since: float = 0.0, address: str = "sqlite:///results/mlflow.db"
+) -> list[str]:
+    return list(run_summary.lines([outline], config.load(), address, since))
+
+
+def test_the_best_rows_are_certified_ones_at_the_largest_budget(outline) -> None:
+    rows = [line for line in lines(outline) if "personal accuracy" in line]
+    assert rows == [
+        "  dp_fedavg: personal accuracy 61.0 ± 1.4 %, certified, ε = 8",
+        "  fedper: personal accuracy 51.0 ± 1.4 %, certified, ε = 8",
+        "  fedrep: personal accuracy 41.0 ± 1.4 %, certified, ε = 8",
+    ]
+
+
+def test_unreviewed_rows_are_shown_beside_certified_ones_with_their_word(outline) -> None:
+    file = RESULTS / "tables" / f"{outline.name}.csv"
+    frame = tidy.read(file)
+    frame.loc[frame["method"] == "fedper", "claim"] = "unreviewed"
+    tidy.write(frame, file)
+    rows = [line for line in lines(outline) if "personal accuracy" in line]
+    assert [row.split(", ")[1] for row in rows] == ["certified", "unreviewed", "certified"]
+
+
+def test_nominal_rows_are_shown_with_their_honest_epsilon_or_not_at_all(outline) -> None:
+    assert "  warning: 4 of 18 rows state a nominal ε; read the honest one" in lines(outline)
+    table(outline, claim="nominal", epsilon_central=40.0)
+    rows = [line for line in lines(outline) if "personal accuracy" in line]
+    assert len(rows) == 3
+    assert all("honest 40" in row for row in rows)
+
+
+def test_files_are_named_that_are_there(outline) -> None:
+    assert lines(outline)[0] == "good: results/tables/good.md, .tex, .csv"
+    assert not any("figures" in line or "MLflow" in line for line in lines(outline))
+    (RESULTS / "figures/good").mkdir(parents=True)
+    (RESULTS / "tracking").mkdir()
+    (RESULTS / "tracking/good.done").write_text("sent")
+    (RESULTS / "report.html").write_text("new")
+    (RESULTS / "ledger.html").write_text("old")
+    os.utime(RESULTS / "ledger.html", (1, 1))
+    found = lines(outline, since=1000.0)
+    assert "  figures: results/figures/good/" in found
+    assert any(
+        "sqlite:///results/mlflow.db --artifacts-destination results/mlartifacts, exp" in line
+        for line in found
+    )
+    assert "  results/report.html" in found
+    assert not any("ledger" in line for line in found)
+    assert "  MLflow: experiment good at http://m" in lines(outline, address="http://me:secret@m")
+    (line,) = [
+        line for line in lines(outline, address="sqlite:////a b%2/c.db") if "mlflow ui" in line
+    ]
+    assert "'sqlite:////a b%2/c.db' --artifacts-destination /a%20b%252/mlartifacts, exp" in line
+    (RESULTS / "tracking/good.done").write_text("pending: no answer")
+    assert any("not sent yet" in line for line in lines(outline))
+
+
+def test_warnings_of_this_time_are_repeated_and_many_are_counted(outline) -> None:
+    for number in range(run_summary.MOST + 2):
+        file = run_summary.LOGS / f"train/{number}.log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("round 1/2\nwarning: no checkpoint\nround 2/2\n")
+    os.utime(run_summary.LOGS / "train/0.log", (1, 1))
+    found = lines(outline, since=1000.0)
+    assert sum("warning: no checkpoint" in line for line in found) == run_summary.MOST
+    assert found[-1].startswith("and 1 more")
+
+
+def test_diverged_runs_are_counted(outline) -> None:
+    table(outline, diverged_round=3)
+    assert "  warning: 18 of 18 runs left the finite numbers" in lines(outline)
+
+
+def test_a_table_of_another_version_costs_its_rows_and_no_more(outline) -> None:
+    malformed.put("seeds", [0, 1, 2])(Path())
+    found = lines(load_outline("good"))
+    assert any("warning: " in line and "another version" in line for line in found)
+
+
+def test_a_study_without_a_table_is_not_mentioned(outline) -> None:
+    (RESULTS / "tables/good.csv").unlink()
+    assert lines(outline) == []

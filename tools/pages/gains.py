@@ -1,0 +1,96 @@
+"""Who gains from learning together: clients of a run beside themselves learning alone at the same
+seed, hence with the same examples and the same test rows.
+
+Every gain is one number per run, whose spread over seeds is the business of statistics.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from pages.archive import Archive, is_new, percentages
+
+THIRDS = {"size": ("few", "some", "many"), "classes": ("narrow", "middle", "broad")}
+GAINS = (
+    *("above", "below", "net"),
+    *(f"{kind}_{third}" for kind, thirds in THIRDS.items() for third in thirds),
+    "new",
+)
+
+
+def gains(study: Archive, alone: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per run, by cell, with the columns ``GAINS``; NaN where a run has no partner
+    at its seed or a group is empty.
+
+    ``above``, ``below``: share of the clients in training with test rows, in percent, whose
+    personal model has more, or fewer, of them right than their model alone; ``net`` is above less
+    below. ``size_few`` ... ``size_many``: mean gain in percent points of the clients with the
+    fewest examples to train with, a third, and so on; ``classes_narrow`` ...: the same by the
+    effective number of classes (archive.py), the measure of skew. ``new``: mean gain of the
+    clients who were not in training, over what they learn alone.
+
+    Args:
+        study: what was committed.
+        alone: the rows of its runs that learn alone.
+    """
+    partner = {(row.seed, row.partition): str(row.cell) for row in alone.itertuples()}
+    rows = {}
+    for run in study.runs.itertuples():
+        other = partner.get((run.seed, run.partition))
+        found = dict.fromkeys(GAINS, math.nan)
+        if other is not None:
+            name = str(run.partition)
+            gain = percentages(study, str(run.cell), name) - percentages(study, other, name)
+            found |= dict(_of_run(gain.dropna(), study.held[name]))
+        rows[run.cell] = found
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(GAINS))
+
+
+def _of_run(gain: pd.Series[float], held: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    new = is_new(gain.index)
+    own, strangers = gain[~new], gain[new]
+    if len(strangers):
+        yield "new", float(strangers.mean())
+    if own.empty:
+        return
+    above, below = 100 * float((own > 0).mean()), 100 * float((own < 0).mean())
+    yield from (("above", above), ("below", below), ("net", above - below))
+    for kind, column in (("size", "train_size"), ("classes", "classes")):
+        values = held.loc[own.index, column]
+        for third, members in zip(THIRDS[kind], _thirds(values.to_numpy(float)), strict=True):
+            if members.any():
+                yield f"{kind}_{third}", float(own[members].mean())
+
+
+def _thirds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return who is in the lower, the middle and the upper third; clients that are alike are in one
+    group, so that groups differ in size, or are empty."""
+    low, high = np.quantile(values, [1 / 3, 2 / 3])
+    return values <= low, (values > low) & (values <= high), values > high
+
+
+def curve(study: Archive, rows: pd.DataFrame) -> pd.Series[float]:
+    """Return the mean accuracy over the seeds of a line by evaluated round, in percent; the last
+    round is always among them.
+
+    Where the study tested some of the clients by round (``evaluate_clients``), all rounds are of
+    these, so that lines are compared with each other and not with all clients.
+
+    Args:
+        rows: of the line's runs.
+    """
+    curves = study.curves.reindex(columns=rows["cell"])
+    last = pd.DataFrame({run.cell: {run.rounds: run.personal_own} for run in rows.itertuples()})
+    return curves.combine_first(last).sort_index().mean(axis=1, skipna=False)
+
+
+def cost(study: Archive, rows: pd.DataFrame, target: float) -> int | None:
+    """Return the first evaluated round in which the ``curve`` of a line reaches a target, in
+    percent; None if it never does."""
+    reached = curve(study, rows)
+    rounds = reached.index[reached >= target]
+    return int(rounds[0]) if len(rounds) else None

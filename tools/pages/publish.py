@@ -1,0 +1,110 @@
+"""docs/ gets the studies that are named, and docs/results.md and docs/reproduction.md are written
+from what docs/ has.
+
+A study of a paper's table, one with a ``layout``, goes to docs/reproduction/, any other one to
+docs/results/, each with the methods that are finished. In docs/results/ what the search chose goes
+with them, as ``search.json``: to go on where its runs are not at hand, it is put back as
+``results/searches/<study>.json``. With the last method comes the figure of all.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+
+from pages import archive, readme, reproduction, results
+from pflpipe.cells import Cell
+from pflpipe.data import datasets
+from pflpipe.data.partition import Split
+from pflpipe.errors import DataError
+from pflpipe.files import write_json
+from pflpipe.pipeline.project import Project, published
+from pflpipe.records import to_json
+from pflpipe.report import provenance
+from pflpipe.report.figures import registry
+from pflpipe.report.tidy import finished, tidy
+from pflpipe.study import config, figures
+from pflpipe.study.load import load_study
+from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Study
+
+
+def write(names: Sequence[str]) -> None:
+    """Export these finished studies of the working directory and write the pages."""
+    root, docs = Path(), Path("docs")
+    if names:
+        settings = config.load()
+        project = Project(settings, root, thorough=False)
+        for name in names:
+            study = load_study(name, results=settings.results_dir)
+            if study.layout is not None:
+                target = _export_reproduction(study, project, docs)
+            else:
+                target = _export_compared(study, project, docs)
+            print(f"{target}: written")
+    written = (results.write(docs), reproduction.write(docs, root / config.STUDIES))
+    pages = [page for page in written if page is not None]
+    if not pages:
+        raise DataError(
+            "docs/ has no study's results", do="name a finished one: make results STUDY=..."
+        )
+    for page in pages:
+        print(f"{page}: written")
+
+
+def _export_reproduction(study: Study, project: Project, docs: Path) -> Path:
+    return reproduction.export(study, *finished_part(study, project), docs)
+
+
+def _export_compared(study: Study, project: Project, docs: Path) -> Path:
+    folder, target = project.settings.results_dir, docs / "results" / study.name
+    _, told = finished_part(study, project)
+    runs = readme.runs_comment(study, project.training_code)
+    archive.export(study, folder, project.settings.data_dir, target, told, runs)
+    if (chosen := project.outline(study.name).choices(folder)).is_file():
+        shutil.copyfile(chosen, target / "search.json")
+    found = archive.read(target)
+    if not found.about.missing:
+        _draw(study, found.runs, project, target / "privacy_utility.png")
+    return target
+
+
+def _draw(study: Study, runs: pd.DataFrame, project: Project, target: Path) -> None:
+    """Draw from what is committed: results of methods that came from elsewhere are not here."""
+    settings, drawing = project.settings, figures.find(study, target.stem)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / target.name
+        registry.write(study, drawing, settings.results_dir, settings.data_dir, file, runs)
+        shutil.copyfile(file, target)
+
+
+def finished_part(study: Study, project: Project) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the tidy table of a study's finished methods, and of each of its cells where it was
+    measured."""
+    folder = project.settings.results_dir
+    part = finished(study, folder)
+    _plan_published(part.cells, folder, project.settings.data_dir)
+    frame = tidy(part, folder)
+    return frame, provenance.of_cells(part, frame, folder)
+
+
+def _plan_published(cells: Iterable[Cell], results: Path, data: Path) -> None:
+    """Write the plans of the methods as published: Snakemake makes them for a table, and a part of
+    a study has none yet."""
+    for cell in published(cells):
+        plan = results / "plans" / f"{cell.plan_id}.json"
+        if plan.is_file():
+            continue
+        sizes = None
+        if cell.plan_needs_partition:
+            split = Split.load(results / "partitions" / f"{cell.partition_id}.npz")
+            sizes = np.array([len(rows) for rows in split.train])
+        declared = True
+        if cell.plan_needs_data:
+            declared = datasets.read_header(data / f"{cell.dataset}.npz").declared
+        write_json(plan, to_json(plan_of(cell, sizes, declared=declared)))

@@ -1,0 +1,139 @@
+"""docs/reproduction.md: what papers print beside what came out here, as far as it was run.
+
+A study with a paper's ``layout`` leaves three files in ``docs/reproduction/``, of which the page is
+made without ``results/``:
+
+- ``<study>.csv``: rows of its tidy table (tidy.py), of the runs that are finished. Such studies
+  take days, so they come in parts: rows of runs that are no longer at hand stay.
+- ``<study>.json``: for every row where, with what and when it was trained.
+- ``<study>.md``: written by hand: what explains differences to the print, or a number that
+  surprises. Without it differences are called unexplained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from pflpipe.errors import DataError
+from pflpipe.files import read_json, write_json, write_text
+from pflpipe.report import paper_table, tidy
+from pflpipe.report.comparison import largest, over_seeds, round_up
+from pflpipe.report.render_table import markdown
+from pflpipe.report.sentences import escaped
+from pflpipe.study.load import load_study
+from pflpipe.study.study_spec import Study
+
+FOLDER = "reproduction"
+FAR = 3.0
+"""Percent points to the printed number from which on a difference wants an explanation."""
+HEAD = """\
+# What papers print, and what comes out here
+
+Written by `make results` from the files in `docs/reproduction/`; do not edit. Every table has the
+paper's rows and columns, the paper's number in brackets below ours where it prints one, and the ε
+that holds for a whole client below both. A row under a paper's name runs the paper's mechanism and
+its accounting; the certified version of a method whose mechanism does not hold what it claims is a
+row of its own. What a paper leaves open, and what was chosen, stands in each study's description;
+variations of it are rows with their difference in brackets. Only what was run is shown.
+"""
+
+
+def export(study: Study, frame: pd.DataFrame, measured: Mapping[str, str], docs: Path) -> Path:
+    """Write the rows of finished runs into ``docs/reproduction/``; return the CSV file.
+
+    Args:
+        study: with all of its runs.
+        frame: the tidy rows of its finished methods.
+        measured: by cell of these, where, with what and when it was trained.
+    """
+    target = docs / FOLDER / f"{study.name}.csv"
+    before, told = _read(target) if target.is_file() else (frame[:0], {})
+    rows = {str(row["cell"]): row for part in (before, frame) for _, row in part.iterrows()}
+    kept = [rows[cell.id] for cell in study.cells if cell.id in rows]
+    told |= measured
+    tidy.write(pd.DataFrame(kept, columns=list(tidy.COLUMNS), dtype=object), target)
+    write_json(target.with_suffix(".json"), {str(row["cell"]): told[row["cell"]] for row in kept})
+    return target
+
+
+def write(docs: Path, studies: Path) -> Path | None:
+    """Write ``docs/reproduction.md`` from ``docs/reproduction/``; return the page, or None where no
+    study is there.
+
+    Args:
+        studies: folder of the studies' files, which say where in the table a run stands.
+
+    Raises:
+        DataError: a study's rows are not among its runs any more.
+    """
+    sources = sorted((docs / FOLDER).glob("*.csv"))
+    if not sources:
+        return None
+    parts = [_part(source, studies) for source in sources]
+    write_text(docs / "reproduction.md", "\n".join([HEAD, "\n\n".join(parts), ""]))
+    return docs / "reproduction.md"
+
+
+def far(frame: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence for every printed number that the mean over seeds is more than ``FAR``
+    from."""
+    printed = frame[frame["paper_value"].notna()]
+    words = ["dataset", "alpha", "method", "variant", "epsilon_target"]
+    for _, rows in printed.groupby(words, sort=False, dropna=False):
+        first = rows.iloc[0]
+        ours, paper = over_seeds(rows[first["paper_metric"]]), float(first["paper_value"])
+        if abs(ours - paper) <= FAR:
+            continue
+        name = first["method"] + (f" ({first['variant']})" if first["variant"] else "")
+        where = first["dataset"] + (f", α = {first['alpha']:g}" if first["alpha"] else "")
+        honest = largest(rows["epsilon_central"])
+        budget = "" if honest is None else f", under an ε that is {round_up(honest)}"
+        yield f"{name} on {where}: {ours:.1f}, printed {paper:g}, {ours - paper:+.1f}{budget}."
+
+
+def _part(source: Path, studies: Path) -> str:
+    frame, told = _read(source)
+    study = load_study(source.stem, studies)
+    shown = tidy.of_cells(study, frame["cell"])
+    if list(frame["cell"]) != [cell.id for cell in shown.cells] or study.layout is None:
+        raise DataError(
+            f"{source} has runs that studies/{study.name}.yaml does not have",
+            do=f"make it again: make results STUDY={study.name}",
+        )
+    differences = list(far(frame))
+    missing = len(study.rows) - len(shown.rows)
+    lines = [
+        f"## {study.title}",
+        f"{len(shown.rows)} of {len(study.rows)} runs are finished." if missing else "",
+        markdown(paper_table.table(shown, study.layout, frame)).strip(),
+        f"Farther than {FAR:g} points from the print:" if differences else "",
+        "\n".join(f"- {escaped(text)}" for text in differences),
+        _said(source) or ("Not explained." if differences else ""),
+        escaped(study.description.strip()),
+        "\n\n".join(dict.fromkeys(told[str(cell)] for cell in frame["cell"])),
+    ]
+    return "\n\n".join(filter(None, lines))
+
+
+def _said(source: Path) -> str:
+    """Return what somebody wrote about the numbers; empty where nobody did."""
+    notes = source.with_suffix(".md")
+    return notes.read_text(encoding="utf-8").strip() if notes.is_file() else ""
+
+
+def _read(source: Path) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the rows, and by cell where they were trained.
+
+    Raises:
+        DataError: a row has no word of where.
+    """
+    frame, told = tidy.read(source), read_json(source.with_suffix(".json"))
+    if set(frame["cell"]) != set(told):
+        raise DataError(
+            f"{source} and {source.with_suffix('.json').name} are of different runs",
+            do=f"remove both and make them again: make results STUDY={source.stem}",
+        )
+    return frame, told
