@@ -13,7 +13,7 @@ PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 ORDINARY := not docs and not faults and not cluster
-SOURCES := src docs/outside.py tests workflow/scripts $(wildcard benchmarks)
+SOURCES := src docs/outside.py tests tools workflow/scripts $(wildcard benchmarks)
 SNAKEFILES := Snakefile workflow/Snakefile workflow/rules
 STUDIES := $(filter-out studies/paper_results.yaml,$(wildcard studies/*.yaml))
 
@@ -50,10 +50,10 @@ quickstart: install ## install, then build the default study: results/tables/all
 	$(BIN)/snakemake --cores $(CORES) results/tables/all.csv
 
 readme: install ## put the numbers and the figure of the last quickstart into README.md and docs/; trains nothing
-	$(BIN)/python -m pflpipe.pipeline.readme
+	PYTHONPATH=tools $(BIN)/python -m pages readme
 
 results: install ## docs/results.md from docs/results/; STUDY="a b" first puts these finished studies there; trains nothing
-	$(BIN)/python -m pflpipe.pipeline.results $(STUDY)
+	PYTHONPATH=tools $(BIN)/python -m pages results $(STUDY)
 
 test: install ## install, then run the tests (without those of the next three targets)
 	$(PYTEST) -m "$(ORDINARY)"
@@ -84,7 +84,7 @@ lint: install ## ruff, mypy, import contracts, bandit, snakefmt, snakemake --lin
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src workflow/scripts
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src tools workflow/scripts
 	$(BIN)/snakefmt --check $(SNAKEFILES)
 	$(BIN)/snakemake --lint
 
@@ -129,4 +129,4 @@ lock: ## resolve both requirements.lock again, keeping the present pins (UPGRADE
 
 clean: ## remove caches and built documentation; results/, data/ and the environments stay
 	rm -rf build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
-	find src tests workflow benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests tools workflow benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,7 +19,7 @@ from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
 from pflpipe.pipeline import forks, project
 from pflpipe.pipeline.project import certified, each, published
-from pflpipe.report.tracking import address
+from pflpipe.report import mlflow_export
 from pflpipe.study import config as configuration
 
 
@@ -76,7 +76,6 @@ PROJECT = project.Project(
     choose=(lambda study: checkpoints.choose.get(study=study)) if MAIN else None,
     noted=PLANNED.read_text() if PLANNED.exists() and not MAIN else "{}",
 )
-TRACKING = os.environ.get("MLFLOW_TRACKING_URI") or SETTINGS.tracking_uri or ""
 if MAIN:
     # The targets of another workflow, which has this one as a module, may be its own.
     is_module = Path(workflow.main_snakefile).resolve().parent not in (
@@ -84,24 +83,21 @@ if MAIN:
         ROOT / "workflow",
     )
     check(PROJECT.check, [] if is_module else sys.argv[1:])
-    if TRACKING:
-        check(address.check, TRACKING)
+    os.environ[origin.COMMIT] = origin.commit(ROOT)
 
 # What belongs to this machine is in the environment of the commands and not in their text, which Snakemake compares with that of
 # the last time. An address of MLflow may hold a password. On this machine scripts are forks of one process (docs/reruns.md).
+TRACKING = check(mlflow_export.address_of, SETTINGS.results_dir, SETTINGS.tracking_uri)
 CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 PATHS = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
 SOURCES = os.pathsep.join(filter(None, PATHS))
 FORKS = forks.new_address() if MAIN and not CONDA else None
 os.environ.update(
-    {
-        "PFLPIPE_PYTHON": "python" if CONDA else sys.executable,
-        "PFLPIPE_FORKS": str(FORKS or ""),
-        "PFLPIPE_PATH": SOURCES,
-        "PFLPIPE_ROOT": str(ROOT),
-        **({origin.COMMIT: origin.commit(ROOT)} if MAIN else {}),
-        **({"MLFLOW_TRACKING_URI": TRACKING} if TRACKING else {}),
-    }
+    PFLPIPE_PYTHON="python" if CONDA else sys.executable,
+    PFLPIPE_FORKS=str(FORKS or ""),
+    PFLPIPE_PATH=SOURCES,
+    PFLPIPE_ROOT=str(ROOT),
+    MLFLOW_TRACKING_URI=TRACKING,
 )
 
 

@@ -60,9 +60,7 @@ onsuccess:
 
     PLANNED.unlink(missing_ok=True)
     PROGRESS.stop("with everything done")
-    for line in run_summary.lines(
-        asked_studies(), SETTINGS, project.without_credentials(TRACKING), BEGAN
-    ):
+    for line in run_summary.lines(asked_studies(), SETTINGS, TRACKING, BEGAN):
         logger.info(line)
 
 

@@ -5,12 +5,12 @@ before that the server did not take."""
 from pathlib import Path
 
 from pflpipe.program import run_step
-from pflpipe.report.tracking import sync
+from pflpipe.report import mlflow_export
 from pflpipe.study.load import load_study
 
 
-def main(study: str, results: Path, out: Path, uri: str | None = None, failures: int = 0) -> None:
-    sync.sync(load_study(study, results=results), results, out, uri, failures=failures)
+def main(study: str, results: Path, out: Path, failures: int = 0) -> None:
+    mlflow_export.at_the_end(load_study(study, results=results), results, out, failures=failures)
 
 
 run_step(main)

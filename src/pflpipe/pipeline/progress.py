@@ -29,10 +29,10 @@ from pflpipe.errors import DataError
 from pflpipe.files import write_text
 from pflpipe.methods import registry
 from pflpipe.pipeline.status import ENDED, FILE
-from pflpipe.study import catalog, cost
+from pflpipe.study import catalog, runtime_estimate
 from pflpipe.study.config import Config
-from pflpipe.study.cost import words
-from pflpipe.study.outline import Outline
+from pflpipe.study.runtime_estimate import words
+from pflpipe.study.study_spec import Outline
 
 LOGS = Path("logs/train")
 EVERY = 5.0
@@ -44,7 +44,7 @@ SHARE = 200
 @dataclass(frozen=True)
 class Run:
     """A training run: how people call it, and the estimate of the seconds that it takes
-    (study/cost.py), to weigh runs with."""
+    (study/runtime_estimate.py), to weigh runs with."""
 
     label: str
     seconds: float
@@ -63,7 +63,7 @@ def runs(outlines: Iterable[Outline], asked: Iterable[str], settings: Config) ->
         for cell in outline.everything.cells:
             if (run := registry.run_id(cell)) in wanted:
                 known = header(cell.dataset)
-                seconds = cost.seconds(registry.run_cell(cell), known) if known else 1.0
+                seconds = runtime_estimate.seconds(registry.run_cell(cell), known) if known else 1.0
                 # Data and partition are those of the study.
                 found[outline.name].setdefault(run, Run(" ".join(cell.words[2:]), seconds))
     return found

@@ -20,17 +20,17 @@ from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data import datasets
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import networks
+from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.pipeline import code_version
-from pflpipe.report.published import as_published
+from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.study import config, printed
 from pflpipe.study import figures as drawings
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.documents import read_yaml
 from pflpipe.study.load import finish, load_outline, study_names
-from pflpipe.study.outline import Drawing, Outline, Study
+from pflpipe.study.study_spec import Drawing, Outline, Study
 
 ELSEWHERE = ("train", "evaluate", "attack", "audit")
 """Rules whose jobs run on a cluster if there is one."""
@@ -327,7 +327,7 @@ class Project:
     def files_of(self, cells: Iterable[Cell]) -> list[Path]:
         """Return the files with the methods of cells, and the networks that are the user's own."""
         found = {self._method_file(cell.method, cell.source) for cell in cells}
-        networks_of_users = {networks.file_of(cell.model) for cell in cells}
+        networks_of_users = {architectures.file_of(cell.model) for cell in cells}
         return sorted(found | {file for file in networks_of_users if file is not None})
 
     def method_files(self, names: Iterable[str]) -> list[Path]:
@@ -475,8 +475,3 @@ def settings_words(settings: Mapping[str, object], file: Path) -> list[str]:
         if stored.get(key, ...) != value
     ]
     return ["--config", *found] if found else []
-
-
-def without_credentials(uri: str) -> str:
-    """Return an address without user name, password and query, fit for a log."""
-    return re.sub(r"^([^:/]+://)[^/]*@", r"\1", re.split(r"[?#]", uri)[0])

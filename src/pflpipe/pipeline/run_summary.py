@@ -5,21 +5,18 @@ Nothing here is computed anew: the rows are those of the tables, with the epsilo
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import pandas as pd
+from urllib.parse import quote
 
 from pflpipe.cells import WITHOUT_DEPARTURES
 from pflpipe.errors import PflpipeError
-from pflpipe.report import tidy
-from pflpipe.report.summary import epsilon_text, finite, mean_text, over_seeds
-from pflpipe.report.tracking import address
-from pflpipe.report.tracking.address import ARTIFACTS
+from pflpipe.report import comparison, mlflow_export, tidy
+from pflpipe.report.comparison import Group, epsilon_text, finite
 from pflpipe.study.config import Config
 from pflpipe.study.load import finish
-from pflpipe.study.outline import Outline
-from pflpipe.study.settings import layout
+from pflpipe.study.study_spec import Outline
 
 LOGS = Path("logs")
 MOST = 10
@@ -27,19 +24,19 @@ MOST = 10
 
 
 def lines(
-    outlines: Iterable[Outline], settings: Config, tracking: str, since: float
+    outlines: Iterable[Outline], settings: Config, address: str, since: float
 ) -> Iterator[str]:
     """Yield what a user wants to know at the end.
 
     Args:
         outlines: the studies that were asked for.
         settings: config.yaml.
-        tracking: address of the MLflow server, without credentials; empty for the default.
+        address: of MLflow.
         since: when snakemake began, seconds since the epoch: older files and logs are not its own.
     """
     results = settings.results_dir
     for outline in outlines:
-        yield from _study(outline, results, tracking)
+        yield from _study(outline, results, address)
     for name in ("tables/all.csv", "ledger.html", "report.html"):
         file = results / name
         if file.exists() and file.stat().st_mtime >= since:
@@ -50,7 +47,7 @@ def lines(
         yield f"and {len(found) - MOST} more: grep -r ^warning: {LOGS}"
 
 
-def _study(outline: Outline, results: Path, tracking: str) -> Iterator[str]:
+def _study(outline: Outline, results: Path, address: str) -> Iterator[str]:
     table = results / "tables" / f"{outline.name}.csv"
     if not table.exists():
         return
@@ -59,15 +56,15 @@ def _study(outline: Outline, results: Path, tracking: str) -> Iterator[str]:
         yield f"  figures: {figures}/"
     marker = results / "tracking" / f"{outline.name}.done"
     if marker.exists():
-        server = tracking or f"sqlite:///{results}/mlflow.db"
+        server = mlflow_export.without_credentials(address)
         if marker.read_text(encoding="utf-8").startswith("pending"):
             yield f"  MLflow: not sent yet; the same command tries again ({marker})"
-        elif server.startswith("http"):
+        elif address.startswith("http"):
             yield f"  MLflow: experiment {outline.name} at {server}"
         else:
-            file = address.database_file(server) if tracking else None
-            files = (file.parent if file else results) / ARTIFACTS
-            where = f"--backend-store-uri {server} --artifacts-destination {files}"
+            file = mlflow_export.database_file(address)
+            files = quote(f"{file.parent if file else results}/{mlflow_export.ARTIFACTS}")
+            where = shlex.join(["--backend-store-uri", server, "--artifacts-destination", files])
             yield f"  MLflow: mlflow ui {where}, experiment {outline.name}"
     try:
         yield from best(outline, results)
@@ -84,19 +81,16 @@ def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
     """
     study = finish(outline, results)
     frame = tidy.stored(study, results)
-    found = [(setting, frame.iloc[list(setting.indices)]) for setting in layout(study).settings]
-    rivals = [one for one in found if one[1]["claim"].iloc[0] in WITHOUT_DEPARTURES]
+    groups = comparison.groups(study, frame)
+    rivals = comparison.of_claim(groups, *WITHOUT_DEPARTURES)
     if rivals:
-        budget = max(rivals, key=lambda one: _target(one[1]))[0].budget
-        rivals = [one for one in rivals if one[0].budget == budget]
-    shown = sorted(rivals or found, key=lambda one: -over_seeds(one[1]["personal_own"]))
-    for setting, rows in shown[:most]:
-        accuracy = mean_text(finite(rows["personal_own"]), len(rows))
-        facet = "".join(f", {name} {value}" for name, value in setting.facet.items())
-        claim = rows["claim"].iloc[0]
+        budget = max(rivals, key=_epsilon).budget
+        rivals = comparison.by_budget(rivals)[budget]
+    for group in comparison.ranked(rivals or groups)[:most]:
+        facet = "".join(f", {name} {value}" for name, value in group.facet.items())
         yield (
-            f"  {setting.label}{facet}: personal accuracy {accuracy} %, {claim}, "
-            f"ε = {epsilon_text(rows)}"
+            f"  {group.label}{facet}: personal accuracy {group.text()} %, {group.claim}, "
+            f"ε = {epsilon_text(group)}"
         )
     diverged = int(frame["diverged_round"].notna().sum())
     if diverged:
@@ -106,8 +100,8 @@ def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
         yield f"  warning: {nominal} of {len(frame)} rows state a nominal ε; read the honest one"
 
 
-def _target(rows: pd.DataFrame) -> float:
-    return max(finite(rows["epsilon_central"]), default=0.0)
+def _epsilon(group: Group) -> float:
+    return max(finite(group.rows["epsilon_central"]), default=0.0)
 
 
 def warnings(since: float) -> list[str]:

@@ -10,11 +10,11 @@ import pytest
 
 import fake_results
 import malformed
+from pages import publish, reproduction
 from pflpipe.errors import DataError
-from pflpipe.pipeline import results as pages
-from pflpipe.report import reproduction, tidy
+from pflpipe.report import tidy
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 STUDY = malformed.STUDY | {
     "title": "FedDPA, Table 2, one column",
@@ -180,8 +180,7 @@ def test_a_table_without_printed_numbers_comes_to_the_same_page(tmp_path, monkey
     malformed.write(tmp_path / "studies/good.yaml", document | {"layout": STUDY["layout"] | rows})
     fake_results.write(load_study("good", tmp_path / "studies"), tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["results", "good"])
-    pages.main()
+    publish.write(["good"])
     assert not (tmp_path / "docs/results").exists()
     lines = (tmp_path / "docs/reproduction.md").read_text().splitlines()
     assert any(line.startswith("| FedDPA |") for line in lines)

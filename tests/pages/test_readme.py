@@ -3,6 +3,7 @@ nothing else in them changes."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,11 +14,12 @@ import pandas as pd
 import pytest
 
 import fake_results
+from pages import readme
 from pflpipe.errors import ConfigError, DataError
-from pflpipe.report import readme
 from pflpipe.report.tables import write_study
 from pflpipe.study.load import load_study
 
+ROOT = Path(__file__).resolve().parents[2]
 STUDY = """\
 title: "Made up"
 description: "A small quickstart."
@@ -331,8 +333,11 @@ def test_the_command_without_results_says_so_in_one_line(tmp_path):
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "quickstart.yaml").write_text(STUDY)
     (tmp_path / "config.yaml").write_text("studies: [quickstart]\n")
-    command = [sys.executable, "-m", "pflpipe.pipeline.readme"]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pages", "readme"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
+    found = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert found.returncode == 2
     assert (
         found.stderr

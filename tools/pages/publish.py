@@ -1,5 +1,5 @@
-"""``make results``: docs/ gets the studies that are named, and docs/results.md and
-docs/reproduction.md are written from what docs/ has.
+"""docs/ gets the studies that are named, and docs/results.md and docs/reproduction.md are written
+from what docs/ has.
 
 A study of a paper's table, one with a ``layout``, goes to docs/reproduction/, any other one to
 docs/results/, each with the methods that are finished. In docs/results/ what the search chose goes
@@ -10,35 +10,34 @@ with them, as ``search.json``: to go on where its runs are not at hand, it is pu
 from __future__ import annotations
 
 import shutil
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 
+from pages import archive, readme, reproduction, results
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
 from pflpipe.data.partition import Split
 from pflpipe.errors import DataError
 from pflpipe.files import write_json
 from pflpipe.pipeline.project import Project, published
-from pflpipe.program import run_script
 from pflpipe.records import to_json
-from pflpipe.report import committed, measured, readme, reproduction, results
+from pflpipe.report import provenance
 from pflpipe.report.figures import registry
 from pflpipe.report.tidy import finished, tidy
 from pflpipe.study import config, figures
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
 from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Study
 
 
-def main() -> None:
-    """Export the studies of the command line and write the pages, in the working directory."""
+def write(names: Sequence[str]) -> None:
+    """Export these finished studies of the working directory and write the pages."""
     root, docs = Path(), Path("docs")
-    if names := sys.argv[1:]:
+    if names:
         settings = config.load()
         project = Project(settings, root, thorough=False)
         for name in names:
@@ -66,10 +65,10 @@ def _export_compared(study: Study, project: Project, docs: Path) -> Path:
     folder, target = project.settings.results_dir, docs / "results" / study.name
     _, told = finished_part(study, project)
     runs = readme.runs_comment(study, project.training_code)
-    committed.export(study, folder, project.settings.data_dir, target, told, runs)
+    archive.export(study, folder, project.settings.data_dir, target, told, runs)
     if (chosen := project.outline(study.name).choices(folder)).is_file():
         shutil.copyfile(chosen, target / "search.json")
-    found = committed.read(target)
+    found = archive.read(target)
     if not found.about.missing:
         _draw(study, found.runs, project, target / "privacy_utility.png")
     return target
@@ -91,7 +90,7 @@ def finished_part(study: Study, project: Project) -> tuple[pd.DataFrame, dict[st
     part = finished(study, folder)
     _plan_published(part.cells, folder, project.settings.data_dir)
     frame = tidy(part, folder)
-    return frame, measured.of_cells(part, frame, folder)
+    return frame, provenance.of_cells(part, frame, folder)
 
 
 def _plan_published(cells: Iterable[Cell], results: Path, data: Path) -> None:
@@ -109,7 +108,3 @@ def _plan_published(cells: Iterable[Cell], results: Path, data: Path) -> None:
         if cell.plan_needs_data:
             declared = datasets.read_header(data / f"{cell.dataset}.npz").declared
         write_json(plan, to_json(plan_of(cell, sizes, declared=declared)))
-
-
-if __name__ == "__main__":
-    run_script(main)

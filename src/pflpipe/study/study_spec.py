@@ -16,6 +16,7 @@ from typing import Any
 
 from pflpipe.cells import Cell
 from pflpipe.files import canonical_json
+from pflpipe.methods import registry
 from pflpipe.study.candidates import SearchRange
 
 
@@ -94,6 +95,16 @@ class Row:
     paper_value: float | None = None
     paper_metric: str | None = None
     chosen: Chosen | None = None
+
+    @cached_property
+    def run(self) -> str:
+        """Id of the training run that the cell needs, a folder in ``results/runs``."""
+        return registry.run_id(self.cell)
+
+    @cached_property
+    def key(self) -> str:
+        """Key of that run; runs with equal keys are one release."""
+        return registry.key(self.cell)
 
 
 @dataclass(frozen=True)
