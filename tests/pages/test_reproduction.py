@@ -10,7 +10,7 @@ import pytest
 
 import fake_results
 import malformed
-from pages import publish, reproduction
+from pages import archive, publish, reproduction
 from pflpipe.errors import DataError
 from pflpipe.report import tidy
 from pflpipe.study.load import load_study
@@ -49,7 +49,7 @@ def made(tmp_path: Path) -> tuple[Study, Path]:
 
 
 def export(study: Study, results: Path, words: str) -> Path:
-    part = tidy.finished(study, results)
+    part = archive.finished(study, results)
     frame = tidy.tidy(part, results)
     told = dict.fromkeys(frame["cell"], words)
     return reproduction.export(study, frame, told, results.parent / "docs")
@@ -72,10 +72,10 @@ def without(results: Path, method: str) -> None:
 
 def test_methods_with_a_run_that_is_not_trained_and_tested_are_not_finished(made):
     study, results = made
-    assert tidy.finished(study, results).rows == study.rows
+    assert archive.finished(study, results).rows == study.rows
     without(results, "feddpa")
     shutil.rmtree(next((results / "runs").glob("*local_only*")))
-    left = tidy.finished(study, results)
+    left = archive.finished(study, results)
     assert [(row.cell.method, row.variant) for row in left.rows] == [
         *(("dp_fedavg", ""), ("dp_fedavg", "clip norm 2"))
     ]
@@ -84,7 +84,7 @@ def test_methods_with_a_run_that_is_not_trained_and_tested_are_not_finished(made
     lines = scores.read_text().splitlines(keepends=True)
     scores.write_text("".join(line for line in lines if not line.startswith(other)))
     with pytest.raises(DataError, match="study good: no method is trained and tested; snakemake"):
-        tidy.finished(study, results)
+        archive.finished(study, results)
 
 
 def test_a_study_comes_in_parts_and_keeps_what_an_earlier_machine_measured(made, tmp_path):

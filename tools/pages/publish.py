@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from pages import archive, readme, reproduction, results
+from pages.archive import finished
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
 from pflpipe.data.partition import Split
@@ -27,7 +28,7 @@ from pflpipe.pipeline.project import Project, published
 from pflpipe.records import to_json
 from pflpipe.report import provenance
 from pflpipe.report.figures import registry
-from pflpipe.report.tidy import finished, tidy
+from pflpipe.report.tidy import tidy
 from pflpipe.study import config, figures
 from pflpipe.study.load import load_study
 from pflpipe.study.outline import Study

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pages.archive import of_cells
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json, write_text
 from pflpipe.report import paper_table, tidy
@@ -97,7 +98,7 @@ def far(frame: pd.DataFrame) -> Iterator[str]:
 def _part(source: Path, studies: Path) -> str:
     frame, told = _read(source)
     study = load_study(source.stem, studies)
-    shown = tidy.of_cells(study, frame["cell"])
+    shown = of_cells(study, frame["cell"])
     if list(frame["cell"]) != [cell.id for cell in shown.cells] or study.layout is None:
         raise DataError(
             f"{source} has runs that studies/{study.name}.yaml does not have",

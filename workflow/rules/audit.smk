@@ -50,6 +50,7 @@ rule audit_table:
                 "audit_table",
                 [
                     *PROJECT.style_files(),
+                    PROJECT.package / "report/audit.md",
                     *PROJECT.method_files(PROJECT.methods()),
                 ],
             )

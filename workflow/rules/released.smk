@@ -15,7 +15,15 @@ rule released:
         "../../envs/pflpipe.yaml"
     params:
         results=lambda wc: RESULTS,
-        code=ask(lambda wc: PROJECT.code("released")),
+        code=ask(
+            lambda wc: PROJECT.code(
+                "released",
+                [
+                    PROJECT.package / f"report/released.{kind}"
+                    for kind in ("md", "yaml")
+                ],
+            )
+        ),
     message:
         "Released part of {wildcards.study}"
     shell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pflpipe.files import atomic, read_json, write_text
 from pflpipe.methods import registry
 from pflpipe.report.comparison import round_up
 from pflpipe.report.figures import rows, style
+from pflpipe.report.templates import filled
 
 # fmt: off
 COLUMNS = (
@@ -34,14 +35,32 @@ COLUMNS = (
 
 COLOURS = {"kept": "#009E73", "unsound": "#E69F00", "refuted": "#D55E00"}
 _GREY = "#555555"
-_CLAIMED: dict[str, Any] = {
-    "marker": "|",
-    "markersize": 9,
-    "markeredgewidth": 1.5,
-    "linestyle": "none",
-}
+_CLAIMED: dict[str, Any] = {"marker": "|", "ms": 9, "mew": 1.5, "linestyle": "none"}
 _AUDITED: dict[str, Any] = {"marker": "o", "linestyle": "none"}
 _LEDGER: dict[str, Any] = {"marker": "D", "markerfacecolor": "white", "linestyle": "none"}
+_SUMMARY: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "trust": lambda row: row["trust"],
+    "claim": lambda row: row["claim"],
+    "ε claimed": lambda row: round_up(row["epsilon_claimed"]),
+    "ε true": lambda row: round_up(row["epsilon_true"]),
+    "moves by": lambda row: f"{row['sensitivity']:.3g} (at most {row['sensitivity_most']:.4g})",
+    "depends on noise": lambda row: f"{row['spread']:.0e}",
+    "noise": lambda row: (
+        "–"
+        if math.isnan(row["noise"])
+        else f"{row['noise']:.4f} (at least {row['noise_least']:.4f})"
+    ),
+    "ε at least": lambda row: f"{row['epsilon_lower']:.3g}",
+    "sees noise below": lambda row: f"{row['detects']:.4f}",
+    "runs see noise below": lambda row: f"{row['detects_runs']:.3f}",
+    "verdict": lambda row: row["verdict"] + _levels(row),
+}
+"""Columns of the summary for people, after the names of the release."""
+
+
+def _levels(row: Mapping[str, Any]) -> str:
+    levels = [level for level in ("coupled", "runs") if row[f"flagged_{level}"]]
+    return f" ({' and '.join(levels)})" if levels else ""
 
 
 def table(results: Path, audited: Sequence[Subject] | None = None) -> pd.DataFrame:
@@ -53,20 +72,16 @@ def table(results: Path, audited: Sequence[Subject] | None = None) -> pd.DataFra
     Raises:
         PrivacyError: a certified claim is not kept, or an audit proves more than the ledger says.
     """
-    found: dict[str, dict[str, Any]] = {}
-    rows = []
-    for subject in subjects() if audited is None else audited:
-        name = subject.case.id
-        if name not in found:
-            found[name] = read_json(results / "audits" / f"{name}.json")
-        rows.append(found[name] | {"method": subject.method or None, "profile": subject.profile})
+    shown = subjects() if audited is None else audited
+    ids = dict.fromkeys(subject.case.id for subject in shown)
+    found = {name: read_json(results / "audits" / f"{name}.json") for name in ids}
     require_kept(found.values())
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    numbers = [
-        name
-        for name in COLUMNS
-        if name.startswith(("epsilon_", "mu_", "sens", "spread", "noise", "excess"))
+    rows = [
+        found[one.case.id] | {"method": one.method or None, "profile": one.profile} for one in shown
     ]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    kinds = ("epsilon_", "mu_", "sens", "spread", "noise", "excess")
+    numbers = [name for name in COLUMNS if name.startswith(kinds)]
     return frame.assign(**{name: frame[name].astype(float) for name in numbers})
 
 
@@ -84,63 +99,11 @@ def write(results: Path, target: Path) -> None:
 
 def markdown(frame: pd.DataFrame) -> str:
     """Return one line per distinct audit, for people."""
-    head = (
-        *(
-            "release",
-            "trust",
-            "claim",
-            "ε claimed",
-            "ε true",
-            "moves by",
-            "depends on noise",
-            "noise",
-            "ε at least",
-        ),
-        *("sees noise below", "runs see noise below", "verdict"),
-    )
-    lines = []
-    for names, row in distinct(frame):
-        levels = filter(
-            None, ["coupled" * bool(row["flagged_coupled"]), "runs" * bool(row["flagged_runs"])]
-        )
-        why = " and ".join(levels)
-        lines.append(
-            [
-                names,
-                row["trust"],
-                row["claim"],
-                *map(round_up, (row["epsilon_claimed"], row["epsilon_true"])),
-                f"{row['sensitivity']:.3g} (at most {row['sensitivity_most']:.4g})",
-                f"{row['spread']:.0e}",
-                "–"
-                if math.isnan(row["noise"])
-                else f"{row['noise']:.4f} (at least {row['noise_least']:.4f})",
-                f"{row['epsilon_lower']:.3g}",
-                f"{row['detects']:.4f}",
-                f"{row['detects_runs']:.3f}",
-                f"{row['verdict']} ({why})" if why else row["verdict"],
-            ]
-        )
-    text = "\n".join(
-        "| " + " | ".join(map(str, cells)) + " |" for cells in [head, ["---"] * len(head), *lines]
-    )
-    return (
-        "# Audit of every distinct release\n\n"
-        "Moves by: how far one client moves one release, in units of what the claim covers. "
-        "Depends on noise: how much\n"
-        "that movement varies with the noise's seed, at most 1e-4. Noise: how much of it there "
-        "is, as a fraction of the\n"
-        "claim's. ε at least: what the errors of an attacker in thousands of runs leave possible "
-        "(99 %); 2,000 runs show at\n"
-        "most 26 at delta 0.02 and 34 at delta 1e-5. Sees noise below: the largest factor by "
-        "which all noise of a mechanism\n"
-        "that keeps such a claim could be too small and be found so in nine audits of ten; runs "
-        "see: the same by whole runs\n"
-        "alone, 0 where they prove nothing.\n\n"
-        "Verdicts: kept, no violation found; refuted, the claimed ε is false; unsound, the "
-        "release violates what its proof\n"
-        "needs, and the claimed ε holds all the same. docs/audit.md says more.\n\n" + text + "\n"
-    )
+    lines = [
+        {"release": names} | {k: text(row) for k, text in _SUMMARY.items()}
+        for names, row in distinct(frame)
+    ]
+    return filled(Path(__file__).with_name("audit.md"), lines=lines)
 
 
 def figure(frame: pd.DataFrame, width: float) -> Figure:
@@ -187,18 +150,15 @@ def distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     found = []
     for _, members in frame.groupby("audit", sort=False):
         first = members.iloc[0]
+        titles = [registry.info(name).about.title for name in members["method"].dropna()]
+        strict = first["profile"] == "strict"
+        names = f"{', '.join(titles)}, {'certified' if strict else 'as published'}"
         if first["profile"] == "alone":
             names = f"only {first['departures']}"
         elif first["profile"] == "adaptive":
             names = "adaptive clipping"
-        elif first["profile"] == "strict" and len(members) > 3:
+        elif strict and len(members) > 3:
             names = f"{len(members)} methods, certified"
-        else:
-            titles = [registry.info(name).about.title for name in members["method"].dropna()]
-            names = (
-                f"{', '.join(titles)}, "
-                f"{'certified' if first['profile'] == 'strict' else 'as published'}"
-            )
         if 0 < first["sample_rate"] < 1:
             names += ", drawn"
         found.append((names, {str(name): value for name, value in first.items()}))

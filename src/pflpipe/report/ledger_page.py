@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 from pflpipe.audit.cases import of_methods
@@ -39,6 +37,7 @@ from pflpipe.report.comparison import (
     round_down,
     round_up,
 )
+from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, read
 
 SETTING = (
@@ -94,24 +93,6 @@ def page(frame: pd.DataFrame, audited: pd.DataFrame, template: Path) -> str:
         text=_text,
         cost=_cost,
         title=_title,
-    )
-
-
-def filled(template: Path, **values: Any) -> str:
-    """Return the text of a template of the pages' folder, in which what it is given is escaped."""
-    return _templates(template.parent).get_template(template.name).render(**values)
-
-
-@cache
-def _templates(folder: Path) -> jinja2.Environment:
-    """Return what keeps the folder's templates; one is compiled when it is first asked for, and
-    when its file has changed."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
     )
 
 

@@ -7,7 +7,7 @@ import csv
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,8 @@ _WORDS = frozenset(
 )
 """Columns that are text even where they look like a number."""
 _LEDGER = [one.name for one in dataclasses.fields(Ledger) if one.name in COLUMNS]
+_PARTITION = ("alpha", "classes_per_client", "new_clients")
+_TRAINING = ("sample_rate", "rounds", "local_epochs", "batch_size")
 _SOLVER = ("optimizer", "lr", "momentum", "weight_decay")
 
 
@@ -110,13 +112,9 @@ def _record(
         "study": study,
         "dataset": cell.dataset,
         "partition": partition.kind,
-        "alpha": partition.alpha,
-        "classes_per_client": partition.classes_per_client,
+        **{name: getattr(partition, name) for name in _PARTITION},
         "clients": plan.clients,
-        "sample_rate": training.sample_rate,
-        "rounds": training.rounds,
-        "local_epochs": training.local_epochs,
-        "batch_size": training.batch_size,
+        **{name: getattr(training, name) for name in _TRAINING},
         "model": model_name(cell),
         "method": cell.method,
         "variant": row.variant or None,
@@ -136,7 +134,6 @@ def _record(
         "paper_value": row.paper_value,
         "paper_metric": row.paper_metric,
         "cell": cell.id,
-        "new_clients": partition.new_clients,
         "nonfinite_uploads": run.diagnostics.nonfinite_uploads,
     }
 
@@ -222,37 +219,6 @@ def read(source: Path) -> pd.DataFrame:
         for row in _rows(source)
     ]
     return pd.DataFrame(records, columns=list(COLUMNS), dtype=object)
-
-
-def finished(study: Study, results: Path) -> Study:
-    """Return the study of those of its methods all of whose runs are trained and tested.
-
-    Raises:
-        DataError: there is no such method.
-    """
-
-    def is_finished(method: str) -> bool:
-        rows = [row for row in study.rows if row.cell.method == method]
-        scores = results / "scores" / study.name / f"{method}.csv"
-        return (
-            scores.is_file()
-            and {row.cell.id for row in rows} <= set(pd.read_csv(scores, usecols=["cell"])["cell"])
-            and all((results / "runs" / row.run / "run.json").is_file() for row in rows)
-        )
-
-    methods = set(filter(is_finished, study.methods))
-    if not methods:
-        raise DataError(
-            f"study {study.name}: no method is trained and tested",
-            do=f"snakemake --cores 2 results/tables/{study.name}.csv",
-        )
-    return of_cells(study, (cell.id for cell in study.cells if cell.method in methods))
-
-
-def of_cells(study: Study, cells: Iterable[str]) -> Study:
-    """Return the study of those of its rows whose cells are named."""
-    named = set(cells)
-    return dataclasses.replace(study, rows=tuple(row for row in study.rows if row.cell.id in named))
 
 
 def stored(study: Study, results: Path) -> pd.DataFrame:

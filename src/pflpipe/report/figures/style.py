@@ -83,6 +83,25 @@ def head(figure: Figure, words: str) -> float:
     return len(lines) * LINE
 
 
+def panels(
+    count: int, columns: int, width: float, heading: str, height: float, **options: Any
+) -> tuple[Figure, Any]:
+    """Return a figure with a grid of panels below its heading, and the grid; places that no panel
+    needs are empty.
+
+    Args:
+        height: of a panel with its title and labels, in inches.
+        options: of ``Figure.subplots``.
+    """
+    lines = -(-count // columns)
+    figure = Figure(figsize=(width, 1), layout="constrained")
+    figure.set_figheight(head(figure, heading) + lines * height)
+    grid: Any = figure.subplots(lines, columns, squeeze=False, **options)
+    for axes in grid.flat[count:]:
+        axes.set_axis_off()
+    return figure, grid
+
+
 def foot(figure: Figure, words: str) -> None:
     """Write a note below a figure, over its whole width, which makes it higher by its own height.
     A legend stays above it."""
