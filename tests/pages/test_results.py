@@ -21,10 +21,10 @@ from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.report import sentences
-from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.report.statistics import Difference
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
+from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.outline import Study
 from pflpipe.study.plans import plan_of
 

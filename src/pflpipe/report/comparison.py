@@ -168,9 +168,9 @@ def sections(members: Iterable[Group]) -> list[list[Group]]:
     return [ranked(section) for _, section in ordered]
 
 
-def ranked(members: Iterable[Group], metric: str = MAIN) -> list[Group]:
+def ranked(members: Iterable[Group]) -> list[Group]:
     """Return the groups, that with the largest mean first."""
-    return sorted(members, key=lambda group: (-group.mean(metric), group.label))
+    return sorted(members, key=lambda group: (-group.mean(), group.label))
 
 
 def of_claim(members: Iterable[Group], *claims: str) -> list[Group]:

@@ -25,18 +25,7 @@ from pflpipe.methods.base import About
 from pflpipe.privacy.departures import DEPARTURES, OF_CALIBRATION
 from pflpipe.privacy.ledger import WITHOUT_BOUND
 from pflpipe.report import audits, comparison
-from pflpipe.report.comparison import (
-    WORK,
-    Group,
-    by,
-    finite,
-    largest,
-    mean_text,
-    of_claim,
-    over_seeds,
-    round_down,
-    round_up,
-)
+from pflpipe.report.comparison import WORK, Group, by, largest, of_claim, round_up
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, read
 
@@ -93,6 +82,9 @@ def page(frame: pd.DataFrame, audited: pd.DataFrame, template: Path) -> str:
         text=_text,
         cost=_cost,
         title=_title,
+        short=_short,
+        departures=DEPARTURES,
+        unbounded=WITHOUT_BOUND,
     )
 
 
@@ -171,7 +163,7 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
         if published
         and sound
         and sound.claim == "certified"
-        and (gap := over_seeds(_gaps(published, sound, "personal_own"))) > -math.inf
+        and (gap := comparison.over_seeds(_gaps(published, sound, "personal_own"))) > -math.inf
     ]
     if costs:
         ends = dict.fromkeys([min(costs), max(costs)])
@@ -201,7 +193,7 @@ def _count(number: int, word: str) -> str:
 
 def _each_budget(groups: Iterable[Group]) -> str:
     """Return what holds for each budget that groups without departures were asked for."""
-    budgets = by(groups, lambda group: f"{group.budget}, δ = {group.first('delta'):g}")
+    budgets = by(groups, lambda group: f"{group.budget}, δ = {_short(group.first('delta'))}")
     parts = []
     for budget, members in budgets.items():
         rows = pd.concat([group.rows for group in members])
@@ -255,8 +247,7 @@ def _setting(groups: Sequence[Group], verdicts: Mapping[Any, list[str]]) -> dict
                 {
                     "method": method,
                     "about": about,
-                    "departures": {name: DEPARTURES[name] for name in published},
-                    "unbounded": WITHOUT_BOUND,
+                    "departures": published,
                     "audits": {
                         word: verdicts.get((method, frozenset(names) - OF_CALIBRATION), [])
                         for word, names in (("published", published), ("sound", ()))
@@ -285,7 +276,7 @@ def _title(group: Group) -> str:
 
 def _gaps(published: Group, sound: Group, metric: str) -> list[float]:
     """Return sound minus published at the seeds that both have, in percentage points."""
-    return finite(sound.values(metric) - published.values(metric))
+    return comparison.finite(sound.values(metric) - published.values(metric))
 
 
 def _cost(published: Group | None, sound: Group | None, metric: str) -> str:
@@ -293,7 +284,7 @@ def _cost(published: Group | None, sound: Group | None, metric: str) -> str:
     if published is None or sound is None:
         return "not run"
     gaps = _gaps(published, sound, metric)
-    text = mean_text(gaps, max(len(published.rows), len(sound.rows)))
+    text = comparison.mean_text(gaps, max(len(published.rows), len(sound.rows)))
     return f"+{text}" if gaps and sum(gaps) > 0 else text.replace("-", "−")
 
 
@@ -312,7 +303,8 @@ def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
             moved = "infinitely farther than"
         noise = ", and the noise follows private data" if row["spread"] > WIDEST else ""
         lower = float(row["epsilon_lower"])
-        shown = "no finite ε" if lower == math.inf else f"ε ≥ {_plain(round_down(lower))}"
+        bound = f"ε ≥ {_plain(comparison.round_down(lower))}"
+        shown = "no finite ε" if lower == math.inf else bound
         sentence = (
             f"{seen}: {claimed} {'REFUTED' if flagged else 'not refuted'}; one client moves a "
             f"release {moved} that covers{noise}; {shown} shown"
@@ -329,7 +321,7 @@ def _text(group: Group, name: str) -> str:
     if values.empty:
         return "–"
     if name.startswith("noise_multiplier"):
-        return _plain(round_down(values.min()))
+        return _plain(comparison.round_down(values.min()))
     worst = values.max()
     if name in ("clip_norm", "clip_quantile"):
         return f"{worst:g}"
@@ -337,6 +329,10 @@ def _text(group: Group, name: str) -> str:
         return f"{worst:g}" + " (nominal)" * (group.claim not in WITHOUT_DEPARTURES)
     runs = group.first("search_runs") if name == "epsilon_with_search" else None
     return _plain(round_up(worst)) + ("" if runs is None else f" ({runs:g} runs)")
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"
 
 
 def _plain(text: str) -> str:

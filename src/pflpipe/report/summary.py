@@ -15,29 +15,11 @@ import pandas as pd
 
 from pflpipe.cells import WITHOUT_DEPARTURES
 from pflpipe.report import comparison
-from pflpipe.report.comparison import (
-    BOLD_WORDS,
-    METRICS,
-    Group,
-    by,
-    by_budget,
-    claim_notes,
-    epsilon_text,
-    finite,
-    of_claim,
-    round_up,
-)
+from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite, round_up
 from pflpipe.report.render_table import Entry, Table
+from pflpipe.study import settings
 from pflpipe.study.outline import Chosen, Study
-from pflpipe.study.settings import (
-    CHOSEN_ON_VALIDATION,
-    MEASURED,
-    NO_PRIVACY,
-    Setting,
-    is_usual,
-    layout,
-    phrase,
-)
+from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED, NO_PRIVACY, Setting, layout
 
 Column = tuple[str, Callable[[Group], str]]
 """Heading, and what stands below it for a group."""
@@ -113,7 +95,7 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
         frame: the columns ``claim`` and ``adjacency`` of the study's rows.
     """
     shared = layout(study).shared.items()
-    words = [phrase(path, value) for path, value in shared if not is_usual(path, value)]
+    words = [settings.phrase(*item) for item in shared if not settings.is_usual(*item)]
     title = study.title if study.title.endswith("?") else f"{study.title.rstrip('.')}."
     sentence = f"{title} Shared by all rows: {', '.join(words)}."
     if set(frame["claim"]) != {"none"}:
@@ -136,9 +118,9 @@ def not_covered(study: Study, measured: str = MEASURED) -> str:
 
 def _guarantees(claim: str, groups: Iterable[Group]) -> Iterator[str]:
     """Yield the privacy that each budget of a claim provides, and for whom where it differs."""
-    ordered = sorted(of_claim(groups, claim), key=lambda group: group.order)
-    for budget, members in by_budget(ordered).items():
-        found = by(members, _guarantee)
+    ordered = sorted(comparison.of_claim(groups, claim), key=lambda group: group.order)
+    for budget, members in comparison.by_budget(ordered).items():
+        found = comparison.by(members, _guarantee)
         for text, some in found.items():
             places = {group.facet_text for group in some}
             others = {group.facet_text for group in members if group not in some}
@@ -158,11 +140,11 @@ def _guarantee(group: Group) -> str:
     )
 
 
-def _searches(study: Study, settings: Iterable[Setting]) -> Iterator[str]:
+def _searches(study: Study, tried: Iterable[Setting]) -> Iterator[str]:
     """Yield what a search chose, and what looking for it costs; nothing for a study without one."""
     chosen: dict[str, list[str]] = {}
     efforts: dict[str, list[tuple[str, Chosen]]] = {}
-    for setting in settings:
+    for setting in tried:
         if choice := study.rows[setting.indices[0]].chosen:
             budget = "" if setting.budget == NO_PRIVACY else setting.budget
             where = ", ".join(filter(None, [budget, setting.facet_text]))
@@ -200,9 +182,9 @@ def _notes(
 ) -> Iterator[str]:
     for claim in WITHOUT_DEPARTURES:
         yield from _guarantees(claim, groups)
-    yield from claim_notes(groups)
+    yield from comparison.claim_notes(groups)
     yield from (f"Warning: {warning}." for warning in warnings)
-    silent = {group.label for group in of_claim(groups, "none") if not group.sends}
+    silent = {group.label for group in comparison.of_claim(groups, "none") if not group.sends}
     if silent:
         yield f"Sends nothing, so it leaks nothing: {', '.join(sorted(silent))}."
     if any(group.claim != "none" for group in groups):

@@ -67,8 +67,10 @@ def figure(study: Study, results: Path, width: float) -> Figure:
         "What canaries, random directions that trained along, estimate of μ, beside what the plan "
         "claims. No bound: the estimate errs downwards."
     )
-    height = 1.0 + style.LINE * (max(map(len, titles)) + 2)
-    drawing, grid = style.panels(len(settings), columns, width, heading, height)
+    heights, frame = [1.0] * -(-len(settings) // columns), max(map(len, titles)) + 2
+    drawing, grid = style.panels(
+        len(settings), columns, width, heading, heights, style.LINE * frame
+    )
     drawing.set_figheight(drawing.get_figheight() + 2 * style.LINE)
     for index, (axes, one) in enumerate(zip(grid.flat, settings, strict=False)):
         _panel(axes, one.pooled("x"), numbers.iloc[index])

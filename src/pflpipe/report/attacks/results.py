@@ -13,8 +13,8 @@ import numpy as np
 from pflpipe import records
 from pflpipe.attacks import registry
 from pflpipe.cells import Cell
-from pflpipe.errors import DataError
 from pflpipe.privacy.ledger import Planned
+from pflpipe.report.tidy import existing
 from pflpipe.study.outline import Study
 from pflpipe.study.settings import Setting, layout
 
@@ -36,8 +36,8 @@ class Attacked:
     @cached_property
     def plans(self) -> list[Planned]:
         """Plan and ledger of each cell. DataError when they do not exist."""
-        files = [self._made(f"plans/{cell.plan_id}.json") for cell in self.cells]
-        return [records.load(Planned, file) for file in files]
+        files = [self.results / "plans" / f"{cell.plan_id}.json" for cell in self.cells]
+        return [records.load(Planned, existing(file, file)) for file in files]
 
     @property
     def planned(self) -> Planned:
@@ -49,8 +49,8 @@ class Attacked:
         """The arrays that the attack wrote for each cell. DataError when it has not."""
         found = []
         for cell in self.cells:
-            path = self._made(f"attacks/{self.attack}/{cell.id}.npz")
-            with np.load(path, allow_pickle=False) as bundle:
+            file = self.results / "attacks" / self.attack / f"{cell.id}.npz"
+            with np.load(existing(file, file), allow_pickle=False) as bundle:
                 found.append(dict(bundle))
         return found
 
@@ -68,13 +68,6 @@ class Attacked:
         """What a figure calls the setting."""
         setting = self.setting
         return ", ".join(filter(None, [setting.label, setting.budget, setting.facet_text]))
-
-    def _made(self, name: str) -> Path:
-        path = self.results / name
-        if not path.is_file():
-            do = f"let snakemake make it: snakemake --cores 2 {path}"
-            raise DataError(f"{path} does not exist", do=do)
-        return path
 
 
 def attacked(attack: str, study: Study, results: Path) -> list[Attacked]:

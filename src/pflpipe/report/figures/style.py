@@ -84,19 +84,20 @@ def head(figure: Figure, words: str) -> float:
 
 
 def panels(
-    count: int, columns: int, width: float, heading: str, height: float, **options: Any
+    count: int, columns: int, width: float, heading: str, heights: Sequence[float], frame: float
 ) -> tuple[Figure, Any]:
-    """Return a figure with a grid of panels below its heading, and the grid; places that no panel
-    needs are empty.
+    """Return a figure with a grid of axes below its heading, and the grid; places that are not
+    needed are empty.
 
     Args:
-        height: of a panel with its title and labels, in inches.
-        options: of ``Figure.subplots``.
+        count: of axes.
+        heights: of each line of the grid, in inches.
+        frame: what the titles and labels of a line need besides.
     """
-    lines = -(-count // columns)
     figure = Figure(figsize=(width, 1), layout="constrained")
-    figure.set_figheight(head(figure, heading) + lines * height)
-    grid: Any = figure.subplots(lines, columns, squeeze=False, **options)
+    figure.set_figheight(head(figure, heading) + sum(heights) + frame * len(heights))
+    ratios: Any = {"height_ratios": heights}
+    grid: Any = figure.subplots(len(heights), columns, squeeze=False, gridspec_kw=ratios)
     for axes in grid.flat[count:]:
         axes.set_axis_off()
     return figure, grid
