@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,29 +38,6 @@ _GREY = "#555555"
 _CLAIMED: dict[str, Any] = {"marker": "|", "ms": 9, "mew": 1.5, "linestyle": "none"}
 _AUDITED: dict[str, Any] = {"marker": "o", "linestyle": "none"}
 _LEDGER: dict[str, Any] = {"marker": "D", "markerfacecolor": "white", "linestyle": "none"}
-_SUMMARY: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "trust": lambda row: row["trust"],
-    "claim": lambda row: row["claim"],
-    "ε claimed": lambda row: round_up(row["epsilon_claimed"]),
-    "ε true": lambda row: round_up(row["epsilon_true"]),
-    "moves by": lambda row: f"{row['sensitivity']:.3g} (at most {row['sensitivity_most']:.4g})",
-    "depends on noise": lambda row: f"{row['spread']:.0e}",
-    "noise": lambda row: (
-        "–"
-        if math.isnan(row["noise"])
-        else f"{row['noise']:.4f} (at least {row['noise_least']:.4f})"
-    ),
-    "ε at least": lambda row: f"{row['epsilon_lower']:.3g}",
-    "sees noise below": lambda row: f"{row['detects']:.4f}",
-    "runs see noise below": lambda row: f"{row['detects_runs']:.3f}",
-    "verdict": lambda row: row["verdict"] + _levels(row),
-}
-"""Columns of the summary for people, after the names of the release."""
-
-
-def _levels(row: Mapping[str, Any]) -> str:
-    levels = [level for level in ("coupled", "runs") if row[f"flagged_{level}"]]
-    return f" ({' and '.join(levels)})" if levels else ""
 
 
 def table(results: Path, audited: Sequence[Subject] | None = None) -> pd.DataFrame:
@@ -99,22 +76,17 @@ def write(results: Path, target: Path) -> None:
 
 def markdown(frame: pd.DataFrame) -> str:
     """Return one line per distinct audit, for people."""
-    lines = [
-        {"release": names} | {k: text(row) for k, text in _SUMMARY.items()}
-        for names, row in distinct(frame)
-    ]
-    return filled(Path(__file__).with_name("audit.md"), lines=lines)
+    template = Path(__file__).with_name("audit.md")
+    return filled(template, audits=distinct(frame), round_up=round_up)
 
 
 def figure(frame: pd.DataFrame, width: float) -> Figure:
     """Draw for every distinct release the claimed epsilon, the audited lower bound and the epsilon
     of the ledger, in a width in inches."""
     audited = distinct(frame)
-    names = [f"{names} ({row['trust']})" for names, row in audited]
-    ids = [row["audit"] for _, row in audited]
-    block = rows.Block("", [dict(zip(ids, names, strict=True))])
+    names = {row["audit"]: f"{names} ({row['trust']})" for names, row in audited}
     heading = "Claims and what an audit proves: the ε of each distinct release, log scale."
-    drawn, (place,) = rows.draw([block], width, heading)
+    drawn, (place,) = rows.draw([rows.Block("", [names])], width, heading)
     (axes,) = place.axes
     finite = [float(v) for v in frame["epsilon_true"] if math.isfinite(v)] + [8.0]
     edge = 3 * max(*finite, *frame["epsilon_claimed"].astype(float))

@@ -20,6 +20,8 @@ from pflpipe.study.outline import Study
 
 SHOWN = 4
 """Images of the first seed that a figure of a column's width shows."""
+RATES = ("label_found", "identified", "matched")
+"""What is counted of an attack's images."""
 SIDE = 0.5
 """Of an image, in inches."""
 
@@ -51,10 +53,7 @@ def table(study: Study, results: Path) -> pd.DataFrame:
                     "psnr_mean": found["psnr"].mean(),
                     "psnr_std": found["psnr"].std(ddof=1),
                     "psnr_without_message": found["psnr_without_message"].mean(),
-                    **{
-                        name: 100 * found[name].mean()
-                        for name in ("label_found", "identified", "matched")
-                    },
+                    **{name: 100 * found[name].mean() for name in RATES},
                     "candidates": CANDIDATES,
                     "cell": cell.id,
                 }
@@ -84,24 +83,20 @@ def figure(study: Study, results: Path, width: float) -> Figure:
     for one in settings:
         ids = [cell.id for cell in one.cells]
         words.append(_words(one, numbers[numbers["cell"].isin(ids)], room))
-    drawing = Figure(figsize=(width, 1), layout="constrained")
-    above = style.head(
-        drawing,
+    heading = (
         f"One image from one message of round 1: {first.dataset}, {first.model.name}, seed "
         f"{first.seed}. ε of all {first.training.rounds} rounds: against the world, which sees "
         "sums / against the server, which sees single messages. PSNR in dB above each image; "
         f"without a message, of the mean image, {numbers['psnr_without_message'].mean():.1f}. "
         f"Identified: nearer to its original than to {CANDIDATES - 1} others. Matched: the message "
-        f"told from those of {CANDIDATES - 1} others.",
+        f"told from those of {CANDIDATES - 1} others."
     )
-    # The words begin beside the PSNR, which stands above the images.
+    # The words begin next to the PSNR, which stands above the images.
     heights = [max(SIDE, style.LINE * (len(lines) - 1)) for lines in words]
-    drawing.set_figheight(above + sum(heights) + 1.7 * style.LINE * len(heights))
-    grid: Any = drawing.subplots(
-        len(words),
-        1 + shown,
-        squeeze=False,
-        gridspec_kw={"height_ratios": heights, "width_ratios": [room, *[SIDE] * shown]},
+    columns, widths = 1 + shown, [room, *[SIDE] * shown]
+    frame = 1.7 * style.LINE
+    drawing, grid = style.panels(
+        len(words) * columns, columns, width, heading, heights, frame, widths
     )
     for place, lines in zip(grid[:, 0], words, strict=True):
         place.set_axis_off()
@@ -136,16 +131,14 @@ def _words(one: Attacked, numbers: pd.DataFrame, width: float) -> list[str]:
             f"{math.ceil(value - 1e-3):,}" if 999 < value < 1e6 else round_up(value)
             for value in worst
         )
-    rates = [f"{word} {numbers[word].mean():.0f} %" for word in ("identified", "matched")]
-    told = ", ".join([f"mean {numbers['psnr_mean'].mean():.1f} dB", *rates])
-    words = filter(None, [one.setting.label, one.setting.facet_text, budget, told])
+    scores = [f"mean {numbers['psnr_mean'].mean():.1f} dB"]
+    scores += [f"{name} {numbers[name].mean():.0f} %" for name in ("identified", "matched")]
+    words = filter(None, [one.setting.label, one.setting.facet_text, budget, ", ".join(scores)])
     return [line for part in words for line in style.lines_of(part, width - 0.1)]
 
 
 def _show(axes: Any, image: np.ndarray, title: str) -> None:
-    grey = image.shape[2] == 1
-    pixels, colours = (image[:, :, 0], "gray") if grey else (image, None)
-    axes.imshow(pixels, cmap=colours, vmin=0, vmax=1, interpolation="nearest")
+    axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     axes.set_anchor("N")
     axes.set_title(title)
     axes.set_axis_off()

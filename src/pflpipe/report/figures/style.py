@@ -84,7 +84,13 @@ def head(figure: Figure, words: str) -> float:
 
 
 def panels(
-    count: int, columns: int, width: float, heading: str, heights: Sequence[float], frame: float
+    count: int,
+    columns: int,
+    width: float,
+    heading: str,
+    heights: Sequence[float],
+    frame: float,
+    widths: Sequence[float] | None = None,
 ) -> tuple[Figure, Any]:
     """Return a figure with a grid of axes below its heading, and the grid; places that are not
     needed are empty.
@@ -93,10 +99,11 @@ def panels(
         count: of axes.
         heights: of each line of the grid, in inches.
         frame: what the titles and labels of a line need besides.
+        widths: of the columns, relative to each other; equal by default.
     """
     figure = Figure(figsize=(width, 1), layout="constrained")
     figure.set_figheight(head(figure, heading) + sum(heights) + frame * len(heights))
-    ratios: Any = {"height_ratios": heights}
+    ratios: Any = {"height_ratios": heights, "width_ratios": widths}
     grid: Any = figure.subplots(len(heights), columns, squeeze=False, gridspec_kw=ratios)
     for axes in grid.flat[count:]:
         axes.set_axis_off()
