@@ -67,11 +67,9 @@ def figure(study: Study, results: Path, width: float) -> Figure:
         "What canaries, random directions that trained along, estimate of μ, beside what the plan "
         "claims. No bound: the estimate errs downwards."
     )
-    heights, frame = [1.0] * -(-len(settings) // columns), max(map(len, titles)) + 2
-    drawing, grid = style.panels(
-        len(settings), columns, width, heading, heights, style.LINE * frame
-    )
-    drawing.set_figheight(drawing.get_figheight() + 2 * style.LINE)
+    lines, tallest = -(-len(settings) // columns), max(map(len, titles))
+    height = lines * (1.0 + style.LINE * (tallest + 2)) + 2 * style.LINE
+    drawing, grid = style.panels(len(settings), (lines, columns), width, heading, height)
     for index, (axes, one) in enumerate(zip(grid.flat, settings, strict=False)):
         _panel(axes, one.pooled("x"), numbers.iloc[index])
         axes.set_title("\n".join(titles[index]), loc="left")

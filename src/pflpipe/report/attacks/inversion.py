@@ -93,10 +93,11 @@ def figure(study: Study, results: Path, width: float) -> Figure:
     )
     # The words begin next to the PSNR, which stands above the images.
     heights = [max(SIDE, style.LINE * (len(lines) - 1)) for lines in words]
-    columns, widths = 1 + shown, [room, *[SIDE] * shown]
-    frame = 1.7 * style.LINE
+    shape = len(words), 1 + shown
+    ratios: Any = {"height_ratios": heights, "width_ratios": [room, *[SIDE] * shown]}
+    height = sum(heights) + 1.7 * style.LINE * len(heights)
     drawing, grid = style.panels(
-        len(words) * columns, columns, width, heading, heights, frame, widths
+        shape[0] * shape[1], shape, width, heading, height, gridspec_kw=ratios
     )
     for place, lines in zip(grid[:, 0], words, strict=True):
         place.set_axis_off()

@@ -40,13 +40,12 @@ def convergence(source: Source) -> Figure:
         f"shaded: their range{others}."
     )
     width = source.drawing.width
-    height, frame = max(1.5, style.LINE * 2 * len(strong)), 3.4 * style.LINE
+    height = max(1.5, style.LINE * 2 * len(strong)) + 3.4 * style.LINE
     columns = min(len(panels), style.columns(width))
-    heights = [height] * -(-len(panels) // columns)
-    figure, grid = style.panels(len(panels), columns, width, heading, heights, frame)
-    for axes in grid.flat[1 : len(panels)]:
-        axes.sharex(grid[0, 0])
-        axes.sharey(grid[0, 0])
+    lines = -(-len(panels) // columns)
+    figure, grid = style.panels(
+        len(panels), (lines, columns), width, heading, lines * height, sharex=True, sharey=True
+    )
     named = []
     for axes, panel in zip(grid.flat, panels, strict=False):
         points = []

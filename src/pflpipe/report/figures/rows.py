@@ -74,14 +74,10 @@ def draw(
     blocks = [block.wrapped(width / columns) for block in blocks]
     lines = [blocks[start : start + columns] for start in range(0, len(blocks), columns)]
     heights = [max(block.height for block in line) for line in lines]
-    figure, grid = style.panels(
-        len(blocks) * parts,
-        columns * parts,
-        width,
-        heading,
-        [style.LINE * height for height in heights],
-        style.LINE * _FRAME,
-    )
+    shape, tall = (len(lines), columns * parts), style.LINE * (sum(heights) + _FRAME * len(lines))
+    ratios: Any = {"height_ratios": heights}
+    count = len(blocks) * parts
+    figure, grid = style.panels(count, shape, width, heading, tall, gridspec_kw=ratios)
     return figure, [
         _place(tuple(axes), block, heights[index // columns])
         for index, (axes, block) in enumerate(zip(grid.reshape(-1, parts), blocks, strict=False))

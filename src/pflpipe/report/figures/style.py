@@ -84,27 +84,20 @@ def head(figure: Figure, words: str) -> float:
 
 
 def panels(
-    count: int,
-    columns: int,
-    width: float,
-    heading: str,
-    heights: Sequence[float],
-    frame: float,
-    widths: Sequence[float] | None = None,
+    count: int, shape: tuple[int, int], width: float, heading: str, height: float, **options: Any
 ) -> tuple[Figure, Any]:
     """Return a figure with a grid of axes below its heading, and the grid; places that are not
     needed are empty.
 
     Args:
         count: of axes.
-        heights: of each line of the grid, in inches.
-        frame: what the titles and labels of a line need besides.
-        widths: of the columns, relative to each other; equal by default.
+        shape: lines and columns of the grid.
+        height: of the grid with its titles and labels, in inches.
+        options: of ``Figure.subplots``.
     """
     figure = Figure(figsize=(width, 1), layout="constrained")
-    figure.set_figheight(head(figure, heading) + sum(heights) + frame * len(heights))
-    ratios: Any = {"height_ratios": heights, "width_ratios": widths}
-    grid: Any = figure.subplots(len(heights), columns, squeeze=False, gridspec_kw=ratios)
+    figure.set_figheight(head(figure, heading) + height)
+    grid: Any = figure.subplots(*shape, squeeze=False, **options)
     for axes in grid.flat[count:]:
         axes.set_axis_off()
     return figure, grid
