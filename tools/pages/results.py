@@ -134,16 +134,9 @@ class _Page:
         where lines are unreviewed."""
         yield from verdict.compared([g for section in self.sections for g in section.groups])
         certified = self.of_claim("certified")
-        yield sentences.each_budget(
-            {
-                budget: sentences.against(
-                    {group.label: one for group, one in found.items()},
-                    f"{PLAIN} (one model for all)",
-                )
-                for budget, section in certified.items()
-                if (found := section.against(self.find(budget, PLAIN)))
-            }
-        )
+        budgets = {budget: section.groups for budget, section in certified.items()}
+        name = f"{PLAIN} (one model for all)"
+        yield verdict.over(budgets, lambda budget: self.find(budget, PLAIN), name)
         if certified:
             *_, section = certified.values()
             yield from self._of_the_leader(section)

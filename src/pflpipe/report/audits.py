@@ -51,10 +51,11 @@ def table(results: Path, audited: Sequence[Subject] | None = None) -> pd.DataFra
     """
     shown = subjects() if audited is None else audited
     ids = dict.fromkeys(subject.case.id for subject in shown)
-    found = {name: read_json(results / "audits" / f"{name}.json") for name in ids}
-    require_kept(found.values())
+    audits = {name: read_json(results / "audits" / f"{name}.json") for name in ids}
+    require_kept(audits.values())
     rows = [
-        found[one.case.id] | {"method": one.method or None, "profile": one.profile} for one in shown
+        audits[one.case.id] | {"method": one.method or None, "profile": one.profile}
+        for one in shown
     ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     kinds = ("epsilon_", "mu_", "sens", "spread", "noise", "excess")
@@ -119,7 +120,7 @@ def figure(frame: pd.DataFrame, width: float) -> Figure:
 
 def distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     """Return the distinct audits with the names of those who share each."""
-    found = []
+    releases = []
     for _, members in frame.groupby("audit", sort=False):
         first = members.iloc[0]
         titles = [registry.info(name).about.title for name in members["method"].dropna()]
@@ -133,5 +134,5 @@ def distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
             names = f"{len(members)} methods, certified"
         if 0 < first["sample_rate"] < 1:
             names += ", drawn"
-        found.append((names, {str(name): value for name, value in first.items()}))
-    return found
+        releases.append((names, {str(name): value for name, value in first.items()}))
+    return releases

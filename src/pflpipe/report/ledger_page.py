@@ -291,7 +291,7 @@ def _cost(published: Group | None, sound: Group | None, metric: str) -> str:
 def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
     """Return (method, departures of its release) -> what the attacks on that release showed, one
     sentence for each trust. How the noise was calibrated, no attack on a release can see."""
-    found: dict[Any, list[str]] = {}
+    sentences: dict[Any, list[str]] = {}
     for flagged, row in zip(_flags(audited), audited.to_dict("records"), strict=True):
         seen = {"central": "Noisy sums", "local": "Single messages"}[row["trust"]]
         if row["sample_rate"] < 1:
@@ -311,8 +311,8 @@ def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
         )
         names = [] if pd.isna(row["departures"]) else str(row["departures"]).split("+")
         key = row["method"], frozenset(filter(None, names)) - OF_CALIBRATION
-        found.setdefault(key, []).append(sentence)
-    return found
+        sentences.setdefault(key, []).append(sentence)
+    return sentences
 
 
 def _text(group: Group, name: str) -> str:

@@ -96,12 +96,12 @@ def _group(study: Study, name: str, frame: pd.DataFrame, indices: Sequence[int])
 def _gains(layout: PaperLayout, section: Sequence[Group]) -> dict[Group, float]:
     """Return the groups that may be the best; with its distance to the next one where only one may
     be and it is no cost, else with 0."""
-    found = comparison.contest(section, "worth")
-    if found is None:
+    outcome = comparison.contest(section, "worth")
+    if outcome is None:
         return {}
-    is_shown = found.decided and layout.metric not in _COSTS
-    distance = min(difference.mean for difference in found.behind.values()) if is_shown else 0.0
-    return dict.fromkeys(found.kept, distance)
+    is_shown = outcome.decided and layout.metric not in _COSTS
+    distance = min(difference.mean for difference in outcome.behind.values()) if is_shown else 0.0
+    return dict.fromkeys(outcome.kept, distance)
 
 
 def _lines(

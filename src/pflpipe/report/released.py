@@ -170,19 +170,19 @@ def _together(cells: Mapping[str, Cell], plans: Mapping[str, Plan]) -> list[dict
     for name, cell in cells.items():
         groups.setdefault(_clients(cell), []).append(name)
     curve = cache(_curve)  # seeds repeat each other's plans
-    found = []
+    totals = []
     for names in groups.values():
         first = cells[names[0]]
         users = f"users of {first.dataset}"
         is_natural = first.partition.kind == "natural"
-        found.append(
+        totals.append(
             {
                 "clients": users if is_natural else f"partition {first.partition_id}",
                 "runs": names,
                 "epsilon_central": curve(tuple(sorted((plans[name] for name in names), key=repr))),
             }
         )
-    return found
+    return totals
 
 
 def _clients(cell: Cell) -> str:
@@ -200,10 +200,10 @@ def _clients(cell: Cell) -> str:
 
 def _curve(plans: Sequence[Plan]) -> list[dict[str, Any]]:
     deltas = sorted({accounting.delta_of(plan) for plan in plans} | {1e-5})
-    found = {delta: accounting.composed_epsilon(plans, delta) for delta in deltas}
+    epsilons = {delta: accounting.composed_epsilon(plans, delta) for delta in deltas}
     return [
         {"delta": delta, "epsilon": "inf" if value == math.inf else value}
-        for delta, value in found.items()
+        for delta, value in epsilons.items()
     ]
 
 

@@ -27,23 +27,23 @@ def names(labels: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
-def against(found: Mapping[str, Difference], baseline: str) -> str:
+def against(differences: Mapping[str, Difference], baseline: str) -> str:
     """Return which lines are better than a baseline, or that the seeds show none that is, and how
     many are worse or not told from it: part of a sentence, without its budget."""
-    ranked = sorted(found, key=lambda label: -found[label].mean)
+    ranked = sorted(differences, key=lambda label: -differences[label].mean)
     better, same, worse = (
-        [label for label in ranked if found[label].sign == sign] for sign in (1, 0, -1)
+        [label for label in ranked if differences[label].sign == sign] for sign in (1, 0, -1)
     )
     if better:
-        said = f"{names(better)} {are(better)} better than {baseline}, "
+        text = f"{names(better)} {are(better)} better than {baseline}, "
     else:
-        said = f"the seeds show no gain over {baseline} by any method: "
+        text = f"the seeds show no gain over {baseline} by any method: "
     rest = [
         f"{_few(labels)} {are(labels)} {word}"
         for labels, word in ((same, "not distinguishable from it"), (worse, "worse"))
         if labels
     ]
-    return f"{said}{' and '.join(rest)}".rstrip(", ")
+    return f"{text}{' and '.join(rest)}".rstrip(", ")
 
 
 def _few(labels: Sequence[str]) -> str:
@@ -74,16 +74,16 @@ def leader(members: Sequence[Group], whose: str) -> str:
         members: groups of one budget.
         whose: what is compared, such as ``certified personal models``.
     """
-    found = comparison.contest(members)
-    if found is None:
+    outcome = comparison.contest(members)
+    if outcome is None:
         first = max(members, key=Group.mean)
         few = f"fewer than {MIN_SEEDS} common seeds, so nobody is ranked"
         reason = "nothing to compare it with" if len(members) == 1 else few
         return f"the largest mean of the {whose} is {first.mean():.1f}, of {first.name} ({reason})"
-    top = found.leader
-    if found.decided:
+    top = outcome.leader
+    if outcome.decided:
         return f"the best {whose} are those of {top.name}, {top.mean():.1f}"
-    others = sorted(found.kept - {top}, key=lambda group: (-group.mean(), group.label))
+    others = sorted(outcome.kept - {top}, key=lambda group: (-group.mean(), group.label))
     return (
         f"the largest mean of the {whose} is {top.mean():.1f}, of {top.name}, not distinguishable "
         f"from {names([group.name for group in others])}"

@@ -120,13 +120,13 @@ def _guarantees(claim: str, groups: Iterable[Group]) -> Iterator[str]:
     """Yield the privacy that each budget of a claim provides, and for whom where it differs."""
     ordered = sorted(comparison.of_claim(groups, claim), key=lambda group: group.order)
     for budget, members in comparison.by_budget(ordered).items():
-        found = comparison.by(members, _guarantee)
-        for text, some in found.items():
+        texts = comparison.by(members, _guarantee)
+        for text, some in texts.items():
             places = {group.facet_text for group in some}
             others = {group.facet_text for group in members if group not in some}
             labels = dict.fromkeys(group.label for group in some)  # of other mechanisms
             where = ", ".join(labels) if places & others else "; ".join(sorted(places))
-            yield f"{claim.capitalize()} {budget}{f' ({where})' * (len(found) > 1)}: {text}"
+            yield f"{claim.capitalize()} {budget}{f' ({where})' * (len(texts) > 1)}: {text}"
 
 
 def _guarantee(group: Group) -> str:
@@ -154,9 +154,9 @@ def _searches(study: Study, tried: Iterable[Setting]) -> Iterator[str]:
             efforts.setdefault(effort, []).append((setting.label, choice))
     for label, choices in chosen.items():
         yield f"{label}: chosen by the search: {'; '.join(choices)}."
-    for effort, found in efforts.items():
-        labels = ", ".join(dict.fromkeys(label for label, _ in found))
-        cost = _cost([choice for _, choice in found])
+    for effort, attempts in efforts.items():
+        labels = ", ".join(dict.fromkeys(label for label, _ in attempts))
+        cost = _cost([choice for _, choice in attempts])
         where = "on validation data of other splits of these examples"
         yield f"{labels}: chosen {effort} {where}{cost}."
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -42,22 +42,21 @@ def compared(groups: Sequence[Group]) -> Iterator[str]:
         (certified, certified, "certified personal models"),
         (unreviewed, everything, "personal models, unreviewed ones among them,"),
     ):
-        if own and baseline is not None:
-            yield over(own, baseline, f"learning alone ({ALONE})")
+        alone = over(own, lambda budget: baseline, f"learning alone ({ALONE})")
+        yield from filter(None, [alone])
         yield from leaders(rivals, whose)
 
 
-def over(budgets: Budgets, baseline: Group, name: str) -> str:
-    """Return which groups of each budget are better than a baseline."""
-    differences = {
-        budget: comparison.against(members, baseline) for budget, members in budgets.items()
-    }
-    return sentences.each_budget(
-        {
-            budget: sentences.against({group.name: one for group, one in found.items()}, name)
-            for budget, found in differences.items()
-        }
-    )
+def over(budgets: Budgets, baseline: Callable[[str], Group | None], name: str) -> str:
+    """Return which groups of each budget are better than the baseline at it; nothing for budgets
+    without one."""
+    parts = {}
+    for budget, members in budgets.items():
+        differences = comparison.against(members, baseline(budget))
+        if differences:
+            named = {group.name: difference for group, difference in differences.items()}
+            parts[budget] = sentences.against(named, name)
+    return sentences.each_budget(parts)
 
 
 def leaders(budgets: Budgets, whose: str = "certified personal models") -> Iterator[str]:

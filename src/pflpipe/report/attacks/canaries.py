@@ -29,7 +29,7 @@ def table(study: Study, results: Path) -> pd.DataFrame:
     """
     records = []
     for one in attacked("canaries", study, results):
-        plan, first, x = one.planned.plan, one.found[0], one.pooled("x")
+        plan, first, x = one.planned.plan, one.arrays[0], one.pooled("x")
         coordinates, each = int(first["coordinates"]), len(first["x"])
         mu, error = estimate(x)
         sigma = plan.noise_multiplier or 0.0

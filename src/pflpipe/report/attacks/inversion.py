@@ -36,7 +36,7 @@ def table(study: Study, results: Path) -> pd.DataFrame:
     """
     records = []
     for one in _settings(study, results):
-        for cell, found, planned in zip(one.cells, one.found, one.plans, strict=True):
+        for cell, arrays, planned in zip(one.cells, one.arrays, one.plans, strict=True):
             plan, ledger = planned.plan, planned.ledger
             records.append(
                 {
@@ -49,11 +49,11 @@ def table(study: Study, results: Path) -> pd.DataFrame:
                     "delta": plan.delta,
                     "clip_norm": plan.clip_norm,
                     "noise_multiplier": plan.noise_multiplier,
-                    "images": len(found["psnr"]),
-                    "psnr_mean": found["psnr"].mean(),
-                    "psnr_std": found["psnr"].std(ddof=1),
-                    "psnr_without_message": found["psnr_without_message"].mean(),
-                    **{name: 100 * found[name].mean() for name in RATES},
+                    "images": len(arrays["psnr"]),
+                    "psnr_mean": arrays["psnr"].mean(),
+                    "psnr_std": arrays["psnr"].std(ddof=1),
+                    "psnr_without_message": arrays["psnr_without_message"].mean(),
+                    **{name: 100 * arrays[name].mean() for name in RATES},
                     "candidates": CANDIDATES,
                     "cell": cell.id,
                 }
@@ -76,8 +76,8 @@ def figure(study: Study, results: Path, width: float) -> Figure:
         for one in _settings(study, results)
         if (one.cells[0].model, one.cells[0].partition_id) == (first.model, first.partition_id)
     ]
-    found = [one.found[0] for one in settings]
-    shown = min(SHOWN * style.columns(width), *(len(arrays["psnr"]) for arrays in found))
+    attacks = [one.arrays[0] for one in settings]
+    shown = min(SHOWN * style.columns(width), *(len(arrays["psnr"]) for arrays in attacks))
     numbers, room = table(study, results), width - shown * SIDE
     words = [["originals"]]
     for one in settings:
@@ -104,8 +104,8 @@ def figure(study: Study, results: Path, width: float) -> Figure:
         rise: Any = {"textcoords": "offset points", "annotation_clip": False}
         place.annotate("\n".join(lines), (0, 1), (0, 72 * style.LINE), va="top", **rise)
     for column in range(shown):
-        _show(grid[0, column + 1], found[0]["originals"][column], "")
-        for axes, arrays in zip(grid[1:, column + 1], found, strict=True):
+        _show(grid[0, column + 1], attacks[0]["originals"][column], "")
+        for axes, arrays in zip(grid[1:, column + 1], attacks, strict=True):
             _show(axes, arrays["rebuilt"][column], f"{arrays['psnr'][column]:.1f}")
     return drawing
 

@@ -198,7 +198,7 @@ def _trials(rate: float) -> int:
 
 def _games(one: Attacked, score: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield for each run who is a member and the score, of the clients that tossed a coin."""
-    for game in one.found:
+    for game in one.arrays:
         judged = ~game["calibration"]
         yield game["member"][judged], game[score][judged]
 

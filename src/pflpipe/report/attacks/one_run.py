@@ -29,24 +29,24 @@ def table(study: Study, results: Path) -> pd.DataFrame:
         asked = ledger.epsilon_nominal
         claimed = ledger.epsilon_central if asked is None else asked
         assert claimed is not None  # only what has a mechanism is attacked so
-        found = judged(one.pooled("heads"), one.pooled("scores"), delta_of(plan))
+        judgement = judged(one.pooled("heads"), one.pooled("scores"), delta_of(plan))
         records.append(
             {
                 **one.identity,
                 "seeds": len(one.cells),
-                **found,
+                **judgement,
                 "epsilon_claimed": claimed,
                 "delta": plan.delta,
-                "verdict": _verdict(found, claimed),
+                "verdict": _verdict(judgement, claimed),
             }
         )
     return pd.DataFrame(records)
 
 
-def _verdict(found: Mapping[str, float], claimed: float) -> str:
-    if found["epsilon_lower"] > claimed:
+def _verdict(judgement: Mapping[str, float], claimed: float) -> str:
+    if judgement["epsilon_lower"] > claimed:
         return "refuted"
-    return "not refuted" if found["epsilon_highest"] > claimed else "out of reach"
+    return "not refuted" if judgement["epsilon_highest"] > claimed else "out of reach"
 
 
 def figure(study: Study, results: Path, width: float) -> Figure:

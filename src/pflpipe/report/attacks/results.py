@@ -45,18 +45,18 @@ class Attacked:
         return self.plans[0]
 
     @cached_property
-    def found(self) -> list[dict[str, np.ndarray]]:
+    def arrays(self) -> list[dict[str, np.ndarray]]:
         """The arrays that the attack wrote for each cell. DataError when it has not."""
-        found = []
+        loaded = []
         for cell in self.cells:
             file = self.results / "attacks" / self.attack / f"{cell.id}.npz"
             with np.load(existing(file, file), allow_pickle=False) as bundle:
-                found.append(dict(bundle))
-        return found
+                loaded.append(dict(bundle))
+        return loaded
 
     def pooled(self, name: str) -> np.ndarray:
         """Return an array of all cells together."""
-        return np.concatenate([arrays[name] for arrays in self.found])
+        return np.concatenate([arrays[name] for arrays in self.arrays])
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -73,11 +73,11 @@ class Attacked:
 def attacked(attack: str, study: Study, results: Path) -> list[Attacked]:
     """Return the settings of a study that have cells for an attack, in the study's order."""
     ids = {cell.id for cell in registry.cells(attack, study)}
-    found = []
+    settings = []
     for setting in layout(study).settings:
         cells = tuple(study.cells[i] for i in setting.indices if study.cells[i].id in ids)
         if cells and cells[0].claim == "unreviewed":
             setting = dataclasses.replace(setting, label=f"{setting.label} (unreviewed)")
         if cells:
-            found.append(Attacked(attack, setting, cells, results))
-    return found
+            settings.append(Attacked(attack, setting, cells, results))
+    return settings
