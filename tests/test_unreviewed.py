@@ -33,10 +33,10 @@ from pflpipe.report import (
     ledger_page,
     paper_table,
     released,
+    sentences,
     summary,
     tables,
     tidy,
-    verdict,
 )
 from pflpipe.report.attacks import membership
 from pflpipe.report.attacks.results import attacked
@@ -236,14 +236,16 @@ def test_a_table_in_a_papers_layout_marks_its_name(study, frame):
 
 
 def test_no_sentence_about_certified_models_names_it_and_one_more_compares_it(study, frame):
-    said = list(verdict.of_study(study, frame))
+    said = list(sentences.of_study(study, frame))
     assert named_as_certified(said) == []
     (alone,) = (text for text in said if "mr_mtl (unreviewed)" in text and "alone" in text)
     assert "mr_mtl (unreviewed) is better than learning alone" in alone
     (best,) = (text for text in said if "unreviewed ones among them" in text)
     assert "the best personal models, unreviewed ones among them, are those of mr_mtl" in best
     kept = dataclasses.replace(study, rows=tuple(r for r in study.rows if not r.cell.source))
-    before = list(verdict.of_study(kept, frame[frame["method"] != "mr_mtl"].reset_index(drop=True)))
+    before = list(
+        sentences.of_study(kept, frame[frame["method"] != "mr_mtl"].reset_index(drop=True))
+    )
     assert [text for text in said if "unreviewed" not in text] == before, "of the others"
 
 

@@ -21,7 +21,7 @@ from pages import across_studies, archive, wording
 from pages.archive import Archive
 from pages.gains import THIRDS, cost, curve, gains
 from pflpipe.files import write_text
-from pflpipe.report import comparison, sentences, statistics, verdict
+from pflpipe.report import comparison, sentences, statistics
 from pflpipe.report.comparison import (
     ALONE,
     BOLD_WORDS,
@@ -132,11 +132,11 @@ class _Page:
         """Yield five sentences: together or alone, who is best, what personalization adds, who
         gains, what privacy costs; fewer where a study lacks what one compares with, and two more
         where lines are unreviewed."""
-        yield from verdict.compared([g for section in self.sections for g in section.groups])
+        yield from sentences.compared([g for section in self.sections for g in section.groups])
         certified = self.of_claim("certified")
         budgets = {budget: section.groups for budget, section in certified.items()}
         name = f"{PLAIN} (one model for all)"
-        yield verdict.over(budgets, lambda budget: self.find(budget, PLAIN), name)
+        yield sentences.over(budgets, lambda budget: self.find(budget, PLAIN), name)
         if certified:
             *_, section = certified.values()
             yield from self._of_the_leader(section)

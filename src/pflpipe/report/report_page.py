@@ -23,7 +23,7 @@ from PIL import Image
 from pflpipe import origin
 from pflpipe._version import __version__
 from pflpipe.files import write_text
-from pflpipe.report import audits, ledger_page, provenance, tables, verdict
+from pflpipe.report import audits, ledger_page, provenance, sentences, tables
 from pflpipe.report.comparison import round_up
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, stored
@@ -80,7 +80,7 @@ def _study(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, Any]:
     folder = results / "figures" / study.name
     return {
         "study": study,
-        "verdict": list(verdict.of_study(study, frame)),
+        "verdict": list(sentences.of_study(study, frame)),
         "tables": tables.shown(study, frame, results),
         "figures": [
             _picture(folder / f"{drawing.name}.png", f"{study.name}: {drawing.name}")

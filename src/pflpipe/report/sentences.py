@@ -1,22 +1,106 @@
 """Sentences about a comparison, in a vocabulary that follows from intervals.
 
-"Better" and "worse" are said of a line whose adjusted interval excludes 0, "best" of one that
-nobody else may be; everything else is "not distinguishable", or a number without a word. Whatever
-generates text that compares takes its words from here.
+"Better" and "worse" are said of a group whose adjusted interval excludes 0, "best" of one that no
+other group may be; everything else is "not distinguishable", or a number without a word. Whatever
+generates text that compares takes its words from here: the verdict of a study's report, and the
+pages in tools/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pandas as pd
 
 from pflpipe.report import comparison
-from pflpipe.report.comparison import Group
+from pflpipe.report.comparison import ALONE, Group, by_budget, of_claim
 from pflpipe.report.statistics import MIN_SEEDS, Difference
+from pflpipe.study.outline import Study
+from pflpipe.study.settings import layout
 
 NAMED = 5
 """Of a longer list as many are named; the others are counted."""
 FEW = 3
 """A longer list of lines that a sentence is not about is only counted."""
+Budgets = Mapping[str, Sequence[Group]]
+"""Groups by what was asked for."""
+
+
+# ---------------------------------------------------------------- of a study
+
+
+def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
+    """Yield the sentences of a study, one panel of its conditions after the other: which method is
+    better than learning alone, which may be the best, the references, what a nominal epsilon is
+    worth.
+
+    Args:
+        frame: what ``tidy`` made of the study.
+    """
+    groups = comparison.groups(study, frame)
+    for facet in layout(study).facets:
+        where = ", ".join(f"{name} = {value}" for name, value in facet.items())
+        panel = [group for group in groups if group.belongs(facet)]
+        for sentence in (*compared(panel), *references(panel), *claims_that_fail(panel)):
+            yield f"{where}: {sentence}" if where else sentence
+
+
+def compared(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield which method is better than learning alone and which may be the best: certified groups
+    among themselves, then unreviewed ones, with this word after their names, beside the
+    certified."""
+    baseline = comparison.find(of_claim(groups, "none"), ALONE)
+    certified, unreviewed = (by_budget(of_claim(groups, c)) for c in ("certified", "unreviewed"))
+    everything = {budget: [*certified.get(budget, ()), *own] for budget, own in unreviewed.items()}
+    for own, rivals, whose in (
+        (certified, certified, "certified personal models"),
+        (unreviewed, everything, "personal models, unreviewed ones among them,"),
+    ):
+        alone = over(own, lambda budget: baseline, f"learning alone ({ALONE})")
+        yield from filter(None, [alone])
+        yield from leaders(rivals, whose)
+
+
+def over(budgets: Budgets, baseline: Callable[[str], Group | None], name: str) -> str:
+    """Return which groups of each budget are better than the baseline at it; nothing for budgets
+    without one."""
+    parts = {}
+    for budget, members in budgets.items():
+        differences = comparison.against(members, baseline(budget))
+        if differences:
+            named = {group.name: difference for group, difference in differences.items()}
+            parts[budget] = against(named, name)
+    return each_budget(parts)
+
+
+def leaders(budgets: Budgets, whose: str = "certified personal models") -> Iterator[str]:
+    """Yield which method may be the best at each budget, in one sentence about models that are
+    ``whose``."""
+    parts = {b: leader(members, whose) for b, members in budgets.items()}
+    if parts:
+        yield each_budget(parts)
+
+
+def references(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield what is reached without privacy."""
+    words = [f"{group.label} {group.mean():.1f}" for group in of_claim(groups, "none")]
+    if words:
+        yield f"Without privacy: {', '.join(words)}."
+
+
+def claims_that_fail(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield what the nominal epsilons of each method are worth."""
+    nominal = comparison.by(of_claim(groups, "nominal"), lambda group: group.label)
+    for label, budgets in nominal.items():
+        worth = ", and ".join(
+            f"what it calls ε = {group.worst('epsilon_nominal')} is "
+            f"{group.worst('epsilon_central')}"
+            for group in budgets
+        )
+        yield f"The claim of {label} does not hold: {worth} for a client."
+
+
+# ---------------------------------------------------------------- parts of sentences
 
 
 def names(labels: Sequence[str]) -> str:
