@@ -97,8 +97,7 @@ def test_the_report_says_what_is_true_what_is_not_covered_and_how_to_make_it_aga
     text: str, results: Path
 ) -> None:
     frame = ledger_page.read(results / "tables" / "tiny.csv")
-    audit = ledger_page.read_audits(results / "tables" / "audit.csv")
-    for term, words in ledger_page.summary(frame, audit):
+    for term, words in ledger_page.summary(frame, ledger_page.audited(frame, results)):
         assert f"<dt>{term}</dt><dd>{words}</dd>" in part(text, "ledger")
     verdicts = re.findall(r'<td class="w (\w+)">\1</td></tr>', part(text, "audit"))
     assert set(verdicts) == {"kept", "refuted", "unsound"}

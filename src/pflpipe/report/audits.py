@@ -20,6 +20,7 @@ from pflpipe.methods import registry
 from pflpipe.report.comparison import round_up
 from pflpipe.report.figures import rows, style
 from pflpipe.report.templates import filled
+from pflpipe.report.tidy import existing
 
 # fmt: off
 COLUMNS = (
@@ -51,7 +52,7 @@ def table(results: Path, audited: Sequence[Subject] | None = None) -> pd.DataFra
     """
     shown = subjects() if audited is None else audited
     ids = dict.fromkeys(subject.case.id for subject in shown)
-    audits = {name: read_json(results / "audits" / f"{name}.json") for name in ids}
+    audits = {name: read_json(existing(results / "audits" / f"{name}.json")) for name in ids}
     require_kept(audits.values())
     rows = [
         audits[one.case.id] | {"method": one.method or None, "profile": one.profile}

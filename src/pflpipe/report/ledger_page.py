@@ -18,7 +18,6 @@ import pandas as pd
 from pflpipe.audit.cases import of_methods
 from pflpipe.audit.coupled import WIDEST
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
-from pflpipe.errors import DataError
 from pflpipe.files import write_text
 from pflpipe.methods import registry
 from pflpipe.methods.base import About
@@ -27,7 +26,7 @@ from pflpipe.privacy.ledger import WITHOUT_BOUND
 from pflpipe.report import audits, comparison
 from pflpipe.report.comparison import WORK, Group, by, largest, of_claim, round_up
 from pflpipe.report.templates import filled
-from pflpipe.report.tidy import existing, read
+from pflpipe.report.tidy import read
 
 SETTING = (
     *("study", "dataset", "partition", "alpha", "classes_per_client", "clients"),
@@ -63,45 +62,37 @@ def write(tables: Sequence[Path], results: Path, template: Path, target: Path) -
         DataError: a table or an audit is missing, or a table lacks a column.
     """
     frame = pd.concat([read(path) for path in tables], ignore_index=True)
+    write_text(target, page(frame, audited(frame, results), template))
+
+
+def audited(frame: pd.DataFrame, results: Path) -> pd.DataFrame:
+    """Return the audit's table of the methods of a tidy table, as they sample their clients."""
     drawn = bool((frame["sample_rate"] < 1).any())
-    audited = audits.table(results, of_methods(set(frame["method"]), drawn))
-    write_text(target, page(frame, audited, template))
+    return audits.table(results, of_methods(set(frame["method"]), drawn))
 
 
 def page(frame: pd.DataFrame, audited: pd.DataFrame, template: Path) -> str:
     """Return the HTML page of a tidy table and the audit's table."""
+    return filled(template, **sections(frame, audited))
+
+
+def sections(frame: pd.DataFrame, audited: pd.DataFrame) -> dict[str, Any]:
+    """Return what the ledger's sections in the templates of the pages show."""
     verdicts = _verdicts(audited)
     private = frame[frame["claim"] != "none"]
     settings = private.groupby(list(SETTING), sort=False, dropna=False)
-    return filled(
-        template,
-        summary=list(summary(frame, audited)),
-        settings=[_setting(list(_groups(rows)), verdicts) for _, rows in settings],
-        columns=_LEDGER,
-        ledger=list(_groups(private)),
-        text=_text,
-        cost=_cost,
-        title=_title,
-        short=_short,
-        departures=DEPARTURES,
-        unbounded=WITHOUT_BOUND,
-    )
-
-
-def read_audits(path: Path) -> pd.DataFrame:
-    """Return the audit's table.
-
-    Raises:
-        DataError: it is missing or lacks a column.
-    """
-    frame = pd.read_csv(existing(path), float_precision="round_trip")
-    if missing := [name for name in AUDIT if name not in frame]:
-        raise DataError(
-            f"{path}: columns",
-            got=f"none called {', '.join(missing)}",
-            do="delete that file and run snakemake again",
-        )
-    return frame
+    return {
+        "summary": list(summary(frame, audited)),
+        "settings": [_setting(list(_groups(rows)), verdicts) for _, rows in settings],
+        "columns": _LEDGER,
+        "ledger": list(_groups(private)),
+        "text": _text,
+        "cost": _cost,
+        "title": _title,
+        "short": _short,
+        "departures": DEPARTURES,
+        "unbounded": WITHOUT_BOUND,
+    }
 
 
 def _groups(private: pd.DataFrame) -> Iterator[Group]:

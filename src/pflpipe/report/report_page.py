@@ -46,7 +46,7 @@ def write(
     """Write the page of finished studies.
 
     Args:
-        results: folder with tables/, figures/, plans/ and runs/.
+        results: folder with tables/, figures/, audits/, plans/ and runs/.
         root: of the code, whose commit is named.
         settings: words of the command line that config.yaml does not have, quoted for a shell.
         template: report.html.
@@ -55,16 +55,14 @@ def write(
         DataError: a result is missing or of another version of a study.
     """
     frames = {study.name: stored(study, results) for study in studies}
-    audited = ledger_page.read_audits(results / "tables" / "audit.csv")
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     everything = pd.concat(frames.values(), ignore_index=True)
-    own = audits.distinct(audited[audited["profile"] != "alone"])
+    audited = audits.table(results)
     text = filled(
         template,
         made=f"Written {made} by pflpipe {__version__}.",
         studies=[_study(study, frames[study.name], results) for study in studies],
-        ledger=list(ledger_page.summary(everything, audited)),
-        audits=own,
+        audits=audits.distinct(audited[audited["profile"] != "alone"]),
         round_up=round_up,
         audit_figure=_picture(results / "figures/audit.png", "claims against what an audit shows"),
         measured=MEASURED,
@@ -72,6 +70,7 @@ def write(
         commands=list(_commands(results, root, settings)),
         versions={"Python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in VERSIONS},
+        **ledger_page.sections(everything, ledger_page.audited(everything, results)),
     )
     write_text(target, text)
 
