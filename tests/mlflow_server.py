@@ -61,7 +61,7 @@ class Server:
     def __init__(self, folder: Path, database: str = "", copy: Path | None = None) -> None:
         self.folder, self.port = folder, free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
-        self.database = database or f"sqlite:///{folder / 'mlflow.db'}"
+        self.database = database or "sqlite:///mlflow.db"
         if copy is not None:
             shutil.copy(copy, folder / "mlflow.db")
         (folder / "serve.py").write_text(_PROGRAM)
@@ -69,7 +69,7 @@ class Server:
     def start(self) -> Server:
         """Start, and wait until it answers."""
         (self.folder / "pid").unlink(missing_ok=True)
-        words = [self.database, self.folder / "mlartifacts", str(self.port)]
+        words = [self.database, "mlartifacts", str(self.port)]
         with open(self.folder / "log", "ab") as log:
             process = subprocess.Popen(
                 [warm.interpreter(), self.folder / "serve.py", *words],

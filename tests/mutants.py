@@ -117,8 +117,8 @@ MUTANTS = {
     ),
     "half of the learning rate in APPFL's noise": Mutant(
         "privacy/accounting.py",
-        "2 * lr * asked.noise_multiplier",
-        "lr * asked.noise_multiplier",
+        "2 * lr * calibrated.noise_multiplier",
+        "lr * calibrated.noise_multiplier",
         "methods/test_appfl_steps.py",
     ),
     "layers clipped apart but counted as one": Mutant(
@@ -147,7 +147,7 @@ MUTANTS = {
     ),
     "the law of the noise looks at the last round alone": Mutant(
         "privacy/residuals.py",
-        "mismatches=found.mismatches + mismatches,",
+        "mismatches=residuals.mismatches + mismatches,",
         "mismatches=mismatches,",
         "test_run_law.py test_executed.py",
     ),
@@ -159,8 +159,8 @@ MUTANTS = {
     ),
     "clients are known by their number alone": Mutant(
         "privacy/residuals.py",
-        "strangers=found.strangers + len(strangers),",
-        "strangers=found.strangers,",
+        "strangers=residuals.strangers + len(strangers),",
+        "strangers=residuals.strangers,",
         "test_run_law.py",
     ),
     "message and noise are rounded apart": Mutant(
@@ -354,7 +354,7 @@ MUTANTS = {
         "test_networks.py",
     ),
     "dropout without rescaling": Mutant(
-        "learning/keyed.py",
+        "learning/counter_rng.py",
         "return z * (keep.to(z.dtype) / (1 - rate))",
         "return z * keep.to(z.dtype)",
         "test_networks.py",
@@ -373,8 +373,8 @@ MUTANTS = {
     ),
     "images flipped three times in four": Mutant(
         "learning/augment.py",
-        "keyed.uniform(key, keyed.FLIP, (x.shape[0],)) < 0.5",
-        "keyed.uniform(key, keyed.FLIP, (x.shape[0],)) < 0.75",
+        "counter_rng.uniform(key, counter_rng.FLIP, (x.shape[0],)) < 0.5",
+        "counter_rng.uniform(key, counter_rng.FLIP, (x.shape[0],)) < 0.75",
         "test_augment.py",
     ),
     "Fisher information of sums": Mutant(
@@ -384,7 +384,7 @@ MUTANTS = {
         "test_fisher.py",
     ),
     "keys shifted": Mutant(
-        "learning/keyed.py",
+        "learning/counter_rng.py",
         "word = _hash(word + stream)",
         "word = _hash(word)",
         "test_keyed.py",
@@ -440,8 +440,8 @@ MUTANTS = {
     ),
     "FedGLP-ADP: every tensor has the same noise of the device": Mutant(
         "methods/fedglp_adp.py",
-        "keyed.OWN + place",
-        "keyed.OWN",
+        "counter_rng.OWN + place",
+        "counter_rng.OWN",
         "methods/test_fedglp_adp.py",
     ),
     "FedALA: weights beyond 1": Mutant(
@@ -463,9 +463,9 @@ MUTANTS = {
         "methods/test_fedpac.py",
     ),
     "a method's range is open": Mutant(
-        "methods/registry.py",
-        "if not bounds.low <= value <= bounds.high:",
-        "if not bounds.low <= value <= bounds.high + 1:",
+        "options.py",
+        "and (option.most is None or value <= option.most)",
+        "and (option.most is None or value <= option.most + 1)",
         "methods/test_registry.py test_config.py",
     ),
     # simulation
@@ -588,7 +588,7 @@ MUTANTS = {
     ),
     # audit
     "what is sent besides parameters is not audited": Mutant(
-        "audit/worlds.py",
+        "audit/neighbours.py",
         "self.network.shapes | self.method.parts(self.task)",
         "self.network.shapes",
         "audit/test_coupled.py",
@@ -668,7 +668,7 @@ MUTANTS = {
         "test_epsilon_as_published.py",
     ),
     "runs of one day in MLflow": Mutant(
-        "report/tracking/entries.py",
+        "report/mlflow_runs.py",
         'end = int(files["run.json"].stat().st_mtime * 1000)',
         'end = int(files["run.json"].stat().st_mtime)',
         "test_tracking.py",

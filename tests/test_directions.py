@@ -7,7 +7,7 @@ import torch
 
 from pflpipe import trees
 from pflpipe.learning import solvers
-from pflpipe.learning.directions import along, slope
+from pflpipe.learning.directions import batch_gradient, surrogate
 from pflpipe.learning.solvers import Objective, Solver
 from simulations import simulation
 
@@ -25,12 +25,13 @@ def test_steps_along_the_gradient_at_an_ascended_point_are_those_of_sam(minimize
     loss = world.task.loss
 
     def sharp(w, batch):
-        g, height = slope(loss, w, batch)
+        g, height = batch_gradient(loss, w, batch)
         reach = RHO / (trees.norm(g) + 1e-12)
-        return slope(loss, {name: w[name] + reach * g[name] for name in w}, batch)[0], height
+        ascended = {name: w[name] + reach * g[name] for name in w}
+        return batch_gradient(loss, ascended, batch)[0], height
 
     before = {name: value.clone() for name, value in params.items()}
-    found, value = minimize(params, schedule, [Objective(along(sharp))], solver)
+    found, value = minimize(params, schedule, [Objective(surrogate(sharp))], solver)
     twin = dataclasses.replace(solver, rho=RHO)
     expected, height = minimize(params, schedule, [Objective(loss)], twin)
     assert all(torch.equal(params[name], before[name]) for name in params)

@@ -14,7 +14,7 @@ from pflpipe.pipeline import outcome
 from pflpipe.report import tidy
 from pflpipe.study import config
 from pflpipe.study.load import load_outline
-from pflpipe.study.outline import Outline
+from pflpipe.study.study_spec import Outline
 
 RESULTS = Path("results")
 ACCURACY = {"fedavg": 90.0, "dp_fedavg": 60.0, "feddpa": 70.0, "fedper": 50.0, "fedrep": 40.0}
@@ -48,8 +48,10 @@ def table(outline: Outline, **changes: object) -> None:
     tidy.write(tidy.pd.DataFrame(records, columns=list(tidy.COLUMNS)), file)
 
 
-def lines(outline: Outline, since: float = 0.0, tracking: str = "") -> list[str]:
-    return list(outcome.lines([outline], config.load(), tracking, since))
+def lines(
+    outline: Outline, since: float = 0.0, address: str = "sqlite:///results/mlflow.db"
+) -> list[str]:
+    return list(outcome.lines([outline], config.load(), address, since))
 
 
 def test_the_best_rows_are_certified_ones_at_the_largest_budget(outline) -> None:
@@ -95,7 +97,11 @@ def test_files_are_named_that_are_there(outline) -> None:
     )
     assert "  results/report.html" in found
     assert not any("ledger" in line for line in found)
-    assert "  MLflow: experiment good at http://m" in lines(outline, tracking="http://m")
+    assert "  MLflow: experiment good at http://m" in lines(outline, address="http://me:secret@m")
+    (line,) = [
+        line for line in lines(outline, address="sqlite:////a b%2/c.db") if "mlflow ui" in line
+    ]
+    assert "'sqlite:////a b%2/c.db' --artifacts-destination /a%20b%252/mlartifacts, exp" in line
     (RESULTS / "tracking/good.done").write_text("pending: no answer")
     assert any("not sent yet" in line for line in lines(outline))
 

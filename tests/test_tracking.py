@@ -24,9 +24,8 @@ from mlflow_server import Server, free_port
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry
-from pflpipe.report import tidy
-from pflpipe.report.tracking import entries, sync, writer
-from pflpipe.study.outline import Chosen, Study
+from pflpipe.report import mlflow_export, mlflow_runs, tidy
+from pflpipe.study.study_spec import Chosen, Study
 from tracked import SETTINGS, World, small
 
 pytestmark = pytest.mark.pipeline
@@ -46,10 +45,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from pflpipe.report.tracking import sync\n"
+        "from pflpipe.report import mlflow_export\n"
         "from tracked import small\n"
         "name, results = sys.argv[1], Path(sys.argv[2])\n"
-        "print(sync.sync(small(name), results, results / 'tracking' / f'{name}.done'))\n"
+        "marker = results / 'tracking' / f'{name}.done'\n"
+        "print(mlflow_export.at_the_end(small(name), results, marker))\n"
     )
     program = folder / "sync.py"
     program.write_text(code)
@@ -176,10 +176,9 @@ def test_accuracies_by_round_arrive_once_each(tmp_path: Path) -> None:
         seeds=(0,), epsilons=(2.0,), base=dataclasses.replace(fake_results.BASE, training=training)
     )
     results = fake_results.write(study, tmp_path)
-    found = {entry.name: entry for entry in entries.of_study(study, results)}
+    found = {entry.name: entry for entry in mlflow_runs.of_study(study, results)}
     for entry in (found["dp_fedavg eps=2 s0"], found["dp_fedavg eps=2"]):
-        points = [*entry.points, *entry.finals]
-        assert [step for name, *_, step in points if name == "personal_own"] == [2, 4]
+        assert [step for name, *_, step in entry.points if name == "personal_own"] == [2, 4]
         assert "personal_own" not in entry.tags.get("not_finite", "")
 
 
@@ -214,7 +213,7 @@ def test_names_have_the_epsilon_that_holds_and_tell_all_rows_apart(tmp_path: Pat
                 lambda plan: plan["ledger"].update(epsilon_central=25.6912, claim="nominal"),
             )
     tidy.write(tidy.tidy(study, results), results / "tables" / f"{study.name}.csv")
-    names = [entry.name for entry in entries.of_study(study, results)]
+    names = [entry.name for entry in mlflow_runs.of_study(study, results)]
     assert len(set(names)) == len(names)
     settings = {name for name in names if name[-3:-1] != " s"}
     assert settings == {
@@ -228,8 +227,8 @@ def test_names_have_the_epsilon_that_holds_and_tell_all_rows_apart(tmp_path: Pat
 def test_a_setting_has_the_means_of_its_seeds_with_their_interval(tmp_path: Path) -> None:
     study = fake_results.study(seeds=(0, 1, 2), epsilons=(2.0,), methods=("dp_fedavg",))
     results = fake_results.write(study, tmp_path)
-    shown = {entry.name: entry for entry in entries.of_study(study, results)}
-    numbers = {name: value for name, value, *_ in shown["dp_fedavg eps=2"].finals}
+    shown = {entry.name: entry for entry in mlflow_runs.of_study(study, results)}
+    numbers = {name: value for name, value, *_ in shown["dp_fedavg eps=2"].points}
     scores = np.genfromtxt(
         results / "scores/tiny/dp_fedavg.csv", delimiter=",", names=True, dtype=None, encoding=None
     )
@@ -244,7 +243,7 @@ def test_a_setting_has_the_means_of_its_seeds_with_their_interval(tmp_path: Path
         [value for name, value, *_ in shown[f"dp_fedavg eps=2 s{seed}"].points if name == "loss"]
         for seed in range(3)
     ]
-    curve = [value for name, value, *_ in shown["dp_fedavg eps=2"].finals if name == "loss"]
+    curve = [value for name, value, *_ in shown["dp_fedavg eps=2"].points if name == "loss"]
     assert curve == pytest.approx(np.mean(losses, axis=0))
     assert {entry.parent for entry in shown.values()} == {"", shown["dp_fedavg eps=2"].key}
 
@@ -252,8 +251,8 @@ def test_a_setting_has_the_means_of_its_seeds_with_their_interval(tmp_path: Path
 def test_two_seeds_have_no_interval(tmp_path: Path) -> None:
     study = fake_results.study(seeds=(0, 1), epsilons=(2.0,), methods=("dp_fedavg",))
     results = fake_results.write(study, tmp_path)
-    setting = next(e for e in entries.of_study(study, results) if e.key.startswith("setting"))
-    assert not any(name.startswith("interval/") for name, *_ in setting.finals)
+    setting = next(e for e in mlflow_runs.of_study(study, results) if e.key.startswith("setting"))
+    assert not any(name.startswith("interval/") for name, *_ in setting.points)
 
 
 def test_runs_can_be_told_by_the_words_of_the_tables(world: World) -> None:
@@ -296,26 +295,19 @@ def test_a_watch_shows_runs_as_they_are_done_and_ends_with_the_table(
     seen = []
 
     def wait(seconds: float) -> None:
-        shown = {
-            entry.info.run_name: (entry.info.status, entry.info.run_id)
-            for entry in world.entries().values()
-        }
-        seen.append(shown)
+        seen.append({entry.info.run_name: entry.info.status for entry in world.entries().values()})
         put_back(steps[len(seen) - 1])
 
-    monkeypatch.setattr(sync.time, "sleep", wait)
+    monkeypatch.setattr(mlflow_export.time, "sleep", wait)
     out = io.StringIO()
-    sync.watch(lambda: world.study, world.results, out=out)
+    mlflow_export.watch(lambda: world.study, world.results, out=out)
     names = ["fedavg eps=inf", "fedavg eps=inf s0"]
     others = ["feddpa eps=inf (official) asked 2", "feddpa eps=inf (official) asked 2 s0"]
-    status = [{name: how for name, (how, _) in shown.items()} for shown in seen]
     begun = {f"study {name}": "RUNNING"}
-    assert status[0] == begun | dict.fromkeys(names, "RUNNING")
-    assert status[1] == begun | dict.fromkeys([*names, *others], "RUNNING")
-    assert status[2] == status[1] | dict.fromkeys(names, "FINISHED")
-    assert status[3] == status[2] | dict.fromkeys(others, "FINISHED")
-    ids = {entry.info.run_name: entry.info.run_id for entry in world.entries().values()}
-    assert {name: ids[name] for name in names} == {name: seen[0][name][1] for name in names}
+    assert seen[0] == begun | dict.fromkeys(names, "RUNNING")
+    assert seen[1] == begun | dict.fromkeys([*names, *others], "RUNNING")
+    assert seen[2] == seen[1] | dict.fromkeys(names, "FINISHED")
+    assert seen[3] == seen[2] | dict.fromkeys(others, "FINISHED")
     assert {entry.info.status for entry in world.entries().values()} == {"FINISHED"}
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("done: 1 of 2 runs (1 new, 0 kept, 0 replaced)")
@@ -327,7 +319,7 @@ def test_a_watch_waits_for_a_search_and_outlives_an_outage(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = []
-    monkeypatch.setattr(sync.time, "sleep", waits.append)
+    monkeypatch.setattr(mlflow_export.time, "sleep", waits.append)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
 
     def load() -> Study:
@@ -338,75 +330,49 @@ def test_a_watch_waits_for_a_search_and_outlives_an_outage(
         return world.study
 
     out = io.StringIO()
-    sync.watch(load, world.results, out=out)
+    mlflow_export.watch(load, world.results, out=out)
     first, second, last = out.getvalue().splitlines()
     assert first == "waiting: the search is not done"
     assert second.startswith("warning: http://127.0.0.1:")
     assert last.startswith("done: 2 runs (2 new")
-    assert min(waits) >= sync.EVERY
+    assert min(waits) >= mlflow_export.EVERY
 
 
 def test_writers_of_one_folder_take_turns_and_do_not_wait_for_ever(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync, "PATIENCE", 0.0)
+    monkeypatch.setattr(mlflow_export, "PATIENCE", 0.0)
     with open(world.results / ".mlflow.lock", "a") as other:
         fcntl.flock(other, fcntl.LOCK_SH)  # a writer wants it for itself alone
-        assert ".mlflow.lock too long" in world.sync()
+        text = world.sync()
+    assert "/.mlflow.lock' could not be acquired" in text
+    assert text.endswith("; wait until nobody else writes to it")
     assert world.sync().startswith("done: 2 runs (2 new")
 
 
-def test_runs_of_an_earlier_version_are_replaced_and_none_is_there_twice(world: World) -> None:
-    client = world.client()
-    experiment = client.create_experiment(world.study.name)
-    for cell in world.study.cells:
-        tags = {"pflpipe.cell": cell.id, "pflpipe.digest": "of then", "pflpipe.claim": "none"}
-        run = client.create_run(experiment, run_name=cell.id, tags=tags)
-        client.set_terminated(run.info.run_id)
-    assert "(0 new, 0 kept, 2 replaced)" in world.sync()
-    assert len(client.search_runs([experiment])) == len(world.entries()) == 5
-
-
-@pytest.mark.parametrize("moment", [1, 5])
-def test_what_two_folders_wrote_at_the_same_time_is_there_once(
-    moment: int, world: World, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_of_any_name_has_database_and_files_in_its_results(
+    tmp_path: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The other one writes all of it between our look and our first run, or before our last one.
-    other = tracked.beside(world)
-    begin, begun = writer.Writer._begin, []
-
-    def late(self: Any, entry: Any, parent: str) -> Any:
-        begun.append(entry)
-        if len(begun) == moment:
-            with monkeypatch.context() as patch:
-                patch.setattr(writer.Writer, "_begin", begin)
-                assert sync.once(other.study, other.results, world.uri).startswith("done: 2 runs")
-        return begin(self, entry, parent)
-
-    monkeypatch.setattr(writer.Writer, "_begin", late)
-    assert "2 new" in world.sync()
-    assert len(world.entries()) == 5
+    folder = tmp_path / "a folder? #1 100%25"
+    (folder / "results").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    shutil.copy(tree / "results/mlflow.db", "results/mlflow.db")
+    world = World(Path(), small("anywhere", methods=("fedavg",)))
+    assert world.sync().endswith(" in experiment anywhere at sqlite:///results/mlflow.db")
+    assert world.files(world.entries()["study"]) >= {"table/anywhere.csv"}
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert not Path("mlruns").exists()
 
 
-def test_what_another_folder_is_writing_is_left_alone_for_a_while(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = tracked.beside(world)
-    with monkeypatch.context() as patch:
-
-        def killed(*arguments: Any, **options: Any) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr(writer.Writer, "_finish", killed)
-        with pytest.raises(KeyboardInterrupt):
-            sync.once(other.study, other.results, world.uri)
-    client = world.client()
-    experiment = [client.get_experiment_by_name(world.study.name).experiment_id]
-    world.sync()
-    assert len(client.search_runs(experiment)) == 6
-    monkeypatch.setattr(writer, "ABANDONED", -1.0)
-    world.sync()
-    assert len(client.search_runs(experiment)) == len(world.entries()) == 5
+def test_a_folder_of_results_of_any_name_is_where_an_address_says(tmp_path: Path) -> None:
+    results = tmp_path / "my results #1 100%25"
+    address = mlflow_export.address_of(results, None)
+    assert mlflow_export.database_file(address) == results / "mlflow.db"
+    assert mlflow_export.without_credentials(address) == address
+    quoted = f"sqlite:///file:{tmp_path}/what%3F.db?mode=ro&uri=true"
+    assert mlflow_export.database_file(quoted) == tmp_path / "what?.db"
+    with pytest.raises(ConfigError, match=r"sqlite:///file.db without '\?'"):
+        mlflow_export.address_of(tmp_path / "results?", None)
 
 
 def test_files_are_found_after_the_folder_has_moved(tmp_path: Path, tree: Path) -> None:
@@ -414,7 +380,7 @@ def test_files_are_found_after_the_folder_has_moved(tmp_path: Path, tree: Path) 
     world = World(tmp_path, small("moved", methods=("fedavg",)))
     shutil.move(tmp_path / "mlflow.db", world.results)
     world.sync()
-    moved = tmp_path / "elsewhere"
+    moved = tmp_path / "else where?#%20"
     world.results.rename(moved)
     server = Server(moved).start()
     try:
@@ -589,7 +555,11 @@ def test_mlflow_is_told_to_be_brief_and_quiet(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["file:///tmp/mlruns", "mlruns", "ftp://host", "http://", "http://host:port"]
+    "uri",
+    [
+        *("file:///tmp/mlruns", "mlruns", "ftp://host", "http://", "http://host:port"),
+        "sqlite:////what?/mlflow.db",
+    ],
 )
 def test_an_address_that_cannot_work_is_the_users_to_mend(uri: str, tmp_path: Path) -> None:
     world = World(tmp_path, small("addresses", methods=("fedavg",)))

@@ -31,6 +31,7 @@ from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.report import (
     cards,
     ledger_page,
+    mlflow_runs,
     paper_table,
     released,
     sentences,
@@ -42,12 +43,11 @@ from pflpipe.report.attacks import membership
 from pflpipe.report.attacks.results import attacked
 from pflpipe.report.figures import registry as figures
 from pflpipe.report.figures import style
-from pflpipe.report.tracking import entries
 from pflpipe.study import figures as drawings
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Drawing, PaperLayout, Row, Study
 from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Drawing, PaperLayout, Row, Study
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = {"epsilon": 8.0, "delta": 1e-3, "clip_norm": 0.5}
@@ -310,13 +310,15 @@ def test_ranks_and_the_cost_of_soundness_are_of_certified_methods_alone(study, r
 
 
 def test_its_runs_in_mlflow_have_the_word_in_tag_name_and_note(study, results):
-    found = [one for one in entries.of_study(study, results) if one.tags.get("method") == "mr_mtl"]
+    found = [
+        one for one in mlflow_runs.of_study(study, results) if one.tags.get("method") == "mr_mtl"
+    ]
     assert len(found) == 2 * (1 + 3)
     for entry in found:
         assert entry.tags["claim"] == "unreviewed"
         assert re.fullmatch(r"mr_mtl eps=[28] unreviewed( s\d)?", entry.name)
-        assert "unreviewed: this ε holds only if" in entry.tags[entries.NOTE]
-    others = [one for one in entries.of_study(study, results) if one not in found]
+        assert "unreviewed: this ε holds only if" in entry.tags[mlflow_runs.NOTE]
+    others = [one for one in mlflow_runs.of_study(study, results) if one not in found]
     assert not any("unreviewed" in str((one.name, one.tags)) for one in others)
 
 

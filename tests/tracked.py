@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import fake_results
-from pflpipe.report import tidy
-from pflpipe.report.tracking import sync
-from pflpipe.study.outline import Study
+from pflpipe.report import mlflow_export, tidy
+from pflpipe.study.study_spec import Study
 
 SETTINGS = (
     "MLFLOW_TRACKING_URI",
@@ -50,12 +49,12 @@ class World:
     @property
     def uri(self) -> str:
         """The address of the database beside the results."""
-        return f"sqlite:///{self.results / 'mlflow.db'}"
+        return mlflow_export.address_of(self.results, None)
 
     def sync(self, uri: str | None = None) -> str:
         table = self.results / "tables" / f"{self.study.name}.csv"
         tidy.write(tidy.tidy(self.study, self.results), table)
-        text = sync.sync(self.study, self.results, self.marker, uri)
+        text = mlflow_export.at_the_end(self.study, self.results, self.marker, uri)
         assert self.marker.read_text() == text + "\n"
         return text
 

@@ -27,7 +27,7 @@ from pflpipe.records import to_json
 from pflpipe.report.attacks import canaries as shown
 from pflpipe.simulation import rounds
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 from releases import length
 from simulations import assert_equal, plan, simulation, spied
 
@@ -46,14 +46,14 @@ def idle(noise: float, method: str = "dp_fedavg", **changes: Any) -> Simulation:
 @functools.cache
 def estimated(noise: float, method: str = "dp_fedavg") -> tuple[int, float, float]:
     """The number of canaries in an idle run, their estimate of mu and its error."""
-    told = canaries.listen(idle(noise, method))
+    told = canaries.observe(idle(noise, method))
     return len(told["x"]), *canaries.estimate(told["x"])
 
 
 def heard(world: Simulation) -> list[tuple[Uploads, Plan, dict[str, torch.Tensor], Released]]:
     """What the mechanism itself is given in a run with canaries, and what it returns."""
     seen = []
-    flock = canaries.Flock(seed=5)
+    flock = canaries.Canaries(seed=5)
     original = mechanism.release
 
     def spy(
@@ -91,7 +91,7 @@ def test_under_a_very_uneven_public_scale_the_estimate_is_the_true_mu_as_well():
     uneven = dataclasses.replace(
         world, method=dataclasses.replace(world.method, scale=lambda params, server, task: scale)
     )
-    mu, error = canaries.estimate(canaries.listen(uneven)["x"])
+    mu, error = canaries.estimate(canaries.observe(uneven)["x"])
     assert abs(mu - math.sqrt(ROUNDS) / 2.0) < 3 * error
 
 
@@ -104,13 +104,13 @@ def test_half_the_noise_is_twice_the_mu():
 
 @pytest.mark.slow
 def test_directions_that_took_no_part_are_standard_normal():
-    flock = canaries.Flock(seed=3)
+    flock = canaries.Canaries(seed=3)
     run = dataclasses.replace(idle(2.0), release=flock.release)
     rounds.run(run, rounds.start(run))
-    other = canaries.Flock(seed=4)
-    other._hatch(flock.total, run.plan, flock.sent)
+    other = canaries.Canaries(seed=4)
+    other._draw(flock.total, run.plan, flock.sent)
     other.total = flock.total
-    x = other.standings()
+    x = other.statistics()
     assert len(x) == 200
     assert abs(x.mean()) < 4 / math.sqrt(200)
     assert x.std(ddof=1) == pytest.approx(1, abs=4 / math.sqrt(400))
@@ -147,7 +147,7 @@ def test_clients_send_what_they_send_without_canaries():
 
 def test_the_diagnostics_are_about_the_clients_alone():
     world = simulation("dp_fedavg", plan=plan(4, noise_multiplier=0.5))
-    run = dataclasses.replace(world, release=canaries.Flock(seed=5).release)
+    run = dataclasses.replace(world, release=canaries.Canaries(seed=5).release)
     with_canaries, plain = (rounds.run(one, rounds.start(one)).rows[0] for one in (run, world))
     for name in ("participants", "update_norm_mean", "update_norm_max", "fraction_clipped"):
         assert with_canaries[name] == plain[name], name
@@ -166,10 +166,10 @@ def test_every_canary_is_as_long_as_the_clip_allows_in_every_round(method):
 
 
 def test_canaries_of_a_seed_are_the_same_and_point_anywhere():
-    first, again, other = (canaries.Flock(seed) for seed in (1, 1, 2))
+    first, again, other = (canaries.Canaries(seed) for seed in (1, 1, 2))
     shapes = {"a": torch.ones(30, 20), "b": torch.ones(400)}
     for flock in (first, again, other):
-        flock._hatch(shapes, plan(4, noise_multiplier=9.0), 1000)
+        flock._draw(shapes, plan(4, noise_multiplier=9.0), 1000)
     assert_equal(first.directions, again.directions, 0)
     assert length(first.directions).numpy() == pytest.approx(1, abs=1e-6)
     rows = torch.cat(
@@ -189,7 +189,7 @@ CELL = dataclasses.replace(fake_attacks.CELL, privacy=BUDGET, method="dp_fedavg"
 
 def test_sampled_clients_are_refused():
     with pytest.raises(ConfigError, match=r"canaries: training\.sample_rate; got 0\.5; expected 1"):
-        canaries.listen(idle(2.0, sample_rate=0.5))
+        canaries.observe(idle(2.0, sample_rate=0.5))
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_where_little_is_sent_there_are_few_canaries():
     _, rounds, _ = spied(world)
     sent = sum(int(torch.count_nonzero(value)) for value in rounds[0][2].sum.values())
     assert 0.6 < sent / world.network.parameters < 0.7
-    told = canaries.listen(
+    told = canaries.observe(
         dataclasses.replace(world, plan=dataclasses.replace(world.plan, noise_multiplier=0.6))
     )
     assert (int(told["coordinates"]), len(told["x"])) == (sent, int(0.1 * 0.36 * sent / ROUNDS))

@@ -36,7 +36,7 @@ from pflpipe.seeds import derived_key
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 from pflpipe.trees import Tree
 from simulations import assert_equal, open_plan, params_after, plan, simulation, spied
 
@@ -301,7 +301,7 @@ def test_a_candidates_weight_is_counted_as_if_it_came_and_the_others_as_if_it_di
     1 is no member."""
     sizes, asked = torch.tensor([2.0, 0.0, 6.0]), {"size": torch.tensor([2.0, 4.0, 6.0])}
     everybody = torch.ones(3, dtype=torch.bool)
-    heard = strongest.Heard(Uploads({}, {"size": sizes}), everybody, {})
+    heard = strongest.ObservedRound(Uploads({}, {"size": sizes}), everybody, {})
     world = simulation("fedavg", sizes=(2, 4, 6))
     without, together = strongest._weights(world, everybody.numpy(), asked, heard)
     np.testing.assert_allclose(without, [[0, 0, 1], [1 / 4, 0, 3 / 4], [1, 0, 0]])

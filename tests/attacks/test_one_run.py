@@ -19,10 +19,11 @@ from scipy.special import expit
 
 import fake_attacks
 from pflpipe import cells
-from pflpipe.attacks import guests, one_run
+from pflpipe.attacks import injected_clients, one_run
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import ConfigError
 from pflpipe.files import write_json
+from pflpipe.named import DEPARTURES
 from pflpipe.privacy import accounting, departures, mechanism
 from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.privacy.mechanism import Released, Uploads
@@ -32,7 +33,7 @@ from pflpipe.report.attacks.results import attacked
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 from releases import length
 from simulations import assert_equal, plan, simulation, spied
 
@@ -354,7 +355,7 @@ def test_coins_places_and_cohorts_have_streams_of_their_own():
 def test_there_are_as_many_canaries_as_there_is_room_for():
     assert one_run.number(500, 800) == 500
     assert one_run.number(50_000, 60_000) == one_run.MOST
-    assert one_run.number(270_000, 270_000) == guests.FLOATS // 270_000 == 248
+    assert one_run.number(270_000, 270_000) == injected_clients.FLOATS // 270_000 == 248
     assert one_run.number(10**8, 10**8) == 1
 
 
@@ -469,7 +470,7 @@ def test_a_run_without_noise_or_whose_canaries_would_need_private_extras_is_refu
 
 def test_every_departure_that_reads_more_than_a_size_is_left_out():
     assert departures._EXTRAS.keys() - {"data_size_weights"} == attacks.EXTRAS
-    for name in departures.DEPARTURES.keys() - attacks.EXTRAS:
+    for name in DEPARTURES.keys() - attacks.EXTRAS:
         assert attacks.lacks("one_run", dataclasses.replace(CELL, departures=(name,))) == ""
     assert attacks.lacks("one_run", dataclasses.replace(CELL, training=SAMPLED)) == ""
 

@@ -10,7 +10,7 @@ import torch
 from audit_plans import KEY, REFERENCE
 from pflpipe.audit import cases
 from pflpipe.audit.coupled import WIDEST, Sensitivity, longest, sensitivity
-from pflpipe.audit.worlds import (
+from pflpipe.audit.neighbours import (
     CANARIES,
     OF_PARTS,
     Mechanism,

@@ -11,7 +11,7 @@ from scipy import stats
 from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
 from pflpipe.audit import cases
 from pflpipe.audit.distinguish import _choose, detects, distinguish, errors_of_midpoint, judge
-from pflpipe.audit.worlds import Mechanism
+from pflpipe.audit.neighbours import Mechanism
 from pflpipe.privacy import accounting
 from pflpipe.privacy.mechanism import public_cohort
 from pflpipe.seeds import derived_key

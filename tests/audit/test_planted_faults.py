@@ -8,7 +8,7 @@ import torch
 from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
 from pflpipe.audit.coupled import WIDEST, Sensitivity, sensitivity
 from pflpipe.audit.distinguish import distinguish
-from pflpipe.audit.worlds import Mechanism
+from pflpipe.audit.neighbours import Mechanism
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
 from pflpipe.privacy import mechanism

@@ -15,13 +15,14 @@ from blocks import ROOT
 
 from pflpipe.pipeline import forks
 
-PARTS = ("workflow", "src", "profiles", "envs", "docs", "studies")
+PARTS = ("workflow", "src", "profiles", "envs", "docs", "studies", "tools")
 FILES = ("Snakefile", "config.yaml", "README.md", "Makefile", "pyproject.toml", "requirements.lock")
 METHODS = ("local_only", "dp_fedavg", "pmtl_ft", "ppsgd", "feddpa")
 # The first words are a module with a main(), or -m and a module to run.
 _PROGRAM = """
-import importlib, runpy, sys
+import importlib, os, runpy, sys
 _, interpreter, kind, *words = sys.argv
+sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
 sys.executable = interpreter
 if kind == "-m":
     sys.argv = words

@@ -90,4 +90,4 @@ def test_opened_as_files_its_search_finds_and_no_page_is_wider_than_a_telephone(
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100

@@ -4,6 +4,7 @@ to do, and once the server is back every run is there exactly once."""
 from __future__ import annotations
 
 import base64
+import functools
 import http.server
 import os
 import signal
@@ -201,7 +202,7 @@ def guarded(server: Server, status: int) -> Iterator[str]:
     ("status", "do"),
     [
         (401, "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
-        (403, "ask whoever runs it for the right to write there"),
+        (403, "ask its administrator for the right to write there"),
     ],
 )
 def test_wrong_credentials_are_named_and_right_ones_are_enough(
@@ -281,6 +282,23 @@ def test_two_pipelines_at_once_leave_every_run_once(
             assert output.startswith(b"done: 2 runs"), output + errors
         assert len(meeting.entries(server.uri)) == 5
         complete(meeting, server.uri)
+
+
+def test_what_another_machine_writes_between_two_requests_is_there_once(
+    server: Server, world: World, long: bool
+) -> None:
+    with at_request(0, False, None) as sent:
+        World(world.folder / "calm", small("calm_once_more")).sync(server.uri)
+    # Before the first run and before the last one; at night before each request.
+    creations = [n for n, what in enumerate(sent, 1) if "runs/create" in what]
+    for number in range(1, len(sent) + 1) if long else (creations[0], creations[-1]):
+        mine = World(world.folder / f"{number}", small(f"met_{number}"))
+        other = tracked.beside(mine)
+        with at_request(number, False, functools.partial(other.sync, server.uri)):
+            assert mine.sync(server.uri).startswith("done: 2 runs")
+        assert other.marker.read_text().startswith("done: 2 runs")
+        assert len(mine.entries(server.uri)) == 5
+        complete(mine, server.uri)
 
 
 def test_a_pipeline_that_was_killed_leaves_nothing_twice(server: Server, world: World) -> None:

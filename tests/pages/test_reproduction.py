@@ -10,11 +10,11 @@ import pytest
 
 import fake_results
 import malformed
-from pages import archive, publish, reproduction
+from pages import publish, reproduction
 from pflpipe.errors import DataError
 from pflpipe.report import tidy
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 STUDY = malformed.STUDY | {
     "title": "FedDPA, Table 2, one column",
@@ -49,7 +49,7 @@ def made(tmp_path: Path) -> tuple[Study, Path]:
 
 
 def export(study: Study, results: Path, words: str) -> Path:
-    part = archive.finished(study, results)
+    part = tidy.finished(study, results)
     frame = tidy.tidy(part, results)
     told = dict.fromkeys(frame["cell"], words)
     return reproduction.export(study, frame, told, results.parent / "docs")
@@ -72,10 +72,10 @@ def without(results: Path, method: str) -> None:
 
 def test_methods_with_a_run_that_is_not_trained_and_tested_are_not_finished(made):
     study, results = made
-    assert archive.finished(study, results).rows == study.rows
+    assert tidy.finished(study, results).rows == study.rows
     without(results, "feddpa")
     shutil.rmtree(next((results / "runs").glob("*local_only*")))
-    left = archive.finished(study, results)
+    left = tidy.finished(study, results)
     assert [(row.cell.method, row.variant) for row in left.rows] == [
         *(("dp_fedavg", ""), ("dp_fedavg", "clip norm 2"))
     ]
@@ -84,7 +84,7 @@ def test_methods_with_a_run_that_is_not_trained_and_tested_are_not_finished(made
     lines = scores.read_text().splitlines(keepends=True)
     scores.write_text("".join(line for line in lines if not line.startswith(other)))
     with pytest.raises(DataError, match="study good: no method is trained and tested; snakemake"):
-        archive.finished(study, results)
+        tidy.finished(study, results)
 
 
 def test_a_study_comes_in_parts_and_keeps_what_an_earlier_machine_measured(made, tmp_path):

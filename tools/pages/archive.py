@@ -24,7 +24,6 @@ committed.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -40,9 +39,9 @@ from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json
 from pflpipe.report.comparison import METRICS
 from pflpipe.report.summary import caption
-from pflpipe.report.tidy import accuracies, existing, tidy
-from pflpipe.study.outline import Study
+from pflpipe.report.tidy import accuracies, existing, finished, of_cells, tidy
 from pflpipe.study.settings import layout
+from pflpipe.study.study_spec import Study
 
 RUN_COLUMNS = (
     *("line", "method", "budget", "claim", "adjacency", "epsilon_nominal", "epsilon_central"),
@@ -159,37 +158,6 @@ def export(
         ),
     )
     write_json(folder / "about.json", records.to_json(about))
-
-
-def finished(study: Study, results: Path) -> Study:
-    """Return the study of those of its methods all of whose runs are trained and tested.
-
-    Raises:
-        DataError: there is no such method.
-    """
-
-    def is_finished(method: str) -> bool:
-        rows = [row for row in study.rows if row.cell.method == method]
-        scores = results / "scores" / study.name / f"{method}.csv"
-        return (
-            scores.is_file()
-            and {row.cell.id for row in rows} <= set(pd.read_csv(scores, usecols=["cell"])["cell"])
-            and all((results / "runs" / row.run / "run.json").is_file() for row in rows)
-        )
-
-    methods = set(filter(is_finished, study.methods))
-    if not methods:
-        raise DataError(
-            f"study {study.name}: no method is trained and tested",
-            do=f"snakemake --cores 2 results/tables/{study.name}.csv",
-        )
-    return of_cells(study, (cell.id for cell in study.cells if cell.method in methods))
-
-
-def of_cells(study: Study, cells: Iterable[str]) -> Study:
-    """Return the study of those of its rows whose cells are named."""
-    named = set(cells)
-    return dataclasses.replace(study, rows=tuple(row for row in study.rows if row.cell.id in named))
 
 
 def _tables(

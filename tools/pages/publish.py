@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from pages import archive, readme, reproduction, results
-from pages.archive import finished
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
 from pflpipe.data.partition import Split
@@ -28,11 +27,11 @@ from pflpipe.pipeline.project import Project, published
 from pflpipe.records import to_json
 from pflpipe.report import provenance
 from pflpipe.report.figures import registry
-from pflpipe.report.tidy import tidy
+from pflpipe.report.tidy import finished, tidy
 from pflpipe.study import config, figures
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
 from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Study
 
 
 def write(names: Sequence[str]) -> None:

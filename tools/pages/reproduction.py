@@ -18,14 +18,13 @@ from pathlib import Path
 import pandas as pd
 
 from pages import wording
-from pages.archive import of_cells
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json, write_text
 from pflpipe.report import paper_table, tidy
 from pflpipe.report.comparison import largest, over_seeds, round_up
 from pflpipe.report.render_table import markdown
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 FOLDER = "reproduction"
 FAR = 3.0
@@ -98,7 +97,7 @@ def far(frame: pd.DataFrame) -> Iterator[str]:
 def _part(source: Path, studies: Path) -> str:
     frame, told = _read(source)
     study = load_study(source.stem, studies)
-    shown = of_cells(study, frame["cell"])
+    shown = tidy.of_cells(study, frame["cell"])
     if list(frame["cell"]) != [cell.id for cell in shown.cells] or study.layout is None:
         raise DataError(
             f"{source} has runs that studies/{study.name}.yaml does not have",

@@ -15,7 +15,7 @@ from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
 from pflpipe.pipeline import project
 from pflpipe.pipeline.project import certified, each, published
-from pflpipe.report.tracking import address
+from pflpipe.report import mlflow_export
 from pflpipe.study import config as configuration
 
 
@@ -66,9 +66,7 @@ if MAIN:
 
 # What belongs to this machine is in the environment of the commands and not in their text, which Snakemake compares with that of
 # the last time. An address may hold a password.
-TRACKING = os.environ.get("MLFLOW_TRACKING_URI") or SETTINGS.tracking_uri or ""
-if MAIN and TRACKING:
-    answer(address.check, TRACKING)
+TRACKING = answer(mlflow_export.address_of, SETTINGS.results_dir, SETTINGS.tracking_uri)
 CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 PATHS = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
 SOURCES = os.pathsep.join(filter(None, PATHS))
@@ -76,8 +74,8 @@ os.environ.update(
     PFLPIPE_PYTHON="python" if CONDA else sys.executable,
     PFLPIPE_PATH=SOURCES,
     PFLPIPE_ROOT=str(ROOT),
+    MLFLOW_TRACKING_URI=TRACKING,
 )
-os.environ.update({"MLFLOW_TRACKING_URI": TRACKING} if TRACKING else {})
 
 
 def script(name, words, measured=False):

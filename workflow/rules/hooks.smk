@@ -59,9 +59,7 @@ onsuccess:
     from pflpipe.pipeline import outcome  # pandas, which a dry run does without
 
     ended("with everything done")
-    for line in outcome.lines(
-        asked_studies(), SETTINGS, project.without_credentials(TRACKING), BEGAN
-    ):
+    for line in outcome.lines(asked_studies(), SETTINGS, TRACKING, BEGAN):
         logger.info(line)
 
 

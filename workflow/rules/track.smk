@@ -18,7 +18,7 @@ rule track:
     params:
         results=lambda wc: RESULTS,
         # Without name and password, which the script takes from the environment.
-        uri=project.without_credentials(TRACKING or "default"),
+        uri=mlflow_export.without_credentials(TRACKING),
         # Of the attempts before; another number is a reason to try again.
         failures=lambda wc: PROJECT.failures(wc.study),
         code=ask(lambda wc: PROJECT.code("track")),

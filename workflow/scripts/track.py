@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from pflpipe.program import run_script
-from pflpipe.report.tracking import sync
+from pflpipe.report import mlflow_export
 from pflpipe.study.load import load_study
 
 
@@ -21,10 +21,6 @@ def main() -> None:
         help="folder with scores/, runs/, plans/, figures/",
     )
     parser.add_argument(
-        "--uri",
-        help="where to, unless MLFLOW_TRACKING_URI says it (default: mlflow.db in --results)",
-    )
-    parser.add_argument(
         "--failures", type=int, default=0, help="attempts before that the server did not take"
     )
     parser.add_argument(
@@ -32,7 +28,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     study = load_study(args.study, results=args.results)
-    sync.sync(study, args.results, args.out, args.uri, failures=args.failures)
+    mlflow_export.at_the_end(study, args.results, args.out, failures=args.failures)
 
 
 run_script(main)

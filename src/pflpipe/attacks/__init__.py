@@ -1,1 +1,1 @@
-"""Attacks on what a run releases, each with everything its adversary may know."""
+"""Attacks on the releases of a run, each with all the knowledge of its adversary."""

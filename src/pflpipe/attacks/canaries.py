@@ -1,30 +1,29 @@
-"""One-shot canaries: an estimate of the mu of a real run, from random directions that train along
-(audit level L2).
+"""One-shot canaries: an estimate of the mu of a real run, from random directions that are trained
+in the same run (audit level L2).
 
 After Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar, "One-shot Empirical Privacy Estimation for
-Federated Learning", ICLR
-2024. k clients are added to a run, and sit behind ``Simulation.release``: in every round canary i
-  sends C v_i, with v_i a
-random unit vector. The releases are added up, which for a message that never changes keeps all that
-they say about it (and is the change of the model where the server adds up what it gets), and x_i =
-sqrt(d) cos(v_i, sum) for the d coordinates. A direction that took no part has x ~ N(0, 1) but for
-terms in 1/d, and one that did has a mean of mu, so
+Federated Learning", ICLR 2024. k clients are added to a run inside ``Simulation.release``. In every
+round canary i sends C v_i, where v_i is a random unit vector. The releases are summed over the
+rounds; for a constant message the sum keeps all information about it (and it is the change of the
+model if the server adds the releases). The statistic is x_i = sqrt(d) cos(v_i, sum) for d
+coordinates. A direction that took no part has x ~ N(0, 1) up to terms in 1/d; a direction that took
+part has mean mu. So
 
     mu_hat = mean(x) / ((1 + s) / 2),    s = standard deviation of x,    standard error sqrt((1 +
     mu_hat^2 / 8) / k),
 
-to be compared with mu = sqrt(T) / sigma, which the plan claims at q = 1.
+which is compared with mu = sqrt(T) / sigma, the claim of the plan at q = 1.
 
-Read it as an estimate: no confidence bound on mu follows from it. It errs downwards when the
-clients' own messages are long beside the noise (they lengthen the sum, not its part along v_i) and
-when canaries get into each other's way, hence k T <= 0.1 sigma^2 d where that leaves 10 canaries.
-It sees what happens to an average direction, so it misses leaks that only special messages have. It
-is an alarm that the noise is too small: mu_hat - 3 standard errors > mu. The canaries alter the
-training: M + k is the public divisor, and their sum is one more noise, of length C sqrt(k).
+mu_hat is an estimate: it gives no confidence bound on mu. It is too small if the clients' messages
+are long compared with the noise (they lengthen the sum, not its part along v_i), and if canaries
+disturb each other. Hence k T <= 0.1 sigma^2 d, as long as this allows 10 canaries. It measures an
+average direction, so it misses leaks of special messages. It raises an alarm about too little noise
+if mu_hat - 3 standard errors > mu. The canaries alter the training: the public divisor counts M + k
+clients, and the sum of the canaries acts as noise of length C sqrt(k).
 
 Under a public scale s (mechanism.py) a canary is C s v_i over the coordinates that are sent, and
-the releases are added up in units of s. Where only some are sent, v_i is lengthened to a unit
-vector there, and the number of canaries follows from how many these are in the first round.
+the releases are summed in units of s. If only some coordinates are sent, v_i is rescaled to a unit
+vector there, and the number of canaries follows from their number in the first round.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.attacks import guests
+from pflpipe.attacks import injected_clients
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.privacy.mechanism import Released, Uploads
@@ -53,48 +52,50 @@ FEWEST, MOST = 10, 200
 
 
 def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
-    """Run the cell with canaries.
+    """Return the statistics of a run of the cell with canaries.
 
     Returns:
         ``x`` float64 ``[k]``, sqrt(d) times the cosine of each canary with the sum of the releases;
-            ``coordinates``, how many
-        are sent in a round.
+        ``coordinates``, the number of coordinates sent in a round.
 
     Raises:
-        ConfigError: clients are sampled, so that the sum of the releases is not what an adversary
-            would look at.
+        ConfigError: clients are sampled; the sum of the releases is then not the best statistic.
     """
-    return listen(simulate(cell, inputs, device=device, backend=backend))
+    return observe(simulate(cell, inputs, device=device, backend=backend))
 
 
-def listen(simulation: Simulation) -> dict[str, np.ndarray]:
-    """Do what ``attack`` does with a simulation of the cell."""
+def observe(simulation: Simulation) -> dict[str, np.ndarray]:
+    """Return the arrays of ``attack`` for a simulation of the cell."""
     if simulation.plan.sample_rate < 1:
         raise ConfigError(
             "canaries: training.sample_rate", got=simulation.plan.sample_rate, expected="1"
         )
-    flock = Flock(seed_for(simulation.seed, "canaries"))
+    canaries = Canaries(seed_for(simulation.seed, "canaries"))
+    # A key of its own: with the cell's key this run would share its noise, and the difference of
+    # the two releases would show the clients' messages.
     run = dataclasses.replace(
-        simulation, release=flock.release, key=derived_key(simulation.key, "canaries")
+        simulation, release=canaries.release, key=derived_key(simulation.key, "canaries")
     )
     rounds.run(run, rounds.start(run))
-    return {"x": flock.standings(), "coordinates": np.array(flock.sent)}
+    return {"x": canaries.statistics(), "coordinates": np.array(canaries.sent)}
 
 
 def number(plan: Plan, coordinates: int) -> int:
-    """Return how many canaries a run bears: k T <= 0.1 sigma^2 d, from ``FEWEST`` to ``MOST`` or
-    ``guests.FLOATS``."""
-    bearable = 0.1 * (plan.noise_multiplier or 0.0) ** 2 * coordinates / plan.rounds
-    return int(min(max(FEWEST, bearable), MOST, max(FEWEST, guests.FLOATS // coordinates)))
+    """Return the number of canaries of a run: k T <= 0.1 sigma^2 d, at least ``FEWEST``, at most
+    ``MOST`` and as many as ``injected_clients.FLOATS`` allows."""
+    undisturbed = 0.1 * (plan.noise_multiplier or 0.0) ** 2 * coordinates / plan.rounds
+    fitting = injected_clients.FLOATS // coordinates
+    return int(min(max(FEWEST, undisturbed), MOST, max(FEWEST, fitting)))
 
 
-class Flock:
-    """The canaries of one run: they are drawn in the first round, when the shapes of what is sent
+class Canaries:
+    """The canaries of one run. They are drawn in the first round, when the shapes of the uploads
     are known.
 
-    ``directions`` name -> ``[k, *shape]``, of joint length 1 each; ``total`` name -> ``[*shape]``,
-    the releases in units of the public scale, added up; ``sent`` how many coordinates the first
-    round sends.
+    Attributes:
+        directions: name -> ``[k, *shape]``, each of joint length 1.
+        total: name -> ``[*shape]``, the sum of the releases in units of the public scale.
+        sent: number of coordinates sent in the first round.
     """
 
     def __init__(self, seed: int) -> None:
@@ -112,11 +113,12 @@ class Flock:
         scale: Mapping[str, Tensor],
         departures: frozenset[str],
     ) -> Released:
-        """Release the clients' uploads and the canaries' together (guests.py)."""
-        units = guests.units(uploads, scale)
+        """Release the clients' uploads and the canaries' together (injected_clients.py)."""
+        units = injected_clients.units(uploads, scale)
         sent = sum(int((unit > 0).sum()) for unit in units.values())
         if not self.directions:
-            self._hatch(units, plan, sent)
+            self._draw(units, plan, sent)
+        # A public scale may send other coordinates in each round, so the length is set again.
         rows = _of_length_one(
             {name: value * (units[name] > 0) for name, value in self.directions.items()}
         )
@@ -124,7 +126,7 @@ class Flock:
             name: value * units[name] * (plan.clip_norm or 0.0) for name, value in rows.items()
         }
         drawn = torch.ones(len(next(iter(messages.values()))), dtype=torch.bool)
-        released = guests.release(
+        released = injected_clients.release(
             generator, uploads, present, plan, scale, departures, Uploads(messages), drawn
         )
         for name, unit in units.items():
@@ -133,24 +135,24 @@ class Flock:
             )
         return released
 
-    def standings(self) -> np.ndarray:
+    def statistics(self) -> np.ndarray:
         """Return sqrt(d) times the cosine of every direction with the sum of the releases, float64
         ``[k]``."""
-        along = sum(
+        products = sum(
             (row.double() * self.total[name]).flatten(1).sum(1)
             for name, row in self.directions.items()
         )
-        cosines = torch.as_tensor(along) / trees.norm(self.total).clamp(
+        cosines = torch.as_tensor(products) / trees.norm(self.total).clamp(
             min=torch.finfo(torch.float64).tiny
         )
         result: np.ndarray = math.sqrt(trees.size(self.total)) * cosines.cpu().numpy()
         return result
 
-    def _hatch(self, like: Tree, plan: Plan, sent: int) -> None:
-        draw = torch.Generator().manual_seed(self.seed)
+    def _draw(self, like: Tree, plan: Plan, sent: int) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
         count, self.sent = number(plan, sent), sent
         rows = {
-            name: torch.randn(count, *value.shape, generator=draw).to(value.device)
+            name: torch.randn(count, *value.shape, generator=generator).to(value.device)
             for name, value in like.items()
         }
         self.directions = _of_length_one(rows)
@@ -160,6 +162,7 @@ class Flock:
 
 
 def _of_length_one(rows: Tree) -> Tree:
+    # In float64: float32 squares of millions of coordinates lose digits of the length.
     squares = torch.stack(
         [value.flatten(1).double().square().sum(1) for value in rows.values()]
     ).sum(0)

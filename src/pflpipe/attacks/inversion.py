@@ -1,15 +1,13 @@
-"""Gradient inversion: the image behind one client's message, as the server that receives the
-message can rebuild it.
+"""Gradient inversion: the server reconstructs a client's image from the client's message.
 
-The server (local trust) sees single messages. Here a client of the first round holds one image
-and does with it what its method does; its message is what ``mechanism.release`` makes of the update
-when every message carries its own share of the noise (``noise_per_participant``): clipped to C,
-with noise of standard deviation C sigma / sqrt(q M). The server knows the method, the network, the
-solver, the number of local epochs and the global model, and nothing else. One image is the
-papers' main setting and a client's worst case: the update of several images is a mixture. Dropout
-and training transforms are off, which helps the server.
+The server (local trust) sees single messages. Here a client of the first round holds one image and
+runs its method on it. ``mechanism.release`` makes its message, with a share of the noise in every
+message (``noise_per_participant``): clipped to C, with noise of standard deviation C sigma / sqrt(q
+M). The server knows only the method, the network, the solver, the number of local epochs and the
+global model. One image is the papers' main setting and a client's worst case, because the update of
+several images is a mixture. Dropout and training transforms are off, which helps the server.
 
-Two attacks, after the network:
+The attack depends on the network:
 
 - First layer linear (``mlp``): every step moves row i of its weights by ``a_i x`` and bias i by
   ``a_i``, so the first layer's message is the rank-one matrix ``a (x, 1)`` plus noise. Its first
@@ -20,17 +18,17 @@ Two attacks, after the network:
   cosine + total variation`` (Geiping, Bauermeister, Dröge, Moeller, "Inverting Gradients", NeurIPS
   2020, Eq. 4, after Zhu, Liu, Han, "Deep Leakage from Gradients", NeurIPS 2019), with the label
   from the sign of the head's bias (Zhao, Mopuri, Bilen, "iDLG", 2020). Differences from Geiping et
-  al.: the image is the sigmoid of a sum of coarse and fine grids instead of pixels that are
-  clamped, which saves most of their 24,000 steps; the gradient itself instead of its sign; one
-  start, from grey. The update that is compared is that of local SGD through all its steps; whatever
-  else a method does on a client is not imitated.
+  al.: the image is the sigmoid of a sum of coarse and fine grids instead of clamped pixels, which
+  saves most of their 24,000 steps; the gradient is used instead of its sign; there is one start,
+  from grey. The compared update is that of local SGD through all its steps; other client work of a
+  method is not imitated.
 
-Neither uses the length of a message, so clipping alone hides nothing. How well it went is told by
-PSNR (dB, on the scale 0..1) and by two rates whose chance level is 1 / ``CANDIDATES``.
-``identified``: the rebuilt image is nearer to its original than to any other candidate.
-``matched``: nothing is rebuilt; a server that holds the candidates with their labels takes the one
-whose update has the largest cosine with the message. That server knows more and needs far less of a
-message: images that nobody would recognise are no sign of privacy, the ledger's epsilon is.
+Neither attack uses the length of a message, so clipping alone hides nothing. Success is measured by
+PSNR (dB, on the scale 0..1) and by two rates with chance level 1 / ``CANDIDATES``. ``identified``:
+the reconstruction is nearer to its original than to any other candidate. ``matched``: without a
+reconstruction, a server that holds the candidates with their labels picks the one whose update has
+the largest cosine with the message. That server knows more and needs far less of a message.
+Unrecognisable images are no evidence of privacy; the ledger's epsilon is.
 """
 
 from __future__ import annotations
@@ -58,34 +56,33 @@ from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Params, Tree
 
 CANDIDATES = 100
-"""Images drawn from all clients' training examples; the first are attacked, the others are what
-they are told from."""
+"""Number of images drawn from all clients' training examples. The first ones are attacked; the rest
+are the alternatives in ``identified`` and ``matched``."""
 
 SEARCHED = 4
-"""Images attacked in a cell whose network has no first linear layer: each takes ``STEPS``
-steps."""
+"""Number of attacked images if the first layer is not linear: each takes ``STEPS`` steps."""
 
 STEPS = 4000
 RATE = 0.3
-"""Adam's largest learning rate on the grids, reached after a tenth of the steps and then falling to
+"""Adam's largest learning rate on the grids, reached after a tenth of the steps; it then decays to
 0."""
 SMOOTHNESS = 0.01
 """Weight of the total variation (mean absolute difference of neighbouring network inputs) against
 the cosine."""
 GRIDS = (4, 8, 16, 32, 64)
-"""Sides of the coarse grids, as far as they are coarser than the image itself."""
+"""Sides of the coarse grids; only those coarser than the image are used."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """All that the server knows before a message arrives, none of it private.
+    """Public knowledge of the server before a message arrives.
 
     Attributes:
-        method, task: what every client does, and with which network, solver and number of local
+        method, task: the hooks of every client, and their network, solver and number of local
             epochs.
         params: the global model of the first round.
         low, high: ``[C]``, the network inputs of a black and a white pixel.
-        shape: (H, W, C) of a image.
+        shape: (H, W, C) of an image.
     """
 
     method: Method
@@ -101,7 +98,7 @@ class Known:
         return self.method.local_steps or self.task.local_epochs
 
     def upload(self, x: Tensor, label: Tensor) -> Upload:
-        """Return what a client would send, before clipping, that holds one image: ``x [1, H, W,
+        """Return the upload, before clipping, of a client that holds one image: ``x [1, H, W,
         C]``, ``label [1]``."""
         passes = (self.steps, self.method.head_epochs, 1)
         train, head, everything = (
@@ -113,29 +110,28 @@ class Known:
         return self.method.local_update(self.params, server, state, batches, self.task)[0]
 
     def image(self, x: Tensor) -> Tensor:
-        """Return network inputs as pixels in 0..1."""
+        """Return network inputs ``[..., C]`` as pixels in 0..1."""
         return (x - self.low) / (self.high - self.low)
 
 
 def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
-    """Attack the messages of clients that hold one image each, one after the other.
+    """Return reconstructions from the messages of n clients that hold one image each.
 
     All cells of a seed that share data set, partition and network attack the same images and the
     same global model, under multiples of the same noise.
 
     Returns:
-        for the n attacked images: ``originals`` and ``rebuilt`` float32 ``[n, H, W, C]`` in 0..1;
-            ``psnr`` float64 ``[n]``
-        and beside it ``psnr_without_message``, that of the candidates' mean image;
-            ``label_found``, ``identified`` and
-        ``matched`` bool ``[n]``; ``rows`` int64 ``[n]``, their training examples.
+        ``originals`` and ``rebuilt`` float32 ``[n, H, W, C]`` in 0..1; ``psnr`` float64 ``[n]``;
+        ``psnr_without_message`` float64 ``[n]``, that of the candidates' mean image;
+        ``label_found``, ``identified`` and ``matched`` bool ``[n]``; ``rows`` int64 ``[n]``, the
+        indices of the images among the training examples.
 
     Raises:
         ConfigError: the clients do not send their whole model, or do not train with SGD.
         DataError: the data set has no images, or fewer than ``CANDIDATES`` training examples.
     """
     simulation = simulate(cell, inputs, device=device, backend=backend)
-    known = _public(cell, simulation)
+    known = _public(cell, inputs, simulation)
     rows = _candidates(simulation)
     x, y = simulation.train.x[rows], simulation.train.y[rows]
     count = CANDIDATES if _first_layer(known) else SEARCHED
@@ -156,34 +152,36 @@ def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, n
     errors = torch.stack(
         [(originals - image).square().flatten(1).double().mean(1) for image in rebuilt]
     )
-    own = torch.arange(count, device=x.device)
+    index = torch.arange(count, device=x.device)
     return {
         "originals": originals[:count].float().cpu().numpy(),
         "rebuilt": rebuilt.float().cpu().numpy(),
-        "psnr": _psnr(errors[own, own]),
+        "psnr": _psnr(errors[index, index]),
         "psnr_without_message": _psnr(
             (originals[:count] - originals.mean(0)).square().flatten(1).double().mean(1)
         ),
         "label_found": (torch.tensor([label for _, label in guesses], device=y.device) == y[:count])
         .cpu()
         .numpy(),
-        "identified": (errors.argmin(1) == own).cpu().numpy(),
-        "matched": (_matches(messages, known, x, y) == own).cpu().numpy(),
+        "identified": (errors.argmin(1) == index).cpu().numpy(),
+        "matched": (_matches(messages, known, x, y) == index).cpu().numpy(),
         "rows": rows[:count],
     }
 
 
 def reconstruct(message: Tree, known: Known) -> tuple[Tensor, int]:
-    """Return the server's guess of a message's one image, ``[H, W, C]`` within the range of
+    """Return the server's guess of the image behind a message, ``[H, W, C]`` in the range of
     network inputs, and of its label.
 
-    The label is the one whose bias in the head moved up most: the gradient of the cross-entropy is
-    negative there alone.
+    The label is the class whose bias in the head increased most: only there is the gradient of the
+    cross-entropy negative.
     """
     label = int(message["head.bias"].argmax())
     layer = _first_layer(known)
     if layer is None:
         return _search(message, torch.tensor([label], device=known.low.device), known), label
+    # The message of this layer is a (x, 1)' plus noise. The leading singular vector is the best
+    # rank-one fit; its last entry belongs to the constant 1, so dividing by it gives x.
     first = torch.cat([message[f"{layer}.weight"], message[f"{layer}.bias"].unsqueeze(1)], dim=1)
     leading = torch.linalg.svd(first, full_matrices=False).Vh[0]
     return (leading[:-1] / leading[-1]).nan_to_num(0).reshape(known.shape).clamp(
@@ -192,12 +190,13 @@ def reconstruct(message: Tree, known: Known) -> tuple[Tensor, int]:
 
 
 def _search(message: Tree, label: Tensor, known: Known) -> Tensor:
-    """Find the image whose update has the message's direction."""
+    """Return the image ``[H, W, C]`` whose update has the direction of the message, found by
+    Adam."""
     height, width, channels = known.shape
     sizes = [*((side, side) for side in GRIDS if side < min(height, width)), (height, width)]
     grids = [known.low.new_zeros(1, channels, *size).requires_grad_() for size in sizes]
     optimizer = torch.optim.Adam(grids, lr=RATE)
-    # From full speed at once, the sigmoids may run into their flat ends and stay there.
+    # Warm-up: at the full rate the sigmoids may saturate in the first steps and stay there.
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, RATE, STEPS, pct_start=0.1, cycle_momentum=False
     )
@@ -216,43 +215,40 @@ def _search(message: Tree, label: Tensor, known: Known) -> Tensor:
     for _ in range(STEPS):
         x = drawn()
         variation = x.diff(dim=1).abs().mean() + x.diff(dim=2).abs().mean()
-        likeness = F.cosine_similarity(_imitated(x, label, known), direction, dim=0)
-        loss = 1 - likeness + SMOOTHNESS * variation
-        slopes = torch.autograd.grad(loss, grids)
-        for grid, slope in zip(
-            grids, slopes, strict=True
-        ):  # the global model's own gradients stay untouched
-            grid.grad = slope
+        cosine = F.cosine_similarity(_imitated(x, label, known), direction, dim=0)
+        loss = 1 - cosine + SMOOTHNESS * variation
+        # Not ``backward``, which would also fill the gradients of the global model.
+        gradients = torch.autograd.grad(loss, grids)
+        for grid, gradient in zip(grids, gradients, strict=True):
+            grid.grad = gradient
         optimizer.step()
         schedule.step()
     return drawn().detach()[0]
 
 
 def _imitated(x: Tensor, label: Tensor, known: Known) -> Tensor:
-    """Return the update ``[P]`` of local SGD on one image, differentiable with respect to it
-    (which local.py's is not)."""
-    solver, start = (
-        known.task.solver,
-        [value.detach().requires_grad_() for value in known.params.values()],
-    )
-    weights, speeds = start, [torch.zeros_like(value) for value in start]
+    """Return the update ``[P]`` of local SGD on one image, differentiable with respect to the image
+    (the solvers of solvers.py are not)."""
+    solver = known.task.solver
+    start = [value.detach().requires_grad_() for value in known.params.values()]
+    weights, velocities = start, [torch.zeros_like(value) for value in start]
     for _ in range(known.steps):
         loss = known.task.loss(dict(zip(known.params, weights, strict=True)), Batch(x, label))
-        slopes = torch.autograd.grad(loss, weights, create_graph=True)
-        parts = list(zip(weights, speeds, slopes, strict=True))
-        speeds = [
-            solver.momentum * speed + slope + solver.weight_decay * weight
-            for weight, speed, slope in parts
+        gradients = torch.autograd.grad(loss, weights, create_graph=True)
+        velocities = [
+            solver.momentum * velocity + gradient + solver.weight_decay * weight
+            for weight, velocity, gradient in zip(weights, velocities, gradients, strict=True)
         ]
         weights = [
-            weight - solver.lr * speed for weight, speed in zip(weights, speeds, strict=True)
+            weight - solver.lr * velocity
+            for weight, velocity in zip(weights, velocities, strict=True)
         ]
     return _flat(
         {name: end - begin for name, end, begin in zip(known.params, weights, start, strict=True)}
     )
 
 
-def _public(cell: Cell, simulation: Simulation) -> Known:
+def _public(cell: Cell, inputs: Inputs, simulation: Simulation) -> Known:
     shape = tuple(simulation.train.x.shape[1:])
     if len(shape) != 3:
         raise DataError(
@@ -265,7 +261,8 @@ def _public(cell: Cell, simulation: Simulation) -> Known:
             "inversion attack: optimizer", got=cell.training.optimizer, expected="sgd"
         )
     ends = datasets.normalise(
-        np.array([[[[0] * shape[2]]], [[[255] * shape[2]]]], np.uint8), cell.dataset
+        np.array([[[[0] * shape[2]]], [[[255] * shape[2]]]], np.uint8),
+        *datasets.load_scale(inputs.data),
     )
     low, high = torch.from_numpy(ends[:, 0, 0]).to(simulation.train.x)
     return Known(
@@ -285,8 +282,7 @@ def _candidates(simulation: Simulation) -> np.ndarray:
 
 
 def _message(simulation: Simulation, known: Known, x: Tensor, label: Tensor, place: int) -> Tree:
-    """Return what leaves a client with one image: its method's update, released as one
-    message."""
+    """Return the released message of a client with one image."""
     upload = known.upload(x, label)
     one = Uploads(
         *(
@@ -294,6 +290,7 @@ def _message(simulation: Simulation, known: Known, x: Tensor, label: Tensor, pla
             for tree in (upload.update, upload.extras)
         )
     )
+    # Derived from the cell's key, so that the attack shares no noise with the run itself.
     noise = release_rng(derived_key(simulation.key, "inversion"), "noise", place)
     scale = known.method.scale(
         known.params, known.method.init_server(known.params, known.task), known.task
@@ -306,28 +303,30 @@ def _message(simulation: Simulation, known: Known, x: Tensor, label: Tensor, pla
 
 
 def _psnr(errors: Tensor) -> np.ndarray:
-    """Return decibels of mean squared errors on the scale 0..1, at most 120."""
+    """Return the PSNR in dB of mean squared errors on the scale 0..1, at most 120."""
     decibels: np.ndarray = -10 * errors.clamp(min=1e-12).log10().cpu().numpy()
     return decibels
 
 
 def _first_layer(known: Known) -> str | None:
-    """Return the name of the first layer if it is a linear one with a bias that sees the whole
-    image."""
+    """Return the name of the first layer if it is a linear layer on the whole image, otherwise
+    None."""
     name, shape = next(iter(known.task.network.shapes.items()))
     layer = name.removesuffix(".weight")
     return layer if len(shape) == 2 and shape[1] == math.prod(known.shape) else None
 
 
 def _matches(messages: list[Tree], known: Known, x: Tensor, y: Tensor) -> Tensor:
-    """Return for each message the candidate whose client would send the update of the largest
-    cosine with it: ``[n]``."""
+    """Return for each message the index of the candidate whose update has the largest cosine with
+    it, ``[n]``."""
     sent = torch.stack([_flat(message) for message in messages])
-    likeness = [
+    # The length of a message does not change which candidate is best, so only updates are
+    # normalised.
+    products = [
         sent @ F.normalize(_flat(known.upload(x[i : i + 1], y[i : i + 1]).update), dim=0)
         for i in range(len(x))
     ]
-    return torch.stack(likeness, dim=1).argmax(1)
+    return torch.stack(products, dim=1).argmax(1)
 
 
 def _flat(tree: Tree) -> Tensor:

@@ -1,59 +1,58 @@
-"""A lower bound on the epsilon of a real training run, from that run alone: canaries that toss
+"""A lower bound on the epsilon of a real training run, from this run alone: canaries with random
 coins.
 
 After Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023. k canary
-clients train along, behind ``Simulation.release`` (guests.py); they count in M. Each tosses a fair
-coin: tails sends zero, and heads sends, whenever it is drawn, as much as the clip lets through. (It
-sends ``LENGTH`` times that, so that the run's own clip is on trial as well.) Heads and tails are
-exactly the neighbours of the plan (``zero_out``), so a run that is (epsilon, delta)-private hides
-each of k coins. The auditor guesses heads for the r / 2 canaries of the highest scores and tails
-for the r / 2 of the lowest, and abstains on the others. Every epsilon under which so many right
-guesses are too unlikely is refuted.
+clients are added inside ``Simulation.release`` (injected_clients.py) and count in M. Each tosses a
+fair coin. Tails sends zero. Heads sends the longest clipped message whenever it is drawn. (It sends
+``LENGTH`` times C, so that the run's clip is tested too.) Heads and tails are exactly the
+neighbours of the plan (``zero_out``), so an (epsilon, delta)-private run hides each of k coins. The
+auditor guesses heads for the r / 2 canaries of the highest scores and tails for the r / 2 of the
+lowest, and abstains on the others. Every epsilon for which this number of right guesses is too
+unlikely is refuted.
 
 **Canaries.** Those of Maddock, Sablayrolles, Stock, "CANIFE", ICLR 2023, are orthogonal to each
-other and to the clients' updates, so that nothing but noise covers them. Here each has a coordinate
-of its own, which is the longest message in the L1 norm as in the L2 norm, and the clients' part is
-taken away. For the auditor knows everything but coins and noise: what clients upload follows from
-their data and from earlier releases (and from who of them is drawn, which tells nothing of a
-canary), so their clipped mean is computed once more without canaries, and subtracted. Where a
-public scale sends only some of the coordinates, the canaries move to such. Under
-``data_size_weights`` a canary is as large as the clients are on average. Under clipping in parts it
-is as long as one part may be.
+other and to the clients' updates, so that only noise covers them. Here each has one coordinate,
+which gives the longest message in both the L1 and the L2 norm, and the clients' part is subtracted.
+The auditor knows everything but coins and noise: the uploads of clients follow from their data and
+earlier releases (and from their draws, which reveal nothing about a canary), so their clipped mean
+is computed again without canaries. If a public scale sends only some of the coordinates, the
+canaries use these. Under ``data_size_weights`` a canary has the mean size of the clients. Under
+clipping in parts it has the largest length of one part.
 
 **Score.** The log likelihood ratio of all rounds by the noise of the plan, sum_t log(1 - q + q
-e^(L_t)). With y what is left of the canary's coordinate in units of its message, Gaussian noise has
+e^(L_t)). With y the rest in the canary's coordinate, in units of its message, Gaussian noise has
 L = (y - 1/2) / sigma^2, Laplace noise L = (|y| - |y - 1|) / b. A wrong score makes the bound
-weaker, never wrong.
+weaker, but not wrong.
 
 **Bound.** Let N of the r guesses be right and p_n = P[N = n]. Fix a canary, the other coins, and a
-set A of counts. "This guess is right and N in A" says of the release, given the canary's coin, that
-it lies in some set; given the other coin, the same set means "this guess is wrong and N + 1 in A",
-and privacy compares the two. Added up over the k canaries (when N = n, n guesses are right, and r -
-n wrong):
+set A of counts. Given the canary's coin, "this guess is right and N in A" means that the release
+lies in some set. Given the other coin, the same set means "this guess is wrong and N + 1 in A", and
+privacy compares the two probabilities. Summed over the k canaries (if N = n, n guesses are right
+and r - n wrong):
 
     sum over n in A of (n p_n - e^epsilon (r - n + 1) p_(n-1))  <=  k delta    for every A of {1,
     ..., r}.
 
-Let B be the number right of r guesses that are so with probability e^epsilon / (1 + e^epsilon)
-each, for which every term is 0. So p_n / P[B = n] may rise with n only as far as delta pays for it,
-and the best use of that for P[N >= v] is one step at v:
+Let B be the number of right guesses out of r that are each right with probability e^epsilon / (1 +
+e^epsilon). For it every term is 0. So p_n / P[B = n] may increase with n only as far as delta
+allows, and the worst case for P[N >= v] is one step at v:
 
     P[N >= v]  <=  beta + (1 - beta) min(1, k delta beta / (v P[B = v])),    beta = P[B >= v].
 
 At delta = 0 this is the paper's bound. At any delta some run reaches it: one that draws N by that
-p, and then with equal chances which of its guesses are right. The paper's Theorem 5.2 has, for the
-second term, 2 k delta max_i P[v > B >= v - i] / i, many times as much where it matters: when all of
-1,000 guesses are right that refutes 3.5 at delta = 0.001, and this 5.8. To count over sets is the
-idea of Mahloujifar, Melis, Chaudhuri, "Auditing f-Differential Privacy in One Run", ICML 2025.
+p, and then draws uniformly which guesses are right. The second term of the paper's Theorem 5.2 is 2
+k delta max_i P[v > B >= v - i] / i, which is many times larger where it matters: if all of 1,000
+guesses are right, the paper refutes 3.5 at delta = 0.001, and this bound 5.8. Counting over sets is
+the idea of Mahloujifar, Melis, Chaudhuri, "Auditing f-Differential Privacy in One Run", ICML 2025.
 
-**Choices, made before anything is seen.** The largest bound that can come out, of r guesses that
-are all right, grows with r, so there are as many canaries as there is room for. Fewer guesses are
-surer ones, but delta weighs k / r times as much in them. So r is each of several parts of k
-(``SHARES``), as many as delta leaves room for (``shares``), and their bounds hold together with 95
-% (Bonferroni). Seeds are independent runs, so all their canaries play one game.
+**Choices, made before any result is seen.** The largest possible bound, that of r right guesses,
+grows with r, so a run has as many canaries as fit. Fewer guesses are more certain, but delta has k
+/ r times the weight in them. So r is each of several fractions of k (``SHARES``), as many as delta
+allows (``shares``), and their bounds hold together with 95 % (Bonferroni). Seeds are independent
+runs, so the canaries of all seeds form one game.
 
-A bound holds for what ran: M + k clients, whose model moves M / (M + k) as far in a round. It is
-about an adversary who sees sums, and about zero_out neighbours.
+The bound holds for the executed run: M + k clients, whose model moves M / (M + k) as far in a
+round. It concerns an adversary that sees sums, and zero_out neighbours.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 from torch import Tensor
 
-from pflpipe.attacks import guests
+from pflpipe.attacks import injected_clients
 from pflpipe.cells import Cell
 from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
@@ -80,21 +79,21 @@ from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Tree
 
 MOST = 1000
-"""Canaries of one run; each takes the memory of an upload."""
+"""Largest number of canaries of one run; each takes the memory of an upload."""
 LENGTH = 1000.0
-"""A canary sends so many times the clip bound."""
+"""Length of a canary's upload, in clip bounds."""
 SHARES = (3 / 4, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
-"""Parts of the canaries about which the auditor may guess. Not all: hardly ever are exactly half
-heads."""
+"""Fractions of the canaries that the auditor may guess. Not all of them, because hardly ever are
+exactly half of the coins heads."""
 ERROR = 0.05
-"""Probability with which one of a game's bounds does not hold."""
+"""Probability that one of a game's bounds does not hold."""
 ROOM = 4
-"""A part of the canaries is guessed if delta over it is so many times below the error of its
-bound."""
+"""A fraction of the canaries is guessed if delta over the fraction is this many times below the
+error of its bound."""
 
 
 def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
-    """Run the cell with canaries.
+    """Return coins and scores of a run of the cell with canaries.
 
     Returns:
         ``heads`` bool ``[k]``, the coins; ``scores`` float64 ``[k]``, larger for heads.
@@ -103,7 +102,7 @@ def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, n
 
 
 def play(simulation: Simulation) -> dict[str, np.ndarray]:
-    """Do what ``attack`` does with a simulation of the cell."""
+    """Return the arrays of ``attack`` for a simulation of the cell."""
     key = derived_key(simulation.key, "one_run")
     game = Game(key)
     run = dataclasses.replace(simulation, release=game.release, key=key)
@@ -112,10 +111,12 @@ def play(simulation: Simulation) -> dict[str, np.ndarray]:
 
 
 class Game:
-    """The canaries of one run, which begin with its first release, when the shapes of what is sent
+    """The canaries of one run. They are drawn in the first round, when the shapes of the uploads
     are known.
 
-    ``heads`` bool ``[k]``, the coins; ``scores`` float64 ``[k]``, of the releases so far.
+    Attributes:
+        heads: bool ``[k]``, the coins.
+        scores: float64 ``[k]``, of the releases so far.
     """
 
     def __init__(self, key: str) -> None:
@@ -133,9 +134,9 @@ class Game:
         scale: Mapping[str, Tensor],
         departures: frozenset[str],
     ) -> Released:
-        """Release the clients' uploads and the canaries' together (guests.py), and judge every coin
-        by it."""
-        units = guests.units(uploads, scale)
+        """Release the clients' uploads and the canaries' together (injected_clients.py), and score
+        every coin by the release."""
+        units = injected_clients.units(uploads, scale)
         unit = _flat(units)
         if not self._round:
             self._toss(int((unit > 0).sum()), len(unit))
@@ -143,21 +144,25 @@ class Game:
         messages = Uploads(
             _split(self._rows(unit, places, plan), units), self._extras(uploads, present)
         )
-        silence = Uploads(
+        zeros = Uploads(
             {name: torch.zeros_like(rows) for name, rows in messages.update.items()},
             messages.extras,
         )
         drawn = self._drawn(plan)
-        released = guests.release(
+        released = injected_clients.release(
             generator, uploads, present, plan, scale, departures, messages, drawn
         )
-        quiet = dataclasses.replace(plan, noise_multiplier=0.0)
-        known = guests.release(
-            np.random.default_rng(), uploads, present, quiet, scale, departures, silence, drawn
+        # The clients' part, which the auditor knows: the same release without noise, and with
+        # canaries of zeros, so that divisor and weights stay the same.
+        noiseless = dataclasses.replace(plan, noise_multiplier=0.0)
+        clients_part = injected_clients.release(
+            np.random.default_rng(), uploads, present, noiseless, scale, departures, zeros, drawn
         )
-        left = ((_flat(released.sum) - _flat(known.sum))[places] / unit[places]).cpu().numpy()
-        message = (plan.clip_norm or 1.0) / guests.enlarged(plan, len(self.heads)).expected_cohort
-        self.scores[: len(places)] += _log_ratio(left / message, plan)
+        rest = _flat(released.sum) - _flat(clients_part.sum)
+        rest_of_canaries = (rest[places] / unit[places]).cpu().numpy()
+        enlarged = injected_clients.enlarged(plan, len(self.heads))
+        message = (plan.clip_norm or 1.0) / enlarged.expected_cohort
+        self.scores[: len(places)] += _log_ratio(rest_of_canaries / message, plan)
         self._round += 1
         return released
 
@@ -168,8 +173,8 @@ class Game:
         self._order = release_rng(self.key, "places").permutation(coordinates)
 
     def _places(self, unit: Tensor) -> Tensor:
-        """Return the coordinates of the canaries, of the first ones if fewer are sent than there
-        are canaries."""
+        """Return the coordinate of each canary. If fewer coordinates are sent than there are
+        canaries, only the first canaries have one."""
         order = torch.from_numpy(self._order).to(unit.device)
         return order[unit[order] > 0][: len(self.heads)]
 
@@ -184,8 +189,8 @@ class Game:
         return rows
 
     def _extras(self, uploads: Uploads, present: Tensor) -> Tree:
-        """Return the canaries' private extras, which are numbers of examples
-        (``attacks.EXTRAS``)."""
+        """Return the canaries' private extras, the mean of the clients'. Only numbers of examples
+        occur here (``registry.EXTRAS``)."""
         means = {
             name: value[present.to(value.device)].double().mean()
             for name, value in uploads.extras.items()
@@ -199,19 +204,19 @@ class Game:
 
 
 def number(sent: int, coordinates: int) -> int:
-    """Return how many canaries a run has: one for each coordinate sent, at most ``MOST``, and
-    ``guests.FLOATS`` together."""
-    return min(sent, MOST, max(1, guests.FLOATS // coordinates))
+    """Return the number of canaries of a run: one for each coordinate sent, at most ``MOST``, and
+    as many as ``injected_clients.FLOATS`` allows."""
+    return min(sent, MOST, max(1, injected_clients.FLOATS // coordinates))
 
 
-def _log_ratio(left: np.ndarray, plan: Plan) -> np.ndarray:
-    """Return log p(left | heads) / p(left | tails) of one round, ``left`` in units of what a canary
-    adds to the sum."""
+def _log_ratio(rest: np.ndarray, plan: Plan) -> np.ndarray:
+    """Return log p(rest | heads) / p(rest | tails) of one round; ``rest`` is in units of a canary's
+    part of the sum."""
     assert plan.noise_multiplier is not None
     if plan.mechanism == "laplace":
-        ratio = (np.abs(left) - np.abs(left - 1)) / plan.noise_multiplier
+        ratio = (np.abs(rest) - np.abs(rest - 1)) / plan.noise_multiplier
     else:
-        ratio = (left - 0.5) / plan.noise_multiplier**2
+        ratio = (rest - 0.5) / plan.noise_multiplier**2
     if plan.sample_rate < 1:
         ratio = np.logaddexp(math.log1p(-plan.sample_rate), math.log(plan.sample_rate) + ratio)
     return np.asarray(ratio)
@@ -232,13 +237,13 @@ def _split(rows: Tensor, like: Tree) -> Tree:
 
 
 def chance(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """Return with which probability at most so many guesses or more are right about an (epsilon,
-    delta)-private run."""
+    """Return an upper bound of the probability that at least ``correct`` guesses about an (epsilon,
+    delta)-private run are right."""
     if correct == 0:
         return 1.0
     beta = float(binom.sf(correct - 1, guesses, 1 / (1 + math.exp(-epsilon))))
-    # beta / P[B = v], as a sum of quotients of neighbouring probabilities, since both may be 0 in
-    # float64
+    # beta / P[B = v], as a sum of quotients of neighbouring probabilities, because both may be 0 in
+    # float64.
     more = np.arange(correct + 1, guesses + 1)
     with np.errstate(over="ignore"):
         ratio = 1 + float(np.cumprod((guesses - more + 1) / more * math.exp(epsilon)).sum())
@@ -246,13 +251,13 @@ def chance(correct: int, guesses: int, canaries: int, epsilon: float, delta: flo
 
 
 def lower_bound(correct: int, guesses: int, canaries: int, delta: float, error: float) -> float:
-    """Return the largest epsilon at which so many right guesses have a probability of at most
-    ``error``, or 0.
+    """Return the largest epsilon for which at least ``correct`` right guesses have a probability of
+    at most ``error``, or 0.
 
     Args:
-        correct: right guesses, of ``guesses``, about some of ``canaries`` fair coins.
-        delta: of the statement.
-        error: probability with which the bound may fail.
+        correct, guesses, canaries: right guesses, guesses, fair coins.
+        delta: of the (epsilon, delta) statement.
+        error: probability that the bound fails.
     """
 
     def excess(epsilon: float) -> float:
@@ -267,19 +272,20 @@ def lower_bound(correct: int, guesses: int, canaries: int, delta: float, error: 
 
 
 def shares(delta: float) -> tuple[float, ...]:
-    """Return the parts of the canaries about which to guess, largest first: at least one, and no
-    smaller ones than pay."""
-    some = [SHARES[:count] for count in range(1, len(SHARES) + 1)]
+    """Return the fractions of the canaries to guess, largest first: as many as delta allows, at
+    least one."""
+    prefixes = [SHARES[:count] for count in range(1, len(SHARES) + 1)]
     return max(
-        (parts for parts in some if parts[-1] * ERROR / len(parts) >= ROOM * delta),
+        (parts for parts in prefixes if parts[-1] * ERROR / len(parts) >= ROOM * delta),
         key=len,
         default=SHARES[:1],
     )
 
 
 def guess(heads: np.ndarray, scores: np.ndarray, guesses: int) -> int:
-    """Return how many guesses are right: heads for the canaries of the highest scores, tails for as
-    many of the lowest."""
+    """Return the number of right guesses: heads for the ``guesses`` / 2 canaries of the highest
+    scores, tails for as many of the lowest."""
+    # A stable sort: equal scores keep their order, which is independent of the coins.
     order = np.argsort(scores, kind="stable")
     return int(
         heads[order[len(order) - guesses // 2 :]].sum() + (~heads[order[: guesses // 2]]).sum()
@@ -287,11 +293,14 @@ def guess(heads: np.ndarray, scores: np.ndarray, guesses: int) -> int:
 
 
 def judged(heads: np.ndarray, scores: np.ndarray, delta: float) -> dict[str, float]:
-    """Return ``canaries``, and of the number of guesses that gives the largest bound: ``guesses``,
-    ``correct`` and ``epsilon_lower``; and ``epsilon_highest``, the largest bound that could have
-    come out, all guesses right.
+    """Return the result of a game.
+
+    Returns:
+        ``canaries``; ``guesses``, ``correct`` and ``epsilon_lower`` for the number of guesses with
+        the largest bound; ``epsilon_highest``, the largest bound if all guesses were right.
     """
-    canaries, found, parts = len(heads), [], shares(delta)
+    canaries, bounds, parts = len(heads), [], shares(delta)
+    # Bonferroni: the largest of several bounds is taken, so each fails with a part of ERROR.
     error = ERROR / len(parts)
     for share in parts:
         guesses = 2 * int(share * canaries / 2)
@@ -299,7 +308,7 @@ def judged(heads: np.ndarray, scores: np.ndarray, delta: float) -> dict[str, flo
         bound, highest = (
             lower_bound(right, guesses, canaries, delta, error) for right in (correct, guesses)
         )
-        found.append(
+        bounds.append(
             {
                 "guesses": guesses,
                 "correct": correct,
@@ -307,9 +316,9 @@ def judged(heads: np.ndarray, scores: np.ndarray, delta: float) -> dict[str, flo
                 "epsilon_highest": highest,
             }
         )
-    best = max(found, key=lambda entry: entry["epsilon_lower"])
+    best = max(bounds, key=lambda entry: entry["epsilon_lower"])
     return {
         "canaries": canaries,
         **best,
-        "epsilon_highest": max(entry["epsilon_highest"] for entry in found),
+        "epsilon_highest": max(entry["epsilon_highest"] for entry in bounds),
     }

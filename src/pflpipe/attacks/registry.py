@@ -1,9 +1,9 @@
-"""Attacks on what a run releases: what an attack is, and the registry.
+"""The registry of attacks on the releases of a run.
 
 An attack is a module of this package with a function ``attack``, which is one job: it simulates one
-cell as training does, sees what its adversary sees and returns arrays, which lie in
-``results/attacks/<attack>/<cell>.npz``. report/attacks makes tables and figures of them. No trained
-run is needed, and training imports nothing from here.
+cell as training does, reads what its adversary sees and returns arrays, which are written to
+``results/attacks/<attack>/<cell>.npz``. report/attacks makes tables and figures of them. An attack
+needs no trained run, and training imports nothing from here.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.files import atomic
 from pflpipe.methods import registry
-from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
+from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP
 
 if TYPE_CHECKING:
     from pflpipe.simulation.runs import Inputs
-    from pflpipe.study.outline import Study
+    from pflpipe.study.study_spec import Study
 
 LEAST_CLIENTS = 12
-"""Clients that membership inference needs: a quarter of them calibrates, and each of those is
-judged by at least two others."""
+"""Least number of clients for membership inference: a quarter of them calibrates, and each of these
+is compared with at least two others."""
 
 EXTRAS = frozenset(
     {
@@ -40,30 +40,30 @@ EXTRAS = frozenset(
         "raw_similarity_weights",
     }
 )
-"""Departures that read more of a client than its number of examples."""
+"""Departures that read private extras of a client other than its number of examples."""
 
 
 class Attack(Protocol):
-    """What a module of this package offers."""
+    """The interface of a module of this package."""
 
     def attack(
         self, cell: Cell, inputs: Inputs, device: str, backend: str
     ) -> dict[str, np.ndarray]:
-        """Attack one cell; ``device`` and ``backend`` as for ``runs.simulate``."""
+        """Return the arrays of an attack on one cell; ``device`` and ``backend`` as for
+        ``runs.simulate``."""
 
 
 def load(name: str) -> Attack:
-    """Import an attack's module; raises ConfigError with the nearest name."""
+    """Return an attack's module; raise ConfigError with the nearest name."""
     if name not in NAMES:
         raise ConfigError("attack", got=name, do=nearest(name, NAMES))
     return cast(Attack, importlib.import_module(f"pflpipe.attacks.{name}"))
 
 
 def lacks(name: str, cell: Cell) -> str:
-    """Return what a cell would have to have for an attack to be about it, or nothing when it has
-    all of it."""
+    """Return what a cell lacks for an attack, or an empty string if the attack applies."""
     if cell.privacy.clip_quantile is not None:
-        return "a fixed clip_norm"  # no adversary here reads the bits beside the updates
+        return "a fixed clip_norm"  # no adversary here reads the bits of adaptive clipping
     return _LACKS[name](cell)
 
 
@@ -75,14 +75,14 @@ def _membership_lacks(cell: Cell) -> str:
 
 
 def _inversion_lacks(cell: Cell) -> str:
-    # Either attacks a released global model.
+    # Membership inference and inversion both attack a released global model.
     has_global_model = registry.of(cell).about.has_global_model
     return "" if has_global_model else "a method with a global model"
 
 
 def _canaries_lack(cell: Cell) -> str:
-    # They compare an estimate with the mu of Gaussian noise on one sum of jointly clipped messages
-    # in which everybody takes part.
+    # The estimate is compared with the mu of Gaussian noise on one sum of jointly clipped messages,
+    # without sampling.
     plain = (OF_MESSAGES | WITHOUT_JOINT_CLIP).isdisjoint(cell.departures)
     if cell.privacy.mechanism == "gaussian" and plain and cell.training.sample_rate == 1:
         return ""
@@ -90,7 +90,7 @@ def _canaries_lack(cell: Cell) -> str:
 
 
 def _one_run_lacks(cell: Cell) -> str:
-    # Canaries under whatever noise, as long as nothing private has to be made up for them.
+    # Any noise, as long as a canary needs no private extras.
     if cell.privacy.mechanism == "none" or cell.privacy.noise_multiplier == 0:
         return "noise"
     if private := sorted(EXTRAS.intersection(cell.departures)):
@@ -114,19 +114,19 @@ NAMES = tuple(_LACKS)
 
 
 def cells(name: str, study: Study) -> list[Cell]:
-    """Return the cells of a study that an attack is about, leaving out the others; ConfigError when
-    none is left."""
-    known = [cell for cell in study.cells if not lacks(name, cell)]
-    if not known:
+    """Return the cells of a study to which an attack applies; raise ConfigError if there is
+    none."""
+    attacked = [cell for cell in study.cells if not lacks(name, cell)]
+    if not attacked:
         raise ConfigError(
             f"study {study.name}: no run for attack {name}", expected=lacks(name, study.cells[0])
         )
-    return known
+    return attacked
 
 
 def run(name: str, cell: Cell, inputs: Inputs, target: Path, *, device: str, backend: str) -> None:
-    """Attack one cell and write the arrays to ``target`` (.npz); ConfigError when the attack is not
-    about this cell."""
+    """Attack one cell and write the arrays to ``target`` (.npz); raise ConfigError if the attack
+    does not apply to the cell."""
     if missing := lacks(name, cell):
         raise ConfigError(f"attack {name}: {cell.id}", expected=missing)
     arrays: dict[str, Any] = load(name).attack(cell, inputs, device, backend)

@@ -1,22 +1,22 @@
-"""The strongest adversary against one client's membership: who knows what everybody else really
-sent.
+"""The strongest adversary against one client's membership: it knows the messages of all other
+clients, their coins and draws included.
 
-Coins and draws of the others included: the adversary that the plan's guarantee is about. What is
-left of the release of round t for it is the noise and, if the candidate is a member and drawn, the
-candidate's message c over q M. With y what is left and s^2 the variance of Gaussian noise in each
-coordinate, or b the scale of Laplace noise,
+This is the adversary of the plan's guarantee. It subtracts the known messages from the release of
+round t. The rest y is the noise plus, if the candidate is a member and drawn, the candidate's
+message c over q M. With s^2 the variance of Gaussian noise in each coordinate, or b the scale of
+Laplace noise,
 
     L = (<c, y> - |c|^2 / 2) / s^2        or        L = (|y|_1 - |y - c|_1) / b.
 
-The candidate's own draw stays secret: the score is the sum of log(1 - q + q e^L) over the rounds.
-Where a candidate's weight changes that of others, y is the release less what these send without the
-candidate, and c includes the change. A release without noise has that of rounding it.
+The candidate's draw stays secret: the score is the sum of log(1 - q + q e^L) over the rounds. If
+the candidate's weight changes the weights of others, y is the release minus their messages without
+the candidate, and c includes the change. A release without noise counts its rounding as noise.
 
-Nothing here is a model. By Neyman and Pearson's lemma no other test of one client with this
-knowledge is better, and at q = 1, for a client that is clipped in every round and leaves nothing to
-shuffle (full batches), the score is normal with mean -mu^2 / 2 or mu^2 / 2 and variance mu^2: the
-plan's curve itself (Dong, Roth, Su, "Gaussian Differential Privacy", 2022). No clients calibrate
-it, and none may: what is left of a release for *them* shows the candidate's coin.
+No step is a model. By Neyman and Pearson's lemma no other test of one client with this knowledge is
+better. At q = 1, for a client that is clipped in every round and has full batches (nothing to
+shuffle), the score is normal with mean -mu^2 / 2 or mu^2 / 2 and variance mu^2: the plan's curve
+itself (Dong, Roth, Su, "Gaussian Differential Privacy", 2022). The score is not calibrated on
+clients, and must not be: the rest of a release for *them* shows the candidate's coin.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from pflpipe.trees import Tree
 
 
 @dataclasses.dataclass(frozen=True)
-class Heard:
-    """What goes into a release and what comes out of it: rows of the K clients of a round, who of
-    them is present, the sum."""
+class ObservedRound:
+    """Input and output of one release: the uploads of K clients, which of them are present, and the
+    released sum."""
 
     uploads: Uploads
     present: Tensor
@@ -54,8 +54,9 @@ def noise_variance(plan: Plan) -> float:
 
 
 def released_alone(simulation: Simulation, uploads: Uploads, scale: Tree) -> Tree:
-    """Return what the mechanism lets through of each of K clients, ``[K, *shape]``: its release
-    alone, without noise."""
+    """Return the message of each of K clients after the mechanism's clip and departures, ``[K,
+    *shape]``: its release alone, without noise."""
+    # Every client is a repeat with one client, so one call gives K separate releases.
     plan = simulation.plan
     quiet = None if plan.noise_multiplier is None else 0.0
     single = dataclasses.replace(plan, noise_multiplier=quiet, clients=1, sample_rate=1.0)
@@ -64,16 +65,16 @@ def released_alone(simulation: Simulation, uploads: Uploads, scale: Tree) -> Tre
         for tree in (uploads.update, uploads.extras)
     )
     present = torch.ones(len(next(iter(rows.values()))), 1, dtype=torch.bool)
-    own = Uploads(rows, extras)
+    single_uploads = Uploads(rows, extras)
     scales = {name: value.expand(uploads.update[name].shape) for name, value in scale.items()}
     return mechanism.release(
-        np.random.default_rng(), own, present, single, scales, simulation.departures
+        np.random.default_rng(), single_uploads, present, single, scales, simulation.departures
     ).sum
 
 
 def in_units(rows: Tensor, scale: Tensor | None) -> Tensor:
-    """Return rows ``[K, *shape]`` as float64 ``[K, d]`` in units of the public scale, 0 where
-    nothing is sent."""
+    """Return rows ``[K, *shape]`` as float64 ``[K, d]`` in units of the public scale; 0 where the
+    scale is 0."""
     rows = rows.double()
     if scale is not None:
         rows = torch.where(scale > 0, rows / scale, 0)
@@ -85,34 +86,36 @@ def log_ratios(
     drawn: np.ndarray,
     expected: Tree,
     extras: Tree,
-    heard: Heard,
+    observed: ObservedRound,
     scale: Tree,
 ) -> np.ndarray:
-    """Return what one round adds to the score ``strongest`` of every client ``[M]``; see the top of
-    this file.
+    """Return the term of one round in the score ``strongest`` of every client ``[M]``; see the top
+    of this file.
 
     Args:
         simulation: the whole cell.
-        drawn: who took part, bool ``[M]``.
-        expected: what the mechanism would let through of every client ``[M, *shape]``.
-        extras: the extras that would go with it ``[M, ...]``.
-        heard: this round's uploads and release.
+        drawn: the cohort, bool ``[M]``.
+        expected: every client's message after the mechanism's clip, ``[M, *shape]``.
+        extras: the extras of these messages, ``[M, ...]``.
+        observed: this round's uploads and release.
         scale: this round's public scale.
     """
     plan = simulation.plan
-    sent = released_alone(simulation, heard.uploads, scale)
-    without, together = _weights(simulation, drawn, extras, heard)
-    own = together.diagonal()
-    change = together - own.diag() - without  # of the others' weights, when the candidate comes
+    sent = released_alone(simulation, observed.uploads, scale)
+    without, with_candidate = _weights(simulation, drawn, extras, observed)
+    candidate = with_candidate.diagonal()
+    # How the candidate's presence changes the weights of the others.
+    change = with_candidate - candidate.diag() - without
     ratios = torch.zeros(plan.clients, dtype=torch.float64)
     for name, rows in expected.items():
-        given = (heard.sum[name].unsqueeze(0), _of_all(sent[name], drawn, heard.present), rows)
-        released, messages, mine = (in_units(value, scale.get(name)) for value in given)
+        total = observed.sum[name].unsqueeze(0)
+        parts_of_sum = (total, _of_all(sent[name], drawn, observed.present), rows)
+        released, messages, own = (in_units(value, scale.get(name)) for value in parts_of_sum)
         rest = released - without.to(messages) @ messages
-        shift = change.to(messages) @ messages + own.to(mine).unsqueeze(1) * mine
-        # Rounding is all the noise of a plan that has none, and keeps its ratios finite.
+        shift = change.to(messages) @ messages + candidate.to(own).unsqueeze(1) * own
+        # A plan without noise still has rounding, which keeps the ratios finite.
         size = max(float(value.square().mean()) for value in (released, shift))
-        rounding = (torch.finfo(heard.sum[name].dtype).eps / 2) ** 2 * size
+        rounding = (torch.finfo(observed.sum[name].dtype).eps / 2) ** 2 * size
         variance = max(noise_variance(plan), rounding, np.finfo(float).tiny)
         if plan.mechanism == "laplace":
             parts = (rest.abs() - (rest - shift).abs()).sum(dim=1) / math.sqrt(variance / 2)
@@ -120,35 +123,36 @@ def log_ratios(
             parts = ((rest - shift / 2) * shift).sum(dim=1) / variance
         ratios += parts.cpu()
     if plan.sample_rate < 1:
+        # log(1 - q + q e^L), without computing e^L.
         absent = ratios.new_tensor(math.log1p(-plan.sample_rate))
         ratios = torch.logaddexp(absent, ratios + math.log(plan.sample_rate))
     return ratios.numpy()
 
 
 def _weights(
-    simulation: Simulation, drawn: np.ndarray, extras: Tree, heard: Heard
+    simulation: Simulation, drawn: np.ndarray, extras: Tree, observed: ObservedRound
 ) -> tuple[Tensor, Tensor]:
-    """Return what the messages of a round count for, float64 ``[M, M]``: in row i without client i,
-    and if it takes part.
+    """Return the weights of a round's messages, two matrices float64 ``[M, M]``: row i without
+    client i, and row i if client i takes part.
 
     Args:
-        simulation, drawn, extras, heard: see ``log_ratios``.
+        simulation, drawn, extras, observed: see ``log_ratios``.
     """
     here, candidate = torch.from_numpy(drawn), torch.eye(len(drawn), dtype=torch.bool)
     extras_of_all = {}
     for name in extras.keys() & {"size", "similarity"}:
-        sent = _of_all(heard.uploads.extras[name], drawn, heard.present)
+        sent = _of_all(observed.uploads.extras[name], drawn, observed.present)
         extras_of_all[name] = torch.where(candidate, extras[name].cpu(), sent.cpu())
-    without, together = (
+    without, with_candidate = (
         weights(extras_of_all, present, simulation.plan, simulation.departures)
         for present in (here & ~candidate, here | candidate)
     )
-    return without, together
+    return without, with_candidate
 
 
 def _of_all(rows: Tensor, drawn: np.ndarray, present: Tensor) -> Tensor:
-    """Return rows ``[K, ...]`` of the clients of a round as rows of all ``[M, ...]``, zeros for who
-    was not drawn."""
-    everybody = rows.new_zeros(len(drawn), *rows.shape[1:])
-    everybody[torch.from_numpy(drawn).to(rows.device)] = rows[present.to(rows.device)]
-    return everybody
+    """Return rows ``[K, ...]`` of a round's clients as rows of all clients ``[M, ...]``, with zeros
+    for clients not drawn."""
+    all_rows = rows.new_zeros(len(drawn), *rows.shape[1:])
+    all_rows[torch.from_numpy(drawn).to(rows.device)] = rows[present.to(rows.device)]
+    return all_rows

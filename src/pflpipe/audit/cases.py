@@ -1,12 +1,12 @@
-"""Which releases are audited: every distinct one of all methods, in each trust model, at a
-reference plan of its kind.
+"""The audited releases: every distinct release of all methods, in each trust model, at a reference
+plan of its kind.
 
-Methods whose messages are clipped, noised and added up alike share an audit. The reference plans
-are those at which an audit sees most: mu = 2.6 with everybody taking part (FedDPA's FEMNIST setting
-at epsilon 8), DP-FedSim's setting for a secret draw (epsilon 2), and eight rounds of pure epsilon 1
-for Laplace noise. Neither the clip bound nor the expected cohort is 1 in any of them, so that the
-lack of a factor which the code forgets shows. A release that keeps its claim there keeps it at any
-plan of its kind, since multiplier, rate, bound and rounds enter the code as numbers.
+Methods whose messages are clipped, noised and summed in the same way share an audit. The reference
+plans are those at which an audit is most sensitive: mu = 2.6 with all clients taking part (FedDPA's
+FEMNIST setting at epsilon 8), DP-FedSim's setting for a secret draw (epsilon 2), and eight rounds
+of pure epsilon 1 for Laplace noise. In none of them is the clip bound or the expected cohort 1, so
+a factor that the code forgets is visible. A release that keeps its claim there keeps it at any plan
+of its kind, because multiplier, rate, bound and rounds enter the code as numbers.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pflpipe.audit.worlds import Mechanism, Trust, sizes
+from pflpipe.audit.neighbours import Mechanism, Trust, sizes
 from pflpipe.cells import Cell, Privacy
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods import base, registry
 from pflpipe.methods.registry import NAMES
+from pflpipe.named import DEPARTURES
 from pflpipe.privacy import accounting
-from pflpipe.privacy.departures import DEPARTURES
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 
 EVERYBODY = Privacy("gaussian", epsilon=8.0, delta=0.02, clip_norm=2.5)
 DRAWN = Privacy("gaussian", noise_multiplier=2.248, delta=1e-5, clip_norm=2.5)
-BIT_NOISE = 1.6  # of adaptive clipping: both parts of a release then count about alike
+BIT_NOISE = 1.6  # of adaptive clipping: both parts of a release then have about equal weight
 LAPLACE = Privacy("laplace", epsilon=8.0, clip_norm=2.5)
 
 Verdict = Literal["kept", "unsound", "refuted"]
 
 OF_SAMPLING = frozenset({"noise_per_participant", "public_sampling"})
-"""Departures that weaken nothing when everybody takes part anyway."""
+"""Departures that weaken nothing if all clients take part."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Case:
 
     Attributes:
         mechanism: ``gaussian`` or ``laplace``.
-        drawn: whether clients take part by a draw.
+        drawn: whether cohorts are drawn.
         scaled_by: the method whose public scale and parts are used; empty without either.
         departures: sorted names.
-        trust: what the attacker sees.
+        trust: what the attacker sees, see ``neighbours.Mechanism``.
         adaptive: whether the clip bound adapts.
     """
 
@@ -61,24 +61,25 @@ class Case:
 
     @property
     def id(self) -> str:
-        """Name of the file: the words that tell this case from the others."""
-        words = [
+        """Name of the file, made of the attributes that differ between cases."""
+        parts = [
             self.mechanism,
             "drawn" * self.drawn,
             "adaptive" * self.adaptive,
             f"scaled_by_{self.scaled_by}" * bool(self.scaled_by),
         ]
-        return "-".join([*filter(None, [*words, "+".join(self.departures)]), self.trust])
+        return "-".join([*filter(None, [*parts, "+".join(self.departures)]), self.trust])
 
     @property
     def clients(self) -> int:
-        """M, few enough for whole runs to refute single messages; q M is 4 where everybody takes
-        part and 2.4 under a draw."""
+        """M, small enough for whole runs to refute single messages. q M is 4 if all clients take
+        part and 2.4 if cohorts are drawn."""
         return 24 if self.drawn else 4
 
     @property
     def runs(self) -> int:
-        """Evaluation runs in each world: more where one run says less."""
+        """Evaluation runs with and without the canary each: more where one run is less
+        informative."""
         secret = self.drawn and "public_sampling" not in self.departures
         if self.mechanism == "laplace":
             return 10_000
@@ -93,15 +94,14 @@ class Case:
 
     @property
     def privacy(self) -> Privacy:
-        """What is asked for."""
-        asked = LAPLACE if self.mechanism == "laplace" else DRAWN if self.drawn else EVERYBODY
+        """The privacy request of the reference plan."""
+        request = LAPLACE if self.mechanism == "laplace" else DRAWN if self.drawn else EVERYBODY
         if not self.adaptive:
-            return asked
-        return dataclasses.replace(asked, clip_quantile=0.5, clip_bit_noise=BIT_NOISE)
+            return request
+        return dataclasses.replace(request, clip_quantile=0.5, clip_bit_noise=BIT_NOISE)
 
     def plan(self, departures: Iterable[str]) -> Plan:
-        """Return the plan that such a request gets from ``accounting.make_plan`` with these
-        departures."""
+        """Return the plan of ``accounting.make_plan`` for the request with these departures."""
         rate, rounds = (0.1, 100) if self.drawn else (1.0, 8 if self.mechanism == "laplace" else 30)
         return accounting.make_plan(
             self.privacy,
@@ -116,8 +116,9 @@ class Case:
         )
 
     def mechanism_under_audit(self) -> Mechanism:
-        """Return the mechanism, and the claim in its most generous reading: against single
-        messages, that of shared noise."""
+        """Return the mechanism with its claim. Against single messages the claim is that of shared
+        noise, the most generous reading."""
+        # With departures too the claim is the certified plan: that is what the paper proves.
         claimed = self.plan(())
         if self.trust == "local":
             assert claimed.noise_multiplier is not None
@@ -131,8 +132,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Subject:
-    """Who is audited: a method in one of its versions; or, with an empty ``method``, the release
-    under adaptive clipping (``profile`` adaptive) or one departure by itself (alone)."""
+    """A method in one of its versions and its case. With an empty ``method``: the release under
+    adaptive clipping (``profile`` adaptive), or with a single departure (``profile`` alone)."""
 
     method: str
     profile: str
@@ -141,8 +142,8 @@ class Subject:
 
 def subjects() -> list[Subject]:
     """Return every version of every private method in each trust model, then adaptive clipping,
-    then every departure by itself."""
-    found = []
+    then every single departure."""
+    result = []
     for name in NAMES:
         about = registry.info(name).about
         if not about.private:
@@ -156,17 +157,14 @@ def subjects() -> list[Subject]:
         if versions["paper"] == versions["strict"]:
             del versions["paper"]
         for profile, departures in versions.items():
-            found += [
+            result += [
                 Subject(name, profile, case) for case in _cases(about.mechanism, name, departures)
             ]
-    found += [Subject("", "adaptive", case) for case in _cases("gaussian", "", (), adaptive=True)]
+    result += [Subject("", "adaptive", case) for case in _cases("gaussian", "", (), adaptive=True)]
     for departure in sorted(DEPARTURES):
-        found.append(
-            Subject(
-                "", "alone", Case("gaussian", departure in OF_SAMPLING, "", (departure,), "central")
-            )
-        )
-    return found
+        case = Case("gaussian", departure in OF_SAMPLING, "", (departure,), "central")
+        result.append(Subject("", "alone", case))
+    return result
 
 
 def cases() -> dict[str, Case]:
@@ -178,8 +176,8 @@ def of_methods(names: Collection[str], drawn: bool) -> list[Subject]:
     """Return every version of these methods, certified and published.
 
     Args:
-        drawn: whether clients take part by a draw in any of their runs; if not, the certified
-            release under a draw, the dearest audit of all, says nothing about them.
+        drawn: whether cohorts are drawn in any of their runs. If not, the certified release under a
+            draw, the most expensive audit, is left out.
     """
     return [
         subject
@@ -197,15 +195,15 @@ def find(name: str) -> Case:
 
 
 def of_cell(cell: Cell) -> list[Case]:
-    """Return the cases that a certified run stands on; none for other runs."""
+    """Return the cases whose verdicts a certified run depends on; none for other runs."""
     if cell.privacy.mechanism == "none" or cell.departures:
         return []
-    # An audit is found by its name alone, so a scale from outside the package has none of its own:
-    # such a run stands on the audits of the mechanism.
-    found = _cases(cell.privacy.mechanism, "" if cell.source else cell.method, ())
+    # Audits are identified by the method's name, so the public scale of a method from outside the
+    # package has no audit. Its runs depend on the audits of the mechanism.
+    needed = _cases(cell.privacy.mechanism, "" if cell.source else cell.method, ())
     if cell.privacy.clip_quantile is not None:
-        found += _cases(cell.privacy.mechanism, "", (), adaptive=True)
-    return found if cell.training.sample_rate < 1 else [case for case in found if not case.drawn]
+        needed += _cases(cell.privacy.mechanism, "", (), adaptive=True)
+    return needed if cell.training.sample_rate < 1 else [case for case in needed if not case.drawn]
 
 
 def _cases(
@@ -213,33 +211,35 @@ def _cases(
 ) -> list[Case]:
     drawn = "public_sampling" in departures
     scaled = "" if departures or not method or _plain_upload(method) else method
-    found = [Case(mechanism, drawn, scaled, departures, "central", adaptive)]
-    if mechanism == "gaussian":  # Laplace noise cannot be shared out over the messages
-        found.append(Case(mechanism, drawn, scaled, departures, "local", adaptive))
-        if not departures:  # how clients are drawn has nothing to do with the scale
-            found.append(Case(mechanism, True, "", (), "central", adaptive))
-    return found
+    result = [Case(mechanism, drawn, scaled, departures, "central", adaptive)]
+    if mechanism == "gaussian":  # sums of Laplace shares are not Laplace: no local trust for it
+        result.append(Case(mechanism, drawn, scaled, departures, "local", adaptive))
+        if not departures:  # the draw does not depend on the scale: one case for all methods
+            result.append(Case(mechanism, True, "", (), "central", adaptive))
+    return result
 
 
 def _plain_upload(method: str) -> bool:
-    """Whether a method's uploads are parameters that are clipped and noised as they are."""
+    """Return whether a method's uploads are parameters without a public scale."""
     hooks = registry.info(method).factory()
     return hooks.scale is base.unscaled and hooks.parts is base.only_parameters
 
 
 def audit_key(case: Case, seed: int) -> str:
-    """Return the key of everything that an audit draws: no run and no other audit has it."""
+    """Return the key of an audit's random numbers, which no run and no other audit shares."""
     return derived_key("audit", case.id, seed)
 
 
 def verdict(case: Case, coupled: bool, runs: bool, claimed: float, true: float) -> Verdict:
-    """Return what the two levels say about a claim.
+    """Return the verdict of both levels on a claim.
 
-    ``refuted``: the claim is false. For a certified release, which has no number but the claim's,
-    any violation refutes it. With departures a violation in single releases shows that the proof
-    does not hold, and refutes the number as well where the ledger's own is above it or whole runs
-    prove more; else, the release is ``unsound``: it violates what the proof needs, and its number
-    holds all the same, because it is generous elsewhere. ``kept``: no violation.
+    - ``refuted``: the claim is false. For a certified release any violation refutes it, because its
+      only number is the claim's. With departures, a violation in single releases shows that the
+      proof does not hold. It refutes the number too if the ledger's epsilon is above it or if whole
+      runs prove more.
+    - ``unsound``: the release violates what the proof needs, but its number holds, because it is
+      generous elsewhere.
+    - ``kept``: no violation.
 
     Args:
         coupled, runs: whether that level found a violation.
@@ -251,14 +251,16 @@ def verdict(case: Case, coupled: bool, runs: bool, claimed: float, true: float) 
 
 
 def audit(case: Case, seed: int = 0) -> dict[str, Any]:
-    """Audit one case at both levels and return what was claimed, what the ledger says and what was
-    found, ready for JSON."""
+    """Return the result of an audit of one case at both levels, ready for JSON: the claim, the
+    ledger's numbers and the measurements."""
     from pflpipe.audit.coupled import sensitivity
     from pflpipe.audit.distinguish import detects, distinguish
 
     began = time.perf_counter()
     mechanism, key = case.mechanism_under_audit(), audit_key(case, seed)
     worst = sensitivity(mechanism, derived_key(key, "coupled"))
+    # Level 0 chooses the canary of level 1, so that whole runs test a canary that was not chosen on
+    # them.
     evidence = distinguish(mechanism, worst.canary, case.runs, derived_key(key, "runs"))
     claimed, executed = mechanism.claimed, mechanism.executed
     at = accounting.delta_of(claimed)
@@ -268,7 +270,7 @@ def audit(case: Case, seed: int = 0) -> dict[str, Any]:
     epsilon_claimed = accounting.epsilon(claimed, at)
     epsilon_true = entry.epsilon_central if case.trust == "central" else entry.epsilon_local
     assert epsilon_true is not None  # every case has a mechanism, those of local trust a Gaussian
-    found = verdict(case, worst.flagged, evidence.flagged, epsilon_claimed, epsilon_true)
+    decision = verdict(case, worst.flagged, evidence.flagged, epsilon_claimed, epsilon_true)
     return _plain(
         {
             "audit": case.id,
@@ -299,8 +301,8 @@ def audit(case: Case, seed: int = 0) -> dict[str, Any]:
             "detects_runs": detects(claimed, case.runs),
             "flagged_coupled": worst.flagged,
             "flagged_runs": evidence.flagged,
-            "flagged": found == "refuted",
-            "verdict": found,
+            "flagged": decision == "refuted",
+            "verdict": decision,
             "seconds": time.perf_counter() - began,
         }
     )

@@ -1,17 +1,15 @@
-"""Level 0: two neighbouring worlds under the same noise, whose difference must be fixed and short,
-and the noise by itself.
+"""Level 0: the noise alone, and the difference of two neighbouring runs under the same noise.
 
 Some consecutive rounds are released thousands of times without the canary, each round with a
-generator derived as training derives it. What varies is the noise: (a) its energy must be that of
-the claim, by a law that is known exactly. Then the release is called with generators of the same
-names with the canary and without. What is left when the results are subtracted (b) must not depend
-on the noise, or else the noise itself depends on private data, and (c) must not be longer than the
-claim allows, measured by the noise's whole covariance over all coordinates and rounds. Noise that
-two coordinates or two rounds share leaves a direction without any, along which a canary is
-infinitely long.
+generator derived as in training. Only the noise varies. (a) Its energy must be that of the claim,
+by a law that is known exactly. Then the release is called with and without the canary, with
+generators of the same names. The difference of the results (b) must not depend on the noise,
+otherwise the noise depends on private data, and (c) must not be longer than the claim allows,
+measured by the covariance of the noise over all coordinates and rounds. If two coordinates or two
+rounds share noise, some direction has no noise, and a canary along it is infinitely long.
 
-A correct mechanism is the same at every clip bound, so a certified one is looked at with the plan's
-C and with 1 / C: a factor C that is missing, or there twice, leaves too little noise at one of
+A correct mechanism is the same at every clip bound, so a certified one is tested with the plan's C
+and with 1 / C: a factor C that is missing, or present twice, leaves too little noise at one of
 them.
 """
 
@@ -27,37 +25,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.audit.worlds import Mechanism, directions, start, uploads
+from pflpipe.audit.neighbours import Mechanism, directions, start, uploads
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 from pflpipe.trees import Params, Tree
 
 ROUNDS = 3
-"""Consecutive rounds that are looked at together."""
+"""Consecutive rounds that are tested together."""
 DRAWS = 20_000
-"""Draws from which the noise's covariance is estimated: a length then comes out with a standard
-deviation of 0.5 %, and of 0.8 % under Laplace noise, whose fourth moment is larger."""
+"""Draws for the estimate of the noise's covariance. A length then has a standard deviation of
+0.5 %, and of 0.8 % under Laplace noise, whose fourth moment is larger."""
 FEWER_DRAWS = 5_000
-"""The same at 1 / C, and with departures: what is looked for there is no matter of a few
-percent."""
+"""Draws at 1 / C, and with departures: violations are larger than a few percent there."""
 DRAWS_AT_ONCE = 2_500
 COUPLED = 16
-"""Draws of each round from which the movement is taken; it is the same in all of them if the
-mechanism is correct."""
+"""Draws of each round for the canary's movement, which is the same in all of them if the mechanism
+is correct."""
 WIDEST = 1e-4
-"""Float32 leaves about 1e-6."""
+"""Largest relative spread of the movement that is not flagged; float32 rounding gives about
+1e-6."""
 RARE = 1e-9
-"""Probability with which enough noise would be taken for too little, in each of up to four checks
-of an audit."""
+"""Probability of flagging sufficient noise, in each of up to four checks of an audit."""
 RARE_LENGTH = 1e-11
-"""Probability with which a length of 1 comes out above ``longest``; an audit takes some hundred
-lengths, most of them alike."""
+"""Probability that a length of 1 is estimated above ``longest``. An audit measures some hundred
+lengths, most of them nearly equal."""
 POWER = 0.9
-"""Probability of a flag that is meant by a factor that "is detected"."""
+"""The factor counts as detected if it is flagged with this probability."""
 SILENT = 1e-9
-"""Variance along a direction, relative to that of single coordinates, that counts as no noise;
-float32 leaves about 1e-14."""
+"""Largest variance along a direction, relative to that of single coordinates, that counts as no
+noise; float32 rounding gives about 1e-14."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +63,18 @@ class Sensitivity:
 
     Attributes:
         canary: its name.
-        length: how far it moves a release, in units of what the claim covers: at most 1 for a
-            correct mechanism.
-        length_most: what ``length`` comes out above with probability ``RARE_LENGTH`` in a correct
+        length: length of its movement of a release, in units of what the claim covers: at most 1
+            for a correct mechanism.
+        length_most: the value that ``length`` exceeds with probability ``RARE_LENGTH`` in a correct
             mechanism.
-        spread: how much that movement depends on the noise's seed, relative to its largest
+        spread: standard deviation of that movement over the noise, relative to its largest
             coordinate: 0 if correct.
-        noise: how much noise there is without the canary, as a fraction of what is claimed (1 if
-            correct); None with departures, whose noise has no law of its own but is measured by
-            ``length``.
-        noise_least: what ``noise`` comes out below with probability ``RARE`` in a correct
+        noise: noise without the canary, as a fraction of the claimed noise (1 if correct). None
+            with departures: their noise has no known law, and ``length`` measures it.
+        noise_least: the value that ``noise`` falls below with probability ``RARE`` in a correct
             mechanism.
-        detects: the largest factor by which all noise could be too small such that these checks
-            flag it with probability ``POWER``, in a mechanism that is correct otherwise.
+        detects: the largest factor on all noise, below 1, that these checks flag with probability
+            ``POWER`` in an otherwise correct mechanism.
     """
 
     canary: str
@@ -91,8 +87,8 @@ class Sensitivity:
 
     @property
     def flagged(self) -> bool:
-        """Whether the release moves too far, has noise that follows private data, or less of it
-        than is claimed."""
+        """Whether the release moves too far, or its noise depends on private data or is smaller
+        than claimed."""
         quiet = (
             self.noise is not None
             and self.noise_least is not None
@@ -105,33 +101,33 @@ def sensitivity(mechanism: Mechanism, key: str) -> Sensitivity:
     """Return the worst of all canaries, cohorts and clip bounds.
 
     Args:
-        key: of the audit's noise; the verdict is the same for nearly all of them.
+        key: of the audit's noise; the verdict is the same for almost every key.
     """
-    found: list[Sensitivity] = []
+    measured: list[Sensitivity] = []
     bound = mechanism.executed.clip_norm
     assert bound is not None
     for tried in (bound,) if mechanism.departures else (bound, 1 / bound):
         plan = dataclasses.replace(mechanism.executed, clip_norm=tried)
         draws = DRAWS if tried == bound and not mechanism.departures else FEWER_DRAWS
         at = dataclasses.replace(mechanism, executed=plan)
-        found += _all_canaries(at, draws, derived_key(key, "bound", str(tried)))
-    # Equal lengths differ by the estimate of the noise's size; the first of the library, one
-    # coordinate, is then the worst: under Laplace noise a movement of one coordinate tells the
-    # worlds apart better than the same length spread over many.
-    candidates = [one for one in found if one.flagged] or found
+        measured += _all_canaries(at, draws, derived_key(key, "bound", str(tried)))
+    # Equal lengths differ by the estimation error of the noise. ``max`` then takes the first canary
+    # of the list, one coordinate: under Laplace noise a movement of one coordinate is easier to
+    # detect than the same length spread over many.
+    candidates = [one for one in measured if one.flagged] or measured
     farthest = max(one.length for one in candidates)
-    alike = [one for one in candidates if one.length * one.length_most >= farthest]
-    worst = max(alike, key=lambda one: one.spread if one.spread > WIDEST else 0)
-    return dataclasses.replace(worst, detects=max(one.detects for one in found))
+    ties = [one for one in candidates if one.length * one.length_most >= farthest]
+    worst = max(ties, key=lambda one: one.spread if one.spread > WIDEST else 0)
+    return dataclasses.replace(worst, detects=max(one.detects for one in measured))
 
 
 def longest(draws: float, coordinates: int, probability: float) -> float:
-    """Return the length that one of 1 is estimated above with this probability, from draws of
-    Gaussian noise.
+    """Return the value above which a length of 1 is estimated with this probability, from
+    ``draws`` draws of Gaussian noise.
 
-    The inverse of an estimated covariance has the inverse Wishart law: the square of a length comes
-    out as that of the true one times (n - p - 1) / chi-square(n - p + 1), for n + 1 draws of p
-    coordinates.
+    The inverse of an estimated covariance has the inverse Wishart law: for n + 1 draws of p
+    coordinates, the estimated square of a length is the true square times (n - p - 1) / chi-square(
+    n - p + 1).
     """
     from scipy.stats import chi2
 
@@ -140,20 +136,21 @@ def longest(draws: float, coordinates: int, probability: float) -> float:
 
 
 def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensitivity]:
-    """Yield what each canary does in each cohort, at the clip bound of the plan."""
+    """Yield the measurements of each canary in each cohort, at the clip bound of the plan."""
     params = Params(start(mechanism, key))
     scale = mechanism.scale(params, mechanism.init_server(params))
     library = directions(mechanism, params)
     all_of_them = list(library.values())
     for cohort in _cohorts(mechanism):
-        # Without the canary it is the same which one it would have been.
+        # Without the canary all directions give the same uploads, so the first one serves.
         alone = _rounds(
             mechanism, all_of_them[:1], False, cohort, scale, draws, derived_key(key, "noise alone")
         )
         noise = alone - alone.mean(dim=0)
         ruler = _Ruler(noise, mechanism.claimed)
         law = _law(mechanism, noise, scale)
-        # All canaries in one release each, as repeats of it.
+        # All canaries are repeats of one release. Both calls use generators of the same names, so
+        # the noise of each repeat is equal and cancels in the difference.
         there, absent = (
             _rounds(
                 mechanism, all_of_them, here, cohort, scale, COUPLED, derived_key(key, "coupled")
@@ -163,33 +160,33 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
         coupled = (there - absent).reshape(len(library), COUPLED * ROUNDS, -1)
         for name, moved in zip(library, coupled, strict=True):
             mean = moved.mean(dim=0)
-            largest, loose = mean.abs().max().item(), moved.std(dim=0).max().item()
-            spread = 0.0 if loose == 0 else loose / largest if largest else math.inf
+            largest, deviation = mean.abs().max().item(), moved.std(dim=0).max().item()
+            spread = 0.0 if deviation == 0 else deviation / largest if largest else math.inf
             detects = law.detects if law else ruler.longest(POWER) / ruler.longest(RARE_LENGTH)
             yield Sensitivity(
                 canary=name,
                 length=ruler.length(mean),
                 length_most=ruler.longest(RARE_LENGTH),
                 spread=spread,
-                noise=law.found if law else None,
+                noise=law.measured if law else None,
                 noise_least=law.least if law else None,
                 detects=detects,
             )
 
 
 def _cohorts(mechanism: Mechanism) -> list[Tensor]:
-    """Return the cohorts that are looked at, bool ``[M]``.
+    """Return the cohorts that are tested, bool ``[M]``.
 
-    Everybody; where a schedule is public, the first cohort of the canary; where a draw is secret,
-    the canary by itself and among twice as many clients as are drawn on average, so that noise
-    which follows the drawn number is too small.
+    All clients; under a public schedule, the first cohort of the canary; under a secret draw, the
+    canary alone, and the canary among twice the mean number of clients, where noise that follows
+    the number drawn is too small.
     """
     plan, canary = mechanism.executed, mechanism.canary
     numbers = torch.arange(plan.clients)
     if mechanism.secret:
         many = torch.arange(plan.clients) < max(2, round(2 * plan.expected_cohort))
         return [many, numbers == canary]
-    rng = np.random.default_rng(0)  # nothing is drawn from it: everybody knows this cohort
+    rng = np.random.default_rng(0)  # not used: this cohort is public
     drawn = (mechanism.cohort(round, rng, 1)[0] for round in range(plan.rounds))
     return [next(cohort for cohort in drawn if cohort[canary])]
 
@@ -203,8 +200,8 @@ def _rounds(
     draws: int,
     key: str,
 ) -> Tensor:
-    """Return what the attacker sees in consecutive rounds of the same clients and scale, so many
-    draws of the noise for each direction in turn, ``[directions draws, rounds, d]``."""
+    """Return what the attacker sees in consecutive rounds of the same clients and scale,
+    ``[directions draws, rounds, d]``: for each direction in turn, ``draws`` draws of the noise."""
     present = cohort.clone()
     if mechanism.secret:
         present[mechanism.canary] &= there
@@ -213,7 +210,7 @@ def _rounds(
         count: _repeats([uploads(mechanism, one, there, scale, count) for one in directions])
         for count in set(counts)
     }
-    found = []
+    views = []
     for round in range(ROUNDS):
         generator, bits = (mechanism.rng(key, name, round) for name in ("noise", "bits"))
         parts = []
@@ -222,37 +219,36 @@ def _rounds(
             parts.append(
                 mechanism.seen(generator, sent[count], here, scale, others=1, bits=bits)[0]
             )
-        found.append(torch.cat(parts))
-    return torch.stack(found, dim=1)
+        views.append(torch.cat(parts))
+    return torch.stack(views, dim=1)
 
 
-def _repeats(worlds: list[Uploads]) -> Uploads:
-    """Return the uploads ``[R, M, ...]`` of several worlds as repeats of one."""
-    together = (
+def _repeats(sent: list[Uploads]) -> Uploads:
+    """Return several uploads ``[R, M, ...]`` joined along the axis of repeats."""
+    joined = (
         {name: torch.cat([tree[name] for tree in trees]) for name in trees[0]}
-        for trees in zip(*((world.update, world.extras) for world in worlds), strict=True)
+        for trees in zip(*((one.update, one.extras) for one in sent), strict=True)
     )
-    return Uploads(*together)
+    return Uploads(*joined)
 
 
 @dataclass(frozen=True)
 class _Law:
-    """How much of the claimed noise there is, how little that may come out as, and the largest
-    factor that is detected."""
+    """The measured fraction of the claimed noise, the least fraction of a correct mechanism, and
+    the largest factor that is detected."""
 
-    found: float
+    measured: float
     least: float
     detects: float
 
 
 def _law(mechanism: Mechanism, noise: Tensor, scale: Tree) -> _Law | None:
-    """Return what the sizes of noise ``[draws, rounds, d]`` of mean 0 say, if the mechanism has no
-    departures.
+    """Return the test of the size of noise ``[draws, rounds, d]`` of mean 0; None with departures.
 
-    In units of the claim, the squares of n draws of p Gaussian coordinates around their means add
-    up to a chi-square number of (n - 1) p degrees of freedom, the absolute values of n p Laplace
-    numbers to a Gamma number. (Around an estimated mean the latter are too large by 1 / n of their
-    sum, a tenth of their standard deviation.)
+    In units of the claim, the squares of n draws of p Gaussian coordinates around their means sum
+    to a chi-square number of (n - 1) p degrees of freedom; the absolute values of n p Laplace
+    numbers sum to a Gamma number. (Around an estimated mean the latter sum is too large by a
+    fraction 1 / n, a tenth of its standard deviation.)
     """
     from scipy import stats
 
@@ -260,6 +256,8 @@ def _law(mechanism: Mechanism, noise: Tensor, scale: Tree) -> _Law | None:
         return None
     claimed, shapes = mechanism.claimed, mechanism.shapes
     assert claimed.noise_multiplier is not None
+    # Coordinates with scale 0 are not sent and carry no noise; the bit of adaptive clipping comes
+    # last.
     kept = torch.cat(
         [
             (scale[name] > 0 if name in scale else torch.ones(shapes[name])).reshape(-1)
@@ -279,11 +277,11 @@ def _law(mechanism: Mechanism, noise: Tensor, scale: Tree) -> _Law | None:
 
 
 class _Ruler:
-    """Measures movements by the noise, relative to what a claim covers.
+    """Lengths of movements in units of the noise, relative to what a claim covers.
 
     Args:
         noise: ``[draws, rounds, d]``, of mean 0.
-        claimed: the plan.
+        claimed: the claimed plan.
     """
 
     def __init__(self, noise: Tensor, claimed: Plan) -> None:
@@ -297,23 +295,26 @@ class _Ruler:
         self.noisy = self.sizes > 0
         sizes = self.sizes[self.noisy]
         n, p = len(flat) - 1, len(sizes)
+        # The correlation matrix: divided by the sizes first, so that ``SILENT`` is relative also
+        # for coordinates with different scales. Its eigenvectors are directions of independent
+        # noise, and (n - p - 1) / n removes the bias of an inverted estimate.
         covariance = (flat.T @ flat / n)[self.noisy][:, self.noisy]
         values, self.axes = torch.linalg.eigh(covariance / torch.outer(sizes, sizes))
         self.tied = values < SILENT
         self.weights = torch.where(self.tied, 0, (n - p - 1) / n / values)
 
     def longest(self, probability: float) -> float:
-        """Return the length that one of 1 is estimated above with this probability."""
+        """Return the value above which a length of 1 is estimated with this probability."""
         return longest(self.draws, len(self.tied), probability)
 
     def length(self, mean: Tensor) -> float:
-        """Return the length of a movement ``[d]`` in the worst choice of rounds in which it is
-        made.
+        """Return the length of a movement ``[d]`` for the worst choice of the rounds that make it.
 
-        k rounds of a correct mechanism cover a length of sqrt(k) if they are Gaussian. For Laplace
-        noise, where a movement counts by its L1 length in one round, sqrt(2) times the length by
-        the covariance is a lower bound of it.
+        k Gaussian rounds of a correct mechanism cover a length of sqrt(k). For Laplace noise the L1
+        length of a movement in one round counts; sqrt(2) times the length by the covariance is a
+        lower bound of it.
         """
+        # All subsets of rounds, because noise that rounds share is missing only in some of them.
         assert self.claimed.noise_multiplier is not None
         laplace = self.claimed.mechanism == "laplace"
         unit = self.claimed.noise_multiplier * (math.sqrt(2) if laplace else 1)
@@ -332,12 +333,12 @@ class _Ruler:
         return worst
 
     def _whitened(self, vector: Tensor) -> float:
-        """Return the length of ``[rounds d]`` in standard deviations of the noise; infinite where
-        it leaves the noise."""
+        """Return the length of ``[rounds d]`` in standard deviations of the noise; infinite if it
+        has a part without noise."""
         if bool((vector[~self.noisy] != 0).any()):
             return math.inf
         steps = vector[self.noisy] / self.sizes[self.noisy]
-        along = steps @ self.axes
-        if bool((along[self.tied].abs() > 1e-4 * torch.linalg.vector_norm(steps)).any()):
+        components = steps @ self.axes
+        if bool((components[self.tied].abs() > 1e-4 * torch.linalg.vector_norm(steps)).any()):
             return math.inf
-        return math.sqrt((along.square() * self.weights).sum().item())
+        return math.sqrt((components.square() * self.weights).sum().item())

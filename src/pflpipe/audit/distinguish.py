@@ -1,13 +1,13 @@
-"""Level 1: an attacker watches whole runs and says whether the canary was there; how often it errs
-bounds the true epsilon.
+"""Level 1: an attacker sees whole runs and guesses whether the canary was there. The rate of its
+errors bounds the true epsilon.
 
-Both worlds are run thousands of times, all T rounds, with the sampler and the server step that
-training uses. Every run is boiled down to a few statistics; some runs choose one statistic and the
-middle between its two means as threshold, all others count false positives and false negatives
-once. Their Clopper-Pearson bounds hold together with 99 %. The claim is the whole curve
-delta(epsilon) of the claimed plan: it is refuted when for some epsilon the attacker does better
-than any attack on an (epsilon, delta)-private run could. ``detects`` says how much too little noise
-so many runs can see at all.
+Runs with and without the canary are executed thousands of times, all T rounds, with the sampler and
+the server step of training. Every run is reduced to a few statistics. Some runs choose one
+statistic, with the middle between its two means as threshold; all others count false positives and
+false negatives once. Their Clopper-Pearson bounds hold together with 99 %. The claim is the whole
+curve delta(epsilon) of the claimed plan. It is refuted if for some epsilon the attacker is better
+than any attack on an (epsilon, delta)-private run could be. ``detects`` is the largest factor of
+too little noise that this number of runs can detect.
 
 After Nasr et al. ("Adversary Instantiation", IEEE S&P 2021) and, for the lower bound on mu, Nasr et
 al. ("Tight Auditing of Differentially Private Machine Learning", USENIX Security 2023).
@@ -25,38 +25,37 @@ from scipy import stats
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.audit.worlds import Mechanism, directions, start, uploads
+from pflpipe.audit.neighbours import Mechanism, directions, start, uploads
 from pflpipe.privacy import accounting, adaptive
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 from pflpipe.trees import Params, ServerState, Tree, Update
 
 ERROR = 0.01
-"""Probability with which one of the two bounds does not hold."""
+"""Probability that one of the two bounds does not hold."""
 EPSILONS = np.linspace(0, 15, 151)
-"""Where the claimed curve is compared; with 40,000 runs nothing above 9 can be refuted."""
+"""Points at which the claimed curve is compared; 40,000 runs cannot refute an epsilon above 9."""
 CHOOSING = 2_000
-"""Runs of each world, beside those that count, from which an attacker learns what to look at; fewer
-if fewer count."""
+"""Largest number of runs, with and without the canary each, that choose the statistic. They are not
+evaluated."""
 POWER = 0.9
-"""Probability of a flag that is meant by a factor that "is detected"."""
+"""The factor counts as detected if it is flagged with this probability."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the attacker achieved.
+    """The errors of the attacker and the bounds that follow from them.
 
     Attributes:
-        runs: evaluation runs in each world.
+        runs: evaluation runs with and without the canary each.
         false_positives, false_negatives: runs without the canary taken for runs with it, and the
-            other way round.
-        statistic: what the attacker looked at.
-        excess: by how much the attack beats the claimed curve where it does so most; at most 0 when
-            the claim is not refuted.
-        mu_lower: lower bound on mu, if the mechanism is mu-GDP; None when the claim is not of that
-            form.
-        epsilon_lower: lower bound on epsilon at the plan's delta: from ``mu_lower``, or where there
-            is none the direct one.
+            reverse.
+        statistic: name of the attacker's statistic.
+        excess: largest excess of the attack over the claimed curve; at most 0 if the claim is not
+            refuted.
+        mu_lower: lower bound on mu if the mechanism is mu-GDP; None if the claim has another form.
+        epsilon_lower: lower bound on epsilon at the plan's delta, from ``mu_lower`` or, without it,
+            ``epsilon_direct``.
         epsilon_direct: lower bound without any assumption; it cannot exceed the logarithm of a
             fifth of the runs.
     """
@@ -77,41 +76,46 @@ class Evidence:
 
 
 def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evidence:
-    """Attack so many runs of each world, and some more to choose how.
+    """Return the evidence of an attack on ``runs`` runs with and ``runs`` runs without the canary.
 
     Args:
-        canary: one of ``worlds.CANARIES``, chosen without looking at these runs.
-        runs: evaluation runs in each world.
-        key: of everything random.
+        canary: one of ``neighbours.CANARIES``, chosen independently of these runs.
+        runs: evaluation runs with and without the canary each.
+        key: of all random numbers.
     """
     first = min(runs, CHOOSING)
-    worlds = {
+    statistics = {
         there: _statistics(mechanism, canary, there, first + runs, key) for there in (False, True)
     }
-    chosen = {
-        there: {name: value[:first] for name, value in world.items()}
-        for there, world in worlds.items()
+    # The statistic and the threshold are chosen on runs that are not evaluated; otherwise the
+    # binomial law of the errors, and with it the bound, would not hold.
+    choosing = {
+        there: {name: value[:first] for name, value in runs_of.items()}
+        for there, runs_of in statistics.items()
     }
-    judged = {
-        there: {name: value[first:] for name, value in world.items()}
-        for there, world in worlds.items()
+    evaluated = {
+        there: {name: value[first:] for name, value in runs_of.items()}
+        for there, runs_of in statistics.items()
     }
-    name, weights = _choose(chosen)
-    values = {there: _combine(world, weights) for there, world in chosen.items()}
+    name, weights = _choose(choosing)
+    values = {there: _combine(runs_of, weights) for there, runs_of in choosing.items()}
     middle = (values[True].mean() + values[False].mean()) / 2
-    positives = int((_combine(judged[False], weights) > middle).sum())
-    negatives = int((_combine(judged[True], weights) <= middle).sum())
+    positives = int((_combine(evaluated[False], weights) > middle).sum())
+    negatives = int((_combine(evaluated[True], weights) <= middle).sum())
     return judge(mechanism.claimed, runs, positives, negatives, name)
 
 
 def judge(
     claimed: Plan, runs: int, false_positives: int, false_negatives: int, statistic: str = ""
 ) -> Evidence:
-    """Return what so many errors of an attacker in so many runs of each world say about a claim."""
+    """Return the evidence against a claim from an attacker's errors in ``runs`` runs with and
+    ``runs`` runs without the canary."""
     errors = np.array([[false_positives], [false_negatives]])
     excess = _excess(_curve(claimed), runs, errors).item()
     upper_fp, upper_fn = _upper(runs, errors)[:, 0].tolist()
     at = accounting.delta_of(claimed)
+    # (epsilon, delta)-privacy in both directions: 1 - FN <= e^epsilon FP + delta, and the same with
+    # the errors exchanged.
     sides = ((upper_fp, upper_fn), (upper_fn, upper_fp))
     direct = max(
         0.0,
@@ -122,6 +126,7 @@ def judge(
     )
     mu, epsilon = None, direct
     if claimed.mechanism == "gaussian" and claimed.sample_rate == 1:
+        # The trade-off curve of mu-GDP: Phi^-1(1 - FP) - Phi^-1(FN) <= mu (Nasr et al., 2023).
         mu = max(0.0, float(stats.norm.ppf(1 - upper_fp) - stats.norm.ppf(upper_fn)))
         epsilon = accounting.gdp_epsilon(mu, at) if mu > 0 else 0.0
     return Evidence(runs, false_positives, false_negatives, statistic, excess, mu, epsilon, direct)
@@ -129,17 +134,17 @@ def judge(
 
 @functools.lru_cache(maxsize=8)
 def detects(claimed: Plan, runs: int) -> float:
-    """Return the largest factor by which all noise could be too small such that whole runs flag it
-    with probability ``POWER``.
+    """Return the largest factor on all noise, below 1, that whole runs flag with probability
+    ``POWER``.
 
-    Computed for an attacker who looks at the one coordinate that the canary moves, by the
+    It is computed for an attacker that uses the one coordinate that the canary moves and the
     likelihood ratio of the claimed plan: the law of a run's sum is the T-fold convolution of that
-    of a round, and the counts of its errors are binomial. 0 if so many runs see no such factor
-    above 0.01, as when the claim is so weak that they prove nothing about it.
+    of a round, and the counts of its errors are binomial. 0 if no factor above 0.01 is flagged, for
+    example because the claim is very weak.
     """
     curve = _curve(claimed)
-    # The same quantiles for every factor, so that power falls with it; 4,000 give it to half a
-    # percent.
+    # The same quantiles for every factor, so that the power decreases with the factor and bisection
+    # works. 4,000 give the power to half a percent.
     chance = np.random.default_rng(0).random((2, 4_000))
 
     def power(factor: float) -> float:
@@ -160,8 +165,8 @@ def errors_of_midpoint(claimed: Plan, factor: float) -> tuple[float, float]:
     """Return an attacker's rates of false positives and of false negatives if all noise is smaller
     by a factor.
 
-    The law of one round's log likelihood ratio is put on a grid, and Fourier's transform makes the
-    law of T rounds of it.
+    The law of one round's log likelihood ratio is put on a grid. Its T-th power under the Fourier
+    transform is the law of T rounds.
     """
     assert claimed.noise_multiplier is not None
     real = claimed.noise_multiplier * factor
@@ -176,11 +181,11 @@ def errors_of_midpoint(claimed: Plan, factor: float) -> tuple[float, float]:
     width = math.sqrt((ratio - centre) ** 2 @ (absent + there) / 2)
     step = width / 1000
     reach = claimed.rounds * gap + 10 * math.sqrt(claimed.rounds) * width + float(np.ptp(ratio))
+    # The grid is circular: large enough that T rounds do not wrap around into each other.
     size = 2 ** math.ceil(math.log2(2 * reach / step))
     places = np.rint((ratio - centre) / step).astype(int) % size
-    totals = (
-        np.arange(size) + size // 2
-    ) % size - size // 2  # a sum less T times the centre, in steps
+    # The sum of T rounds minus T times the centre, in steps, for each place of the grid.
+    totals = (np.arange(size) + size // 2) % size - size // 2
     laws = []
     for law in (absent, there):
         single = np.bincount(places, weights=law, minlength=size)
@@ -195,7 +200,7 @@ def _curve(claimed: Plan) -> np.ndarray:
 
 
 def _upper(runs: int, errors: np.ndarray) -> np.ndarray:
-    """Return the Clopper-Pearson upper bounds of the rates behind so many errors, ``[...]``."""
+    """Return the Clopper-Pearson upper bounds of the error rates, ``[...]``."""
     bounds: np.ndarray = np.nan_to_num(
         stats.beta.ppf(1 - ERROR / 2, errors + 1, runs - errors), nan=1.0
     )
@@ -203,7 +208,7 @@ def _upper(runs: int, errors: np.ndarray) -> np.ndarray:
 
 
 def _excess(curve: np.ndarray, runs: int, errors: np.ndarray) -> np.ndarray:
-    """Return by how much attackers beat a claimed curve where each does so most, ``[n]``.
+    """Return the largest excess of each of n attacks over a claimed curve, ``[n]``.
 
     Args:
         curve: the claimed delta at ``EPSILONS``.
@@ -211,30 +216,33 @@ def _excess(curve: np.ndarray, runs: int, errors: np.ndarray) -> np.ndarray:
     """
     upper = _upper(runs, errors)[:, :, None]
     sides = ((upper[0], upper[1]), (upper[1], upper[0]))
-    found = [(1 - missed - np.exp(EPSILONS) * wrong - curve).max(axis=1) for wrong, missed in sides]
-    best: np.ndarray = np.maximum(*found)
-    return best
+    # One pair of bounds serves all epsilons: they are bounds of the rates, not of delta, so the
+    # maximum over epsilon needs no correction for many comparisons.
+    gaps = [(1 - missed - np.exp(EPSILONS) * wrong - curve).max(axis=1) for wrong, missed in sides]
+    largest: np.ndarray = np.maximum(*gaps)
+    return largest
 
 
 @torch.no_grad()
 def _statistics(
     mechanism: Mechanism, canary: str, there: bool, repeats: int, key: str
 ) -> dict[str, Tensor]:
-    """Run one world so many times; return the statistics of each run, name -> ``[R]``, sums over
-    the rounds."""
+    """Return the statistics of R = ``repeats`` runs with or without the canary, name -> ``[R]``,
+    sums over the rounds."""
     plan = mechanism.executed
-    begun = start(mechanism, key)
-    direction = directions(mechanism, begun)[canary]
+    initial = start(mechanism, key)
+    direction = directions(mechanism, initial)[canary]
     flat = mechanism.movement(direction)
     line = flat / torch.linalg.vector_norm(flat)
     unit = line / torch.linalg.vector_norm(line, ord=plan.norm)
     support = flat != 0
     layers = _places(direction, len(flat))
     server = ServerState({})
-    params = Params({name: value.expand(repeats, *value.shape) for name, value in begun.items()})
+    params = Params({name: value.expand(repeats, *value.shape) for name, value in initial.items()})
     if mechanism.scaled:
         server = torch.vmap(mechanism.init_server)(params)
-    own = derived_key(key, "there" if there else "absent")
+    # The two sides have independent noise, as two runs have. Only level 0 shares it.
+    run_key = derived_key(key, "there" if there else "absent")
     total: dict[str, Tensor] = {}
     sent = uploads(mechanism, direction, there, {}, repeats)
     bounds = torch.ones(repeats, dtype=torch.float64)  # adaptive ones, relative to the first
@@ -243,19 +251,20 @@ def _statistics(
         if mechanism.scaled:
             scale = torch.vmap(mechanism.scale)(params, server)
         if plan.adaptive is not None:
-            # Repeats have bounds of their own: a bound is a unit in which the first one holds.
+            # Each repeat has its own bound C_t, but a release has one plan. Clipping to C_t is
+            # clipping to C_0 in units of C_t / C_0, so the bounds become a scale.
             scale = {
                 name: (bounds.view(-1, *[1] * (value.ndim - 1)) * scale.get(name, 1)).to(value)
                 for name, value in params.items()
             }
         if scale:
             sent = uploads(mechanism, direction, there, scale, repeats)
-        present = mechanism.cohort(round, mechanism.rng(own, "sample", round), repeats)
+        present = mechanism.cohort(round, mechanism.rng(run_key, "sample", round), repeats)
         if mechanism.secret and not there:
             present[:, mechanism.canary] = False
         if mechanism.trust == "local" and not present[:, mechanism.canary].any():
             continue  # a client that is not drawn sends no message
-        noise, bits = (mechanism.rng(own, name, round) for name in ("noise", "bits"))
+        noise, bits = (mechanism.rng(run_key, name, round) for name in ("noise", "bits"))
         seen, sums = mechanism.seen(noise, sent, present, scale, bits=bits)
         if plan.adaptive is not None:
             bounds = adaptive.next_bound(plan, bounds, sums)
@@ -270,7 +279,7 @@ def _statistics(
 
 
 def _places(tree: Tree, length: int) -> list[Tensor]:
-    """Return for each layer the places of its parameters in the flat vector of this length, bool
+    """Return for each layer the mask of its parameters in the flat vector of length d, bool
     ``[d]``."""
     owner = [
         layer
@@ -294,16 +303,16 @@ def _round(
     """Return the statistics of one round of ``seen [R, d]``.
 
     Args:
-        claimed: its noise and its rate tell what to expect.
+        claimed: the claimed plan, for its noise and its rate.
         line: the canary's direction ``[d]``, of length 1.
-        unit: the canary as a correct clip leaves it ``[d]``, 1 in the plan's norm.
-        support: where the canary is not 0, ``[d]``.
-        layers: where each layer is, each ``[d]``.
-        known: whether everybody knows that the canary's turn has come.
+        unit: the canary after a correct clip ``[d]``, of length 1 in the plan's norm.
+        support: mask of the canary's coordinates, ``[d]``.
+        layers: masks of the layers, each ``[d]``.
+        known: whether it is public that the canary would take part in this round.
     """
     energy = seen.square()
     tiny = torch.finfo(torch.float64).tiny
-    found = {
+    statistics = {
         "likelihood": _likelihood(claimed, seen, unit, known),
         "energy": (energy.sum(dim=1) + tiny).log(),
         "energy of the canary's coordinates": (energy[:, support].sum(dim=1) + tiny).log(),
@@ -311,27 +320,28 @@ def _round(
         "non-zero coordinates of the canary": (seen[:, support] != 0).double().mean(dim=1),
     }
     for place, layer in enumerate(layers):
-        found[f"projection on layer {place + 1}"] = seen[:, layer] @ line[layer]
-    return found
+        statistics[f"projection on layer {place + 1}"] = seen[:, layer] @ line[layer]
+    return statistics
 
 
 def _likelihood(claimed: Plan, seen: Tensor, unit: Tensor, known: bool) -> Tensor:
-    """Return log p(seen | canary there) / p(seen | not) by the claimed plan, up to what the others
-    add."""
+    """Return log p(seen | canary) / p(seen | no canary) by the claimed plan, up to the part of the
+    other clients."""
     assert claimed.noise_multiplier is not None
     spread, rate = claimed.noise_multiplier, 1.0 if known else claimed.sample_rate
     if claimed.mechanism == "laplace":
         ratio = ((seen.abs() - (seen - unit).abs()) / spread).sum(dim=1)
     else:
         ratio = (seen @ unit - unit.square().sum() / 2) / spread**2
+    # Under a secret draw: log(1 - q + q e^ratio); e^700 is the last power that float64 holds.
     return ratio if rate == 1 else torch.log1p(rate * torch.expm1(ratio.clamp(max=700)))
 
 
 def _choose(world: dict[bool, dict[str, Tensor]]) -> tuple[str, dict[str, float]]:
-    """Return the statistic that tells the worlds apart best, and the weights that make it up.
+    """Return the name of the statistic that separates the runs best, and its weights.
 
-    Candidates are the single statistics and their linear discriminant; the latter, which fits its
-    runs, must be clearly better.
+    Candidates are the single statistics and their linear discriminant. The discriminant is fitted
+    to these runs, so it must be clearly better.
     """
     names = list(world[True])
     ranked = {name: _separation(world[True][name], world[False][name]) for name in names}
@@ -355,7 +365,7 @@ def _choose(world: dict[bool, dict[str, Tensor]]) -> tuple[str, dict[str, float]
 
 
 def _separation(there: Tensor, absent: Tensor) -> float:
-    """Return the difference of the means in standard deviations."""
+    """Return the difference of the means in units of the standard deviation."""
     gap = (there.mean() - absent.mean()).item()
     width = ((there.var() + absent.var()) / 2).sqrt().item()
     if width == 0:

@@ -1,4 +1,4 @@
-"""What an audit's results forbid to print."""
+"""The check that stops a table whose claims an audit refutes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from pflpipe.errors import PrivacyError
 
 
-def require_kept(found: Iterable[Mapping[str, Any]]) -> None:
-    """Raise PrivacyError when a certified claim is not kept, or when an audit proves more than the
-    ledger says of any release.
+def require_kept(results: Iterable[Mapping[str, Any]]) -> None:
+    """Raise PrivacyError if a certified claim is not kept, or if an audit's lower bound on epsilon
+    exceeds the ledger's epsilon.
 
-    No number that stands on it may be printed.
+    No number that depends on such a release may be printed.
     """
-    for result in found:
+    for result in results:
         if result["epsilon_lower"] > float(result["epsilon_true"]):
             raise PrivacyError(
                 f"audit {result['audit']}: the ledger is refuted",

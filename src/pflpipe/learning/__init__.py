@@ -1,1 +1,1 @@
-"""How one client learns: networks, solvers, gradients, and what a method may use."""
+"""Training of one client: networks, solvers, gradients, and the task that a method sees."""

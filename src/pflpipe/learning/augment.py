@@ -1,22 +1,20 @@
 """Training transforms: random crop, flip and rotation of images, each a pure function of a
 training step's key.
 
-They repeat RandomCrop(padding=4), RandomHorizontalFlip and RandomRotation(20) of torchvision, per
-example. Images are normalised before they get here and not after, so what lies outside the
-image is the normalised value of black, not 0.
+They are RandomCrop(padding=4), RandomHorizontalFlip and RandomRotation(20) of torchvision, applied
+per example. Images are normalised before the transforms and not after, so pixels outside the image
+get the normalised value of black instead of 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pflpipe.errors import ConfigError
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 
 MARGIN = 4  # pixels of black that a crop can reach on each side
 DEGREES = 20.0  # largest rotation to either side
@@ -36,7 +34,8 @@ class Augment:
     fill: Tensor
 
     def __call__(self, x: Tensor, key: Tensor) -> Tensor:
-        """Return transformed images ``[B, H, W, C]``; row b depends on the key and on row b only.
+        """Return transformed images ``[B, H, W, C]``; row b depends only on the key, on b and on
+        image b.
 
         Args:
             x: images ``[B, H, W, C]``, not modified.
@@ -47,21 +46,9 @@ class Augment:
         return x
 
 
-def check(names: Sequence[str], image_shape: tuple[int, ...]) -> None:
-    """Raise ConfigError when there are transforms and the examples are not images ``(H, W,
-    C)``."""
-    if names and len(image_shape) != 3:
-        raise ConfigError(
-            "training.augment",
-            got=f"{', '.join(names)} for examples of shape {tuple(image_shape)}",
-            expected="images, shape (H, W, C)",
-            do="remove it for features",
-        )
-
-
 def _crop(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
     batch, height, width, _ = x.shape
-    draw = keyed.uniform(key, keyed.CROP, (batch, 2))
+    draw = counter_rng.uniform(key, counter_rng.CROP, (batch, 2))
     shift = (draw * (2 * MARGIN + 1)).to(torch.int64) - MARGIN
     rows = torch.arange(height, device=x.device).view(1, -1, 1) + shift[:, 0].view(-1, 1, 1)
     columns = torch.arange(width, device=x.device).view(1, 1, -1) + shift[:, 1].view(-1, 1, 1)
@@ -69,15 +56,16 @@ def _crop(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
 
 
 def _flip(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
-    turned = keyed.uniform(key, keyed.FLIP, (x.shape[0],)) < 0.5
+    turned = counter_rng.uniform(key, counter_rng.FLIP, (x.shape[0],)) < 0.5
     return torch.where(turned.view(-1, 1, 1, 1), x.flip(2), x)
 
 
 def _rotate(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
     batch, height, width, _ = x.shape
-    # In float64, so that the last bits of sin and cos, which depend on the batch's layout, do not
-    # choose another pixel.
-    angle = (2 * keyed.uniform(key, keyed.ROTATE, (batch,)).double() - 1) * math.radians(DEGREES)
+    # In float64: the last bits of sin and cos depend on the batch's layout in memory, and in
+    # float32 they could round to another pixel.
+    draw = counter_rng.uniform(key, counter_rng.ROTATE, (batch,)).double()
+    angle = (2 * draw - 1) * math.radians(DEGREES)
     cos, sin = angle.cos().view(-1, 1, 1), angle.sin().view(-1, 1, 1)
     down = (
         torch.arange(height, dtype=torch.float64, device=x.device).view(1, -1, 1) - (height - 1) / 2
@@ -91,8 +79,9 @@ def _rotate(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
 
 
 def _take(x: Tensor, rows: Tensor, columns: Tensor, fill: Tensor) -> Tensor:
-    """Return each example's pixels at ``rows`` and ``columns`` (broadcast to ``[B, H, W]``),
+    """Return each example's pixels at ``rows`` and ``columns`` (broadcast to ``[B, H, W]``), with
     ``fill`` outside the image."""
+    # Clamped first and replaced afterwards: an index must be valid also where it is not used.
     batch, height, width, _ = x.shape
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     example = torch.arange(batch, device=x.device).view(-1, 1, 1)

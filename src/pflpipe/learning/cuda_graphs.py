@@ -1,7 +1,7 @@
 """CUDA graphs: a function of tensors is recorded once and then replayed.
 
-A training step on a small batch is a hundred and more kernels, which a GPU finishes sooner than
-Python launches them. A replay launches all of them at once.
+A training step on a small batch is more than a hundred kernels, and Python launches them more
+slowly than a GPU executes them. A replay launches all of them at once.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-# Calls that run before the recording. In the first, libraries choose their algorithms and take
-# their working memory, and an optimizer begins; the second is like all others.
+# Calls before the recording. In the first one libraries choose algorithms and allocate working
+# memory, and optimizers set up their state. The second one is like all later calls.
 WARM_UP = 2
-# So many calls make up for the recording (an estimate, that it takes about as long as two calls
-# without it).
+# Number of calls that pays for the recording (an estimate: the recording takes about as long as two
+# ordinary calls).
 CALLS_TO_PAY = 16
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 class Replayed:
-    """``function(*inputs)`` for inputs of the same shapes in every call.
+    """``function(*inputs)`` for inputs of the same shapes in every call, recorded and replayed.
 
-    The first calls run the function, the next one records it, and from then on the inputs are
-    copied to where the recording reads them. Every call counts: recording alone changes no tensor.
+    The first calls run the function and the next one records it. From then on the inputs are copied
+    into the buffers that the recording reads. Recording itself changes no tensor, so the recording
+    call also replays, and every call has its effect.
 
     Args:
-        function: reads and writes tensors that stay where they are. Its Python runs in the first
-            calls and when it is recorded.
-        record: takes a function without arguments, which it does not carry out, and returns one
-            that does what that would do.
+        function: reads and writes tensors at fixed addresses. Its Python code runs in the first
+            calls and during the recording.
+        record: takes a function without arguments and returns its replay, without executing it.
     """
 
     def __init__(self, function: Callable[..., None], record: Record) -> None:
@@ -43,7 +43,7 @@ class Replayed:
         self.replay: Callable[[], None] | None = None
 
     def __call__(self, *inputs: Tensor) -> None:
-        """Do what ``function(*inputs)`` does."""
+        """Have the effect of ``function(*inputs)``."""
         self.calls += 1
         if self.calls <= WARM_UP:
             self.function(*inputs)
@@ -59,9 +59,9 @@ class Replayed:
 class Graphs:
     """Records functions as CUDA graphs of one device.
 
-    A graph must be recorded on another stream than the default one, and so must the calls before
-    it, whose working memory it uses. All graphs take turns on one stream and in one pool of memory,
-    which lasts as long as a graph that uses it: the first.
+    A graph cannot be recorded on the default stream. The warm-up calls use the same stream, because
+    the graph reuses their working memory. All graphs share one stream and one memory pool. A pool
+    lives as long as one of its graphs, so the first graph is kept.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -72,8 +72,8 @@ class Graphs:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Launch on the stream of the graphs what is launched inside, after all that was launched
-        before."""
+        """Launch the kernels of this block on the stream of the graphs, after all earlier
+        kernels."""
         outside = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(outside)
         try:
@@ -83,7 +83,7 @@ class Graphs:
             outside.wait_stream(self.stream)
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return a replay of what ``function()`` launches; to be called, like the replay, inside
+        """Return a replay of the kernels of ``function()``. Call this and the replay inside
         ``aside()``.
 
         Raises:
@@ -100,9 +100,9 @@ class Graphs:
             ) from error
 
     def _graph(self, function: Callable[[], object]) -> torch.cuda.CUDAGraph:
-        # Not the context torch.cuda.graph, which waits for the GPU and empties the allocator's
-        # cache: this is done often. Of this thread alone, so that another thread's calls, such as
-        # those that watch over NCCL, do no harm.
+        # Not the context torch.cuda.graph: it waits for the GPU and empties the allocator's cache,
+        # which is too slow for frequent recordings. ``thread_local``, because calls of other
+        # threads, such as NCCL's watchdog, would otherwise break the recording.
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
         try:
@@ -114,5 +114,5 @@ class Graphs:
 
 @functools.cache
 def graphs(device: torch.device) -> Graphs:
-    """Return what records graphs of this device, a GPU: one for all that is recorded there."""
+    """Return the recorder of a GPU, one object for all recordings on this device."""
     return Graphs(device)

@@ -1,5 +1,5 @@
-"""Steps along what is the gradient of no loss that one could write down, such as a gradient taken
-at another point."""
+"""Objectives with a prescribed gradient, for steps along a direction that is not the gradient of a
+loss, such as a gradient taken at another point."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from pflpipe.trees import Tree
 Loss = Callable[[Tree, Batch], Tensor]
 
 
-def slope(loss: Loss, params: Tree, batch: Batch) -> tuple[Tree, Tensor]:
-    """Return the gradient of a batch's loss at ``params``, and the loss: constants for whatever is
-    differentiated around them."""
+def batch_gradient(loss: Loss, params: Tree, batch: Batch) -> tuple[Tree, Tensor]:
+    """Return the gradient of a batch's loss at ``params``, and the loss. Both are constants for any
+    differentiation around this call."""
 
     def value(*tensors: Tensor) -> tuple[Tensor]:
         *point, x, y = tensors
         return (loss(dict(zip(params, point, strict=True)), replace(batch, x=x, y=y)),)
 
-    found, (height,) = differentiate(value, list(params.values()), batch.x, batch.y)
-    return dict(zip(params, found, strict=True)), height
+    gradients, (loss_value,) = differentiate(value, list(params.values()), batch.x, batch.y)
+    return dict(zip(params, gradients, strict=True)), loss_value
 
 
-def along(direction: Callable[[Tree, Batch], tuple[Tree, Tensor]]) -> Loss:
-    """Return an objective with which any solver steps along a direction.
+def surrogate(direction: Callable[[Tree, Batch], tuple[Tree, Tensor]]) -> Loss:
+    """Return an objective whose gradient is a given direction, so that any solver steps along it.
 
     Args:
-        direction: ``(params, batch) -> (slope, value)``. Where the solver asks for the gradient of
-            the objective it gets ``slope``, and ``value`` where it asks for the objective.
+        direction: ``(params, batch) -> (gradient, value)``. The objective has this value and this
+            gradient at ``params``.
     """
 
     def objective(params: Tree, batch: Batch) -> Tensor:
         here = {name: value.detach() for name, value in params.items()}
-        found, height = direction(here, batch)
-        rise = [((params[name] - here[name]) * found[name]).sum() for name in params]
-        return height + torch.stack(rise).sum()  # the height itself, since each rise is 0
+        gradient, value = direction(here, batch)
+        # <params - here, gradient> is 0, and its derivative by params is the gradient.
+        terms = [((params[name] - here[name]) * gradient[name]).sum() for name in params]
+        return value + torch.stack(terms).sum()
 
     return objective

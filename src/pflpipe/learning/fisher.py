@@ -1,9 +1,9 @@
-"""The diagonal Fisher information of a network, exact, without a gradient for every example.
+"""The exact diagonal Fisher information of a network, without one backward pass per example.
 
-The gradient of one example in a layer's weights is the product of what came into the layer and of
-the gradient at its output, summed over the positions of a image. One pass over a batch,
-differentiated in the outputs of all layers, gives both for every example; what is left is to square
-the products and to sum them.
+The gradient of one example with respect to a layer's weights is the product of the layer's input
+and the gradient at its output, summed over the positions of an image. One pass over a batch,
+differentiated with respect to the outputs of all layers, gives both factors for every example. The
+products are then squared and summed.
 
 Sources: Goodfellow, "Efficient Per-Example Gradient Computations" (2015), for linear layers;
 Rochette, Manoel, Tramel, "Efficient Per-Example Gradient Computations in Convolutional Neural
@@ -35,8 +35,8 @@ def fisher(params: Tree, schedule: Schedule, log_likelihoods: LogLikelihoods) ->
     Args:
         params: where the gradient is taken.
         schedule: one pass over the client's examples.
-        log_likelihoods: ``(params, batch) -> [B]``, one number for each example, which depends on
-            no other example.
+        log_likelihoods: ``(params, batch) -> [B]``, one number per example, independent of the
+            other examples.
 
     Raises:
         ValueError: a parameter does not belong to exactly one linear, convolutional or GroupNorm
@@ -57,8 +57,8 @@ def fisher(params: Tree, schedule: Schedule, log_likelihoods: LogLikelihoods) ->
 
 
 def one_by_one(params: Tree, schedule: Schedule, log_likelihoods: LogLikelihoods) -> Tree:
-    """Return the same with a gradient for every example: for networks whose layers are not known
-    here."""
+    """Return the same by one gradient per example, for networks with other layers than linear,
+    convolutional and GroupNorm."""
     total = {name: torch.zeros_like(value) for name, value in params.items()}
 
     def value(*tensors: Tensor) -> tuple[Tensor]:
@@ -67,11 +67,11 @@ def one_by_one(params: Tree, schedule: Schedule, log_likelihoods: LogLikelihoods
 
     for batch in schedule:
         for row in range(len(batch.y)):
-            slopes, _ = differentiate(
+            gradients, _ = differentiate(
                 value, list(params.values()), batch.x[row : row + 1], batch.y[row : row + 1]
             )
-            for name, slope in zip(params, slopes, strict=True):
-                squares = slope.square()
+            for name, gradient in zip(params, gradients, strict=True):
+                squares = gradient.square()
                 if batch.valid is not None:
                     squares = squares.where(batch.valid[row], 0.0)
                 total[name] = total[name] + squares
@@ -80,8 +80,8 @@ def one_by_one(params: Tree, schedule: Schedule, log_likelihoods: LogLikelihoods
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer as it was called: which function, on what input, with which further arguments, and
-    one example's output shape."""
+    """A recorded call of a layer: the function, its input, its further arguments, and the output
+    shape of one example."""
 
     kind: Any
     x: Tensor
@@ -90,11 +90,11 @@ class _Layer:
 
 
 class _Tap(TorchFunctionMode):
-    """Notes the layers with parameters that are called.
+    """Records the calls of layers with parameters.
 
     Args:
-        shifts: for every layer zeros that are added to its output, whose gradients are then those
-            at the output.
+        shifts: zeros that are added to each layer's output. The gradient with respect to them is
+            the gradient at the output.
     """
 
     def __init__(self, shifts: Sequence[Tensor] = ()) -> None:
@@ -105,6 +105,8 @@ class _Tap(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
+        # Intercepted at torch's functions, because the networks are pure functions and have no
+        # modules to hook.
         if func in _SQUARES:
             if self.shifts:
                 output = output + self.shifts[len(self.layers)]
@@ -115,16 +117,17 @@ class _Tap(TorchFunctionMode):
 
 
 def _layers(params: Tree, batch: Batch, log_likelihoods: LogLikelihoods) -> list[_Layer]:
-    """Return the layers in the order of the forward pass, seen with one example."""
+    """Return the layers in the order of the forward pass of one example."""
     tap = _Tap()
     with tap:
         log_likelihoods(params, Batch(batch.x[:1], batch.y[:1]))
+    # A parameter of two layers has the gradient of a sum, whose square is not the sum of squares.
     used = [id(value) for layer in tap.layers for value in layer.settings]
-    odd = [name for name, value in params.items() if used.count(id(value)) != 1]
-    if odd:
+    unsupported = [name for name, value in params.items() if used.count(id(value)) != 1]
+    if unsupported:
         raise ValueError(
             "Fisher information: expected one layer for each parameter, got none or several for "
-            f"{odd}."
+            f"{unsupported}."
         )
     return tap.layers
 
@@ -144,19 +147,22 @@ def _sums_of_squares(
             layer.x for layer in tap.layers
         )
 
+    # The examples' log likelihoods are summed. An example's output influences its own term only, so
+    # the gradient at its output is that of its own log likelihood.
     zero = batch.x.new_zeros(())
-    slopes, (_, *inputs) = differentiate(
+    gradients, (_, *inputs) = differentiate(
         value, [zero.expand(len(batch.y), *layer.shape) for layer in layers], batch.x, batch.y
     )
-    for layer, x, at in zip(layers, inputs, slopes, strict=True):
+    for layer, x, at in zip(layers, inputs, gradients, strict=True):
         yield from _SQUARES[layer.kind](x, at, *layer.settings)
 
 
 def _of_linear(
     x: Tensor, at: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the parameters, each with its sum of squares, for a layer with input ``x [B, I]`` and
-    slopes ``at [B, O]``."""
+    """Yield each parameter of a linear layer with its sum of squared gradients, from the input ``x
+    [B, I]`` and the gradients at the output ``at [B, O]``."""
+    # (at_o x_i)^2 = at_o^2 x_i^2, so the sum over examples is a matrix product of squares.
     yield weight, at.square().mT @ x.square()
     if bias is not None:
         yield bias, at.square().sum(0)
@@ -165,14 +171,16 @@ def _of_linear(
 def _of_convolution(
     x: Tensor, at: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Do the same for ``x [B, I, H, W]`` and ``at [B, O, h, w]``."""
+    """Yield the same for a convolution with ``x [B, I, H, W]`` and ``at [B, O, h, w]``."""
+    # Positions share the kernel: their products are summed first (the matrix product over
+    # patches), then squared per example.
     out, channels, *sides = weight.shape
     around = F.pad(x, (padding, padding, padding, padding))
     patches = (
         around.unfold(2, sides[0], stride).unfold(3, sides[1], stride).permute(0, 2, 3, 4, 5, 1)
     )
-    slopes = at.permute(0, 2, 3, 1).flatten(1, 2).mT @ patches.flatten(1, 2).flatten(2)
-    yield weight, slopes.square().sum(0).view(out, *sides, channels).permute(0, 3, 1, 2)
+    each = at.permute(0, 2, 3, 1).flatten(1, 2).mT @ patches.flatten(1, 2).flatten(2)
+    yield weight, each.square().sum(0).view(out, *sides, channels).permute(0, 3, 1, 2)
     if bias is not None:
         yield bias, at.sum((2, 3)).square().sum(0)
 
@@ -180,7 +188,8 @@ def _of_convolution(
 def _of_norm(
     x: Tensor, at: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Do the same for GroupNorm."""
+    """Yield the same for a GroupNorm layer."""
+    # The factor of the scale is the normalised input, which the layer does not return.
     yield weight, (at * F.group_norm(x, groups, eps=eps)).sum((2, 3)).square().sum(0)
     yield bias, at.sum((2, 3)).square().sum(0)
 

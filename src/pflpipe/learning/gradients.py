@@ -1,4 +1,4 @@
-"""Gradients that ``torch.func.vmap`` can batch over clients, taken by plain autograd."""
+"""Gradients by plain autograd that ``torch.func.vmap`` can batch over clients."""
 
 from __future__ import annotations
 
@@ -10,65 +10,66 @@ from torch import Tensor
 from torch.func import vmap
 
 Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""What makes a function of one client's tensors one of all clients' at once, and leaves it as it is
-where there is one client."""
+"""A transformation from a function of one client's tensors to a function of all clients' tensors;
+without vmap it returns the function unchanged."""
 
 
 def below(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return ``function(lift, *tensors)``, called below vmap, where autograd is plain.
+    """Return ``function(lift, *tensors)``, called below vmap, where autograd is ordinary.
 
-    Under ``torch.func.vmap`` its tensors, and those that it returns, have an axis of clients in
-    front; ``lift(f)(*args)`` enters vmap again for what is written for one client, and ``f`` may
-    close over the caller's tensors as for ``differentiate``. A loop of many gradients crosses the
-    border once in this way, and what lies between two of them is computed for all clients without
-    vmap, whose every operation costs more than the numbers of a small model.
+    Under ``torch.func.vmap`` the function's tensors and results have an axis of clients in front.
+    ``lift(f)(*args)`` enters vmap again for a function ``f`` of one client, which may close over
+    the caller's tensors as for ``differentiate``. A loop of many gradients thus leaves vmap once.
+    Between two gradients it computes for all clients without vmap, whose overhead per operation is
+    larger than the arithmetic of a small model.
     """
-    found: tuple[Tensor, ...] = _Below.apply(function, _as_it_is, *tensors)  # type: ignore[no-untyped-call]
-    return found
+    outputs: tuple[Tensor, ...] = _Below.apply(function, _identity, *tensors)  # type: ignore[no-untyped-call]
+    return outputs
 
 
 def differentiate(
     function: Callable[..., tuple[Tensor, ...]], points: Sequence[Tensor], *data: Tensor
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return the gradients of ``function(*points, *data)[0]``, a scalar, in each of the points, and
-    all the function returns.
+    """Return the gradients of the scalar ``function(*points, *data)[0]`` with respect to each
+    point, and all outputs of the function.
 
-    The gradients of all clients under vmap are one gradient, that of the sum of their values, which
-    autograd takes below vmap. (torch.func.grad means the same. It also sends the backward pass
-    through vmap and records it for second derivatives, and its first call imports torch._dynamo,
-    which takes longer than many a job.)
+    Under vmap the gradients of all clients are one gradient, that of the sum of their values, which
+    autograd takes below vmap. (torch.func.grad has the same result. But it also sends the backward
+    pass through vmap and records it for second derivatives, and its first call imports
+    torch._dynamo, which takes longer than many jobs.)
 
     Args:
         function: returns a tuple of tensors.
-        points: where the gradient is taken.
-        data: further arguments. The function may also close over the caller's tensors, as long as
-            there is a batched tensor among the arguments wherever there is one among those.
+        points: tensors at which the gradient is taken.
+        data: further arguments. The function may also close over the caller's tensors, but if one
+            of these is batched, an argument must be batched too.
     """
-    found: tuple[Tensor, ...] = _Gradient.apply(function, len(points), *points, *data)  # type: ignore[no-untyped-call]
-    return found[: len(points)], found[len(points) :]
+    outputs: tuple[Tensor, ...] = _Gradient.apply(function, len(points), *points, *data)  # type: ignore[no-untyped-call]
+    return outputs[: len(points)], outputs[len(points) :]
 
 
 def saved_bytes(
     function: Callable[..., tuple[Tensor, ...]], points: Sequence[Tensor], *data: Tensor
 ) -> int:
-    """Return how many bytes ``differentiate`` holds between the passes, the points aside; may be
-    called with vmap inside."""
-    own = {point.untyped_storage().data_ptr() for point in points}
-    kept: dict[int, int] = {}
+    """Return the number of bytes that ``differentiate`` keeps between its two passes, without the
+    points. The function may use vmap."""
+    excluded = {point.untyped_storage().data_ptr() for point in points}
+    saved: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def count(tensor: Tensor) -> Tensor:
+        # By storage: views of one tensor share its memory.
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in excluded:
+            saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         differentiate(function, points, *data)
-    return sum(kept.values())
+    return sum(saved.values())
 
 
 class _WithoutDerivatives(torch.autograd.Function):
-    """An operation that nothing is differentiated through."""
+    """An operation whose outputs are constants for differentiation."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -79,8 +80,8 @@ class _WithoutDerivatives(torch.autograd.Function):
 class _Gradient(_WithoutDerivatives):
     """``differentiate`` as an operation with a rule for vmap.
 
-    The rule enters vmap again at the depth that it was called from. torch.func tells by the depth
-    whose batch a tensor belongs to, so those that the function closes over keep their meaning.
+    The rule enters vmap again at the depth from which it was called. torch.func identifies the
+    batch of a tensor by this depth, so tensors in the function's closure keep their batch.
     """
 
     @staticmethod
@@ -88,10 +89,12 @@ class _Gradient(_WithoutDerivatives):
         function: Callable[..., tuple[Tensor, ...]], number: int, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         leaves = [point.detach().requires_grad_() for point in tensors[:number]]
+        # The sum over clients: a client's value depends on its own leaves only, so the gradient of
+        # the sum holds every client's gradient.
         with torch.enable_grad():
-            found = function(*leaves, *tensors[number:])
-            gradients = torch.autograd.grad(found[0].sum(), leaves)
-        return *gradients, *(value.detach() for value in found)
+            outputs = function(*leaves, *tensors[number:])
+            gradients = torch.autograd.grad(outputs[0].sum(), leaves)
+        return *gradients, *(value.detach() for value in outputs)
 
     @staticmethod
     def vmap(
@@ -102,14 +105,15 @@ class _Gradient(_WithoutDerivatives):
         *tensors: Tensor,
     ) -> Any:
         dims = in_dims[2:]
+        # Points are expanded to all clients even if they are shared: each client has a gradient.
         points = _in_front(info.batch_size, dims, tensors[:number])
         inner = vmap(function, in_dims=(*[0] * number, *dims[number:]))
-        found = _Gradient.apply(inner, number, *points, *tensors[number:])  # type: ignore[no-untyped-call]
-        return found, (0,) * len(found)
+        outputs = _Gradient.apply(inner, number, *points, *tensors[number:])  # type: ignore[no-untyped-call]
+        return outputs, (0,) * len(outputs)
 
 
 class _Below(_WithoutDerivatives):
-    """``below`` as an operation with a rule for vmap, which enters it again like ``_Gradient``."""
+    """``below`` as an operation with a rule for vmap, like ``_Gradient``."""
 
     @staticmethod
     def forward(
@@ -125,21 +129,21 @@ class _Below(_WithoutDerivatives):
         lift: Lift,
         *tensors: Tensor,
     ) -> Any:
-        def one_more(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def lift_one_level(inner: Callable[..., Any]) -> Callable[..., Any]:
             return vmap(lift(inner))
 
-        found = _Below.apply(  # type: ignore[no-untyped-call]
-            function, one_more, *_in_front(info.batch_size, in_dims[2:], tensors)
+        outputs = _Below.apply(  # type: ignore[no-untyped-call]
+            function, lift_one_level, *_in_front(info.batch_size, in_dims[2:], tensors)
         )
-        return found, (0,) * len(found)
+        return outputs, (0,) * len(outputs)
 
 
-def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+def _identity(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
 def _in_front(clients: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors with vmap's axis in front, those without one expanded."""
+    """Return the tensors with vmap's axis in front; tensors without this axis are expanded."""
     return [
         tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
         for tensor, dim in zip(tensors, dims, strict=False)

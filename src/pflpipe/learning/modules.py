@@ -1,15 +1,15 @@
-"""Networks from outside: a plain ``torch.nn.Module`` as pure functions of a parameter tree.
+"""Networks from other files: a ``torch.nn.Module`` as pure functions of a parameter tree.
 
 The module is called through ``torch.func.functional_call``, so one object serves every client, in
-a loop and under vmap. Its last linear layer is the head; the module with an identity in that place
-is the feature extractor. It gets images and sequences channels first and contiguous,
-``[B, C, H, W]`` and ``[B, C, T]``, as every module expects them (``view`` needs it).
+a loop and under vmap. Its last linear layer is the head. The module with an identity instead of the
+head is the feature extractor. It receives images and sequences channels first and contiguous,
+``[B, C, H, W]`` and ``[B, C, T]``, as modules expect (``view`` needs contiguous tensors).
 
-What would make a claim of privacy or a comparison false is refused when the network is built: rows
-of a batch that influence each other, state that data leave behind (BatchNorm has both), randomness
-that does not follow from the key of a step, and whatever follows the head. ``nn.Dropout`` is taken
-over: its masks follow from the key, so that a step is the same in a loop, under vmap and after a
-resume, which torch's global generator cannot promise.
+The network is refused at construction if it would make a privacy claim or a comparison false: if
+rows of a batch influence each other, if data change its state (BatchNorm does both), if its
+randomness does not come from the key of a step, or if layers follow the head. ``nn.Dropout`` is
+replaced by a layer whose masks come from the key, so that a step is the same in a loop, under vmap
+and after a resume. torch's global generator cannot provide this.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from torch.nn.parameter import UninitializedParameter
 from pflpipe import outside
 from pflpipe.errors import ConfigError
 from pflpipe.files import canonical_json
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 from pflpipe.trees import Tree
 
 HEAD = ("head.weight", "head.bias")
-# Shapes to ask for the names of parameters, which must not depend on them: the module is made, and
-# called with no image.
+# Image shapes for reading the names of parameters, which must not depend on the shape: the module
+# is built with one of them, and not called.
 _USUAL_SHAPES = ((32, 32, 3), (28, 28, 1), (64,), (64, 3))
 _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
-# What a row of features may differ by for rounding, relative to the largest.
+# Difference of features that counts as rounding, relative to the largest feature.
 _ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """A module's parts, named as ours are: ``head.weight`` and ``head.bias`` last, and ``norm`` at
-    the start of the last word of a normalisation layer.
+    """The functions of a module, with parameter names as in networks.py: ``head.weight`` and
+    ``head.bias`` come last, and the last component of a normalisation layer starts with ``norm``.
 
     Attributes:
         shapes: name -> shape of each parameter, in the module's order.
         body: ``(params, x [B, H, W, C], [B, T, C] or [B, D], key) -> z [B, F]``.
-        start: seed -> parameters as the module initialises itself, float32.
+        start: seed -> the module's initial parameters, float32.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -63,7 +63,7 @@ class Adapted:
 def adapt(
     reference: str, options: Mapping[str, Any], image_shape: tuple[int, ...], classes: int
 ) -> Adapted:
-    """Make the module ``file.py:Net`` and check that it can be trained privately.
+    """Return the module ``file.py:Net``, checked for private training.
 
     Args:
         reference: the file, relative to the working directory, and the name in it: a class, or a
@@ -74,7 +74,7 @@ def adapt(
         classes: number of classes K.
 
     Raises:
-        ConfigError: with the reason for which the module is refused.
+        ConfigError: the reason why the module is refused.
     """
     factory = outside.load(reference)
     return _adapted(reference, factory, canonical_json(dict(options)), image_shape, classes)
@@ -86,10 +86,10 @@ def _adapted(
 ) -> Adapted:
     where = f"model {reference}"
 
-    def made(seed: int) -> nn.Module:
+    def build(seed: int) -> nn.Module:
         return _made(where, factory, json.loads(options), image_shape, classes, seed)
 
-    module = made(0)
+    module = build(0)
     paths, outputs = _paths(where, module), _head(where, module).out_features
     if outputs != classes:
         _refuse(
@@ -101,7 +101,7 @@ def _adapted(
     body = _Body.of(where, module)
 
     def start(seed: int) -> Tree:
-        values = dict(made(seed).named_parameters())
+        values = dict(build(seed).named_parameters())
         return {name: values[path].detach().clone() for name, path in paths.items()}
 
     params, again = start(0), start(0)
@@ -116,11 +116,11 @@ def _adapted(
 
 
 def names(reference: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a module's parameters, as ``adapt`` gives them to it; they may depend on
-    neither the images nor the classes.
+    """Return the names of a module's parameters, as in ``adapt``. They may not depend on the images
+    or the classes.
 
     Raises:
-        ConfigError: as ``adapt``, as far as no call is needed.
+        ConfigError: as ``adapt``, for the checks that need no call of the module.
     """
     where, factory = f"model {reference}", outside.load(reference)
     problem: ConfigError | None = None
@@ -145,8 +145,8 @@ def _made(
     classes: int,
     seed: int,
 ) -> nn.Module:
-    """Make the module with its own initialisation, drawn from ``seed``; the global generator stays
-    as it is."""
+    """Return the module with its own initialisation, drawn from ``seed``. The state of the global
+    generator does not change."""
     shape = (image_shape[-1], *image_shape[:-1])  # (C, H, W), (C, T), and (D,) as it is
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -176,7 +176,7 @@ def _made(
 
 
 def _check_layer(where: str, path: str, layer: nn.Module) -> None:
-    """Refuse the layers of torch that cannot be private or repeated."""
+    """Raise ConfigError for layers of torch that cannot be private or reproducible."""
     batches = isinstance(layer, nn.modules.batchnorm._BatchNorm)
     if batches or getattr(layer, "track_running_stats", False):
         _refuse(
@@ -203,14 +203,14 @@ def _head(where: str, module: nn.Module) -> nn.Linear:
 
 
 def _head_path(where: str, module: nn.Module) -> str:
-    """Return where the head is: the module says (``head = "fc"``), or it is the last linear
+    """Return the path of the head: the module's attribute (``head = "fc"``), or the last linear
     layer."""
-    said = getattr(module, "head", None)
+    declared = getattr(module, "head", None)
     layers: dict[str, nn.Module] = {path: part for path, part in module.named_modules() if path}
-    if isinstance(said, str):
-        if said not in layers:
-            _refuse(where, f"head = {said!r}", f"one of {', '.join(layers)}")
-        return str(said)
+    if isinstance(declared, str):
+        if declared not in layers:
+            _refuse(where, f"head = {declared!r}", f"one of {', '.join(layers)}")
+        return str(declared)
     linear = [path for path, layer in layers.items() if isinstance(layer, nn.Linear)]
     if not linear:
         _refuse(where, "no nn.Linear layer", "one as its head", 'or say which: head = "fc"')
@@ -220,27 +220,28 @@ def _head_path(where: str, module: nn.Module) -> str:
 def _paths(where: str, module: nn.Module) -> dict[str, str]:
     """Return our name -> the module's name of every parameter, the head's last."""
     head, layer = _head_path(where, module), _head(where, module)
-    known = [path for path, _ in module.named_parameters()]
-    own = [f"{head}.weight", f"{head}.bias"]
-    everywhere = [id(value) for _, value in module.named_parameters(remove_duplicate=False)]
-    if everywhere.count(id(layer.weight)) + everywhere.count(id(layer.bias)) > 2:
+    all_paths = [path for path, _ in module.named_parameters()]
+    head_paths = [f"{head}.weight", f"{head}.bias"]
+    # Tied weights: a head that is used elsewhere could not be kept on the client.
+    with_ties = [id(value) for _, value in module.named_parameters(remove_duplicate=False)]
+    if with_ties.count(id(layer.weight)) + with_ties.count(id(layer.bias)) > 2:
         _refuse(where, f"a head {head!r} that shares its weights", "a head with weights of its own")
-    found: dict[str, str] = {}
-    for path in known:
-        if path not in own:
-            place, _, part = path.rpartition(".")
-            within, _, word = place.rpartition(".")
-            if isinstance(module.get_submodule(place), _NORMS) and not word.startswith("norm"):
-                word = f"norm_{word}"
-            found[".".join(filter(None, (within, word, part)))] = path
-    found |= {"head.weight": own[0], "head.bias": own[1]}
-    if len(found) != len(known):
+    paths: dict[str, str] = {}
+    for path in all_paths:
+        if path not in head_paths:
+            layer_path, _, parameter = path.rpartition(".")
+            parent, _, name = layer_path.rpartition(".")
+            if isinstance(module.get_submodule(layer_path), _NORMS) and not name.startswith("norm"):
+                name = f"norm_{name}"
+            paths[".".join(filter(None, (parent, name, parameter)))] = path
+    paths |= {"head.weight": head_paths[0], "head.bias": head_paths[1]}
+    if len(paths) != len(all_paths):
         _refuse(where, "two layers of one name", "another name for the layer called 'head'")
-    return found
+    return paths
 
 
 class _Dropout(nn.Module):
-    """``nn.Dropout`` whose mask follows from ``key``, a buffer that every call replaces."""
+    """``nn.Dropout`` with a mask from ``key``, a buffer that every call replaces."""
 
     key: Tensor
 
@@ -250,21 +251,21 @@ class _Dropout(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Drop entries of ``z``, in training only."""
-        return keyed.dropout(z, self.rate, self.key if self.training else None, self.stream)
+        """Return ``z`` with entries dropped, in training only."""
+        return counter_rng.dropout(z, self.rate, self.key if self.training else None, self.stream)
 
 
 @dataclass(frozen=True)
 class _Body:
-    """The feature extractor, ``(params, x, key) -> z``: a module with an identity in the place of
-    its head, once in training mode and once in evaluation mode.
+    """The feature extractor ``(params, x, key) -> z``: the module with an identity instead of its
+    head.
 
     Attributes:
-        trained, tested: the two.
-        paths: our name -> the module's name of every parameter but the head's.
+        trained, tested: the module in training mode and in evaluation mode.
+        paths: our name -> the module's name of every parameter except the head's.
         linear: the module's names of the weights of linear layers.
-        keys: names of the buffers that take the key of a step, one for each dropout layer.
-        constants: the other buffers, which nothing changes.
+        keys: names of the buffers for the key of a step, one for each dropout layer.
+        constants: the other buffers, which never change.
     """
 
     trained: nn.Module
@@ -281,7 +282,7 @@ class _Body:
         dropouts = {
             path: part.p for path, part in trained.named_modules() if isinstance(part, nn.Dropout)
         }
-        for stream, (path, rate) in enumerate(dropouts.items(), start=keyed.DROPOUT):
+        for stream, (path, rate) in enumerate(dropouts.items(), start=counter_rng.DROPOUT):
             trained.set_submodule(path, _Dropout(rate, stream))
         keys = tuple(f"{path}.key" for path in dropouts)
         constants = {path: value for path, value in trained.named_buffers() if path not in keys}
@@ -292,8 +293,9 @@ class _Body:
         return cls(trained, copy.deepcopy(trained).eval(), paths, linear, keys, constants)
 
     def __call__(self, params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-        # Kernels lie channels last in a solver's vector, and would make their outputs so; a matrix
-        # lies with its axes exchanged there, which linear layers read fast, but no ``view`` allows.
+        # In a solver's vector, kernels are channels last, and their outputs would be so too;
+        # matrices have their axes exchanged, which linear layers read fast, but ``view`` does not
+        # accept.
         values = {
             path: params[name] if path in self.linear else params[name].contiguous()
             for name, path in self.paths.items()
@@ -315,19 +317,19 @@ def _channels_first(x: Tensor) -> Tensor:
 def _check_calls(
     where: str, module: nn.Module, params: Tree, body: _Body, image_shape: tuple[int, ...]
 ) -> None:
-    """Call the module on random images, and refuse what cannot be private or not be computed for
-    many clients at once."""
+    """Call the module on random images; raise ConfigError if it cannot be private or cannot be
+    computed for many clients at once."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(3, *image_shape, generator=generator) - 0.5
-    # A head that starts at zero would hide what comes before and after it.
+    # A head that is initialised to zero would hide the layers before and after it.
     params = {
         name: value + 0.05 * torch.randn(value.shape, generator=generator)
         for name, value in params.items()
     }
     weight, bias = (params[name] for name in HEAD)
-    own = {path: params[name] for name, path in _paths(where, module).items()}
+    values = {path: params[name] for name, path in _paths(where, module).items()}
     with torch.no_grad(), _called(where, "cannot be called"):
-        logits = functional_call(module.eval(), own, (_channels_first(x),))
+        logits = functional_call(module.eval(), values, (_channels_first(x),))
     if not isinstance(logits, Tensor) or logits.shape != (3, len(bias)):
         shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         _refuse(where, f"{shape} for 3 images", f"logits [3, {len(bias)}]")
@@ -345,11 +347,12 @@ def _check_calls(
 
 
 def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | None) -> None:
-    """Check the feature extractor in evaluation (no ``key``) or in training."""
+    """Raise ConfigError unless the feature extractor, in evaluation (no ``key``) or in training,
+    computes each row by itself, repeatably, and equally under vmap."""
     two = {name: torch.stack([value, 0.9 * value]) for name, value in params.items()}
     with torch.no_grad():
         try:
-            together = vmap(lambda params, x: body(params, x, key))(two, torch.stack([x, -x]))
+            vmapped = vmap(lambda params, x: body(params, x, key))(two, torch.stack([x, -x]))
         except RuntimeError as problem:
             if "random" in str(problem):
                 _refuse(
@@ -382,7 +385,7 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
             "examples that do not see each other",
             "normalise within an example, as GroupNorm does, and keep the batch the first axis",
         )
-    if not _close(together[0], z):
+    if not _close(vmapped[0], z):
         _refuse(where, "other features for many clients at once (vmap)", "the same")
     if max(calls.values(), default=1) > 1:
         twice = ", ".join(path for path, number in calls.items() if number > 1)
@@ -390,13 +393,13 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
 
 
 @contextlib.contextmanager
-def _called(where: str, words: str) -> Iterator[None]:
-    """Say in one line what failed in a call of the user's module."""
+def _called(where: str, failure: str) -> Iterator[None]:
+    """Turn any exception of the user's module into a ConfigError of one line."""
     try:
         yield
     except Exception as problem:
         raise ConfigError(
-            f"{where} {words}",
+            f"{where} {failure}",
             got=outside.described(problem),
             do="it is given images [B, C, H, W] or features [B, D] and returns logits [B, K]",
         ) from problem
@@ -404,7 +407,8 @@ def _called(where: str, words: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _counted(module: nn.Module) -> Iterator[Counter[str]]:
-    """Count the calls of every dropout layer."""
+    """Yield a counter of the calls of every dropout layer."""
+    # A layer that is called twice would use the same mask twice: its key is one buffer.
     calls: Counter[str] = Counter()
     hooks = [
         part.register_forward_pre_hook(lambda *_, path=path: calls.update([path]))

@@ -1,7 +1,8 @@
-"""The penalty of an objective on how far the parameters are from an origin, and its gradient.
+"""Penalties on the distance of the parameters from an origin, and their gradients.
 
-It works on one flat vector, a few kernels instead of a graph with nodes for every tensor, and on
-the vectors of many clients at once, without vmap, whose every call costs more than these kernels.
+A penalty works on one flat vector: a few kernels instead of an autograd graph with nodes for every
+tensor. It takes the vectors of many clients at once without vmap, whose overhead per call is larger
+than these kernels.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ class DistancePenalty:
     """The penalty ``weight |D(w) - length|`` on the distance D of the trained parameters from an
     origin.
 
-    Where D is 0 or equals ``length`` the gradient is zero, as autograd has it.
+    If D is 0 or equals ``length`` the gradient is zero, as with autograd.
 
     Attributes:
         weight: a number >= 0.
-        origin: parameters from which the distance is taken.
+        origin: parameters from which the distance is measured.
         mask: 0 / 1, the coordinates that count; ``None`` counts all.
         length: a number or a scalar.
         by_tensor: D is the sum of the tensors' L2 norms instead of the L2 norm over all of them.
@@ -39,14 +40,14 @@ class DistancePenalty:
 
 @dataclass(frozen=True)
 class VectorPenalty:
-    """A distance penalty of the parameters in one vector ``[P]``, or of many clients ``[..., P]``.
+    """A distance penalty on parameters in one vector ``[P]``, or of many clients ``[..., P]``.
 
     Attributes:
-        weight: of the penalty, > 0.
-        below: minus the origin, 0 where nothing counts, ``[..., P]``.
+        weight: weight of the penalty, > 0.
+        below: minus the origin, 0 outside the mask, ``[..., P]``.
         mask: 1 for coordinates that count, ``[..., P]``; ``None`` counts all.
         length: a number, or ``[...]``.
-        sizes: of the parts of which each has a norm, P together.
+        sizes: lengths of the parts whose norms are summed; together P.
     """
 
     weight: float
@@ -59,8 +60,8 @@ class VectorPenalty:
     def of(
         cls, penalty: DistancePenalty | None, names: Iterable[str], join: Callable[[Tree], Tensor]
     ) -> VectorPenalty | None:
-        """Return a penalty of the parameters ``names``, in the order in which ``join`` puts them;
-        None for one without weight."""
+        """Return the penalty on the parameters ``names`` in the order of ``join``; None if it has
+        no weight."""
         if penalty is None or not penalty.weight:
             return None
         origin = {name: penalty.origin[name] for name in names}
@@ -72,7 +73,7 @@ class VectorPenalty:
         return cls(penalty.weight, below, mask, penalty.length, sizes)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> VectorPenalty:
-        """Return it with every tensor replaced by what the function makes of it."""
+        """Return the penalty with the function applied to each of its tensors."""
         return replace(
             self,
             below=function(self.below),
@@ -81,8 +82,10 @@ class VectorPenalty:
         )
 
     def __call__(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the penalty ``[...]`` there, and two factors whose product is its gradient: gap
-        ``[..., P]`` and slope, ``[..., 1]`` or ``[..., P]``."""
+        """Return the penalty ``[...]`` at the vector, and two factors whose product is its
+        gradient: gap ``[..., P]`` and slope, ``[..., 1]`` or ``[..., P]``."""
+        # The two factors are not multiplied here: the caller adds the product to the loss gradient
+        # in one fused kernel (addcmul).
         if self.mask is None:
             gap = vector + self.below
         else:
@@ -91,6 +94,7 @@ class VectorPenalty:
         norms = torch.stack([torch.linalg.vector_norm(part, dim=-1) for part in parts], dim=-1)
         excess = norms.sum(-1) - self.length
         pull = self.weight * excess.sign().unsqueeze(-1)
+        # The gradient of |gap| is gap / |gap|, which has no value at 0.
         slope = torch.where(norms > 0, pull / norms, 0.0)
         if len(parts) > 1:
             each = zip(torch.split(slope, 1, dim=-1), parts, strict=True)

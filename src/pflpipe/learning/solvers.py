@@ -1,11 +1,11 @@
 """Local solvers: SGD and Adam over a client's schedule of minibatches.
 
-Both exist twice with the same meaning. ``loop`` works on one client with autograd on a flat
-parameter vector, fused optimizers and batches of their true size: the fast way on a CPU for
-anything with convolutions, and for large networks on a GPU, where its steps can be recorded as CUDA
-graphs and replayed. ``functional`` is free of side effects and data-dependent shapes, so that
-``torch.func.vmap`` can run many clients at once; a padded step is computed and then discarded. The
-two agree to rounding (tested in float64 for every method).
+Each exists twice with the same meaning. ``loop`` trains one client with autograd on a flat
+parameter vector, fused optimizers and batches of their true size. It is faster on a CPU for
+networks with convolutions, and on a GPU for large networks, where its steps can be recorded as CUDA
+graphs and replayed. ``functional`` has no side effects and no data-dependent shapes, so that
+``torch.func.vmap`` can run many clients at once; padded steps are computed and discarded. The two
+agree up to rounding (tested in float64 for every method).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pflpipe.trees import Tree
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples of one step: ``x [B, ...]``, ``y [B]``, ``valid [B]`` (``None`` when every row is
+    """Examples of one step: ``x [B, ...]``, ``y [B]``, ``valid [B]`` (``None`` if every row is
     real) and the step's ``key``.
 
-    The key is an integer from which dropout and training transforms follow; ``None`` means
-    evaluation, without either.
+    The key is an integer that determines dropout and training transforms; ``None`` means
+    evaluation, without both.
     """
 
     x: Tensor
@@ -41,7 +41,7 @@ class Batch:
     key: Tensor | None = None
 
     def mean(self, each: Tensor) -> Tensor:
-        """Return the mean of ``each [B]`` over the real rows; 0 without any."""
+        """Return the mean of ``each [B]`` over the real rows; 0 if there are none."""
         if self.valid is None:
             return each.mean()
         return each.where(self.valid, each.new_zeros(())).sum() / self.valid.sum().clamp(min=1)
@@ -49,14 +49,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which of its own rows a client steps on.
+    """A client's examples and the rows of each of its S steps.
 
     Attributes:
         x: the client's examples ``[n, ...]``, padded under vmap; y: labels ``[n]``.
-        index: rows of each step ``[S, B]``, as places in ``x``.
-        count: real rows of each step ``[S]``; the rest of a step is padding.
-        sizes: the same as Python numbers when batches may have their true size (loop), ``None``
-            under vmap.
+        index: rows of each step ``[S, B]``, as indices into ``x``.
+        count: number of real rows of each step ``[S]``; the rest of a step is padding.
+        sizes: ``count`` as Python numbers if batches have their true size (loop), ``None`` under
+            vmap.
         keys: int64 ``[S]``, one key per training step; ``None`` where nothing is random.
     """
 
@@ -72,7 +72,7 @@ class Schedule:
 
     @property
     def repeated(self) -> bool:
-        """Whether all steps use one place in memory for their rows, as those of full batches do."""
+        """Whether all steps share the memory of their rows, as steps on full batches do."""
         return self.index.stride(0) == self.count.stride(0) == 0
 
     def __iter__(self) -> Iterator[Batch]:
@@ -81,8 +81,7 @@ class Schedule:
             yield replace(Batch(*self.rows(step)), key=key)
 
     def rows(self, step: int) -> tuple[Tensor, ...]:
-        """Return what a step's batch is made of besides its key: ``x``, ``y`` and, unless batches
-        have their true size, ``valid``."""
+        """Return ``x``, ``y`` and, unless batches have their true size, ``valid`` of a step."""
         if self.sizes is not None:
             rows = self.index[step, : self.sizes[step]]
             return self.x[rows], self.y[rows]
@@ -93,8 +92,8 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Solver:
-    """A first-order optimizer; its state lives for one call (papers' codes make a new one in every
-    round).
+    """A first-order optimizer. Its state lives for one call, as in the papers' codes, which create
+    a new optimizer in every round.
 
     Attributes:
         optimizer: ``sgd`` or ``adam``.
@@ -102,11 +101,11 @@ class Solver:
         rho: radius of sharpness-aware minimisation (Foret et al., ICLR 2021): each step uses the
             gradient at ``w + rho g / (|g|_2 + 1e-12)``, one norm over all trained parameters; 0 is
             the plain optimizer.
-        step_bound: the change of each step is shortened to at most this length over all trained
-            parameters.
-        step_norm: 1 or 2, the norm in which that length is taken.
-        low, high: after each step all trained coordinates are brought into [low, high], whatever an
-            objective's mask (projected descent).
+        step_bound: largest length of the change of a step, over all trained parameters; longer
+            changes are shortened.
+        step_norm: 1 or 2, the norm of that length.
+        low, high: after each step all trained coordinates are clamped to [low, high], also those
+            outside an objective's mask (projected descent).
     """
 
     optimizer: str
@@ -121,18 +120,18 @@ class Solver:
 
     @property
     def projects(self) -> bool:
-        """Whether there are bounds to bring the coordinates into."""
+        """Whether the coordinates are clamped."""
         return self.low > -math.inf or self.high < math.inf
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What one optimizer minimises: ``loss(params, batch) -> scalar`` and ``penalty``, if there is
-    one.
+    """The function that one optimizer minimises: ``loss(params, batch) -> scalar`` plus
+    ``penalty``.
 
-    Only the coordinates in ``mask`` (0 / 1) move. The loss is a function of its arguments and of
-    tensors that do not change: on a GPU its Python runs once for many steps, under vmap once for
-    many clients.
+    Only the coordinates in ``mask`` (0 / 1) move. The loss may depend only on its arguments and on
+    constant tensors: its Python code runs once for many steps on a GPU, and once for many clients
+    under vmap.
     """
 
     loss: Callable[[Tree, Batch], Tensor]
@@ -151,9 +150,9 @@ Minimize = Callable[
 class _Flat:
     """One flat vector whose slices are the parameters, and one whose slices are their gradients.
 
-    Convolution kernels lie in memory as [out, height, width, in], the order in which CPU
-    convolutions read them, and linear layers as ``_turned`` has them. With everything in one vector
-    an optimizer step is a handful of kernels whatever the number of tensors.
+    An optimizer step on one vector is a few kernels for any number of tensors. Convolution kernels
+    are stored as [out, height, width, in], the order that CPU convolutions read, and matrices as in
+    ``_turned``.
     """
 
     vector: Tensor
@@ -178,7 +177,8 @@ class _Flat:
         batch: Batch,
         penalty: VectorPenalty | None,
     ) -> Tensor:
-        """Put the gradient of loss and penalty into ``gradient`` and return their sum."""
+        """Write the gradient of loss plus penalty into ``gradient`` and return their sum."""
+        # ``backward`` accumulates into the leaves' gradients, which are slices of the vector.
         self.gradient.zero_()
         value = loss(point, batch)
         value.backward()  # type: ignore[no-untyped-call]
@@ -221,16 +221,16 @@ def minimize_loop(
     *,
     recorded: bool = False,
 ) -> tuple[Tree, Tensor]:
-    """Run the objectives in turn on every minibatch of one client, each with its own optimizer
+    """Minimise the objectives in turn on every minibatch of one client, each with its own optimizer
     state.
 
     Args:
         params: start point, not modified.
         schedule: the minibatches.
-        objectives: one or several losses; after each, only the coordinates in its mask move.
+        objectives: one or several losses; a step on one moves only the coordinates in its mask.
         solver: optimizer and its settings.
-        names: the parameters to train; the others stay constants of the graph. ``None`` trains all.
-        recorded: record the steps of a batch size that is frequent and replay them (a GPU only).
+        names: the parameters to train; the others are constants. ``None`` trains all.
+        recorded: record steps of frequent batch sizes as CUDA graphs and replay them (GPU only).
 
     Returns:
         The trained parameters and the mean of the first objective's values.
@@ -247,32 +247,35 @@ def minimize_loop(
     penalties = [VectorPenalty.of(one.penalty, moving, _Flat.join) for one in objectives]
     optimizers = [_fused(solver, flat) for _ in objectives]
     total = flat.vector.new_zeros(())
-    keep = solver.rho > 0 or solver.step_bound < math.inf
+    copies = solver.rho > 0 or solver.step_bound < math.inf
 
     def step(batch: Batch) -> None:
-        turns = zip(objectives, masks, penalties, optimizers, strict=True)
-        for turn, (objective, mask, penalty, optimizer) in enumerate(turns):
-            before = flat.vector.clone() if keep else flat.vector
+        in_turn = zip(objectives, masks, penalties, optimizers, strict=True)
+        for number, (objective, mask, penalty, optimizer) in enumerate(in_turn):
+            before = flat.vector.clone() if copies else flat.vector
             loss = flat.differentiate(objective.loss, point, batch, penalty)
             if solver.rho:
+                # Ascend in place, take the gradient there, go back: the leaves are slices of this
+                # vector, so no second set of parameters is needed.
                 flat.vector.add_(
                     flat.gradient * (solver.rho / (torch.linalg.vector_norm(flat.gradient) + 1e-12))
                 )
                 flat.differentiate(objective.loss, point, batch, penalty)
                 flat.vector.copy_(before)
-            if (
-                solver.weight_decay
-            ):  # before the mask: a coordinate outside it must not decay either
+            # Before the mask: a coordinate outside the mask must not decay either.
+            if solver.weight_decay:
                 flat.gradient.add_(flat.vector, alpha=solver.weight_decay)
             if mask is not None:
                 flat.gradient.mul_(mask)
             optimizer()
+            # After the optimizer: what is bounded is the change of the weights, with learning rate
+            # and momentum in it.
             if solver.step_bound < math.inf:
                 change = flat.vector - before
                 flat.vector.copy_(before + _shortened(change, solver))
             if solver.projects:
                 flat.vector.clamp_(solver.low, solver.high)
-            if turn == 0:
+            if number == 0:
                 total.add_(loss)
 
     if recorded:
@@ -287,7 +290,7 @@ def minimize_loop(
 
 
 def _replay(schedule: Schedule, step: Callable[[Batch], None]) -> None:
-    """Take every step of the schedule; those of a batch size that is frequent are recorded once and
+    """Take every step of the schedule. Steps of a frequent batch size are recorded once and
     replayed."""
     counts = Counter(schedule.sizes or ())
     frequent = [size for size, times in counts.items() if times >= cuda_graphs.CALLS_TO_PAY]
@@ -308,16 +311,16 @@ def _replay(schedule: Schedule, step: Callable[[Batch], None]) -> None:
 
 
 def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
-    """Return a function that takes a step along the gradient and keeps moments of its own.
+    """Return a function that takes a step along ``flat.gradient`` and keeps its moments.
 
-    It calls the kernels of torch.optim's fused optimizers. The functions around these take a few
-    percent of a small step, and the first object of an optimizer class imports torch._dynamo: more
-    than a second.
+    It calls the kernels of torch.optim's fused optimizers directly. The Python code around them
+    takes a few percent of a small step, and the first object of an optimizer class imports
+    torch._dynamo, which takes more than a second.
     """
     vectors, gradients = [flat.vector], [flat.gradient]
     plain: dict[str, Any] = {
         "lr": solver.lr,
-        "weight_decay": 0.0,
+        "weight_decay": 0.0,  # applied by ``step``, before the mask
         "maximize": False,
         "grad_scale": None,
         "found_inf": None,
@@ -343,18 +346,18 @@ def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
 
 
 def _turned(value: Tensor) -> Tensor:
-    """Return a matrix with its axes exchanged, anything else as it is.
+    """Return a matrix with its axes exchanged, any other tensor unchanged.
 
-    A linear layer's weights [out, in] lie in memory as [in, out]: its product with a small batch is
-    up to four times as fast that way on a CPU, and their gradient comes out in this order. The
-    first layer gains; behind it, the product that goes back reads the other order.
+    The weights [out, in] of a linear layer are stored as [in, out]. The product with a small batch
+    is then up to four times as fast on a CPU, and the gradient has this order too. The first layer
+    gains; for later layers the backward product reads the other order.
     """
     return value.mT if value.dim() == 2 else value
 
 
 def _turned_back(tree: Tree) -> Tree:
-    """Return the tree with its matrices in memory as they are named, in which the parameters of
-    other models lie: sums of tensors in two orders are slow."""
+    """Return the tree with its matrices stored as [out, in], like the parameters of all other
+    trees: arithmetic on tensors of two orders is slow."""
     return {name: value.contiguous() if value.dim() == 2 else value for name, value in tree.items()}
 
 
@@ -377,10 +380,10 @@ def minimize_functional(
     solver: Solver,
     names: Sequence[str] | None = None,
 ) -> tuple[Tree, Tensor]:
-    """Do the same as ``minimize_loop`` as a pure function that ``torch.func.vmap`` can batch over
-    clients.
+    """Return the same as ``minimize_loop``, as a pure function that ``torch.func.vmap`` can batch
+    over clients.
 
-    A client's steps without real rows come last. They are computed and discarded.
+    Steps without real rows are computed and discarded.
     """
     moving = {name: params[name] for name in (params if names is None else names)}
     masks = [
@@ -389,11 +392,16 @@ def minimize_functional(
     ]
     penalties = [VectorPenalty.of(one.penalty, moving, _joined) for one in objectives]
 
+    # Below vmap: the loop crosses the border of vmap once, and optimizer steps are plain operations
+    # on vectors [clients, P] (gradients.below).
     def descend(lift: Lift, vector: Tensor, *batched: Tensor) -> tuple[Tensor, Tensor]:
+        # The lifted function needs a batched argument to know the clients; it ignores its value.
         def of_clients(function: Callable[..., Any], *arguments: Any) -> Any:
             return lift(lambda _: function(*arguments))(vector)
 
         def slope_at(at: Tensor, turn: int, step: int) -> tuple[Tensor, Tensor]:
+            """Return the gradient of an objective at ``at [..., P]``, and its value ``[...]``."""
+
             def loss(point: Tensor, *tensors: Tensor) -> Tensor:
                 key = None if schedule.keys is None else schedule.keys[step]
                 tree = {**params, **_parted(point, moving)}
@@ -410,22 +418,23 @@ def minimize_functional(
             return torch.addcmul(slope, factor, gap), value + extra
 
         def of_all(value: Tensor) -> Tensor:
-            found: Tensor = of_clients(torch.clone, value)
-            return found
+            unwrapped: Tensor = of_clients(torch.clone, value)
+            return unwrapped
 
-        outside = [None if mask is None else of_all(mask) for mask in masks]
+        all_masks = [None if mask is None else of_all(mask) for mask in masks]
         pulls = [penalty and penalty.mapped(of_all) for penalty in penalties]
         count = of_all(schedule.count)
         common, needed = _real_steps(count)
-        vector = vector.clone()  # the steps move it in place: what is new in memory costs more
+        vector = vector.clone()  # moved in place below, since new memory in every step costs more
         optimizers = [_in_place(solver, vector) for _ in objectives]
         total = vector.new_zeros(vector.shape[:-1])
         batch: tuple[Tensor, ...] = ()
         for step in range(needed):
             if not step or not schedule.repeated:
                 batch = of_clients(schedule.rows, step)
+            # Steps before ``common`` are real for all clients and need no copy.
             padded = step >= common
-            for turn, mask in enumerate(outside):
+            for turn, mask in enumerate(all_masks):
                 slope, value = slope_at(vector, turn, step)
                 if solver.rho:
                     reach = solver.rho / (_norm(slope) + 1e-12)
@@ -454,10 +463,11 @@ def minimize_functional(
 
 
 def _real_steps(count: Tensor) -> tuple[int, int]:
-    """Return how many first steps are real for all clients, and after how many steps none is.
+    """Return the number of first steps that are real for all clients, and the number of steps after
+    which no step is real.
 
-    A step that is not real for a client is computed and discarded, or left out: its bits are the
-    same, so that they do not follow from what others have to do.
+    A step that is not real for a client is computed and discarded, or left out. Both give the same
+    bits, so a client's bits do not depend on the work of others.
 
     Args:
         count: real rows of each step ``[..., S]``.
@@ -468,22 +478,22 @@ def _real_steps(count: Tensor) -> tuple[int, int]:
 
 
 def _shortened(change: Tensor, solver: Solver) -> Tensor:
-    """Return the change of a step ``[..., P]``, brought to at most the solver's bound."""
+    """Return the change of a step ``[..., P]``, shortened to at most the solver's bound."""
     length = _norm(change, solver.step_norm)
     return change * torch.where(length > solver.step_bound, solver.step_bound / length, 1.0)
 
 
 def _norm(vector: Tensor, order: int = 2) -> Tensor:
-    """Return the length of a vector ``[..., P]``, ``[..., 1]``."""
+    """Return the lengths ``[..., 1]`` of vectors ``[..., P]``."""
     length: Tensor = torch.linalg.vector_norm(vector, order, dim=-1, keepdim=True)
     return length
 
 
 def _in_place(solver: Solver, vector: Tensor) -> Callable[[Tensor], None]:
-    """Return a function that moves ``vector [..., P]`` as torch.optim's optimizer does along a
-    gradient of the same shape, and keeps moments of its own.
+    """Return a function that moves ``vector [..., P]`` in place along a gradient of the same shape,
+    as torch.optim does, and keeps its moments.
 
-    SGD has momentum without dampening, Adam has betas .9 and .999 and eps 1e-8.
+    SGD has momentum without dampening. Adam has betas .9 and .999 and eps 1e-8.
     """
     if solver.optimizer == "sgd":
         momentum = torch.zeros_like(vector) if solver.momentum else None
@@ -494,6 +504,8 @@ def _in_place(solver: Solver, vector: Tensor) -> Callable[[Tensor], None]:
             vector.add_(gradient, alpha=-solver.lr)
 
         return step
+    # One step count for all clients. Padded steps move the moments too, so with moments a client's
+    # padded steps must come last.
     first, second = torch.zeros_like(vector), torch.zeros_like(vector)
     steps = itertools.count(1)
 
@@ -508,13 +520,14 @@ def _in_place(solver: Solver, vector: Tensor) -> Callable[[Tensor], None]:
 
 
 def gradient(params: Tree, schedule: Schedule, loss: Callable[[Tree, Batch], Tensor]) -> Tree:
-    """Return the gradient of the mean loss over all of the schedule's examples.
+    """Return the gradient of the mean loss over all examples of the schedule.
 
     Args:
-        params: where the gradient is taken.
+        params: point of the gradient.
         schedule: one pass over the client's examples.
         loss: ``(params, batch) -> scalar``, a mean over the batch's real examples.
     """
+    # A mean of minibatches of different sizes: each counts with its number of real examples.
     vector = _joined(params)
     total = torch.zeros_like(vector)
     for step, batch in enumerate(schedule):

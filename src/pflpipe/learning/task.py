@@ -1,8 +1,8 @@
-"""The task: what every client of a run shares, and all that a method may use.
+"""The task: the part of a run that all clients share, and the functions that a method may call.
 
-A method is written for ONE client. It sees parameters, its own state and its own ``Batches``; it
-never sees the client axis, the device, a random generator or the backend. The solvers it calls are
-those of the backend that runs it (clients.py).
+A method is written for ONE client. It receives parameters, the client's state and the client's
+``Batches``. It never sees the client axis, the device, a random generator or the backend. The
+solvers that it calls are those of the backend that runs it (clients.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe.learning import fisher, solvers
-from pflpipe.learning.networks import HEAD, Network, norm_names
+from pflpipe.learning.architectures import norm_names
+from pflpipe.learning.networks import HEAD, Network
 from pflpipe.learning.solvers import Batch, Minimize, Objective, Schedule, Solver
 from pflpipe.privacy.plan import Plan
 from pflpipe.trees import AnyTree, Params, Tree
@@ -26,18 +27,18 @@ from pflpipe.trees import AnyTree, Params, Tree
 Loss = Callable[[Tree, Batch], Tensor]
 Transform = Callable[[Tensor, Tensor], Tensor]  # (x [B, ...], key []) -> x
 VECTOR = 16
-"""Numbers of float32 that the widest vector register of a CPU holds."""
+"""Number of float32 values in the widest vector register of a CPU."""
 
 
 @dataclass(frozen=True)
 class Batches:
-    """One client's own examples, ready to step on.
+    """One client's examples and its schedules of minibatches.
 
     Attributes:
         n: number of training examples, a scalar tensor.
         train: E local epochs of minibatches.
-        head: the head phase's epochs, for methods that have one; it counts the client's own
-            examples in the order of ``all`` and is stepped on through ``Task.features``.
+        head: epochs of the head phase, for methods that have one. Its rows count the client's
+            examples in the order of ``all``; use it through ``Task.features``.
         all: one ordered pass over the training examples.
     """
 
@@ -48,14 +49,14 @@ class Batches:
 
     @property
     def key(self) -> Tensor:
-        """Key of what a client draws for itself in this round, under the places ``keyed.OWN`` and
+        """Key of the client's random numbers in this round, for the places ``counter_rng.OWN`` and
         above: that of its first step, or 0 for a client without steps.
 
-        It follows from the stream named by the round and the client, as the order of its batches
-        does, and shares nothing with the noise of a release.
+        Like the order of its batches, it comes from the stream named by the round and the client.
+        It shares nothing with the noise of a release.
 
         Raises:
-            RuntimeError: the method does not say that it draws, so there are no keys.
+            RuntimeError: the method does not declare ``draws``, so there are no keys.
         """
         keys = self.train.keys
         if keys is None:
@@ -65,18 +66,17 @@ class Batches:
 
 @dataclass(frozen=True)
 class Task:
-    """Network, loss, public numbers of the plan and solvers of the current backend; the same for
-    all clients.
+    """Network, loss, plan and solvers of a run, the same for all clients.
 
     Attributes:
         plan: sampling, clip, noise and rounds: public values.
         solver: the study's local optimizer.
-        local_epochs: E, passes over a client's own examples in one round.
+        local_epochs: E, passes over a client's examples in one round.
         departures: names of the steps that the certified mechanism lacks.
         minimize_on: the backend's solver loop (``solvers.minimize_loop`` or
             ``solvers.minimize_functional``).
         augment: the training transforms of the study, or ``None``.
-        precision: of products, that of cells.Training; only ``bf16`` concerns the task.
+        precision: precision of matrix products, see cells.Training; only ``bf16`` changes the task.
     """
 
     network: Network
@@ -100,7 +100,7 @@ class Task:
 
     @property
     def body_names(self) -> tuple[str, ...]:
-        """Names of all parameters but the head's: the feature extractor."""
+        """Names of all parameters except the head's: the feature extractor."""
         return tuple(name for name in self.network.shapes if name not in HEAD)
 
     @property
@@ -109,27 +109,28 @@ class Task:
         return norm_names(self.network.shapes)
 
     def loss(self, params: Tree, batch: Batch, *, dropout: bool = True) -> Tensor:
-        """Return the mean cross-entropy over the real examples of a batch, with dropout (unless it
-        is declined) and transforms if it has a key."""
+        """Return the mean cross-entropy over the real examples of a batch. A batch with a key has
+        training transforms and, unless ``dropout`` is false, dropout."""
         return self.logits_loss(self.forward(params, batch, dropout=dropout)[1], batch)
 
     def forward(self, params: Tree, batch: Batch, *, dropout: bool = True) -> tuple[Tensor, Tensor]:
-        """Return the features ``[B, F]`` and the logits ``[B, K]`` of a batch, with dropout (unless
-        it is declined) and transforms if it has a key."""
+        """Return the features ``[B, F]`` and the logits ``[B, K]`` of a batch. A batch with a key
+        has training transforms and, unless ``dropout`` is false, dropout."""
         x = (
             batch.x
             if batch.key is None or self.augment is None
             else self.augment(batch.x, batch.key)
         )
         key = batch.key if dropout else None
-        narrow = (
+        precision = (
             torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False)
             if self.precision == "bf16"
             else contextlib.nullcontext()
         )
-        with narrow:
+        with precision:
             z = self.network.body(params, x, key)
             logits = self.network.head(params, z)
+        # Back to the dtype of the run: losses, gradients and updates never are bfloat16.
         return z.to(x.dtype), logits.to(x.dtype)
 
     def head_loss(self, head: Tree, batch: Batch) -> Tensor:
@@ -150,16 +151,16 @@ class Task:
         solver: Solver | None = None,
         names: Sequence[str] | None = None,
     ) -> tuple[AnyTree, Tensor]:
-        """Take the schedule's steps from ``params``; return the end point and the mean value of the
+        """Return the end point of the schedule's steps from ``params``, and the mean value of the
         first objective.
 
         Args:
             params: start point, not modified.
-            schedule: which examples each step uses.
-            objectives: losses ``(params, batch) -> scalar``, or with a mask of what moves and a
-                distance penalty as ``Objective``. With several, each minibatch is used by every
-                objective in turn, each with its own optimizer state.
-            solver: another optimizer than the study's.
+            schedule: the examples of each step.
+            objectives: losses ``(params, batch) -> scalar``, or ``Objective`` for a loss with a
+                mask or a distance penalty. With several objectives each minibatch is used by every
+                objective in turn; each has its own optimizer state.
+            solver: optimizer, by default the study's.
             names: train only these parameters.
         """
         parts = [part if isinstance(part, Objective) else Objective(part) for part in objectives]
@@ -167,7 +168,7 @@ class Task:
         return cast(AnyTree, end), value
 
     def features(self, params: Params, batches: Batches) -> Schedule:
-        """Return the head phase's schedule over features ``[n, F]`` that the frozen body computes
+        """Return the head phase's schedule over features ``[n, F]``, which the frozen body computes
         once, in evaluation mode."""
         passes = [self.network.body(params, batch.x, None) for batch in batches.all]
         if not passes:
@@ -176,8 +177,8 @@ class Task:
         return dataclasses.replace(batches.head, x=torch.cat(passes).detach(), y=labels)
 
     def train_head(self, params: Params, batches: Batches, solver: Solver) -> Params:
-        """Return ``params`` with the head trained for the head phase's epochs; everything else is
-        frozen."""
+        """Return ``params`` with the head trained for the epochs of the head phase and all other
+        parameters unchanged."""
         head = {name: params[name] for name in HEAD}
         features = self.features(params, batches)
         return Params(params | self.minimize(head, features, self.head_loss, solver=solver)[0])
@@ -193,12 +194,12 @@ class Task:
         def log_likelihoods(tree: Tree, batch: Batch) -> Tensor:
             return -_cross_entropies(self.network.apply(tree, batch.x), batch.y)
 
-        of = fisher.fisher if self.network.known_layers else fisher.one_by_one
-        return of(params, schedule, log_likelihoods)
+        compute = fisher.fisher if self.network.known_layers else fisher.one_by_one
+        return compute(params, schedule, log_likelihoods)
 
     def correct(self, params: Params, schedule: Schedule) -> Tensor:
-        """Return how many of the schedule's examples are classified rightly; logits that are not
-        finite are never right."""
+        """Return the number of the schedule's examples that are classified correctly. Logits that
+        are not finite are never correct."""
         right = schedule.count.new_zeros(())
         for batch in schedule:
             logits = self.network.apply(params, batch.x)
@@ -208,13 +209,14 @@ class Task:
 
 
 def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each example ``[B]``, of ``logits [B, K]``.
+    """Return the cross-entropy of each example ``[B]``, from ``logits [B, K]``.
 
-    Under torch.func this is a fifth faster than F.cross_entropy, which goes through a decomposition
-    in Python there.
+    Under torch.func this is a fifth faster than F.cross_entropy, which uses a decomposition in
+    Python there.
     """
-    # Torch takes the softmax of a row that is shorter than a vector register number by number: two
-    # to six times as long as with the classes in front, a quarter of a step of a small network.
+    # If a row is shorter than a vector register, torch computes its softmax one number at a time.
+    # With the classes as the first axis it is two to six times as fast, which is a quarter of a
+    # step of a small network.
     axis = -2 if logits.shape[-1] < VECTOR else -1
     scores = logits.mT if axis == -2 else logits
     return -scores.log_softmax(axis).gather(axis, labels.unsqueeze(axis)).squeeze(axis)

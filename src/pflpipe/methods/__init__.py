@@ -1,2 +1,5 @@
-"""What the papers propose, one file per method: ``base`` says what a method is, ``registry`` knows
-them, ``outside`` finds those of others."""
+"""The methods of the papers, one file each.
+
+``base`` defines what a method is, ``registry`` lists the methods, ``outside`` loads methods from
+other files and packages.
+"""

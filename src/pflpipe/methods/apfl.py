@@ -1,11 +1,11 @@
 """APFL (Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020), Algorithm 1,
 under differential privacy.
 
-A client tests the mixture ``alpha v + (1 - alpha) w`` of a model v of its own with the global model
-w. When it is drawn it trains both on the same minibatches, for E epochs: w from the received model
-as in DP-FedAvg, and v along the gradient of the mixture's loss in v, alpha times that at the
-mixture. It uploads the change of w; v and alpha never leave it, so what is released is what
-DP-FedAvg releases, whatever alpha is.
+A client tests the mixture ``alpha v + (1 - alpha) w`` of its personal model v and the global model
+w. When it is drawn it trains both on the same minibatches, for E epochs. w starts at the received
+model, as in DP-FedAvg. v follows the gradient of the mixture's loss with respect to v, which is
+alpha times the gradient at the mixture. The client uploads the change of w. v and alpha never leave
+it, so the release is that of DP-FedAvg for every alpha.
 
     minimises: ``f(w)`` over w from ``w^t``, and ``f(alpha v + (1 - alpha) w)`` over v, E epochs on
         the same minibatches
@@ -13,20 +13,20 @@ DP-FedAvg releases, whatever alpha is.
     keeps: v and alpha
     tests: ``alpha v + (1 - alpha) w`` after one more such round
 
-    alpha: of a client that begins; 0 tests the local w, 1 trains v alone [official code]
+    alpha: initial value of every client; 0 tests the local w, 1 trains v alone [official code]
     adaptive: one projected gradient step on alpha in each round (Eq. 10), ``alpha <- alpha - eta <v
         - w, grad f(alpha v + (1 - alpha) w)>``, kept in [0, 1] [paper]
 
-The personal model is the mixture after one more such round from the last released w. The v of a
-client begins as the w that it first receives (the paper's w^0 where all take part in the first
-round); that of a client that was never in training begins as the released w.
+The personal model is the mixture after one more such round from the last released w. A client's v
+starts at the first w that it receives; this is the paper's w^0 if all clients take part in the
+first round. If a client was never in training, its v starts at the released w.
 
-Reading of the paper, whose Eq. 10 is written for every local step: as in the authors' code
-(FedTorch) alpha moves once in a round; here before the minibatches, by the gradient of all own
-examples at the w received, so that the step has the study's learning rate eta and neither its
-momentum nor its weight decay. Differences of that code: it mixes the two models' logits instead of
-their parameters, moves alpha after the first minibatch by a mean of the two models' own gradients,
-and adds 0.02 alpha to it.
+Reading of the paper: Eq. 10 is written for every local step, but alpha moves once in a round, as in
+the authors' code (FedTorch). Here it moves before the minibatches, along the gradient over all
+examples of the client at the received w. That step has the study's learning rate eta, without
+momentum and weight decay. Differences of the authors' code: it mixes the logits of the two models
+instead of their parameters, moves alpha after the first minibatch by a mean of the two models'
+gradients, and adds 0.02 alpha to that mean.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.ditto import keep, kept, nothing_kept
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="APFL", paper="Deng, Kamani, Mahdavi 2020")
+ABOUT = About(title="APFL", paper="Deng, Kamani, Mahdavi 2020", cost=2.3)
 
 
 def mixed(alpha: Tensor, v: Tree, w: Tree) -> Params:
@@ -51,18 +51,21 @@ def mixed(alpha: Tensor, v: Tree, w: Tree) -> Params:
     return Params({name: alpha * v[name] + (1 - alpha) * w[name] for name in w})
 
 
-def apfl(*, alpha: Annotated[float, Range(0, 1)] = 0.5, adaptive: bool = True) -> Method:
+def apfl(
+    *, alpha: Annotated[float, Option(least=0, most=1)] = 0.5, adaptive: bool = True
+) -> Method:
     """Return the method."""
 
     def init_client(params: Params, task: Task) -> ClientState:
         share = next(iter(params.values())).new_tensor(alpha)
         return ClientState(nothing_kept(params) | {"alpha": share})
 
-    def moved(share: Tensor, v: Tree, w: Params, batches: Batches, task: Task) -> Tensor:
-        """Eq. 10."""
-        slopes = task.gradient(mixed(share, v, w), batches.all)
-        rise = [(gap * slopes[name]).sum() for name, gap in trees.sub(v, w).items()]
-        return (share - task.solver.lr * torch.stack(rise).sum()).clamp(0, 1)
+    def next_alpha(share: Tensor, v: Tree, w: Params, batches: Batches, task: Task) -> Tensor:
+        """Return alpha after one step (Eq. 10)."""
+        # The chain rule: d/dalpha f(alpha v + (1 - alpha) w) = <v - w, grad f at the mixture>.
+        gradient = task.gradient(mixed(share, v, w), batches.all)
+        products = [(gap * gradient[name]).sum() for name, gap in trees.sub(v, w).items()]
+        return (share - task.solver.lr * torch.stack(products).sum()).clamp(0, 1)
 
     def train(
         params: Params, state: ClientState, batches: Batches, task: Task
@@ -70,9 +73,11 @@ def apfl(*, alpha: Annotated[float, Range(0, 1)] = 0.5, adaptive: bool = True) -
         """Return v, w and alpha after a round, and the mean sum of the losses of w and of the
         mixture."""
         v = kept(state, params)
-        share = moved(state["alpha"], v, params, batches, task) if adaptive else state["alpha"]
+        share = next_alpha(state["alpha"], v, params, batches, task) if adaptive else state["alpha"]
 
         def loss(both: Tree, batch: Batch) -> Tensor:
+            # One minimisation over both models, so that they see the same minibatches and the same
+            # dropout. w is detached in the mixture: the upload must not follow from v or alpha.
             v, w = trees.within("own.", both), trees.within("global.", both)
             fixed = {name: value.detach() for name, value in w.items()}
             return task.loss(w, batch) + task.loss(mixed(share, v, fixed), batch)

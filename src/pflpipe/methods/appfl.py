@@ -1,44 +1,44 @@
 """APPFL's personalization (Argonne Privacy-Preserving Federated Learning; its documentation and
-official code): the clients that train for epochs, ``PersonalizedClientOptim``. Those that take a
-number of steps are in appfl_steps.py.
+official code) for clients that train for epochs, ``PersonalizedClientOptim``. See appfl_steps.py
+for clients that take a number of steps.
 
-Layers named in the configuration are personal: they are trained with all the others and never leave
+Layers named in the configuration are personal: they are trained with all others and never leave
 the client. The shared layers are averaged, with Laplace noise (the study's ``privacy.mechanism``)
 or, in newer versions, Gaussian noise.
 
-    minimises: ``f(w)`` over all layers, from the released shared and the own personal ones, E
-        epochs
+    minimises: ``f(w)`` over all layers, from the released shared layers and the client's personal
+        layers, E epochs
     sends: the change of the shared layers
     keeps: the personal layers
     tests: the model after one more such local pass
 
-    personal_layers: beginnings of layer names, separated by commas (p_layers); empty shares
+    personal_layers: prefixes of layer names, separated by commas (p_layers); empty shares
         everything [ours]
 
-The code's ``clip_value`` and ``clip_norm`` are the study's ``privacy.clip_norm`` and the norm of
-its mechanism, 1 for Laplace.
+The code's ``clip_value`` is the study's ``privacy.clip_norm``; its ``clip_norm`` is the norm of the
+mechanism, 1 for Laplace.
 
 The published version bounds training instead of the message: the change of each optimizer step,
-personal layers included, is shortened to the length clip_value / E in that norm, E local epochs. An
-epoch of more than one step can then move the model by more than its share, so that nothing public
-bounds the change; and it quotes the budget of one round for the whole run. Not imitated: the code
-multiplies its noise by 2 lr, although the change that it bounds has the learning rate in it
-already, and every client adds all of the noise to its message.
+personal layers included, is shortened to the length clip_value / E in that norm, for E local
+epochs. An epoch of several steps can move the model by more than this share, so no public number
+bounds the change. The published version also quotes the budget of one round for the whole run. Not
+imitated: the code multiplies its noise by 2 lr, although the bounded change contains the learning
+rate already, and every client adds all of the noise to its message.
 
-The certified version trains freely and clips the change of the shared layers, all together, in the
-norm of its mechanism.
+The certified version trains freely. It clips the change of the shared layers jointly, in the norm
+of its mechanism.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Annotated
 
-from pflpipe import trees
-from pflpipe.errors import ConfigError, nearest
+from pflpipe.learning.architectures import layers_named
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Task
-from pflpipe.methods.base import About, Method
+from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.fedper import keep
 
 ABOUT = About(
@@ -51,7 +51,7 @@ ABOUT = About(
 
 
 def bounded(task: Task, steps: int) -> Solver:
-    """Return the study's optimizer, each of whose steps is at most clip_value / ``steps`` long."""
+    """Return the study's optimizer with every step shortened to length clip_value / ``steps``."""
     return replace(task.solver, step_bound=task.clip_norm / steps, step_norm=task.plan.norm)
 
 
@@ -59,41 +59,25 @@ def keep_layers(method: str, personal_layers: str, solver: Callable[[Task], Solv
     """Return the method that keeps the named layers on each client and shares the others.
 
     Args:
-        method: name for errors.
-        personal_layers: beginnings of layer names, separated by commas.
+        method: name of the method, for errors.
+        personal_layers: prefixes of layer names, separated by commas.
         solver: the local optimizer.
     """
-    beginnings = [word.strip() for word in personal_layers.split(",") if word.strip()]
 
-    def personal(names: Iterable[str]) -> tuple[str, ...]:
-        """Return the parameters that stay on the client; raise ConfigError when the model has no
-        such layers or no others."""
-        layers = trees.layers(names)
-        for word in beginnings:
-            if not any(layer.startswith(word) for layer in layers):
-                known = f"the beginning of one of {', '.join(layers)}"
-                raise ConfigError(
-                    f"method {method}: personal_layers",
-                    got=word,
-                    expected=known,
-                    do=nearest(word, layers),
-                )
-        kept = [layer for layer in layers if layer.startswith(tuple(beginnings))]
-        if len(kept) == len(layers):
-            raise ConfigError(
-                f"method {method}: personal_layers",
-                got=personal_layers,
-                expected="at least one layer left to share",
-            )
-        return tuple(name for layer in kept for name in layers[layer])
+    def personal(task: Task) -> tuple[str, ...]:
+        """Return the parameters that stay on the client."""
+        return layers_named(
+            task.network.shapes, personal_layers, f"method {method}: personal_layers"
+        )
 
-    return replace(keep(lambda task: personal(task.network.shapes), solver), check=personal)
+    return keep(personal, solver)
 
 
-def appfl(*, personal_layers: str = "head") -> Method:
+def appfl(*, personal_layers: Annotated[str, Option(layers=True)] = "head") -> Method:
     """Return the method."""
 
     def solver(task: Task) -> Solver:
+        # E, the number of epochs, where the published code should have the number of steps.
         published = "clip_in_training" in task.departures
         return bounded(task, task.local_epochs) if published else task.solver
 

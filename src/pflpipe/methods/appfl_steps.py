@@ -2,26 +2,26 @@
 official code) for clients that take a number of steps, ``PersonalizedClientStepOptim``. The clients
 of appfl.py train for epochs.
 
-Personal layers stay on the client, the shared ones are averaged with Laplace noise, as there. In a
-round a client takes S steps on minibatches, pass after pass over its examples. The change of each
-step, personal layers included, is shortened to clip_value / S, so that S of them together are at
-most clip_value long.
+As in appfl.py, personal layers stay on the client and the shared layers are averaged with Laplace
+noise. In a round a client takes S steps on minibatches, passing over its examples repeatedly. The
+change of each step, personal layers included, is shortened to clip_value / S, so that S steps
+together are at most clip_value long.
 
     minimises: ``f(w)`` over all layers in S steps, each at most ``clip_value / S`` long
     sends: the change of the shared layers
     keeps: the personal layers
     tests: the model after S more such steps
 
-    personal_layers: beginnings of layer names, separated by commas (p_layers); empty shares
+    personal_layers: prefixes of layer names, separated by commas (p_layers); empty shares
         everything [ours]
-    local_steps: S (num_local_steps), in the place of the study's local epochs [ours]
+    local_steps: S (num_local_steps), instead of the study's local epochs [ours]
 
-The message is thereby bounded without a clip of its own, and the release is certified (the joint
-clip of the mechanism, which then shortens by rounding alone, stays). What the published version
-gets wrong is the noise: its scale is 2 lr clip_value / epsilon, although the change that is bounded
-has the learning rate in it already (``learning_rate_in_noise``), and the epsilon of one round is
-quoted for all T (``no_composition``). Both are counted: zero-out, its epsilon is T epsilon / (2
-lr). Not imitated: every client adds all of the noise to its message.
+This bounds the message without a clip, so the release is certified. (The joint clip of the
+mechanism stays; it shortens by rounding only.) The published version errs in the noise. Its scale
+is 2 lr clip_value / epsilon, although the bounded change contains the learning rate already
+(``learning_rate_in_noise``), and the epsilon of one round is quoted for all T rounds
+(``no_composition``). The ledger counts both: under zero-out the epsilon is T epsilon / (2 lr). Not
+imitated: every client adds all of the noise to its message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from pflpipe.methods.appfl import bounded, keep_layers
-from pflpipe.methods.base import About, Method, Range
+from pflpipe.methods.base import About, Method, Option
 
 ABOUT = About(
     title="APPFL (steps)",
@@ -42,7 +42,9 @@ ABOUT = About(
 
 
 def appfl_steps(
-    *, personal_layers: str = "head", local_steps: Annotated[int, Range(1)] = 10
+    *,
+    personal_layers: Annotated[str, Option(layers=True)] = "head",
+    local_steps: Annotated[int, Option(least=1)] = 10,
 ) -> Method:
     """Return the method."""
     method = keep_layers("appfl_steps", personal_layers, lambda task: bounded(task, local_steps))

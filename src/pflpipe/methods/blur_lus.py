@@ -1,26 +1,27 @@
 """BLUR + LUS (Cheng, Wang, Zhang, Cheng, "Differentially Private Federated Learning with Local
 Regularization and Sparsification", CVPR 2022).
 
-BLUR, bounded local update regularisation: outside the ball of radius C around the global model a
-penalty pulls the client back, so that clipping costs less; inside there is none. LUS, local update
-sparsification: after training, the entries of each layer's update that matter least for the loss
-are set to zero.
+BLUR, bounded local update regularisation: a penalty pulls a client back if it leaves the ball of
+radius C around the global model, so that clipping removes less. Inside the ball there is no
+penalty. LUS, local update sparsification: after training, the entries of each layer's update that
+matter least for the loss are set to zero.
 
     minimises: ``f(w) + weight / 2 max(0, |w - w^t|_2^2 - C^2)``, E epochs from ``w^t``
-    sends: of each layer of ``w - w^t`` the entries of highest score, zeros for the others
+    sends: the entries of highest score in each layer of ``w - w^t``, zeros for the others
     keeps: nothing
     tests: the released model after E epochs with the penalty
 
     weight: lambda of the penalty, one norm over all parameters [ours]
     keep_ratio: fraction of each layer's entries (weight and bias together) that LUS keeps: the
         ceil(keep_ratio d) of highest score [ours]
-    score: ``gradient``, to first order how much the loss of the trained model over all own examples
-        changes when an entry's change is dropped, ``|dCE/dw * change|``; ``magnitude``, the size of
-        the change [paper]
+    score: ``gradient``, how much the loss of the trained model over all examples of the client
+        changes, to first order, if an entry's change is dropped, ``|dCE/dw * change|``;
+        ``magnitude``, the size of the change [paper]
 
-There is no official code, and lambda and the kept fraction are not certain. Which entries are kept
-depends on the client's data, so the noise of the release covers every coordinate: certified. The
-personal model is trained with the penalty; it is not sparsified, since it is not sent.
+There is no official code, so lambda and the kept fraction are uncertain. Which entries are kept
+depends on the client's data; the noise of the release covers every coordinate, so the release is
+certified. The personal model is trained with the penalty. It is not sparsified, because it is not
+sent.
 """
 
 from __future__ import annotations
@@ -32,22 +33,24 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="BLUR + LUS", paper="Cheng et al., CVPR 2022")
+ABOUT = About(title="BLUR + LUS", paper="Cheng et al., CVPR 2022", cost=1.4)
 
 
 def blur_lus(
     *,
-    weight: Annotated[float, Range(0)] = 0.4,
-    keep_ratio: Annotated[float, Range(0, 1)] = 0.5,
+    weight: Annotated[float, Option(least=0)] = 0.4,
+    keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.5,
     score: Literal["gradient", "magnitude"] = "gradient",
 ) -> Method:
     """Return the method."""
 
     def train(params: Params, batches: Batches, task: Task) -> tuple[Params, Tensor]:
         def loss(w: Tree, batch: Batch) -> Tensor:
+            # BLUR: the penalty is flat inside the clip ball, so it never shortens an update that
+            # the clip would leave as it is.
             excess = trees.norm(trees.sub(w, params)).square() - task.clip_norm**2
             return task.loss(w, batch) + 0.5 * weight * excess.clamp(min=0)
 
@@ -58,6 +61,7 @@ def blur_lus(
     ) -> tuple[Upload, ClientState]:
         trained, loss = train(params, batches, task)
         change = trees.sub(trained, params)
+        # LUS: the first-order loss of undoing the change of one coordinate.
         utility = (
             trees.mul(change, task.gradient(trained, batches.all))
             if score == "gradient"

@@ -1,25 +1,26 @@
 """CENTAUR (Shen, Ye, Kang, Hassani, Shokri, "Share Your Representation Only: Guaranteed Improvement
 of the Privacy-Utility Tradeoff in Federated Learning", ICLR 2023), DP-FedRep in its official code.
 
-Every client has its own head. With the received feature extractor frozen it trains its head, then
-with this head frozen the extractor, and uploads the change of the extractor; the head never leaves
-it. The personal model is the released extractor with the head trained once more.
+Every client has its own head. A client first trains its head on the frozen received feature
+extractor, then the extractor under the frozen head. It uploads the change of the extractor; the
+head never leaves the client. The personal model is the released extractor with the head trained
+once more.
 
-    minimises: ``f`` over the head h beside the frozen ``g^t``, then over the body g beside the
-        frozen h, E epochs
+    minimises: ``f`` over the head h with ``g^t`` frozen, then over the body g with h frozen, E
+        epochs
     sends: ``g - g^t``, the change of the body
     keeps: the head
     tests: the released body with the head trained once more
 
-    head_epochs: passes over the own examples in the head phase [official code]
+    head_epochs: passes over the client's examples in the head phase [official code]
     head_lr: learning rate of its SGD [official code]
     head_momentum: of that SGD [official code]
     head_weight_decay: of that SGD [official code]
 
-The head phase works on features computed once, without dropout and transforms, as in the official
-code. Differences: a head is kept from round to round (the official code does so in its parallel
-branch only, and else starts again from the initial head); clients are drawn by Poisson sampling
-(the code visits disjoint groups).
+The head phase works on features that are computed once, without dropout and transforms, as in the
+official code. Differences: a client keeps its head from round to round (the official code does so
+only in its parallel branch; elsewhere it starts again from the initial head). Clients are drawn by
+Poisson sampling (the code visits disjoint groups).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Annotated
 
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
 ABOUT = About(
@@ -38,10 +39,10 @@ ABOUT = About(
 
 def centaur(
     *,
-    head_epochs: Annotated[int, Range(1)] = 15,
-    head_lr: Annotated[float, Range(0)] = 0.01,
-    head_momentum: Annotated[float, Range(0, 1)] = 0.9,
-    head_weight_decay: Annotated[float, Range(0)] = 1e-4,
+    head_epochs: Annotated[int, Option(least=1)] = 15,
+    head_lr: Annotated[float, Option(least=0)] = 0.01,
+    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.9,
+    head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
 ) -> Method:
     """Return the method."""
     solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)
@@ -57,10 +58,12 @@ def centaur(
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
+        # Head first: the body then trains under a head that already fits the received body.
         start = personalize(params, server, state, batches, task)
         trained, loss = task.minimize(start, batches.train, task.loss, names=task.body_names)
         update = Update({name: trained[name] - params[name] for name in task.body_names})
         head = ClientState({name: start[name] for name in task.head_names})
+        # The state goes on with the head alone; the body comes from the server in each round.
         return Upload(update=update, extras={}, loss=loss), head
 
     return Method(

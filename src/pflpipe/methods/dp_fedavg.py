@@ -4,10 +4,10 @@ Sources: Geyer, Klein, Nabi, "Differentially Private Federated Learning: A Clien
 (2017); McMahan, Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language Models",
 ICLR 2018, Algorithm 1.
 
-Each drawn client trains E epochs from the global model and uploads its update; the mechanism
-(mechanism.py) clips the update jointly over all parameters to C, adds one Gaussian draw to the sum
-and divides by the public expected cohort q M. Differences from the paper: uniform weights, so that
-the sensitivity is C whatever the clients' sizes.
+Each drawn client trains E epochs from the global model and uploads its update. The mechanism
+(mechanism.py) clips the update to C, jointly over all parameters, adds one Gaussian draw to the sum
+and divides by the public expected cohort q M. Difference from the paper: weights are uniform, so
+that the sensitivity is C for clients of any size.
 
     minimises: ``f(w)``, E epochs from ``w^t``
     sends: ``w - w^t``
@@ -28,7 +28,8 @@ ABOUT = About(title="DP-FedAvg", paper="Geyer et al. 2017; McMahan et al., ICLR 
 def local_update(
     params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
 ) -> tuple[Upload, ClientState]:
-    """E local epochs; the upload is the whole change of the model."""
+    """Train E local epochs and upload the change of the whole model."""
+    # No clip and no noise here: mechanism.py applies both, the same for every method.
     trained, loss = task.minimize(params, batches.train, task.loss)
     return Upload(update=trees.sub(trained, params), extras={}, loss=loss), state
 

@@ -1,22 +1,22 @@
 """DP-FedSAM-top-k (Shi, Wei, Shen, Liu, Wang, Yuan, Tao, "Towards the Flatter Landscape and Better
 Generalization in Federated Learning under Client-level Differential Privacy", 2023).
 
-Local training of DP-FedSAM; of each tensor of the update only the largest entries are kept before
-the clip, so that these are shortened less.
+Local training is that of DP-FedSAM. Before the clip, only the largest entries of each tensor of the
+update are kept, so that the clip shortens these less.
 
     minimises: as DP-FedSAM, ``max f(w + e)`` over ``|e|_2 <= rho``
-    sends: of each tensor of ``w - w^t`` the largest entries, zeros for the others
+    sends: the largest entries of each tensor of ``w - w^t``, zeros for the others
     keeps: nothing
-    tests: the released model after E such epochs
+    tests: the released model after E more such epochs
 
     rho: radius of the ascent of sharpness-aware minimisation (dp_fedsam.py) [DP-FedSAM's code]
     keep_ratio: fraction of each tensor's entries that is kept, the ceil(keep_ratio d) largest by
-        absolute value. Neither the fraction nor whether the choice is made per tensor is certain:
-        there is no official code of this step [ours]
+        absolute value. There is no official code of this step, so the fraction and the choice per
+        tensor are uncertain [ours]
 
-The paper adds noise only to what is kept (``profile: paper``, departure ``noise_on_support``).
-Which entries a client keeps depends on its data and shows in the zeros of its message, so that this
-noise hides nobody. The strict profile keeps the same private choice, and its noise covers every
+The paper adds noise only to the kept entries (``profile: paper``, departure ``noise_on_support``).
+Which entries a client keeps depends on its data and is visible in the zeros of its message, so this
+noise hides no client. The strict profile keeps the same private choice, and its noise covers every
 coordinate.
 """
 
@@ -27,17 +27,22 @@ from typing import Annotated
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.dp_fedsam import dp_fedsam
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(
-    title="DP-FedSAM-top-k", paper="Shi et al. 2023", paper_departures=("noise_on_support",)
+    title="DP-FedSAM-top-k",
+    paper="Shi et al. 2023",
+    paper_departures=("noise_on_support",),
+    cost=2.0,
 )
 
 
 def dp_fedsam_topk(
-    *, rho: Annotated[float, Range(0)] = 0.5, keep_ratio: Annotated[float, Range(0, 1)] = 0.4
+    *,
+    rho: Annotated[float, Option(least=0)] = 0.5,
+    keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.4,
 ) -> Method:
     """Return the method."""
     dense = dp_fedsam(rho=rho)
@@ -46,6 +51,8 @@ def dp_fedsam_topk(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
         upload, state = dense.local_update(params, server, state, batches, task)
+        # The private choice is made before the clip, so that what is sent still has norm <= C and
+        # the sensitivity does not depend on the choice.
         sizes = {name: value.abs() for name, value in upload.update.items()}
         kept = trees.largest(sizes, [(name,) for name in sizes], keep_ratio)
         extras = (

@@ -1,9 +1,9 @@
 """DP-pFedDSU (Wang, Zhang, Gao, Luo, "Differential Privacy Personalized Federated Learning Based on
 Dynamically Sparsified Client Updates", arXiv:2503.09192, 2025), Algorithm 1.
 
-CENTAUR with two additions. RT, reparameterized training: of the last weight layers of the feature
-extractor only the largest weights are used, trained and sent. DAN, the dynamic adaptive norm: the
-length of the change is pulled to the clip bound.
+CENTAUR with two additions. RT, reparameterized training: in the last weight layers of the feature
+extractor only the largest weights are used, trained and sent. DAN, the dynamic adaptive norm: a
+penalty pulls the length of the change to the clip bound.
 
     minimises: ``f`` over the head, then ``f(g M) + weight / 2 | |(g - g^t) M|_2 - C |`` over the
         body g, E epochs; M keeps the largest weights of the last layers of the body
@@ -13,29 +13,30 @@ length of the change is pulled to the clip bound.
 
     keep_ratio: S, the fraction of a layer's weights that is kept: the ceil(S d) largest by absolute
         value, layer by layer [paper]
-    masked_layers: k, how many of the extractor's last weight layers are masked, convolutions of
-        shortcuts counted (in ResNet20 the fifth from the end is one); biases and normalisation
-        never are [paper]
+    masked_layers: k, the number of the extractor's last weight layers that are masked. Convolutions
+        of shortcuts count (in ResNet20 the fifth from the end is one); biases and normalisation are
+        never masked [paper]
     weight: lambda of the regulariser (Eq. 10), one norm over the whole extractor [paper]
     rt: reparameterized training, for the paper's ablation (Table IV) [paper]
-    dan: the dynamic adaptive norm, for the same ablation; without both this is CENTAUR [paper]
-    ste: give the weights that a mask drops the gradient of the kept model as well
-        (straight-through) [ours]
-    head_epochs: passes over the own examples in the head phase [paper]
+    dan: the dynamic adaptive norm, for the same ablation; without rt and dan this is CENTAUR
+        [paper]
+    ste: pass the gradient of the masked model to the dropped weights as well (straight-through)
+        [ours]
+    head_epochs: passes over the client's examples in the head phase [paper]
     head_lr: learning rate of its SGD [paper]
     head_momentum: of that SGD [ours]
     head_weight_decay: of that SGD [ours]
 
-Reading of the paper: Eq. 8 masks the last k layers, as its text says; Eq. 11 means (theta -
-theta^0) M; the mask is a constant of every step's gradient, so that only momentum and weight decay
-move dropped weights; head phase and personal model see the masked extractor too.
+Reading of the paper: Eq. 8 masks the last k layers, as its text says. Eq. 11 means (theta -
+theta^0) M. The mask is a constant in the gradient of every step, so only momentum and weight decay
+move dropped weights. The head phase and the personal model also use the masked extractor.
 
-In the paper each client chooses its mask anew in every step from its own weights, and adds noise
-only where its last mask keeps (``profile: paper``, departure ``noise_on_support``): such a mask is
-private and shows in the zeros of the message, which no noise hides. The strict profile takes the
-mask of the released weights for the whole round, the same for everybody; clip and noise on its
-support are then certified. There ``ste`` changes nothing, as a dropped weight cannot come back
-within the round.
+In the paper each client chooses its mask in every step from its current weights, and adds noise
+only to the coordinates that its last mask keeps (``profile: paper``, departure
+``noise_on_support``). Such a mask is private and is visible in the zeros of the message, which no
+noise hides. The strict profile uses the mask of the released weights for the whole round, the same
+for all clients; clip and noise on its support are then certified. There ``ste`` has no effect,
+because a dropped weight cannot return within the round.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch, Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
@@ -57,21 +58,22 @@ ABOUT = About(
     has_global_model=False,
     needs=("body",),
     paper_departures=("noise_on_support",),
+    cost=1.5,
 )
 
 
 def dp_pfeddsu(
     *,
-    keep_ratio: Annotated[float, Range(0, 1)] = 0.05,
-    masked_layers: Annotated[int, Range(1)] = 4,
-    weight: Annotated[float, Range(0)] = 0.2,
+    keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.05,
+    masked_layers: Annotated[int, Option(least=1)] = 4,
+    weight: Annotated[float, Option(least=0)] = 0.2,
     rt: bool = True,
     dan: bool = True,
     ste: bool = False,
-    head_epochs: Annotated[int, Range(1)] = 15,
-    head_lr: Annotated[float, Range(0)] = 0.01,
-    head_momentum: Annotated[float, Range(0, 1)] = 0.9,
-    head_weight_decay: Annotated[float, Range(0)] = 1e-4,
+    head_epochs: Annotated[int, Option(least=1)] = 15,
+    head_lr: Annotated[float, Option(least=0)] = 0.01,
+    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.9,
+    head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
 ) -> Method:
     """Return the method."""
     solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)
@@ -80,8 +82,9 @@ def dp_pfeddsu(
         return ClientState({name: params[name] for name in task.head_names})
 
     def masks(w: Tree, task: Task) -> Tree:
-        """Return the masks M of the masked layers' weights (Eqs. 6 and 8); every other parameter is
-        kept whole."""
+        """Return the masks M of the masked layers' weights (Eqs. 6 and 8); other parameters have no
+        mask and are kept whole."""
+        # Weights have more than one axis; biases and the parameters of GroupNorm have one.
         weights = (
             [name for name in task.body_names if len(task.network.shapes[name]) > 1][
                 -masked_layers:
@@ -107,6 +110,7 @@ def dp_pfeddsu(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
         private, public = "noise_on_support" in task.departures, masks(params, task)
+        # The head phase runs before any private mask exists, so both profiles use the public one.
         with_head = train_head(params, state, public, batches, task)  # phase 1
         head = ClientState({name: with_head[name] for name in task.head_names})
 
@@ -117,6 +121,7 @@ def dp_pfeddsu(
             kept = masks(w, task) if private else public
             forward = sparse(w, kept)
             if ste:
+                # The value of the masked weights with the gradient of the unmasked ones.
                 forward = w | {name: w[name] + (forward[name] - w[name]).detach() for name in kept}
             value = task.loss(forward, batch)
             return (
@@ -130,17 +135,19 @@ def dp_pfeddsu(
         )  # phase 2
         kept = masks(end, task) if private else public
         update = Update(change(end, kept))  # Eq. 11
-        everything = {
+        unmasked = {
             name: value.new_ones(value.shape, dtype=torch.bool) for name, value in update.items()
         }
+        # ``noise_on_support`` reads a mask for every tensor, so unmasked ones get a mask of ones.
         extras = (
-            {f"mask.{name}": mask for name, mask in (everything | kept).items()} if private else {}
+            {f"mask.{name}": mask for name, mask in (unmasked | kept).items()} if private else {}
         )
         return Upload(update=update, extras=extras, loss=mean_loss), head
 
     def scale(params: Params, server: ServerState, task: Task) -> Tree:
         if "noise_on_support" in task.departures:
             return {}
+        # The public mask as a scale: a coordinate with s = 0 is neither sent nor noised.
         return {name: mask.to(params[name]) for name, mask in masks(params, task).items()}
 
     def personalize(

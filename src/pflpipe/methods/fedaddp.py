@@ -1,15 +1,15 @@
 """FedADDP (Guo, Zhang, Mu, Li, Dong, Li, "FedADDP: Privacy-Preserving Personalized Federated
-Learning with Adaptive Dimensional Differential Privacy", ICA3PP 2024), as its official code has it;
-the paper's text was not at hand.
+Learning with Adaptive Dimensional Differential Privacy", ICA3PP 2024), after its official code; the
+text of the paper was not available.
 
-FedDPA's split into personal and shared coordinates by Fisher information, and for every coordinate
-a clip bound and a noise scale of its own, proportional to the size of the trained weight.
+Coordinates are split into personal and shared ones by Fisher information, as in FedDPA. Every
+coordinate has its own clip bound and noise scale, proportional to the size of the trained weight.
 
     minimises: ``f(w) + lambda_1 / 2 S(w - w^t)`` over the personal, ``f(w) + lambda_2 / 2 |S(w -
         w^t) - c|`` over the shared coordinates, S the sum of the tensors' norms, c the last clip
         bound
     sends: the change of the shared coordinates, in units of ``s = beta / 2 |w^t| + r_min``
-    keeps: its last trained model, with it the mask, and c
+    keeps: its last trained model, which determines the mask, and c
     tests: the model after one more such local pass
 
     tau: threshold on the Fisher information, min-max normalised per tensor; above 1 nothing is
@@ -17,22 +17,22 @@ a clip bound and a noise scale of its own, proportional to the size of the train
     lambda_1: weight of the regulariser of the personal coordinates, the sum of the tensors'
         distances to the global model [official code]
     lambda_2: weight of the regulariser of the shared coordinates, which pulls that sum towards the
-        client's previous clip bound, 0 at first [official code]
+        client's previous clip bound, initially 0 [official code]
     beta: the bound of a coordinate is beta / 2 times the size of its weight [official code]
     r_min: floor of the public bounds of the certified version, so that weights near 0 can move
         [ours]
 
 The paper's version clamps the trained model to theta^0 +- r with r = beta/2 |theta^1| and sends all
 of it, personal coordinates too, with noise of sqrt(K) sigma 2 r in every message (K tensors),
-weighted by the clients' numbers of examples: four departures. In place of theta^1 the official code
-has one plain gradient step of the last minibatch from the model before it, which is as large. Not
-imitated: training in evaluation mode, and the code's own formula for sigma, in place of which the
-plan's is used (3.27 instead of 5.95 at epsilon 2, T = 20, delta = 0.1).
+weighted by the clients' numbers of examples: four departures. Instead of theta^1 the official code
+uses one plain gradient step of the last minibatch from the model before it, which is about as
+large. Not imitated: training in evaluation mode, and the code's formula for sigma. The plan's sigma
+is used instead (3.27 instead of 5.95 at epsilon 2, T = 20, delta = 0.1).
 
 The certified version sends the change of the shared coordinates, clipped jointly to |change / s|_2
-<= C with noise C sigma s, for the public scale s = beta/2 |w_g| + r_min; the clip bound of the
-regulariser is then that of s. C is in units of s there: d coordinates that move by their bounds
-have length sqrt(d), so a C chosen for whole updates clips far more.
+<= C with noise C sigma s, for the public scale s = beta/2 |w_g| + r_min. The clip bound of the
+regulariser then follows from s. C is in units of s: d coordinates that each move by their bound
+have length sqrt(d), so a C chosen for unscaled updates clips far more.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.feddpa import fisher_mask, split_objectives
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -57,21 +57,22 @@ ABOUT = About(
         "data_size_weights",
         "noise_not_divided",
     ),
+    cost=2.4,
 )
 
 
 def sum_of_norms(tree: Tree) -> Tensor:
-    """Return the sum of the tensors' L2 norms, which the paper takes for the norm of the whole."""
+    """Return the sum of the tensors' L2 norms, which the paper uses as the norm of the whole."""
     return torch.stack([torch.linalg.vector_norm(value) for value in tree.values()]).sum()
 
 
 def fedaddp(
     *,
-    tau: Annotated[float, Range(0)] = 0.4,
-    lambda_1: Annotated[float, Range(0)] = 0.1,
-    lambda_2: Annotated[float, Range(0)] = 0.05,
-    beta: Annotated[float, Range(0)] = 0.1,
-    r_min: Annotated[float, Range(0)] = 1e-3,
+    tau: Annotated[float, Option(least=0)] = 0.4,
+    lambda_1: Annotated[float, Option(least=0)] = 0.1,
+    lambda_2: Annotated[float, Option(least=0)] = 0.05,
+    beta: Annotated[float, Option(least=0)] = 0.1,
+    r_min: Annotated[float, Option(least=0)] = 1e-3,
 ) -> Method:
     """Return the method."""
 
@@ -79,6 +80,7 @@ def fedaddp(
         return "private_clamp" in task.departures
 
     def radius(w: Tree) -> Tree:
+        """Return the clip bound of each coordinate, half of ``beta |w|``."""
         return {name: 0.5 * beta * value.abs() for name, value in w.items()}
 
     def init_client(params: Params, task: Task) -> ClientState:
@@ -86,7 +88,7 @@ def fedaddp(
         return ClientState(trees.prefixed("local.", params) | {"clip_total": nothing})
 
     def scale(params: Params, server: ServerState, task: Task) -> Tree:
-        """The public bounds; a global model beyond the range of numbers still gives finite ones."""
+        """Return the public bounds s; they are finite even if the global model has overflowed."""
         if published(task):
             return {}
         return {name: value.nan_to_num(0) + r_min for name, value in radius(params).items()}
@@ -109,10 +111,15 @@ def fedaddp(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
         personal, start, end, loss = train(params, state, batches, task)
+        # Published bounds follow from the trained model and are private; certified ones follow
+        # from the released model.
         bounds = radius(end) if published(task) else scale(params, server, task)
+        # A client without examples keeps c, because it has trained no model to take bounds from.
         total = torch.where(batches.n > 0, 2 * sum_of_norms(bounds), state["clip_total"])
         state = ClientState(trees.prefixed("local.", end) | {"clip_total": total})
         if not published(task):
+            # Personal coordinates are sent as zeros and noised like all others: the mask is
+            # private, so the support of the noise must not show it.
             change = trees.sub(end, start).items()
             update = {name: torch.where(personal[name], 0.0, value) for name, value in change}
             return Upload(Update(update), {}, loss), state

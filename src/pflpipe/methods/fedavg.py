@@ -33,6 +33,7 @@ def fedavg() -> Method:
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
         trained, loss = task.minimize(params, batches.train, task.loss)
+        # The number of examples is a private value, read by the departure ``data_size_weights``.
         return Upload(
             update=trees.sub(trained, params), extras={"size": batches.n}, loss=loss
         ), state

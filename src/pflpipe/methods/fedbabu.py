@@ -1,22 +1,22 @@
 """FedBABU (Oh, Kim, Yun, "FedBABU: Toward Enhanced Representation for Federated Image
 Classification", ICLR 2022) under differential privacy.
 
-The head keeps its random initial values while the feature extractor is trained and its change
-uploaded; since everybody knows these values, there is a global model. For its personal model a
-client trains the head on top of the released extractor.
+Clients train the feature extractor and upload its change, while the head keeps its random initial
+values. These values are public, so there is a global model. For its personal model a client trains
+the head on the released extractor.
 
-    minimises: ``f`` over the body g, E epochs from ``g^t``, beside the head's initial values
+    minimises: ``f`` over the body g, E epochs from ``g^t``, under the head's initial values
     sends: ``g - g^t``, the change of the body
     keeps: nothing
-    tests: the released body with a head trained on the own examples
+    tests: the released body with a head trained on the client's examples
 
-    head_epochs: passes over the own examples in the head phase [as dp_fedavg_fb, so that both
+    head_epochs: passes over the client's examples in the head phase [as dp_fedavg_fb, so that both
         compare]
     head_lr: learning rate of its SGD [as dp_fedavg_fb]
     head_momentum: of that SGD [as dp_fedavg_fb]
     head_weight_decay: of that SGD [as dp_fedavg_fb]
 
-Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights; the paper also
+Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights. The paper also
 fine-tunes whole models.
 """
 
@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import AFTER_TRAINING, About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
@@ -35,10 +35,10 @@ ABOUT = About(title="FedBABU", paper="Oh et al., ICLR 2022", needs=("body",))
 
 def fedbabu(
     *,
-    head_epochs: Annotated[int, Range(1), AFTER_TRAINING] = 15,
-    head_lr: Annotated[float, Range(0), AFTER_TRAINING] = 0.01,
-    head_momentum: Annotated[float, Range(0, 1), AFTER_TRAINING] = 0.9,
-    head_weight_decay: Annotated[float, Range(0), AFTER_TRAINING] = 1e-4,
+    head_epochs: Annotated[int, Option(least=1, trained=False)] = 15,
+    head_lr: Annotated[float, Option(least=0, trained=False)] = 0.01,
+    head_momentum: Annotated[float, Option(least=0, most=1, trained=False)] = 0.9,
+    head_weight_decay: Annotated[float, Option(least=0, trained=False)] = 1e-4,
 ) -> Method:
     """Return the method."""
     fine_tuned = dp_fedavg_fb(
@@ -51,6 +51,7 @@ def fedbabu(
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
+        # The head is a constant here: ``names`` leaves it out of the training.
         trained, loss = task.minimize(params, batches.train, task.loss, names=task.body_names)
         update = Update({name: trained[name] - params[name] for name in task.body_names})
         return Upload(update=update, extras={}, loss=loss), state

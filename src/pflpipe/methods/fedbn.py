@@ -1,18 +1,17 @@
 """FedBN (Li, Jiang, Zhang, Kamp, Dou, "FedBN: Federated Learning on Non-IID Features via Local
 Batch Normalization", ICLR 2021) under differential privacy.
 
-Everything is trained at once and shared, except the parameters of the normalisation layers, which
-never leave the client. The personal model is what one more local pass gives.
+All parameters are trained at once. All are shared except those of the normalisation layers, which
+never leave the client. The personal model is the model after one more local pass.
 
-    minimises: ``f(w)`` over all parameters, from the released ones and the own scales and shifts, E
-        epochs
-    sends: the change of all parameters but those of the normalisation layers
+    minimises: ``f(w)`` over all parameters, from the released ones and the client's scales and
+        shifts, E epochs
+    sends: the change of all parameters except those of the normalisation layers
     keeps: scale and shift of the normalisation layers
     tests: the model after one more such local pass
 
-Differences: the networks here normalise with GroupNorm, which has no running statistics, so that
-what stays local is its scale and shift; the upload is clipped and noised as in DP-FedAvg, with
-uniform weights.
+Differences: the networks here normalise with GroupNorm, which has no running statistics; its scale
+and shift stay local. The upload is clipped and noised as in DP-FedAvg, with uniform weights.
 """
 
 from __future__ import annotations

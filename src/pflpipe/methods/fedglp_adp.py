@@ -3,11 +3,11 @@ and Adaptive Differential Privacy", Computers, Materials & Continua 87(3), 2026)
 
 GLP, gradient-based layer-wise personalization: in each layer the shared coordinates with the
 largest updates become personal, a few more in every round, until a fraction beta of the layer stays
-on the client. ACNDP, adaptive clipping and noising: layer l is clipped to C sqrt(tw_l), sum tw_l =
-1; the log-odds of tw_l follow the sign of the change of the layer's update norm.
+on the client. ACNDP, adaptive clipping and noising: layer l is clipped to C sqrt(tw_l), where the
+tw_l sum to 1. The log-odds of tw_l follow the sign of the change of the layer's update norm.
 
     minimises: ``f(w) + lambda_1 / 2 |v - v^0|_2`` over the personal coordinates v, ``f(w) +
-        lambda_2 / 2 | |u - u^0|_2 - C |`` over the shared u, from the own old model in v and
+        lambda_2 / 2 | |u - u^0|_2 - C |`` over the shared u, from the client's last model in v and
         ``w^t`` in u
     sends: the change of u, layer l clipped to ``C sqrt(tw_l)``
     keeps: its last trained model and the mask of v, which grows from round to round
@@ -19,36 +19,36 @@ on the client. ACNDP, adaptive clipping and noising: layer l is clipped to C sqr
     sigma_0: of Eq. 11, the public multiplier at epsilon 6 with the study's T, q, delta and
         accountant: 1.705 at T = 20, q = 1, delta = 0.1, 2.412 at T = 40; by the papers' Renyi
         accounting 1.964 and 2.777 [paper, computed]
-    dynamic: false takes beta as it is (the paper's Table 3) [paper]
+    dynamic: if false, beta is used unchanged (the paper's Table 3) [paper]
     gamma: step of the log-odds; 0 keeps tw_l at d_l / d, the layers' shares of the parameters
         (Table 4) [ours: the paper prints none]
     lambda_1: pull of the personal coordinates (Eq. 9) [FedDPA's]
     lambda_2: pull of the shared coordinates (Eq. 10) [FedDPA's]
     glp: layer-wise personalization, for the paper's ablation (Table 5) [paper]
     acndp: adaptive clipping and noising, for the same ablation [paper]
-    trend: norm whose sign of change moves tw in the paper's version: ``raw``, or ``rms``, divided
-        by the square root of the layer's number of shared coordinates, which does not fall merely
-        because that number does [paper]
+    trend: norm whose sign of change moves tw in the paper's version: ``raw``, or ``rms``, which
+        divides by the square root of the layer's number of shared coordinates and therefore does
+        not fall only because that number falls [paper]
 
-Reading of the paper, whose Algorithms 1 and 2 are images: both losses take turns on every
-minibatch, as in FedDPA; a layer is a module, weight and bias together; after t of T rounds round(t
-beta d_l / T) of its d_l coordinates are personal, t being the number of rounds that the client has
-trained in. tw lies in [1e-4, 1 - 1e-4] before the log-odds are taken.
+Reading of the paper, whose Algorithms 1 and 2 are images: every minibatch is used for both losses
+in turn, as in FedDPA. A layer is a module, weight and bias together. After t of T rounds round(t
+beta d_l / T) of its d_l coordinates are personal, where t counts the rounds in which the client has
+trained. tw is clamped to [1e-4, 1 - 1e-4] before the log-odds are taken.
 
-The paper's version chooses new personal coordinates by the client's noised message, sends the mask
-along, noises shared coordinates only, divides by the number of clients that share a coordinate, and
-every client has its own tw, from norms of its raw updates: three departures. Without ACNDP ("DP-
-FedAvg+GLP" in Table 5) clip and noise are DP-FedAvg's, Eq. 6: one bound C over all layers, and the
-last of the three departures is none.
+The paper's version chooses new personal coordinates from the client's noised message, sends the
+mask, noises shared coordinates only, and divides by the number of clients that share a coordinate.
+Every client has its own tw, from norms of its raw updates. These are three departures. Without
+ACNDP ("DP-FedAvg+GLP" in Table 5) clip and noise are those of DP-FedAvg, Eq. 6, with one bound C
+over all layers, and the last of the three departures does not apply.
 
-The certified version keeps masks on the device, where they only zero the signal; all coordinates
-carry noise and the sum is divided by q M. The mask is chosen as in the paper, after perturbation
-(section 4.1): the device clips a copy of its update, adds to it a share of noise of its own, C_l
-sigma sqrt(L / (q M)), and takes the largest entries. The copy stays on the device and its noise is
-not that of the release, which does not depend on it for its claim. tw is one public vector, moved
-by the layer norms of what was released (dense, so ``trend`` makes no difference). Each client clips
-its layers to C sqrt(tw_l); with the public scale sqrt(L tw_l) the joint clip then shortens nothing
-beyond rounding, and the noise is Eq. 15's. Without ACNDP clip and noise are DP-FedAvg's.
+In the certified version masks stay on the device and only zero the signal; all coordinates carry
+noise and the sum is divided by q M. The mask is chosen after perturbation, as in the paper (section
+4.1): the device clips a copy of its update, adds device noise of C_l sigma sqrt(L / (q M)), and
+takes the largest entries. The copy stays on the device. Its noise is not the noise of the release,
+and the claim does not depend on it. tw is one public vector, moved by the layer norms of the
+releases (dense, so ``trend`` has no effect). Each client clips its layers to C sqrt(tw_l); with the
+public scale sqrt(L tw_l) the joint clip then shortens by rounding only, and the noise is that of
+Eq. 15. Without ACNDP clip and noise are those of DP-FedAvg.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.feddpa import split_objectives
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -70,6 +70,8 @@ ABOUT = About(
     title="FedGLP-ADP",
     paper="Xiao et al., CMC 2026",
     paper_departures=("noise_on_support", "divide_by_counts", "client_clip_weights"),
+    only_with={"acndp": ("client_clip_weights",)},
+    cost=2.1,
 )
 
 
@@ -79,8 +81,8 @@ def personal_fraction(beta: float, a: float, sigma: float, sigma_0: float) -> fl
 
 
 def initial_weights(params: Params) -> Tree:
-    """Return the layers' shares of the parameters as ``clip_weights [L]``, and ``norms [L]`` of -1:
-    none seen yet."""
+    """Return ``clip_weights [L]``, the layers' shares of the parameters, and ``norms [L]`` of -1,
+    which means that no norm has been seen yet."""
     sizes = [
         trees.size({name: params[name] for name in names})
         for names in trees.layers(params).values()
@@ -90,13 +92,16 @@ def initial_weights(params: Params) -> Tree:
 
 
 def next_weights(clip: Tree, norms: Tensor, gamma: float) -> Tree:
-    """Return the clip weights after layers had these norms ``[L]``, and the norms (Algorithm 1).
+    """Return the clip weights that follow from the layers' new norms ``[L]``, and the norms
+    (Algorithm 1).
 
-    Layers whose norm rose gain log-odds ``gamma``, those whose norm fell lose as much; the weights
-    are then divided by their sum. The first norms, and a norm that is not a number, change nothing.
+    A layer whose norm rose gains log-odds ``gamma``; one whose norm fell loses as much. The weights
+    are then divided by their sum. The first norms, and a NaN, change nothing.
     """
+    # Not only a shortcut: the clamp below would move weights under 1e-4 even at gamma = 0.
     if gamma == 0:
         return {**clip, "norms": norms}
+    # A comparison with NaN is false, so a norm that is not a number counts as not seen.
     seen = clip["norms"] >= 0
     trend = (seen & (norms > clip["norms"])).to(norms) - (seen & (norms < clip["norms"])).to(norms)
     raised = torch.sigmoid(torch.logit(clip["clip_weights"].clamp(1e-4, 1 - 1e-4)) + gamma * trend)
@@ -123,30 +128,34 @@ def by_tensor(values: Tensor, like: Tree) -> Tree:
 
 
 def units(like: Tree, server: ServerState) -> Tree:
-    """Return sqrt(L tw_l) for each tensor of layer l, whose noise is that of the bound sqrt(L) C_l
-    (Eq. 15); nothing without clip weights."""
+    """Return the scale sqrt(L tw_l) for each tensor of layer l; empty without clip weights.
+
+    Noise of standard deviation C sigma times this scale is that of the bound sqrt(L) C_l (Eq. 15).
+    """
+    # With |u_l| <= C sqrt(tw_l) the scaled update has norm <= C: the L squares sum to at most C^2.
     if not server:
         return {}
     return by_tensor((len(server["clip_weights"]) * server["clip_weights"]).sqrt(), like)
 
 
 def grow(mask: Tree, update: Tree, progress: Tensor, beta: float) -> Tree:
-    """Return masks with ``round(progress beta d_l)`` true coordinates in each layer of d_l, at
-    least those true before.
+    """Return masks with ``round(progress beta d_l)`` true coordinates in each layer of d_l
+    coordinates. No coordinate that was true becomes false.
 
     Args:
-        mask: bool, what is personal so far.
-        update: with noise; the coordinates where it is largest are added first; ties go to the
-            first in order.
-        progress: float64 in [0, 1], the fraction of its rounds that the client has trained in.
-        beta: fraction of every layer that is personal in the end.
+        mask: bool, the personal coordinates so far.
+        update: the noised update. Coordinates with the largest entries are added first; of equal
+            entries, the first in order.
+        progress: float64 in [0, 1], the fraction of the run's rounds in which the client trained.
+        beta: fraction of every layer that is personal at the end.
     """
+    # The number of new coordinates is private (it follows from how often the client was drawn) and
+    # differs under vmap, so coordinates are taken by rank: topk would need one Python number.
     grown: Tree = {}
     for names in trees.layers(mask).values():
         taken = torch.cat([mask[name].flatten() for name in names])
-        size = (
-            torch.cat([update[name].flatten() for name in names]).abs().nan_to_num(0)
-        )  # infinity becomes a finite number
+        # Personal coordinates rank first, as infinite; nan_to_num makes all other entries finite.
+        size = torch.cat([update[name].flatten() for name in names]).abs().nan_to_num(0)
         order = torch.where(taken, math.inf, size).argsort(descending=True, stable=True)
         rank = torch.zeros_like(order).scatter(
             0, order, torch.arange(len(taken), device=order.device)
@@ -161,13 +170,13 @@ def grow(mask: Tree, update: Tree, progress: Tensor, beta: float) -> Tree:
 
 def fedglp_adp(
     *,
-    beta: Annotated[float, Range(0, 1)] = 0.3,
-    a: Annotated[float, Range(0)] = 0.2,
-    sigma_0: Annotated[float, Range(0)] = 1.705,
+    beta: Annotated[float, Option(least=0, most=1)] = 0.3,
+    a: Annotated[float, Option(least=0)] = 0.2,
+    sigma_0: Annotated[float, Option(least=0)] = 1.705,
     dynamic: bool = True,
-    gamma: Annotated[float, Range(0)] = 0.4,
-    lambda_1: Annotated[float, Range(0)] = 0.05,
-    lambda_2: Annotated[float, Range(0)] = 0.1,
+    gamma: Annotated[float, Option(least=0)] = 0.4,
+    lambda_1: Annotated[float, Option(least=0)] = 0.05,
+    lambda_2: Annotated[float, Option(least=0)] = 0.1,
     glp: bool = True,
     acndp: bool = True,
     trend: Literal["raw", "rms"] = "raw",
@@ -189,6 +198,7 @@ def fedglp_adp(
 
     def init_client(params: Params, task: Task) -> ClientState:
         mask = {name: torch.zeros_like(value, dtype=torch.bool) for name, value in params.items()}
+        # float64 in every run, because ``grow`` rounds a product with the count.
         count = {"count": next(iter(params.values())).new_zeros((), dtype=torch.float64)}
         clip = initial_weights(params) if acndp and published(task) else {}
         return ClientState(
@@ -212,8 +222,9 @@ def fedglp_adp(
         return personal, start, *task.minimize(start, batches.train, *objectives[0 if glp else 1 :])
 
     def clipped(update: Update, server: ServerState, task: Task) -> Update:
-        """Clip each layer to C sqrt(tw_l) (Eqs. 13-14), or without ACNDP the whole update to C
-        (Eq. 6)."""
+        """Return the update with each layer clipped to C sqrt(tw_l) (Eqs. 13-14), or without ACNDP
+        the whole update clipped to C (Eq. 6)."""
+        # A norm of 0 gives an infinite factor, which the clamp turns into 1.
         if acndp:
             bounds = task.clip_norm * server["clip_weights"].sqrt()
             factors = by_tensor((bounds / layer_norms(update)).clamp(max=1), update)
@@ -222,14 +233,17 @@ def fedglp_adp(
         return trees.mul(update, factors)
 
     def perturbed(message: Update, server: ServerState, batches: Batches, task: Task) -> Tree:
-        """Return the device's own copy of a clipped update, with noise of its own (Eqs. 15-16)."""
+        """Return a copy of a clipped update with device noise (Eqs. 15-16), which is not the noise
+        of the release."""
         sigma, unit = task.plan.noise_multiplier, units(message, server)
         if not sigma:
             return message
         share = task.clip_norm * sigma / math.sqrt(task.plan.expected_cohort)
         return {
             name: value
-            + share * unit.get(name, 1.0) * keyed.normal(batches.key, keyed.OWN + place, value)
+            + share
+            * unit.get(name, 1.0)
+            * counter_rng.normal(batches.key, counter_rng.OWN + place, value)
             for place, (name, value) in enumerate(message.items())
         }
 
@@ -237,6 +251,7 @@ def fedglp_adp(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
         personal, start, end, loss = train(params, state, batches, task)
+        # Only shared coordinates are sent; the others are zero before clip and noise.
         shared = {name: ~mask for name, mask in personal.items()}
         change = trees.sub(end, start).items()
         update = Update({name: torch.where(shared[name], value, 0.0) for name, value in change})
@@ -246,6 +261,7 @@ def fedglp_adp(
             message = clipped(update, server, task)
             masks = next_masks(personal, perturbed(message, server, batches, task), count, task)
             return Upload(message if acndp else update, {}, loss), ClientState(state | masks)
+        # Published: the next mask is chosen from the noised message, in ``absorb``.
         extras = trees.prefixed("mask.", shared)
         if not acndp:
             return Upload(update, extras, loss), state
@@ -270,6 +286,7 @@ def fedglp_adp(
     def aggregate(
         params: Params, released: Update, server: ServerState, task: Task
     ) -> tuple[Params, ServerState]:
+        # Norms of the release, not of single updates: the server sees nothing else.
         if server:
             server = ServerState(next_weights(server, layer_norms(released), gamma))
         return trees.add(params, released), server
@@ -288,5 +305,4 @@ def fedglp_adp(
         scale,
         absorb=absorb,
         draws=True,
-        avoids=() if acndp else ("client_clip_weights",),
     )

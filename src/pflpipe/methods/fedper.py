@@ -1,18 +1,19 @@
 """FedPer (Arivazhagan, Aggarwal, Singh, Choudhary, "Federated Learning with Personalization
 Layers", 2019) under differential privacy.
 
-Every client has its own head. It trains the shared feature extractor and its head at once, E
-epochs, and uploads the change of the extractor alone; the head never leaves it. The personal model
-is what one more such local pass gives.
+Every client has its own head. It trains the shared feature extractor and its head at once, for E
+epochs, and uploads the change of the extractor only; the head never leaves it. The personal model
+is the model after one more such local pass.
 
-    minimises: ``f`` over body and head at once, from the released body and the own head, E epochs
+    minimises: ``f`` over body and head at once, from the released body and the client's head, E
+        epochs
     sends: ``g - g^t``, the change of the body
     keeps: the head
     tests: the model after one more such local pass
 
-Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights; only the last
-linear layer is personal (the paper also tries more layers). ``keep`` is the same algorithm for any
-other choice of what stays: fedbn.py, lg_fedavg.py.
+Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights. Only the last
+linear layer is personal (the paper also tries more layers). ``keep`` is the same algorithm for
+other choices of personal parameters; see fedbn.py and lg_fedavg.py.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ def keep(
     private: Callable[[Task], tuple[str, ...]],
     solver: Callable[[Task], Solver] = lambda task: task.solver,
 ) -> Method:
-    """Return the method that trains everything at once and keeps the parameters ``private(task)``
-    on each client."""
+    """Return the method that trains all parameters at once and keeps those named by
+    ``private(task)`` on each client."""
 
     def train(
         params: Params, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Params, Tensor]:
+        # Personal parameters of the global model keep their initial values; the client's replace
+        # them.
         whole = Params(params | state)
         return task.minimize(whole, batches.train, task.loss, solver=solver(task))
 

@@ -1,9 +1,9 @@
 """FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous
 Networks", MLSys 2020), Algorithm 2, under differential privacy.
 
-DP-FedAvg whose clients minimise ``h(w; w^t) = F(w) + mu / 2 |w - w^t|_2^2``: the further a client
-goes from the model w^t that it received, the more it is pulled back. A shorter update also costs
-less when it is clipped.
+DP-FedAvg whose clients minimise ``h(w; w^t) = F(w) + mu / 2 |w - w^t|_2^2``. The penalty pulls a
+client back towards the model w^t that it received. Its update is then shorter, so clipping removes
+less of it.
 
     minimises: ``h(w; w^t) = f(w) + weight / 2 |w - w^t|_2^2``, E epochs from ``w^t``
     sends: ``w - w^t``
@@ -14,9 +14,9 @@ less when it is clipped.
         out of 0.001, 0.01, 0.1 and 1]
 
 Differences from the paper: clients are drawn and weighted uniformly. gamma-inexactness, by which
-slow devices stop after fewer epochs, is not simulated: every client trains the E epochs of the
-study. FedProx makes no personal model. Here it is the released model after E local epochs without
-the penalty, as of DP-FedAvg; a client that was never in training has one as well.
+slow devices stop after fewer epochs, is not simulated: every client trains the study's E epochs.
+FedProx defines no personal model. Here it is the released model after E local epochs without the
+penalty, as in DP-FedAvg, also for a client that was never in training.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Loss, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="FedProx", paper="Li et al., MLSys 2020")
@@ -38,12 +38,13 @@ def proximal(origin: Tree, weight: float, task: Task) -> Loss:
     """Return the loss ``F(w) + weight / 2 |w - origin|_2^2``, one norm over all parameters."""
 
     def loss(w: Tree, batch: Batch) -> Tensor:
+        # At w = origin, where clients start, the gradient of trees.norm is zero and not NaN.
         return task.loss(w, batch) + 0.5 * weight * trees.norm(trees.sub(w, origin)).square()
 
     return loss
 
 
-def fedprox(*, weight: Annotated[float, Range(0)] = 0.1) -> Method:
+def fedprox(*, weight: Annotated[float, Option(least=0)] = 0.1) -> Method:
     """Return the method."""
 
     def local_update(

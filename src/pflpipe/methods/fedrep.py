@@ -1,27 +1,27 @@
 """FedRep (Collins, Hassani, Mokhtari, Shakkottai, "Exploiting Shared Representations for
 Personalized Federated Learning", ICML 2021) under differential privacy.
 
-Head first, then the feature extractor, of which alone the change is uploaded. With the upload
-clipped and noised this is the algorithm of CENTAUR, which was made from it (centaur.py); the two
-differ in the head phase of their official codes.
+A client trains its head first, then the feature extractor, and uploads the change of the extractor
+only. With the upload clipped and noised this is the algorithm of CENTAUR, which is based on it
+(centaur.py). The two differ in the head phase of their official codes.
 
-    minimises: ``f`` over the head h beside the frozen ``g^t``, then over the body g beside the
-        frozen h, E epochs
+    minimises: ``f`` over the head h with ``g^t`` frozen, then over the body g with h frozen, E
+        epochs
     sends: ``g - g^t``, the change of the body
     keeps: the head
     tests: the released body with the head trained once more
 
-    head_epochs: passes over the own examples in the head phase [official code]
+    head_epochs: passes over the client's examples in the head phase [official code]
     head_lr: learning rate of its SGD [official code]
     head_momentum: of that SGD [official code]
-    head_weight_decay: of that SGD [official code, which has it for weights only]
+    head_weight_decay: of that SGD [official code, which applies it to weights only]
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pflpipe.methods.base import About, Method, Range
+from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.centaur import centaur
 
 ABOUT = About(
@@ -35,10 +35,10 @@ ABOUT = About(
 
 def fedrep(
     *,
-    head_epochs: Annotated[int, Range(1)] = 10,
-    head_lr: Annotated[float, Range(0)] = 0.01,
-    head_momentum: Annotated[float, Range(0, 1)] = 0.5,
-    head_weight_decay: Annotated[float, Range(0)] = 1e-4,
+    head_epochs: Annotated[int, Option(least=1)] = 10,
+    head_lr: Annotated[float, Option(least=0)] = 0.01,
+    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.5,
+    head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
 ) -> Method:
     """Return the method."""
     return centaur(

@@ -3,18 +3,19 @@ Globally: Federated Learning with Local and Global Representations", 2020) under
 privacy.
 
 The mirror image of FedPer: every client has its own feature extractor, and the head is shared. Both
-are trained at once, E epochs, and the change of the head alone is uploaded. The personal model is
-what one more local pass gives.
+are trained at once, for E epochs, and the change of the head only is uploaded. The personal model
+is the model after one more local pass.
 
-    minimises: ``f`` over body and head at once, from the own body and the released head, E epochs
+    minimises: ``f`` over body and head at once, from the client's body and the released head, E
+        epochs
     sends: ``h - h^t``, the change of the head
     keeps: the body
     tests: the model after one more such local pass
 
-Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights; there is no
+Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights. There is no
 auxiliary loss on the local representations, and the paper's initial rounds of FedAvg are left out.
-A new client trains an extractor of its own under the released head; the paper's average over all
-clients' models, for devices that it does not know, would need what stays with its client here.
+A new client trains its own extractor under the released head. The paper averages all clients'
+models for unknown devices; that would need parameters that never leave their clients here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Local training without communication: what a client reaches alone.
+"""Local training without communication: the accuracy that a client reaches alone.
 
-Every client trains its own model for as many epochs as a federated client does: in the rounds in
-which it is drawn, and in the pass that makes a federated client's personal model. Nothing is sent,
-so nothing needs protection: claim ``none``, and there is no global model.
+Every client trains its own model for as many epochs as a federated client: in the rounds in which
+it is drawn, and in the pass that makes a personal model. It sends nothing and therefore needs no
+guarantee: the claim is ``none``, and there is no global model.
 
-    minimises: ``f(w)``, E epochs from its own last model
+    minimises: ``f(w)``, E epochs from its last model
     sends: nothing
     keeps: its model
     tests: its model after E more epochs
@@ -30,6 +30,7 @@ def local_only() -> Method:
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
+        # ``params`` stays at its initial value, since no update is ever released.
         trained, loss = task.minimize(state, batches.train, task.loss)
         return Upload(update=Update({}), extras={}, loss=loss), trained
 

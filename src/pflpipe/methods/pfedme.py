@@ -5,9 +5,9 @@ The clients' losses f are replaced by their Moreau envelopes (Eqs. 2 and 3)
 
     F(w) = min over theta of h(theta; w),    h(theta; w) = f(theta) + lambda / 2 |theta - w|_2^2,
 
-whose gradient is ``lambda (w - theta(w))`` with theta(w) the minimiser. A client begins at the
-global model; on each minibatch it takes K gradient steps on h from ``theta = w`` and then the
-step ``w <- w - eta lambda (w - theta)``. It uploads the change of w; theta never leaves it.
+whose gradient is ``lambda (w - theta(w))``, where theta(w) is the minimiser. A client starts at the
+global model. On each minibatch it takes K gradient steps on h from ``theta = w``, then the step
+``w <- w - eta lambda (w - theta)``. It uploads the change of w; theta never leaves it.
 
     minimises: the envelope ``min over theta of f(theta) + weight / 2 |theta - w|_2^2``, E epochs
         from ``w^t``
@@ -23,15 +23,15 @@ step ``w <- w - eta lambda (w - theta)``. It uploads the change of w; theta neve
     beta: the server's step, ``w <- w + beta`` times the released mean change [official commands,
         most of them]
 
-eta is the study's learning rate, R the number of its minibatches in E epochs, and a study with
-Adam, momentum or weight decay steps with these along the same gradient. With ``eta lambda = 1`` and
-K = 1 this is DP-FedAvg with the learning rate ``inner_lr``.
+eta is the study's learning rate, and the paper's R is the number of minibatches in E epochs. A
+study with Adam, momentum or weight decay applies these to the same gradient. With ``eta lambda =
+1`` and K = 1 this is DP-FedAvg with the learning rate ``inner_lr``.
 
 The personal model is theta(w) at the released w: E epochs from w with K steps on h for each
-minibatch. It needs nothing kept, so a client that was never in training has one as well.
-Differences of the official code: K steps go on from the theta of the minibatch before, a weight
-decay of 0.001 in the steps on h, all clients train in each round and some are averaged, and the
-theta that is tested is that of the last local step, whose centre is no longer the released w.
+minibatch. It needs no client state, so a client that was never in training has one too. Differences
+of the official code: the K steps continue from the theta of the previous minibatch; the steps on h
+have a weight decay of 0.001; all clients train in each round and some of them are averaged; the
+tested theta is that of the last local step, whose centre is no longer the released w.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from typing import Annotated
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.directions import along, slope
+from pflpipe.learning.directions import batch_gradient, surrogate
 from pflpipe.learning.solvers import Batch, Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.fedprox import proximal
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="pFedMe", paper="Dinh et al., NeurIPS 2020")
+ABOUT = About(title="pFedMe", paper="Dinh et al., NeurIPS 2020", cost=5.4)
 
 
 def pfedme(
     *,
-    weight: Annotated[float, Range(0)] = 15.0,
-    steps: Annotated[int, Range(1)] = 5,
-    inner_lr: Annotated[float, Range(0)] = 0.05,
-    beta: Annotated[float, Range(0)] = 1.0,
+    weight: Annotated[float, Option(least=0)] = 15.0,
+    steps: Annotated[int, Option(least=1)] = 5,
+    inner_lr: Annotated[float, Option(least=0)] = 0.05,
+    beta: Annotated[float, Option(least=0)] = 1.0,
 ) -> Method:
     """Return the method."""
 
@@ -64,14 +64,15 @@ def pfedme(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
         def envelope(w: Tree, batch: Batch) -> tuple[Tree, Tensor]:
-            """Gradient of the envelope, and h before the last step on it."""
+            """Return the gradient of the envelope, and h before the last step on it."""
             h, theta = proximal(w, weight, task), w
             for _ in range(steps):
-                found, height = slope(h, theta, batch)
-                theta = {name: theta[name] - inner_lr * found[name] for name in theta}
-            return {name: weight * value for name, value in trees.sub(w, theta).items()}, height
+                gradient, value = batch_gradient(h, theta, batch)
+                theta = {name: theta[name] - inner_lr * gradient[name] for name in theta}
+            # theta is not differentiated by w: at the minimiser the envelope theorem gives this.
+            return {name: weight * gap for name, gap in trees.sub(w, theta).items()}, value
 
-        trained, loss = task.minimize(params, batches.train, along(envelope))
+        trained, loss = task.minimize(params, batches.train, surrogate(envelope))
         return Upload(update=trees.sub(trained, params), extras={}, loss=loss), state
 
     def aggregate(
@@ -82,7 +83,8 @@ def pfedme(
     def personalize(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> Params:
-        turns = [proximal(params, weight, task)] * steps  # so many steps on each minibatch
-        return task.minimize(params, batches.train, *turns, solver=Solver("sgd", inner_lr))[0]
+        # The same objective K times: every minibatch is used for K steps on h.
+        objectives = [proximal(params, weight, task)] * steps
+        return task.minimize(params, batches.train, *objectives, solver=Solver("sgd", inner_lr))[0]
 
     return Method(local_update, aggregate, personalize)

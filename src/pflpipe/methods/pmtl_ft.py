@@ -2,23 +2,23 @@
 and Applications to Federated Learning", 2021) with a fine-tuned head, as in the official code of
 CENTAUR (Shen et al., ICLR 2023), which compares with it.
 
-DP-FedAvg whose local training is pulled back to the global model; for its personal model a client
-trains the head of the released model alone, as in DP-FedAvg-fb.
+DP-FedAvg with a penalty that pulls local training back to the global model. For its personal model
+a client trains only the head of the released model, as in DP-FedAvg-fb.
 
     minimises: ``f(w) + weight |w - w^t|_2^2``, E epochs from ``w^t``
     sends: ``w - w^t``
     keeps: nothing
-    tests: the released model whose head is trained on the own examples
+    tests: the released model with its head trained on the client's examples
 
     weight: lambda of the penalty, over all parameters; 0 is DP-FedAvg-fb [CENTAUR's scripts]
-    detached: the penalty counts in the loss but not in its gradient, which is what CENTAUR's code
-        computes: the same models as weight 0 [ours]
-    head_epochs: passes over the own examples in the head phase [CENTAUR's code]
+    detached: the penalty counts in the loss but not in its gradient, as in CENTAUR's code; the
+        models are those of weight 0 [ours]
+    head_epochs: passes over the client's examples in the head phase [CENTAUR's code]
     head_lr: learning rate of its SGD [CENTAUR's code]
     head_momentum: of that SGD [CENTAUR's code]
     head_weight_decay: of that SGD [CENTAUR's code]
 
-Difference from Hu et al.: there each client keeps its own model from round to round, here it starts
+Difference from Hu et al.: their clients keep a model from round to round; here every client starts
 from the global one.
 """
 
@@ -32,7 +32,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import AFTER_TRAINING, About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
@@ -41,12 +41,12 @@ ABOUT = About(title="PMTL-FT", paper="Hu et al. 2021; baseline of Shen et al. (C
 
 def pmtl_ft(
     *,
-    weight: Annotated[float, Range(0)] = 1.0,
+    weight: Annotated[float, Option(least=0)] = 1.0,
     detached: bool = False,
-    head_epochs: Annotated[int, Range(1), AFTER_TRAINING] = 15,
-    head_lr: Annotated[float, Range(0), AFTER_TRAINING] = 0.01,
-    head_momentum: Annotated[float, Range(0, 1), AFTER_TRAINING] = 0.9,
-    head_weight_decay: Annotated[float, Range(0), AFTER_TRAINING] = 1e-4,
+    head_epochs: Annotated[int, Option(least=1, trained=False)] = 15,
+    head_lr: Annotated[float, Option(least=0, trained=False)] = 0.01,
+    head_momentum: Annotated[float, Option(least=0, most=1, trained=False)] = 0.9,
+    head_weight_decay: Annotated[float, Option(least=0, trained=False)] = 1e-4,
 ) -> Method:
     """Return the method."""
     fine_tuned = dp_fedavg_fb(
@@ -60,6 +60,7 @@ def pmtl_ft(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
         def loss(w: Tree, batch: Batch) -> Tensor:
+            # lambda, not lambda / 2 as in FedProx and Ditto.
             distance = trees.norm(trees.sub(w, params)).square()
             return task.loss(w, batch) + weight * (distance.detach() if detached else distance)
 

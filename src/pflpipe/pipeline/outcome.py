@@ -5,18 +5,18 @@ Nothing here is computed anew: the rows are those of the tables, with the epsilo
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from pflpipe.cells import WITHOUT_DEPARTURES
 from pflpipe.errors import PflpipeError
-from pflpipe.report import comparison, tidy
+from pflpipe.report import comparison, mlflow_export, tidy
 from pflpipe.report.comparison import Group, epsilon_text, finite
-from pflpipe.report.tracking import address
-from pflpipe.report.tracking.address import ARTIFACTS
 from pflpipe.study.config import Config
 from pflpipe.study.load import finish
-from pflpipe.study.outline import Outline
+from pflpipe.study.study_spec import Outline
 
 LOGS = Path("logs")
 MOST = 10
@@ -24,19 +24,19 @@ MOST = 10
 
 
 def lines(
-    outlines: Iterable[Outline], settings: Config, tracking: str, since: float
+    outlines: Iterable[Outline], settings: Config, address: str, since: float
 ) -> Iterator[str]:
     """Yield what a user wants to know at the end.
 
     Args:
         outlines: the studies that were asked for.
         settings: config.yaml.
-        tracking: address of the MLflow server, without credentials; empty for the default.
+        address: of MLflow.
         since: when snakemake began, seconds since the epoch: older files and logs are not its own.
     """
     results = settings.results_dir
     for outline in outlines:
-        yield from _study(outline, results, tracking)
+        yield from _study(outline, results, address)
     for name in ("tables/all.csv", "ledger.html", "report.html"):
         file = results / name
         if file.exists() and file.stat().st_mtime >= since:
@@ -47,7 +47,7 @@ def lines(
         yield f"and {len(found) - MOST} more: grep -r ^warning: {LOGS}"
 
 
-def _study(outline: Outline, results: Path, tracking: str) -> Iterator[str]:
+def _study(outline: Outline, results: Path, address: str) -> Iterator[str]:
     table = results / "tables" / f"{outline.name}.csv"
     if not table.exists():
         return
@@ -56,15 +56,15 @@ def _study(outline: Outline, results: Path, tracking: str) -> Iterator[str]:
         yield f"  figures: {figures}/"
     marker = results / "tracking" / f"{outline.name}.done"
     if marker.exists():
-        server = tracking or f"sqlite:///{results}/mlflow.db"
+        server = mlflow_export.without_credentials(address)
         if marker.read_text(encoding="utf-8").startswith("pending"):
             yield f"  MLflow: not sent yet; the same command tries again ({marker})"
-        elif server.startswith("http"):
+        elif address.startswith("http"):
             yield f"  MLflow: experiment {outline.name} at {server}"
         else:
-            file = address.database_file(server) if tracking else None
-            files = (file.parent if file else results) / ARTIFACTS
-            where = f"--backend-store-uri {server} --artifacts-destination {files}"
+            file = mlflow_export.database_file(address)
+            files = quote(f"{file.parent if file else results}/{mlflow_export.ARTIFACTS}")
+            where = shlex.join(["--backend-store-uri", server, "--artifacts-destination", files])
             yield f"  MLflow: mlflow ui {where}, experiment {outline.name}"
     try:
         yield from best(outline, results)

@@ -20,7 +20,7 @@ from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data import datasets
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import networks
+from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.pipeline import code_version
 from pflpipe.study import config, printed
@@ -30,7 +30,7 @@ from pflpipe.study.config import Config
 from pflpipe.study.documents import read_yaml
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.load import finish, load_outline, study_names
-from pflpipe.study.outline import Drawing, Outline, Study
+from pflpipe.study.study_spec import Drawing, Outline, Study
 
 
 class Project:
@@ -318,7 +318,7 @@ class Project:
     def files_of(self, cells: Iterable[Cell]) -> list[Path]:
         """Return the files with the methods of cells, and the networks that are the user's own."""
         found = {self._method_file(cell.method, cell.source) for cell in cells}
-        networks_of_users = {networks.file_of(cell.model) for cell in cells}
+        networks_of_users = {architectures.file_of(cell.model) for cell in cells}
         return sorted(found | {file for file in networks_of_users if file is not None})
 
     def method_files(self, names: Iterable[str]) -> list[Path]:
@@ -464,8 +464,3 @@ def settings_words(files: Iterable[object] | None, values: Iterable[str] | None)
     """
     words = {"--configfile": list(map(str, files or ())), "--config": list(values or ())}
     return [word for option, given in words.items() if given for word in (option, *given)]
-
-
-def without_credentials(uri: str) -> str:
-    """Return an address without user name, password and query, fit for a log."""
-    return re.sub(r"^([^:/]+://)[^/]*@", r"\1", re.split(r"[?#]", uri)[0])

@@ -1,1 +1,1 @@
-"""What is promised: plans, the one place that draws privacy noise, accounting and the ledger."""
+"""Privacy plans, the only code that draws privacy noise, accounting and the ledger."""

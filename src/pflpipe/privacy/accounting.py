@@ -1,14 +1,14 @@
-"""What a plan guarantees: calibration, the exact curve and the papers' RDP number.
+"""The guarantee of a plan: calibration, the exact curve and the papers' RDP number.
 
-The exact curve of T Gaussian releases is the closed form of mu-GDP with mu = sqrt(T) / sigma at q =
-1 (Dong, Roth and Su, 2022) and dp_accounting's privacy loss distribution (PLD) of the
-Poisson-sampled mechanism at q < 1. Laplace releases have the PLD or the pure bound, whichever is
-tighter; a single-coordinate shift is the worst one of a given L1 length (replaced.py), so one
-dimension suffices. "RDP" is Opacus' set of orders and its conversion, solved exactly. No accountant
-is written here: an event is described and counted by a library. Adjacency is zero_out
-(mechanism.py); delta curves are upper bounds, never estimates.
+The exact curve of T Gaussian releases at q = 1 is the closed form of mu-GDP with mu = sqrt(T) /
+sigma (Dong, Roth and Su, 2022). At q < 1 it is dp_accounting's privacy loss distribution (PLD) of
+the Poisson-sampled mechanism. Laplace releases have the PLD or the pure bound, whichever is
+tighter. A shift of a single coordinate is the worst one of a given L1 length (replaced.py), so one
+dimension suffices. "RDP" is Opacus' set of orders and its conversion. The accountants are those of
+libraries: this file describes an event and the library counts it. Adjacency is zero_out
+(mechanism.py). Delta curves are upper bounds, never estimates.
 
-SciPy, dp_accounting and Opacus are imported where they are used, because they take a second each.
+SciPy, dp_accounting and Opacus are imported inside functions, because each import takes a second.
 """
 
 from __future__ import annotations
@@ -28,29 +28,28 @@ import numpy as np
 
 from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
+from pflpipe.named import check_adaptive, check_departures
 from pflpipe.privacy import adaptive, replaced
-from pflpipe.privacy.departures import check_departures
 from pflpipe.privacy.plan import Adaptive, Plan
 
 FINEST_INTERVAL = 1e-4
-"""dp_accounting's own discretisation of the privacy loss; every number that is reported uses it."""
+"""dp_accounting's default discretisation of the privacy loss. All reported numbers use it."""
 SEARCH_INTERVAL = 1e-3
-"""Discretisation while a multiplier is searched; the result is checked at FINEST_INTERVAL."""
+"""Discretisation during the search for a multiplier; the result is checked at FINEST_INTERVAL."""
 WIDEST_LOSS, WIDEST_SINGLE_LOSS = 200.0, 20.0
-"""A loss of all rounds, or of one, wider than this (next to no noise) gets a coarser grid in
-proportion, still a bound."""
+"""A loss of all rounds, or of one round, wider than this (almost no noise) gets a proportionally
+coarser grid, which is still a bound."""
 BIT_NOISE_SHARE = 20
-"""Of the expected cohort in the default noise on the sum of the bits (Andrew et al. 2021, section
-3.1: m / 20)."""
+"""The default noise on the sum of the bits is the expected cohort over this number (Andrew et al.
+2021, section 3.1: m / 20)."""
 RDP_ORDERS = [1 + order / 10 for order in range(1, 100)] + list(range(12, 64))
-"""Those of Opacus' ``RDPAccountant``."""
+"""The orders of Opacus' ``RDPAccountant``."""
 WIDEST_EXPONENT = 700.0
-"""dp_accounting takes the exponential of a Laplace release's loss. Where it is wider than this (no
-noise to speak of) the pure epsilon bounds all deltas, at q < 1 by up to 1 / q more than a curve."""
+"""dp_accounting takes the exponential of the loss of a Laplace release. For a wider loss (almost no
+noise) the pure epsilon is used at all deltas, which at q < 1 is up to 1 / q above a curve."""
 WIDEST_MU = 1e4
-"""A Gaussian mechanism of a larger mu has no noise to speak of: its epsilon, 5e7 and more in the
-closed form, is reported as infinite, before it leaves the numbers that float64 and dp_accounting
-can count with."""
+"""A Gaussian mechanism with a larger mu has almost no noise. Its epsilon (5e7 or more in the closed
+form) is reported as infinite, because float64 and dp_accounting cannot count much further."""
 
 
 def make_plan(
@@ -65,17 +64,17 @@ def make_plan(
     batch_size: int | None = None,
     lr: float | None = None,
 ) -> Plan:
-    """Turn what a study asks for into a Plan: a fixed multiplier is taken as it is, an epsilon is
-    calibrated.
+    """Return the Plan of a privacy request: with its fixed multiplier, or with the multiplier that
+    reaches its epsilon.
 
     Args:
         privacy: the request.
         rounds, sample_rate, clients: T, q, M.
-        departures: names; three matter here: ``no_composition`` calibrates a single round, as if
-            the others cost nothing, ``sample_level_calibration`` counts the steps of DP-SGD, and
-            ``learning_rate_in_noise`` scales what was calibrated by 2 lr.
+        departures: names. Three of them change the calibration: ``no_composition`` counts a single
+            round, ``sample_level_calibration`` counts the steps of DP-SGD, and
+            ``learning_rate_in_noise`` multiplies the result by 2 lr.
         sizes: training examples per client ``[M]``.
-        local_epochs, batch_size: E, B; these and the sizes are for ``sample_level_calibration``.
+        local_epochs, batch_size: E, B; with the sizes, for ``sample_level_calibration``.
         lr: learning rate, for ``learning_rate_in_noise``.
 
     Raises:
@@ -105,19 +104,17 @@ def make_plan(
         adaptive=_adaptive(privacy, sample_rate * clients),
     )
     if plan.adaptive is not None:
-        adaptive.check_fits(names)
-    found = (
-        plan
-        if privacy.epsilon is None
-        else _reached(plan, privacy, names, sizes, local_epochs, batch_size, lr)
-    )
+        check_adaptive(names)
+    if privacy.epsilon is not None:
+        plan = _reached(plan, privacy, names, sizes, local_epochs, batch_size, lr)
     if plan.adaptive is not None:
-        adaptive.multiplier_of_updates(found)
-    return found
+        # Raises if the bits alone use up the budget; only the calibrated plan shows whether.
+        adaptive.multiplier_of_updates(plan)
+    return plan
 
 
 def _adaptive(privacy: Privacy, expected_cohort: float) -> Adaptive | None:
-    """Return what is asked of the clip bound; None for one that stays."""
+    """Return the requested rule of the clip bound; None for a fixed bound."""
     if privacy.clip_quantile is None:
         return None
     noise = privacy.clip_bit_noise
@@ -137,28 +134,31 @@ def _reached(
     batch_size: int | None,
     lr: float | None,
 ) -> Plan:
-    """Return the plan with the noise that reaches the epsilon asked for; see ``make_plan``."""
+    """Return the plan with the noise for the requested epsilon; see ``make_plan``."""
     assert privacy.epsilon is not None
-    asked = dataclasses.replace(plan, rounds=1) if "no_composition" in names else plan
+    calibrated = dataclasses.replace(plan, rounds=1) if "no_composition" in names else plan
     if "sample_level_calibration" in names:
-        asked = _calibrate_per_sample(asked, privacy.epsilon, sizes, local_epochs, batch_size)
+        calibrated = _calibrate_per_sample(
+            calibrated, privacy.epsilon, sizes, local_epochs, batch_size
+        )
     else:
-        asked = calibrate(asked, privacy.epsilon, privacy.accountant)
+        calibrated = calibrate(calibrated, privacy.epsilon, privacy.accountant)
     if "learning_rate_in_noise" in names:
         if not lr:
             expected = "the learning rate of the local steps"
             raise PrivacyError("departure learning_rate_in_noise", got=lr, expected=expected)
-        assert asked.noise_multiplier is not None
-        asked = dataclasses.replace(asked, noise_multiplier=2 * lr * asked.noise_multiplier)
-    return dataclasses.replace(asked, rounds=plan.rounds)
+        assert calibrated.noise_multiplier is not None
+        multiplier = 2 * lr * calibrated.noise_multiplier
+        calibrated = dataclasses.replace(calibrated, noise_multiplier=multiplier)
+    return dataclasses.replace(calibrated, rounds=plan.rounds)
 
 
 def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
-    """Return a plan with the least noise whose epsilon at the plan's delta, by the accountant
-    named, is not above ``epsilon``.
+    """Return the plan with the least noise whose epsilon at the plan's delta is at most
+    ``epsilon``.
 
-    Least up to 1e-9 relative for closed forms, 1e-4 in epsilon for PLD, 1e-5 for RDP; always on the
-    safe side.
+    The noise is within a relative 1e-9 of the least one for closed forms, 1e-4 in epsilon for PLD
+    and 1e-5 for RDP, and never below it.
 
     Args:
         plan: its noise multiplier is ignored.
@@ -193,14 +193,16 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
     elif (plan.mechanism == "gaussian" and plan.sample_rate == 1) or plan.delta == 0:
         multiplier = _least_multiplier(curve, epsilon, start=1.0, tolerance=1e-9)
     else:
-        # Without amplification the noise is enough, and that bound is cheap.
+        # Start from the noise that is sufficient without amplification; its closed form is cheap.
         if plan.mechanism == "gaussian":
-            enough = calibrate(dataclasses.replace(plan, sample_rate=1.0), epsilon).noise_multiplier
+            start = calibrate(dataclasses.replace(plan, sample_rate=1.0), epsilon).noise_multiplier
         else:
-            enough = plan.rounds / epsilon
-        assert enough is not None
+            start = plan.rounds / epsilon
+        assert start is not None
+        # Search on the coarse grid, then correct on the fine one: a PLD at FINEST_INTERVAL takes
+        # ten times as many points.
         multiplier = _least_multiplier(
-            lambda value: curve(value, SEARCH_INTERVAL), epsilon, start=enough, tolerance=1e-6
+            lambda value: curve(value, SEARCH_INTERVAL), epsilon, start=start, tolerance=1e-6
         )
         reached = curve(multiplier)
         if not epsilon * (1 - 1e-4) <= reached <= epsilon:
@@ -212,8 +214,8 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
 
 
 def epsilon(plan: Plan, delta: float) -> float:
-    """Return the plan's exact central epsilon at delta (infinite without noise): the world sees the
-    released sums only."""
+    """Return the plan's exact central epsilon at delta, infinite without noise. Central: only the
+    released sums are public."""
     return _epsilon(plan, delta, FINEST_INTERVAL)
 
 
@@ -221,24 +223,26 @@ def composed_epsilon(plans: Iterable[Plan], delta: float) -> float:
     """Return the exact central epsilon at delta of several runs on the same clients, each with its
     plan, of one mechanism."""
     rounds: Counter[Plan] = Counter()
-    for plan in plans:  # rounds of equal noise add up, whichever run they belong to
+    for plan in plans:  # rounds of equal noise add up, also across runs
         rounds[dataclasses.replace(_same_loss(plan), rounds=1)] += plan.rounds
-    together = [dataclasses.replace(plan, rounds=count) for plan, count in rounds.items()]
-    if len(together) == 1:
-        return epsilon(together[0], delta)
-    if not all(plan.noise_multiplier for plan in together):
+    merged = [dataclasses.replace(plan, rounds=count) for plan, count in rounds.items()]
+    if len(merged) == 1:
+        return epsilon(merged[0], delta)
+    if not all(plan.noise_multiplier for plan in merged):
         return math.inf
-    bound = sum(_pure_epsilon(plan) for plan in together if plan.mechanism == "laplace")
-    if gaussian := [plan for plan in together if plan.mechanism == "gaussian"]:
+    # A closed-form bound without amplification: pure epsilons add up, mu's of Gaussian releases
+    # add in squares.
+    bound = sum(_pure_epsilon(plan) for plan in merged if plan.mechanism == "laplace")
+    if gaussian := [plan for plan in merged if plan.mechanism == "gaussian"]:
         bound += gdp_epsilon(math.hypot(*map(_mu, gaussian)), delta)
-    if all(plan.mechanism == "gaussian" and plan.sample_rate == 1 for plan in together):
+    if all(plan.mechanism == "gaussian" and plan.sample_rate == 1 for plan in merged):
         return bound
-    if delta == 0 or math.isinf(bound) or any(map(_has_no_curve, together)):
+    if delta == 0 or math.isinf(bound) or any(map(_has_no_curve, merged)):
         return bound
-    wide = max(_loss_width(plan, 1) for plan in together) / WIDEST_SINGLE_LOSS
-    coarser = max(1.0, wide, sum(_loss_width(plan, plan.rounds) for plan in together) / WIDEST_LOSS)
-    counted = _counted(tuple(together), FINEST_INTERVAL * coarser)
-    return min(bound, float(counted.get_epsilon(delta)))
+    widest = max(_loss_width(plan, 1) for plan in merged) / WIDEST_SINGLE_LOSS
+    coarser = max(1.0, widest, sum(_loss_width(plan, plan.rounds) for plan in merged) / WIDEST_LOSS)
+    accountant = _counted(tuple(merged), FINEST_INTERVAL * coarser)
+    return min(bound, float(accountant.get_epsilon(delta)))
 
 
 def delta(plan: Plan, epsilon: float) -> float:
@@ -255,21 +259,20 @@ def delta(plan: Plan, epsilon: float) -> float:
 
 
 def epsilon_rdp(plan: Plan, delta: float) -> float:
-    """Return the epsilon that Opacus' RDP accountant reports for a Gaussian plan; infinite without
-    noise."""
+    """Return the epsilon of Opacus' RDP accountant for a Gaussian plan; infinite without noise."""
     if plan.mechanism != "gaussian":
         raise PrivacyError("epsilon_rdp: mechanism", got=plan.mechanism, expected="gaussian")
     return _opacus_epsilon(plan.sample_rate, plan.noise_multiplier or 0.0, plan.rounds, delta)
 
 
 def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -> float:
-    """Return epsilon against a server that sees single messages, when the noise is shared out over
-    the clients.
+    """Return epsilon against a server that sees single messages, if each client adds a share of the
+    noise. Gaussian only.
 
-    Each message carries N(0, C^2 sigma^2 / m), so its multiplier is sigma / sqrt(m), m = q M unless
-    given. The server knows who took part: no amplification, and the client counted is the one that
-    takes part in all T rounds. A message is compared with zero; of any two messages, 2 C apart,
-    it is the number of half the multiplier. Gaussian only.
+    Each message carries N(0, C^2 sigma^2 / m), so its multiplier is sigma / sqrt(m), with m = q M
+    unless given. The server knows the cohorts, so there is no amplification, and the client counted
+    takes part in all T rounds. A message is compared with zero. Two arbitrary messages are up to
+    2 C apart; for them use half the multiplier.
     """
     if plan.mechanism != "gaussian":
         raise PrivacyError("epsilon_local: mechanism", got=plan.mechanism, expected="gaussian")
@@ -278,25 +281,25 @@ def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -
 
 
 def epsilon_replace_one(plan: Plan, delta: float) -> float:
-    """Return the exact central epsilon at delta when a client's upload is replaced by another one
-    (infinite without noise).
+    """Return the exact central epsilon at delta if a client's upload is replaced by another one;
+    infinite without noise.
 
     Two uploads of norm C are up to 2 C apart, so without sampling this is ``epsilon`` of half the
-    multiplier. With sampling a round without the client is the same in both worlds: dp_accounting
-    counts (1 - q) N(0) + q N(C) against (1 - q) N(0) + q N(-C), far below half the multiplier's
-    number. It has no such pair for Laplace noise; replaced.py describes it, and dp_accounting
-    counts its rounds.
+    multiplier. With sampling a round without the client is the same in both runs: dp_accounting
+    counts (1 - q) N(0) + q N(C) against (1 - q) N(0) + q N(-C), which is far below the number of
+    half the multiplier. It has no such pair for Laplace noise: replaced.py describes the pair, and
+    dp_accounting counts its rounds.
     """
     if not plan.noise_multiplier:
         return math.inf
     if plan.mechanism == "laplace":
         return _laplace_replaced(plan, delta)
     halved = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 2)
-    everybody = epsilon(dataclasses.replace(halved, sample_rate=1.0), delta)
+    unsampled = epsilon(dataclasses.replace(halved, sample_rate=1.0), delta)
     if plan.sample_rate == 1 or _has_no_curve(halved):
-        return everybody
-    counted = _counted((_same_loss(plan),), FINEST_INTERVAL * _coarser(halved), "REPLACE_ONE")
-    return min(everybody, float(counted.get_epsilon(delta)))
+        return unsampled
+    accountant = _counted((_same_loss(plan),), FINEST_INTERVAL * _coarser(halved), "REPLACE_ONE")
+    return min(unsampled, float(accountant.get_epsilon(delta)))
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
@@ -306,6 +309,7 @@ def gdp_delta(mu: float, epsilon: float) -> float:
 
     if mu > WIDEST_MU:
         return 1.0
+    # Logarithms: e^epsilon overflows long before its product with Phi does.
     return max(
         0.0,
         math.exp(log_ndtr(mu / 2 - epsilon / mu))
@@ -322,9 +326,8 @@ def gdp_epsilon(mu: float, delta: float) -> float:
         return math.inf
     if gdp_delta(mu, 0.0) <= delta:
         return 0.0
-    high = mu**2 / 2 + mu * math.sqrt(
-        2 * math.log(1 / delta)
-    )  # the zCDP bound, which is never below
+    # The zCDP bound is never below the root.
+    high = mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta))
     root = float(
         brentq(lambda value: gdp_delta(mu, value) - delta, 0.0, high + 1.0, xtol=1e-13, rtol=1e-13)
     )
@@ -336,7 +339,9 @@ def _epsilon(plan: Plan, delta: float, interval: float) -> float:
         return math.inf
     if plan.mechanism == "laplace":
         bound = _pure_epsilon(plan)
-    else:  # without amplification; the only finite one below 1e-15, where a PLD is cut off
+    else:
+        # Without amplification. Below delta = 1e-15, where a PLD is truncated, no other bound is
+        # finite.
         bound = gdp_epsilon(_mu(plan), delta)
         if plan.sample_rate == 1:
             return bound
@@ -346,8 +351,8 @@ def _epsilon(plan: Plan, delta: float, interval: float) -> float:
 
 
 def _mu(plan: Plan) -> float:
-    """Return how many standard deviations of its noise a client moves all sums of a Gaussian plan
-    by together, without sampling."""
+    """Return mu of a Gaussian plan without sampling: the distance by which a client moves all T
+    sums together, in standard deviations of the noise."""
     assert plan.noise_multiplier is not None
     return math.sqrt(plan.rounds) / plan.noise_multiplier
 
@@ -365,14 +370,14 @@ def _pure_epsilon(plan: Plan) -> float:
     single = 1 / plan.noise_multiplier
     if plan.sample_rate == 1:
         return plan.rounds * single
-    if single > WIDEST_EXPONENT:  # to all digits: what is left out is e^-single / q
+    if single > WIDEST_EXPONENT:  # exact in float64: the term left out is e^-single / q
         return plan.rounds * (single + math.log(plan.sample_rate))
     return plan.rounds * math.log1p(plan.sample_rate * math.expm1(single))
 
 
 def _laplace_replaced(plan: Plan, delta: float) -> float:
-    """Return ``epsilon_replace_one`` of Laplace releases: the pure bound of all rounds, or the
-    curve."""
+    """Return ``epsilon_replace_one`` of Laplace releases: the smaller of the pure bound of all
+    rounds and the curve."""
     assert plan.noise_multiplier is not None
     shift, rate = 1 / plan.noise_multiplier, plan.sample_rate
     single = replaced.largest_loss(rate, shift)
@@ -390,8 +395,8 @@ def _counted_replaced(rate: float, shift: float, rounds: int, interval: float) -
 
 
 def event(plan: Plan) -> Any:
-    """Return the plan as dp_accounting's description of what happened: T times (Poisson-sampled)
-    noise of the multiplier."""
+    """Return dp_accounting's event of the plan: T (Poisson-sampled) releases with noise of the
+    plan's multiplier."""
     import dp_accounting
 
     kinds = {"gaussian": dp_accounting.GaussianDpEvent, "laplace": dp_accounting.LaplaceDpEvent}
@@ -404,29 +409,31 @@ def event(plan: Plan) -> Any:
 
 
 def _accountant(plan: Plan, interval: float) -> Any:
-    """Return a PLD accountant that has counted the plan's event; the last few are kept, as a curve
-    is asked more than once."""
+    """Return a PLD accountant that has counted the plan's event. The last few are cached, because a
+    ledger reads one curve at several deltas."""
     return _counted((_same_loss(plan),), interval * _coarser(plan))
 
 
 def _same_loss(plan: Plan) -> Plan:
-    """Return the plan without what its loss does not depend on."""
+    """Return the plan with fixed values in the fields that its loss does not depend on, so that
+    plans with equal losses share one cache entry."""
     return dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1, adaptive=None)
 
 
 def _coarser(plan: Plan) -> float:
-    """Return how many times coarser the grid of a plan's loss is than usual."""
+    """Return the factor by which the grid of a plan's loss is coarser than FINEST_INTERVAL."""
     return max(
         1.0, _loss_width(plan, 1) / WIDEST_SINGLE_LOSS, _loss_width(plan, plan.rounds) / WIDEST_LOSS
     )
 
 
 def _loss_width(plan: Plan, rounds: int) -> float:
-    """Return the privacy loss that so many rounds without amplification exceed with a probability
-    of about 1e-12."""
+    """Return the privacy loss that ``rounds`` rounds without amplification exceed with a
+    probability of about 1e-12."""
     assert plan.noise_multiplier is not None
     if plan.mechanism == "laplace":
         return rounds / plan.noise_multiplier
+    # The loss is N(mu^2 / 2, mu^2), here at 7 standard deviations.
     mu = math.sqrt(rounds) / plan.noise_multiplier
     return mu**2 / 2 + 7 * mu
 
@@ -446,10 +453,11 @@ def _counted(plans: tuple[Plan, ...], interval: float, neighbors: str = "ADD_OR_
 
 @functools.cache
 def _opacus_analysis() -> ModuleType:
-    """Return ``opacus.accountants.analysis.rdp``, which needs NumPy and SciPy alone.
+    """Return the module ``opacus.accountants.analysis.rdp``, which needs only NumPy and SciPy.
 
-    Loaded as a file: its package imports Opacus' optimizers first, and these torch's distributed
-    tensors and sympy, 2.8 seconds of CPU time in every job that plans.
+    It is loaded as a file. An ordinary import first runs its package, which imports Opacus'
+    optimizers, torch's distributed tensors and sympy: 2.8 seconds of CPU time in every planning
+    job.
     """
     package = importlib.util.find_spec("opacus")
     assert package
@@ -468,17 +476,17 @@ def _opacus_epsilon(sample_rate: float, multiplier: float, steps: int, delta: fl
         return math.inf
     spent = _opacus_spent(sample_rate, multiplier, steps)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # the best order may be the last of the list: the bound is then loose, not wrong
-        found, _ = _opacus_analysis().get_privacy_spent(orders=RDP_ORDERS, rdp=spent, delta=delta)
-    return max(0.0, float(found))
+        # Opacus warns if the best order is the last of the list: the bound is then loose, not
+        # wrong.
+        warnings.simplefilter("ignore")
+        bound, _ = _opacus_analysis().get_privacy_spent(orders=RDP_ORDERS, rdp=spent, delta=delta)
+    return max(0.0, float(bound))
 
 
 @functools.lru_cache(maxsize=64)
 def _opacus_spent(sample_rate: float, multiplier: float, steps: int) -> Any:
-    """Return the Renyi divergence at every order; a sampled plan's takes a second, and a ledger
-    asks for two deltas of it."""
+    """Return the Renyi divergence at every order. It is cached: that of a sampled plan takes a
+    second, and a ledger needs two deltas of it."""
     return _opacus_analysis().compute_rdp(
         q=sample_rate, noise_multiplier=multiplier, steps=steps, orders=RDP_ORDERS
     )
@@ -491,10 +499,11 @@ def _least_multiplier(
     tolerance: float,
     step: float = math.log(2),
 ) -> float:
-    """Return a multiplier with ``curve(multiplier) <= target``, at most a few ``tolerance``
-    (relative) above the least one."""
+    """Return a multiplier with ``curve(multiplier) <= target``, above the least one by at most a
+    few ``tolerance`` (relative)."""
     from scipy.optimize import brentq
 
+    # With logarithms on both axes the curve is close to a line, so brentq needs few evaluations.
     def excess(logarithm: float) -> float:
         return math.log(min(max(curve(math.exp(logarithm)), 1e-300), 1e300) / target)
 
@@ -518,6 +527,7 @@ def _least_multiplier(
                 expected="a delta far below 1/M for this epsilon",
             )
     root = float(brentq(excess, low, high, xtol=tolerance))
+    # brentq may return the wrong side of the root, where the epsilon is above the target.
     while excess(root) > 0:
         root += tolerance
     return math.exp(root)
@@ -530,12 +540,12 @@ def _calibrate_per_sample(
     local_epochs: int | None,
     batch_size: int | None,
 ) -> Plan:
-    """Return the multiplier of FedDPA's official code, which counts the steps of DP-SGD over all
-    clients' examples.
+    """Return the plan with the multiplier of FedDPA's official code, which counts the steps of
+    DP-SGD over all clients' examples.
 
-    Its sampling rate is q B / sum(n), its steps are q sum_i T E n_i / B (rounded down), by Opacus'
-    RDP. The noise is not added to those steps, so neither a client nor an example has this epsilon;
-    the ledger says what a client really has.
+    Opacus' RDP accountant counts the sampling rate q B / sum(n) and q sum_i T E n_i / B steps,
+    rounded down. The noise is not added to those steps, so this epsilon holds neither for a client
+    nor for an example. The ledger has the epsilon that holds for a client.
     """
     if plan.mechanism != "gaussian":
         raise PrivacyError(
@@ -551,16 +561,16 @@ def _calibrate_per_sample(
         )
     rate = min(1.0, plan.sample_rate * batch_size / total)
     steps = max(1, int(plan.sample_rate * plan.rounds * local_epochs * total / batch_size))
-    at = delta_of(plan)
+    delta = delta_of(plan)
     multiplier = _least_multiplier(
-        lambda value: _opacus_epsilon(rate, value, steps, at), epsilon, start=1.0, tolerance=1e-5
+        lambda value: _opacus_epsilon(rate, value, steps, delta), epsilon, start=1.0, tolerance=1e-5
     )
     return dataclasses.replace(plan, noise_multiplier=multiplier)
 
 
 def checked_sizes(plan: Plan, sizes: np.ndarray | None, departure: str) -> np.ndarray:
-    """Return the numbers of examples ``[M]`` that a departure reads; raise PrivacyError when they
-    do not fit the plan."""
+    """Return the numbers of examples ``[M]`` that a departure reads; raise PrivacyError if they do
+    not fit the plan."""
     if sizes is None:
         raise PrivacyError(
             f"departure {departure}",
@@ -576,6 +586,6 @@ def checked_sizes(plan: Plan, sizes: np.ndarray | None, departure: str) -> np.nd
 
 
 def delta_of(plan: Plan) -> float:
-    """Return the delta of a plan with a mechanism, which always has one."""
+    """Return the delta of a plan that has a mechanism, and therefore a delta."""
     assert plan.delta is not None
     return plan.delta

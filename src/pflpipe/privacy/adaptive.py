@@ -1,5 +1,5 @@
-"""Adaptive clipping: the bound follows a quantile of the clients' norms, which they tell by one bit
-each.
+"""Adaptive clipping: the bound follows a quantile of the clients' norms, estimated from one bit of
+each client.
 
 Source: Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive
 Clipping", NeurIPS 2021, Algorithm 1. In round t every present client sends its update clipped to
@@ -8,66 +8,52 @@ quantile and eta_C the learning rate
 
     C_{t+1} = C_t exp(-eta_C (b~ - gamma)),        C_0 = the study's ``clip_norm``.
 
-One release of two parts. The sum of the updates has noise of C_t z_Delta, the sum of the bits noise
-of sigma_b, and bits are sent as b_i - 1/2, so that an absent client, who sends 0 for both, moves
-their sum by 1/2. In units of its own noise a client moves the first part by at most 1 / z_Delta and
-the second by at most 1 / (2 sigma_b), and both together (they are independent, and Gaussian) by
+A round is one release of two parts. The sum of the updates has noise of C_t z_Delta, the sum of the
+bits noise of sigma_b. Bits are sent as b_i - 1/2, so that an absent client, which sends 0 for both,
+moves their sum by 1/2. In units of the noise, a client moves the first part by at most 1 / z_Delta
+and the second by at most 1 / (2 sigma_b). The two noises are independent and Gaussian, so a client
+moves both parts together by at most 1 / z, with
 
     z^-2 = z_Delta^-2 + (2 sigma_b)^-2                                                (Theorem 1)
 
-where z is the multiplier of the plan. So the plan keeps z, everything is counted as before, and
-the price of the bits is that z_Delta > z.
+where z is the multiplier of the plan. The plan keeps z and the accounting is unchanged; the cost of
+the bits is that z_Delta > z.
 
-Why this holds under Poisson sampling too: whether a client is drawn decides over both parts at
-once, so with each coordinate in units of its own noise the round is one sampled Gaussian release of
-a vector of length at most 1, with noise z. Why rounds may be added up whose bounds follow from each
-other: C_t follows from earlier releases alone, and whatever it is, the round has this multiplier.
+This also holds under Poisson sampling: one draw decides over both parts of a client's message.
+With each coordinate in units of its noise, the round is one sampled Gaussian release of a vector of
+length at most 1, with noise z. Rounds compose although their bounds depend on each other: C_t
+follows from earlier releases alone, and the round has this multiplier for every C_t.
 
 Reading: b~ is the noised sum of the b_i - 1/2 over q M, plus 1/2. The paper draws a fixed number of
-clients and divides by it; here that number is secret, and its mean q M is not. A client whose
-update is not finite sends 0 for both parts, as if it were absent. The norm is that of the scaled
-update (``mechanism.release``) where a method has a public scale.
+clients and divides by it; here that number is secret, and its mean q M is public. A client whose
+update is not finite sends 0 for both parts, as if it were absent. For a method with a public scale
+the norm is that of the scaled update (``mechanism.release``).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
 from pflpipe.errors import PrivacyError
-from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import LARGEST, LEAST, Plan
 from pflpipe.trees import Tree
 
 HALF = 0.5
-"""How long a centred bit is."""
+"""Absolute value of a centred bit."""
 BITS = "bits"
-"""The only tensor of the second part."""
-
-
-def check_fits(departures: Collection[str]) -> None:
-    """Raise PrivacyError for departures with which there is no joint norm to adapt to, or no sum in
-    which the bits could hide."""
-    without = (OF_MESSAGES | WITHOUT_JOINT_CLIP).intersection(departures)
-    if without:
-        raise PrivacyError(
-            f"departure {min(without)}: privacy.clip_quantile",
-            got="adaptive clipping",
-            expected="a fixed clip_norm",
-            do="adaptive clipping is for one noised sum of jointly clipped updates",
-        )
+"""Name of the only tensor of the second part."""
 
 
 def multiplier_of_updates(plan: Plan) -> float:
     """Return z_Delta, the noise multiplier of the updates' part of an adaptive plan.
 
     Raises:
-        PrivacyError: the bits alone tell as much as the plan allows in all.
+        PrivacyError: the bits alone use up the whole budget of the plan.
     """
     assert plan.adaptive is not None
     assert plan.noise_multiplier is not None
@@ -83,8 +69,8 @@ def multiplier_of_updates(plan: Plan) -> float:
 
 
 def of_updates(plan: Plan, bound: float | None) -> Plan:
-    """Return the plan that releases the updates of a round: C_t and z_Delta for an adaptive plan,
-    any other plan as it is.
+    """Return the plan that releases the updates of a round: with C_t and z_Delta for an adaptive
+    plan, unchanged for any other.
 
     Args:
         bound: C_t; None for the first round.
@@ -100,8 +86,9 @@ def of_updates(plan: Plan, bound: float | None) -> Plan:
 
 
 def of_bits(plan: Plan) -> Plan:
-    """Return the plan that releases the bits of a round: noise of sigma_b on the sum of numbers of
-    at most 1/2."""
+    """Return the plan that releases the bits of a round: noise of sigma_b on a sum of numbers of at
+    most 1/2."""
+    # The multiplier is noise over clip norm, sigma_b / (1/2). The clip changes nothing.
     assert plan.adaptive is not None
     return dataclasses.replace(
         plan,
@@ -112,30 +99,31 @@ def of_bits(plan: Plan) -> Plan:
 
 
 def bits(released: Released) -> Uploads:
-    """Return the centred bits b_i - 1/2 of all clients ``[..., M]``, 0 for a client that is not
-    finite; those of clients that are not drawn go no further than the release.
+    """Return the centred bits b_i - 1/2 of all clients ``[..., M]``, 0 for an update that is not
+    finite. The release ignores the bits of clients that are not drawn.
 
     Args:
-        released: of the round's updates; who was shortened is private until noise is on it.
+        released: the release of the round's updates. Its field ``clipped`` is private; the bits
+            are public only after noise.
     """
     below = torch.where(released.clipped, -HALF, HALF).double()
     return Uploads({BITS: torch.where(released.nonfinite, 0.0, below)})
 
 
-def next_bound(plan: Plan, bound: float | Tensor, told: Tree) -> Tensor:
+def next_bound(plan: Plan, bound: float | Tensor, released: Tree) -> Tensor:
     """Return C_{t+1}, ``[...]`` for repeats, in float64.
 
     Args:
-        plan: an adaptive one.
+        plan: an adaptive plan.
         bound: C_t.
-        told: what was released of the bits.
+        released: the released sum of the bits.
 
     Raises:
-        PrivacyError: no plan can have the next bound. Whether one can follows from what was
-            released, so that stopping tells nothing more.
+        PrivacyError: the next bound is out of the range of a plan. This follows from the release
+            alone, so stopping reveals nothing more.
     """
     assert plan.adaptive is not None
-    below = told[BITS] + HALF
+    below = released[BITS] + HALF
     following = bound * torch.exp(-plan.adaptive.lr * (below - plan.adaptive.quantile))
     if not bool(((following >= LEAST) & (following <= LARGEST)).all()):
         raise PrivacyError(

@@ -1,5 +1,4 @@
-"""Clipping: an update is shortened to a bound on its length over all tensors together, whatever
-numbers it holds."""
+"""Clipping of updates to a bound on their joint length over all tensors, for any input numbers."""
 
 from __future__ import annotations
 
@@ -9,17 +8,17 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-# What rounding can do at worst, in epsilons of the dtype: half of one for each sum, product,
-# quotient or conversion.
+# Worst-case rounding in epsilons of the dtype: half an epsilon for each sum, product, quotient or
+# conversion.
 SPARE = 3
 """Epsilons by which a shortened update aims below its bound.
 
-The length of a block may come out 8.5 epsilons too small (see ``power_sum``); the factor, s and the
-two products with them add half of one each. Of these 10.5 the promised 1e-6 covers 8 in float32.
-What aims so low also never exceeds the update itself, so no entry overflows.
+The length of a block may be 8.5 epsilons too small (see ``power_sum``); the factor, s and the two
+products with them add half an epsilon each. The promised 1e-6 covers 8 of these 10.5 in float32. A
+target this low never exceeds the update itself, so no entry overflows.
 """
 DOUBT = 10
-"""Epsilons around its bound in which a length is measured again: the block's 8.5 and the two
+"""Epsilons around its bound within which a length is measured again: 8.5 of the block and the two
 divisions before it."""
 ROUNDING = 1e-13
 """Relative error of a length in float64: below 2e-14 for a million entries."""
@@ -33,26 +32,25 @@ def clip(
     norm: int = 2,
     lead: int = 1,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Shorten each client's update, all tensors taken together, to a scaled norm of at most
-    ``bound``.
+    """Return each client's update, shortened to a joint scaled norm of at most ``bound``.
 
     Args:
         tree: name -> ``[..., M, *shape]``, float32 or float64; not modified.
-        bound: C > 0, or one bound >= 0 for each client ``[..., M]``; infinity never shortens, and a
-            bound that leaves no room for smaller numbers (below 1e-31 in float32, 1e-292 in
+        bound: C > 0, or one bound >= 0 for each client ``[..., M]``. Infinity never shortens. A
+            bound too small to leave room for smaller numbers (below 1e-31 in float32, 1e-292 in
             float64) counts as 0.
         scale: name -> s >= 0, broadcastable to ``[*shape]`` or, with repeats, ``[..., *shape]``; a
-            missing name means 1. The norm is that of update / s, and a coordinate with s = 0 is not
+            missing name means 1. The norm is that of update / s. A coordinate with s = 0 is not
             sent: it becomes 0 and does not count.
         norm: 2 or 1.
         lead: number of leading axes, repeats and clients together (1 for ``[M, *shape]``).
 
     Returns:
-        The clipped tree (same shapes), its scaled norm at most C (1 + 1e-6), an update within the
-            bound unchanged to the bit;
-        and float64 norms ``[..., M]`` before clipping. A non-finite update becomes zero and has
-            norm inf. All of this holds
-        for crafted updates too, whose every sum is rounded the same way.
+        The clipped tree (same shapes), of scaled norm at most C (1 + 1e-6). An update within the
+            bound keeps its bits.
+        The norms before clipping, float64 ``[..., M]``. A non-finite update becomes zero and has
+            norm inf. All of this also holds for crafted updates whose sums are all rounded in the
+            same direction.
     """
     digits = max((torch.finfo(tensor.dtype) for tensor in tree.values()), key=lambda kind: kind.eps)
     scales = {
@@ -73,27 +71,25 @@ def clip(
         exact = exact_norms(tree, scales, norm, doubtful)
         norms = torch.where(doubtful, exact, norms)
         length = torch.where(doubtful, exact / peak, length)
-    # What is left is the rounding of float64: an update exactly as long as its bound must not count
-    # as longer.
+    # The remaining error is the rounding of float64. An update exactly as long as its bound must
+    # not count as longer.
     norms = torch.where((norms - bound).abs() < ROUNDING * bound, bound, norms)
 
-    shorten = finite & (
-        (norms > bound) | (bound == 0)
-    )  # with a bound of 0 also what vanished when divided by s
-    factor = (
-        bound / length.clamp(min=1) * (1 - SPARE * digits.eps)
-    )  # a length is 0 or, with its largest entry, at least 1
+    # A bound of 0 also shortens updates that became 0 in the division by s.
+    shorten = finite & ((norms > bound) | (bound == 0))
+    # The relative length is 0 or, since it contains the largest entry, at least 1.
+    factor = bound / length.clamp(min=1) * (1 - SPARE * digits.eps)
     all_short, all_finite = bool(shorten.all()), bool(finite.all())
     clipped = {}
     for name, tensor in tree.items():
         per_client = (*peak.shape, *[1] * (tensor.ndim - lead))
         short = units[name].mul_(factor.to(tensor).unsqueeze(-1)).reshape(tensor.shape)
         if name in scales:
-            # A product too small for all its digits, divided by s again, could be far longer than
-            # it was: it becomes 0.
+            # A subnormal product has lost digits. Divided by s again it could be far longer than
+            # before, so it becomes 0.
             torch.hardshrink(short.mul_(scales[name]), digits.tiny, out=short)
-        # What follows makes no difference where every client is shortened, which is usual, and a
-        # pass over all updates costs.
+        # Each of these two passes over all updates is skipped if it changes nothing. Usually all
+        # updates are shortened and finite.
         if not all_short:
             kept = torch.where(scales[name] > 0, tensor, 0) if name in scales else tensor
             short = torch.where(shorten.reshape(per_client), short, kept)
@@ -106,10 +102,10 @@ def clip(
 def measure(
     tree: Mapping[str, Tensor], scales: Mapping[str, Tensor], norm: int, lead: int
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Return each client's scaled update relative to its largest entry, that entry and the length
-    relative to it.
+    """Return each client's scaled update divided by its largest entry, that entry, and the length
+    divided by that entry.
 
-    Relative to the largest entry all lie in [-1, 1], so no square overflows or vanishes.
+    After the division all entries lie in [-1, 1], so no square overflows.
 
     Args:
         tree: see ``clip``.
@@ -118,7 +114,7 @@ def measure(
         lead: number of leading axes.
 
     Returns:
-        name -> ``[..., M, n]``, in memory of its own; and two of float64 ``[..., M]``.
+        name -> ``[..., M, n]``, in new memory; and two tensors of float64 ``[..., M]``.
     """
     flat: dict[str, Tensor] = {}
     for name, tensor in tree.items():
@@ -129,9 +125,8 @@ def measure(
     first = next(iter(flat.values()))
     peak = torch.zeros(first.shape[:lead], dtype=first.dtype, device=first.device)
     for rows in flat.values():
-        low, high = torch.aminmax(
-            rows, dim=-1
-        )  # one pass over the rows; a norm of infinite order takes ten times as long
+        # One pass over the rows; a norm of infinite order takes ten times as long.
+        low, high = torch.aminmax(rows, dim=-1)
         peak = torch.maximum(peak, torch.maximum(-low, high))
     divisor = torch.where((peak > 0) & torch.isfinite(peak), peak, 1).unsqueeze(-1)
     units = {
@@ -147,11 +142,11 @@ def measure(
 def exact_norms(
     tree: Mapping[str, Tensor], scales: Mapping[str, Tensor], norm: int, wanted: Tensor
 ) -> Tensor:
-    """Return the scaled norms in float64, ``[..., M]``; those not ``wanted``, bool ``[..., M]``,
-    may be 0.
+    """Return the scaled norms in float64, ``[..., M]``. Norms that are not ``wanted``, bool ``[...,
+    M]``, may be 0.
 
-    The first axis is taken in parts of about a million numbers, since float64 throughout would
-    double a round's memory.
+    The first axis is processed in parts of about a million numbers, since float64 for all at once
+    would double a round's memory.
     """
     norms = torch.zeros(wanted.shape, dtype=torch.float64, device=wanted.device)
     numbers = sum(tensor[0].numel() for tensor in tree.values())
@@ -159,18 +154,18 @@ def exact_norms(
     for start in range(0, len(wanted), step):
         part = slice(start, start + step)
         if bool(wanted[part].any()):
-            some = {name: tensor[part].double() for name, tensor in tree.items()}
-            own = {
+            updates = {name: tensor[part].double() for name, tensor in tree.items()}
+            scales_of_part = {
                 name: scale.expand_as(tree[name])[part].double() for name, scale in scales.items()
             }
-            _, peak, length = measure(some, own, norm, wanted.ndim)
+            _, peak, length = measure(updates, scales_of_part, norm, wanted.ndim)
             norms[part] = peak * length
     return norms
 
 
 def for_clients(scale: Tensor, axes: int) -> Tensor:
-    """Return a scale ``[*shape]`` or ``[..., *shape]`` of a tensor with so many axes such that it
-    fits ``[..., M, *shape]``."""
+    """Return a scale ``[*shape]`` or ``[..., *shape]``, where ``*shape`` has ``axes`` axes, as a
+    view that broadcasts to ``[..., M, *shape]``."""
     return scale.unsqueeze(-axes - 1) if scale.ndim > axes else scale
 
 
@@ -178,8 +173,8 @@ def for_clients(scale: Tensor, axes: int) -> Tensor:
 def clip_groups(
     tree: Mapping[str, Tensor], groups: Sequence[Sequence[str]], bounds: Tensor, lead: int = 1
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Shorten each group of tensors by itself in the L2 norm, as published codes do by tensor or by
-    layer.
+    """Return the updates with each group of tensors shortened separately in the L2 norm, as
+    published codes do by tensor or by layer.
 
     Args:
         tree: name -> ``[..., M, *shape]``, finite; not modified.
@@ -208,12 +203,12 @@ def squares(tensor: Tensor, repeats: int) -> Tensor:
 def power_sum(rows: Tensor, norm: int) -> Tensor:
     """Return ``sum |x|^norm`` over the last axis in float64.
 
-    Blocks are summed in the rows' own dtype, where a long float32 sum would lose the promised 1e-6,
-    at an eighth of the time of float64 throughout. A sum of n numbers is off by at most n - 1 half
-    epsilons, in whatever order they are added; for all blocks to come near that takes a crafted
-    vector. Squares get blocks twice as long, since their root halves the error: with one rounding
-    for the square and one for the root the length of 32 is off by 17 half epsilons, the sum of 16
-    by 15.
+    Blocks are summed in the dtype of the rows and the blocks in float64. This takes an eighth of
+    the time of float64 throughout, and a long float32 sum would lose the promised 1e-6. The error
+    of a sum of n numbers is at most n - 1 half epsilons, in any order of addition; only a crafted
+    vector comes near that in all blocks. Squares get blocks twice as long, since the root halves
+    the error: with one rounding for the square and one for the root, the length of 32 numbers is
+    off by 17 half epsilons, the sum of 16 by 15.
     """
     size = 16 * norm
     blocks = rows.shape[-1] // size

@@ -1,25 +1,24 @@
-"""Departures: the steps of published mechanisms that the certified one lacks, by name, and what
-they do to a release.
+"""Departures: named steps of published mechanisms that the certified mechanism lacks.
 
-A cell names its departures; mechanism.py carries them out with the functions here. Those in
-``OF_MESSAGES`` change single messages, so the noise is then drawn for every message as in the
-papers, instead of once for the sum. Most read private extras of the clients, which is why none of
-them is certified:
+named.py lists them. A cell names its departures; mechanism.py executes them with the functions
+here. Departures in ``OF_MESSAGES`` change single messages. The noise is then drawn for every
+message, as in the papers, instead of once for the sum. Most departures read private values of the
+clients, the extras, so none of them is certified:
 
 ======================  ==========================================================================
 departure               extras it reads, each with the leading axes ``[..., M]``
 ======================  ==========================================================================
 data_size_weights       ``size`` ``[]``: number of examples
 raw_similarity_weights  ``similarity`` ``[]``: similarity of the client's model to the global one
-noise_on_support        ``mask.<name>`` (bool, the tensor's shape): what is sent and noised
+noise_on_support        ``mask.<name>`` (bool, the tensor's shape): coordinates sent and noised
 divide_by_counts        the same masks
 client_clip_weights     ``clip_weights`` ``[L]``: shares of C^2 for the L layers, in forward order
 data_dependent_clip     ``bounds`` ``[G]``: clip bound per layer (per_tensor_clip: per tensor)
 private_clamp           ``centre.<name>``, ``radius.<name>``: clamp to centre +- radius
-data_dependent_noise    the same radii, from which the noise follows
+data_dependent_noise    the same radii; they set the size of the noise
 ======================  ==========================================================================
 
-The docstring of each method names the paper or the official code that its departures come from.
+The docstring of each method names the paper or the official code behind its departures.
 """
 
 from __future__ import annotations
@@ -31,77 +30,10 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.errors import PrivacyError, nearest
+from pflpipe.errors import PrivacyError
+from pflpipe.named import OF_MESSAGES, SPLIT_CLIP
 from pflpipe.privacy.clipping import clip_groups
 from pflpipe.privacy.plan import Plan
-
-DEPARTURES: dict[str, str] = {
-    "client_clip_weights": "each client chooses how its clip bound is divided over the layers",
-    "clip_in_training": "gradients are clipped inside local training, the message itself is not",
-    "data_dependent_clip": "clip thresholds are computed from the client's own update",
-    "data_dependent_noise": "the noise scale is computed from private values",
-    "data_size_weights": (
-        "messages are averaged with weights proportional to the clients' numbers of examples"
-    ),
-    "divide_by_counts": "each coordinate is divided by the number of clients that sent it",
-    "learning_rate_in_noise": (
-        "the noise is scaled by twice the learning rate, which the bounded change has in it already"
-    ),
-    "no_composition": "the budget of one round is quoted as the budget of the whole run",
-    "noise_not_divided": "each message carries the whole noise instead of its share",
-    "noise_on_support": "noise only on the coordinates that a client's private mask keeps",
-    "noise_per_participant": (
-        "each drawn client adds a share of the noise, so its size follows the drawn count"
-    ),
-    "per_layer_clip_unscaled": (
-        "each layer is clipped to C but the noise is scaled for one joint bound C"
-    ),
-    "per_tensor_clip": "each tensor is clipped to C but the noise is scaled for one joint bound C",
-    "private_clamp": (
-        "updates are clamped to bounds computed from private values instead of being clipped"
-    ),
-    "public_sampling": "which clients take part can be predicted, so sampling amplifies nothing",
-    "raw_similarity_weights": "messages are weighted by similarities of models that carry no noise",
-    "sample_level_calibration": (
-        "the noise multiplier is calibrated for single examples of DP-SGD, not for clients"
-    ),
-    "update_against_global": (
-        "the update is taken against the global model instead of the start of local work"
-    ),
-}
-"""Steps of published methods that the certified mechanism lacks. A cell names them; its claim is
-then at most ``nominal``."""
-
-OF_MESSAGES = frozenset(
-    {
-        "client_clip_weights",
-        "data_dependent_clip",
-        "data_dependent_noise",
-        "data_size_weights",
-        "divide_by_counts",
-        "noise_not_divided",
-        "noise_on_support",
-        "noise_per_participant",
-        "private_clamp",
-        "raw_similarity_weights",
-    }
-)
-"""Departures under which every client's message carries noise of its own."""
-
-OF_CALIBRATION = frozenset({"learning_rate_in_noise", "no_composition", "sample_level_calibration"})
-"""Departures of the way from an epsilon to the noise; a run whose multiplier is given has none of
-them."""
-
-SPLIT_CLIP = frozenset({"per_tensor_clip", "per_layer_clip_unscaled"})
-"""Departures that clip the parts of an update to C by themselves."""
-
-WITHOUT_JOINT_CLIP = SPLIT_CLIP | {
-    "client_clip_weights",
-    "clip_in_training",
-    "data_dependent_clip",
-    "private_clamp",
-}
-"""Departures that put something else, or nothing, in the place of the joint clip."""
 
 _EXTRAS = {
     "client_clip_weights": ("clip_weights",),
@@ -113,17 +45,6 @@ _EXTRAS = {
     "private_clamp": ("centre.", "radius."),
     "raw_similarity_weights": ("similarity",),
 }
-
-
-def check_departures(departures: Iterable[str]) -> frozenset[str]:
-    """Return the departures as a set; raise PrivacyError for one that is unknown."""
-    names = frozenset(departures)
-    for name in sorted(names):
-        if name not in DEPARTURES:
-            raise PrivacyError(
-                "departure", got=name, expected="a known one", do=nearest(name, DEPARTURES)
-            )
-    return names
 
 
 def check_extras(
@@ -164,9 +85,9 @@ def check_extras(
                 expected="a departure named in the cell",
             )
     for name, (departure, shape) in wanted.items():
-        found = extras.get(name)
-        if found is None or tuple(found.shape) != shape:
-            got = "nothing" if found is None else list(found.shape)
+        extra = extras.get(name)
+        if extra is None or tuple(extra.shape) != shape:
+            got = "nothing" if extra is None else list(extra.shape)
             raise PrivacyError(
                 f"departure {departure}: extra {name!r}",
                 got=got,
@@ -180,8 +101,8 @@ def check_extras(
 
 
 def groups(names: Iterable[str], departures: frozenset[str]) -> list[tuple[str, ...]]:
-    """Return the groups that are clipped by themselves: tensors under ``per_tensor_clip``, else
-    layers."""
+    """Return the groups of names that are clipped separately: tensors under ``per_tensor_clip``,
+    otherwise layers."""
     return (
         [(name,) for name in names]
         if "per_tensor_clip" in departures
@@ -196,13 +117,13 @@ def bounded(
     departures: frozenset[str],
     lead: int,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the updates as the departures bound them, instead of the joint clip, and which
-    clients' were changed.
+    """Return the updates after the departures' bounds, which replace the joint clip, and bool
+    ``[..., M]``: whose update changed.
 
     Args:
         update: name -> ``[..., M, *shape]``, finite.
-        extras: the extras. A clip bound of NaN counts as 0 and an infinite one never shortens;
-            a coordinate for which the clamp has no finite bounds becomes 0.
+        extras: the extras. A clip bound of NaN counts as 0; an infinite one never shortens. A
+            coordinate without finite bounds of the clamp becomes 0.
     """
     first = next(iter(update.values()))
     changed = torch.zeros(first.shape[:lead], dtype=torch.bool, device=first.device)
@@ -233,27 +154,30 @@ def bounded(
 def weights(
     extras: Mapping[str, Tensor], present: Tensor, plan: Plan, departures: frozenset[str]
 ) -> Tensor:
-    """Return what each message counts for in the average, float64 ``[..., M]``; all zero when
-    nobody has any weight."""
+    """Return the weight of each message in the average, float64 ``[..., M]``; all zero if the
+    present clients have no weight."""
     if departures.isdisjoint({"data_size_weights", "raw_similarity_weights"}):
         return present.double() / plan.expected_cohort
-    given = (
+    raw = (
         extras["size"]
         if "data_size_weights" in departures
         else extras["similarity"].nan_to_num(0, 0, 0).clamp(min=0)
     )
-    held = torch.where(present, given.to(present.device), 0).double()
-    return held / held.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    present_weights = torch.where(present, raw.to(present.device), 0).double()
+    # The weights of a cohort sum to 1, as in FedAvg; the public divisor q M plays no part.
+    total = present_weights.sum(dim=-1, keepdim=True)
+    return present_weights / total.clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def message_share(plan: Plan, departures: frozenset[str]) -> float:
-    """Return which part of the noise C sigma of the sum each message carries.
+    """Return the share of the sum's noise C sigma that each message carries.
 
-    1 / sqrt(q M) adds up to the whole at q = 1. (At q < 1 FedDPA's official code would divide by
-    all M clients; its experiments have q = 1.)
+    With 1 / sqrt(q M) the shares of all messages add up to C sigma at q = 1. (At q < 1 FedDPA's
+    official code would divide by all M clients; its experiments have q = 1.)
     """
     if "noise_not_divided" in departures:
         return 1.0
+    # Variances of independent draws add: q M of them with C sigma / sqrt(q M) have C sigma.
     return 1 / math.sqrt(plan.expected_cohort)
 
 
@@ -265,11 +189,12 @@ def deviation(
     departures: frozenset[str],
     lead: int,
 ) -> Tensor:
-    """Return the standard deviation of the noise in each message's tensor ``name``, float64, fit
-    for ``[..., M, *shape]``."""
+    """Return the standard deviation of the noise in tensor ``name`` of each message, float64,
+    broadcastable to ``[..., M, *shape]``."""
     sigma = (plan.noise_multiplier or 0.0) * message_share(plan, departures)
     value = update[name]
     if "data_dependent_noise" in departures:
+        # FedADDP's official code: sqrt(K) sigma 2 r for K tensors.
         radius = extras[f"radius.{name}"].nan_to_num(0, 0, 0).clamp(min=0)
         spread = math.sqrt(len(update)) * sigma * 2 * radius.to(value.device, torch.float64)
     else:
@@ -278,6 +203,7 @@ def deviation(
             sigma * (plan.clip_norm or 0.0),
         )
         spread = value.new_full(shape, whole, dtype=torch.float64)
+    # FedGLP-ADP, Eq. 15: the noise of layer l is that of the bound C sqrt(L tw_l).
     if "client_clip_weights" in departures:
         layers = list(trees.layers(update))
         share = (

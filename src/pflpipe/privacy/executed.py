@@ -1,10 +1,10 @@
-"""What a private run did, held against its plan.
+"""A comparison of a finished private run with its plan.
 
-A table counts T releases to cohorts that are drawn at rate q under noise of C sigma; so the run
-must have done that. The checks see mistakes of the engine, not of a method: a run that releases
-more often than is counted, whose clients take part otherwise than they are drawn, or whose noise is
-not the plan's (residuals.py). None of them leaves anything to chance: a run that kept its plan
-passes, whatever its clients hold, so that whether a row appears tells nothing about them.
+The epsilon of a table counts T releases to cohorts drawn at rate q under noise of C sigma, so the
+run must have done this. The checks detect mistakes of the engine, not of a method: more releases
+than counted, participation that differs from the draw, or noise that is not the plan's
+(residuals.py). No check is random: a run that kept its plan passes for any data of its clients.
+Whether a row appears in a table therefore tells nothing about them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pflpipe.errors import DataError
-from pflpipe.privacy.departures import OF_MESSAGES
+from pflpipe.named import OF_MESSAGES
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.residuals import Residuals
 
@@ -26,15 +26,15 @@ def check(
     uploaded: float,
     residuals: Residuals,
 ) -> None:
-    """Raise DataError unless a private run's releases, participations and noise are those of its
-    plan.
+    """Raise DataError unless the releases, the participation and the noise of a private run are
+    those of its plan.
 
     Args:
-        plan: with a mechanism.
+        plan: a plan with a mechanism.
         departures: of the cell.
-        location: what the error calls the run.
-        releases: how many rounds released something.
-        uploaded: numbers that a client sends in a round, the mean over the rounds.
+        location: name of the run, for the error.
+        releases: number of rounds with a release.
+        uploaded: numbers that a client sends in a round, a mean over the rounds.
         residuals: of all releases.
     """
 
@@ -56,6 +56,7 @@ def check(
     if plan.adaptive is not None:
         agree("movements of the clip bound", residuals.moves, rounds, of_plan)
     agree("released numbers without exactly the noise of its plan", residuals.mismatches, 0)
-    if OF_MESSAGES.isdisjoint(departures):  # else the number follows masks, and who was there
+    # Under departures of messages this number follows from private masks and from the cohorts.
+    if OF_MESSAGES.isdisjoint(departures):
         sent = round(uploaded * rounds)
         agree("released numbers with noise", residuals.coordinates, sent, ", those that were sent")

@@ -1,10 +1,10 @@
-"""The ledger of one cell: what the mechanism that was executed guarantees, every departure counted.
+"""The ledger of one cell: the guarantee of the executed mechanism, with every departure counted.
 
-A departure makes the noise cover less than the plan says. Each one is translated into the certified
-``Plan`` that protects a client no better, whose curve accounting.py knows; several multiply. Where
-nothing bounds what one client changes, or the noise shows who took part, that plan has no noise and
-every epsilon is infinite. Two things are taken as public: the numbers of examples under
-``data_size_weights``, and the schedule under ``public_sampling``.
+A departure makes the noise cover less than the plan says. Each departure is translated into a
+certified ``Plan`` that protects a client no better and whose curve accounting.py computes; several
+departures multiply. If nothing bounds the change of one client, or if the noise shows the cohort,
+that plan has no noise and every epsilon is infinite. Two things are taken as public: the numbers of
+examples under ``data_size_weights``, and the schedule under ``public_sampling``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from pflpipe import trees
 from pflpipe.cells import Privacy, claim_of
 from pflpipe.errors import PrivacyError
+from pflpipe.named import OF_MESSAGES, SPLIT_CLIP, WITHOUT_BOUND, check_departures
 from pflpipe.privacy import adaptive
 from pflpipe.privacy.accounting import (
     checked_sizes,
@@ -28,81 +29,62 @@ from pflpipe.privacy.accounting import (
     epsilon_rdp,
     epsilon_replace_one,
 )
-from pflpipe.privacy.departures import OF_MESSAGES, SPLIT_CLIP, check_departures, message_share
+from pflpipe.privacy.departures import message_share
 from pflpipe.privacy.mechanism import public_cohort
 from pflpipe.privacy.plan import Plan
-
-WITHOUT_BOUND = {
-    "client_clip_weights": (
-        "each client's private weights set its noise, and a layer of weight 0 has none"
-    ),
-    "clip_in_training": (
-        "the message itself is not clipped, so nothing limits what one client changes"
-    ),
-    "data_dependent_clip": "a client's clip bounds follow its own update and have no upper limit",
-    "data_dependent_noise": "the size of the noise follows private values and may be 0",
-    "divide_by_counts": "a coordinate that only one client keeps is exactly 0 without that client",
-    "noise_on_support": "coordinates without noise show which ones a client's private mask keeps",
-    "private_clamp": (
-        "the centre of the clamp is private and may be anywhere, so nothing limits what one "
-        "client changes"
-    ),
-    "raw_similarity_weights": "a client's raw model sets its weight and thereby that of all others",
-}
-"""Departures under which no finite epsilon holds at any delta below 1, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """What a cell may claim, computed from the executed plan and the departures.
+    """The claims of a cell, computed from the executed plan and the departures.
 
-    Every epsilon and every multiplier of a plan without privacy is None. Where nothing holds an
-    epsilon is infinite, and a multiplier then 0. A name that ends in ``_1e5`` is the same number at
-    delta = 1e-5, all others hold at ``delta``.
+    All epsilons and multipliers are None without privacy. If no guarantee holds, an epsilon is
+    infinite and a multiplier is 0. Names that end in ``_1e5`` hold at delta = 1e-5, all others at
+    ``delta``.
 
     Attributes:
-        claim: ``certified`` (a mechanism without departures), ``unreviewed`` (the same, with hooks
+        claim: ``certified`` (a mechanism without departures), ``unreviewed`` (the same with hooks
             from outside the package: every epsilon holds only if they keep the rules of
-            docs/adding_a_method.md), ``nominal`` (with departures: what the paper would claim is in
-            ``epsilon_nominal``, the truth in ``epsilon_central``) or ``none`` (no mechanism).
+            docs/adding_a_method.md), ``nominal`` (with departures: the paper's number is
+            ``epsilon_nominal``, the true one ``epsilon_central``) or ``none`` (no mechanism).
         departures: their names, sorted.
-        adjacency: what neighbours are: ``zero_out``, one client's upload made zero in every round.
-        trust: ``central``, who ``epsilon_central`` and all epsilons but the local ones trust to
-            add the noise unseen; None without privacy.
-        sampling: who takes part in a round: ``everybody`` (q = 1), ``poisson``, or ``public``
-            (anybody can compute it).
+        adjacency: ``zero_out``: neighbours differ in one client, whose upload is zero in every
+            round.
+        trust: ``central``: all epsilons but the local ones trust the server to add the noise; None
+            without privacy.
+        sampling: ``everybody`` (q = 1), ``poisson``, or ``public`` (the cohort can be computed).
         releases_per_round: 1, or the expected number of messages under departures that release
-            each message by itself; None without privacy.
-        epsilon_target: what was asked for; None where a noise multiplier was.
+            single messages; None without privacy.
+        epsilon_target: the requested epsilon; None if a noise multiplier was requested.
         epsilon_nominal: ``epsilon_target`` of a nominal claim; None for any other.
-        epsilon_central, epsilon_central_1e5: hold for ``effective_plan``.
-        epsilon_rdp, epsilon_rdp_1e5: Opacus' numbers for the same; None for laplace.
+        epsilon_central, epsilon_central_1e5: those of ``effective_plan``.
+        epsilon_rdp, epsilon_rdp_1e5: Opacus' numbers for the same plan; None for laplace.
         epsilon_replace_one, epsilon_replace_one_1e5: the same if a client's upload is replaced
             instead of made zero.
-        epsilon_local, epsilon_local_1e5: against the server that sees single messages with their
-            share of the noise; None for laplace, whose noise cannot be shared out that way.
+        epsilon_local, epsilon_local_1e5: against a server that sees single messages with their
+            share of the noise; None for laplace, whose noise cannot be shared that way.
         epsilon_local_replace_one, epsilon_local_replace_one_1e5: the same if a client's messages
-            are replaced by those of any other data, up to 2 C away, instead of made zero: what
-            local differential privacy usually promises.
+            are replaced by those of any other data, up to 2 C away. This is what local differential
+            privacy usually promises.
         delta: of the plan.
         noise_multiplier: of the plan.
-        noise_multiplier_effective: what ``epsilon_central`` counts.
-        noise_multiplier_message: noise of a single message over how long it may be, what
-            ``epsilon_local`` counts; None for laplace.
-        noise_multiplier_weighted: with ``data_size_weights``, that of the client who is protected
-            least, else None.
-        noise_multiplier_group: with ``noise_on_support``, that of coordinates that one client alone
-            keeps, else None. In this one and the last the departures of ``WITHOUT_BOUND`` count for
-            nothing else, so that they show how much one step costs by itself.
+        noise_multiplier_effective: the multiplier behind ``epsilon_central``.
+        noise_multiplier_message: noise of a single message over its largest length, the multiplier
+            behind ``epsilon_local``; None for laplace.
+        noise_multiplier_weighted: with ``data_size_weights``, that of the least protected client;
+            otherwise None.
+        noise_multiplier_group: with ``noise_on_support``, that of coordinates that only one client
+            keeps; otherwise None. This and ``noise_multiplier_weighted`` leave out the effect of
+            ``WITHOUT_BOUND``, so that they show the cost of one step.
         clip_norm: C of the plan, in the units of an update; with adaptive clipping that of the
             first round.
-        clip_quantile: that an adaptive clip bound follows; None for a bound that stays, as the next
-            two.
-        clip_bit_noise: standard deviation of the noise on the sum of the bits that tell of it.
-        noise_multiplier_update: what is left for the updates: their noise over the bound of the
-            round. With the bits' it makes up ``noise_multiplier`` (adaptive.py).
-        warnings: one plain sentence for everything that makes a number differ from what the plan
-            alone would give.
+        clip_quantile: quantile that an adaptive clip bound follows. This and the next two are None
+            for a fixed bound.
+        clip_bit_noise: standard deviation of the noise on the sum of the bits.
+        noise_multiplier_update: noise on the updates over the bound of the round. Together with the
+            noise on the bits it gives ``noise_multiplier`` (adaptive.py).
+        warnings: one plain sentence for each reason why a number differs from that of the plan
+            alone.
     """
 
     claim: str
@@ -138,8 +120,8 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell's plan and its ledger: what a plan file holds. ``records.load`` reads it, and
-    ``records.to_json`` is what is written."""
+    """The content of a plan file: a cell's plan and its ledger. ``records.load`` reads it and
+    ``records.to_json`` gives the JSON that is written."""
 
     plan: Plan
     ledger: Ledger
@@ -151,27 +133,27 @@ def effective_plan(
     sizes: np.ndarray | None = None,
     parameters: Collection[str] = (),
 ) -> Plan:
-    """Return the certified plan that protects a client no better than the plan with departures
-    does.
+    """Return a certified plan that protects a client no better than the plan with departures.
 
     - ``WITHOUT_BOUND``: noise multiplier 0, so that every epsilon is infinite.
     - ``per_tensor_clip``, ``per_layer_clip_unscaled``: K parts of length C each are sqrt(K) C long
-      together, so the multiplier is sigma / sqrt(K). K counts the whole model, whatever part of it
-      a method sends. Parts are clipped in L2, which bounds no L1 length: a Laplace plan has no
-      guarantee.
-    - ``public_sampling``: q = 1, and as many rounds as the client drawn most often takes part in.
+      together, so the multiplier is sigma / sqrt(K). K counts the whole model, also for a method
+      that sends a part of it. Parts are clipped in L2, which does not bound the L1 length, so a
+      Laplace plan has no guarantee.
+    - ``public_sampling``: q = 1, and T is the number of rounds of the client that is drawn most
+      often.
     - ``data_size_weights``, ``noise_per_participant``, ``noise_not_divided``: each message carries
-      noise of C sigma r (r: ``departures.message_share``) and counts with weight p_i. In a cohort S
-      client k moves the average by at most C p_k under noise of C sigma r ||p_S||_2, a multiplier
-      of sigma r ||p_S||_2 / p_k. Rounds of multipliers s_t are together one of multiplier (sum
-      s_t^-2)^(-1/2), and the client with the largest such sum is counted. This needs a cohort that
-      everybody knows, q = 1 or ``public_sampling``. When it is secret the noise follows the drawn
-      count and a client drawn alone (chance q (1 - q)^(M - 1) a round) is the difference between
-      noise and exactly nothing: no finite epsilon below that delta.
+      noise of C sigma r (r: ``departures.message_share``) and has weight p_i. In a cohort S client
+      k moves the average by at most C p_k under noise of C sigma r ||p_S||_2, a multiplier of sigma
+      r ||p_S||_2 / p_k. Rounds with multipliers s_t equal one round with multiplier (sum
+      s_t^-2)^(-1/2); the client with the largest such sum is counted. This needs a public cohort,
+      q = 1 or ``public_sampling``. With a secret cohort the noise follows the number of clients
+      drawn. If a client is drawn alone (probability q (1 - q)^(M - 1) a round), its presence
+      decides between noise and exactly zero: no finite epsilon holds below that delta.
 
     Args:
         plan: from ``accounting.make_plan``.
-        departures: names; those not listed leave the guarantee of a given multiplier as it is.
+        departures: names; those not listed above do not change the guarantee of a given multiplier.
         sizes: training examples per client ``[M]``; needed with ``data_size_weights``.
         parameters: names of the model's parameters; needed with the two departures of clipping in
             parts.
@@ -200,8 +182,8 @@ def effective_plan(
     if "public_sampling" not in names and names.isdisjoint(OF_MESSAGES):
         return clipped
     rounds, exposure = _exposure(plan, names, sizes)
-    # At q = 1 only T / sigma^2 counts, so that plan has these rounds and the multiplier that fits
-    # the exposure.
+    # At q = 1 epsilon depends on T / sigma^2 only, so the plan gets these rounds and the multiplier
+    # that gives the exposure.
     spread = math.sqrt(rounds / exposure) if exposure else 1.0
     assert clipped.noise_multiplier is not None
     return dataclasses.replace(
@@ -217,20 +199,20 @@ def ledger(
     parameters: Collection[str] = (),
     source: str = "",
 ) -> Ledger:
-    """Return what a cell may claim, computed from the executed plan and the departures.
+    """Return the claims of a cell, computed from the executed plan and the departures.
 
     Args:
         plan: from ``make_plan``.
         privacy: the request, for its epsilon.
         departures, sizes, parameters: see ``effective_plan``.
-        source: where the method's hooks are from; empty for the package's own.
+        source: file or module of the method's hooks; empty for the package's methods.
 
     Raises:
         PrivacyError: as ``effective_plan`` does.
     """
     names = check_departures(departures)
     private = plan.mechanism != "none"
-    found = Ledger(
+    entry = Ledger(
         claim=claim_of(plan.mechanism, names, source),
         departures=tuple(sorted(names)),
         adjacency="zero_out",
@@ -243,17 +225,17 @@ def ledger(
         clip_norm=plan.clip_norm,
     )
     if not private:
-        return found
+        return entry
     if plan.adaptive is not None:
-        found = dataclasses.replace(
-            found,
+        entry = dataclasses.replace(
+            entry,
             clip_quantile=plan.adaptive.quantile,
             clip_bit_noise=plan.adaptive.bit_noise,
             noise_multiplier_update=adaptive.multiplier_of_updates(plan),
         )
     effective, at = effective_plan(plan, names, sizes, parameters), delta_of(plan)
-    found = dataclasses.replace(
-        found,
+    entry = dataclasses.replace(
+        entry,
         releases_per_round=_releases(plan, names),
         epsilon_central=epsilon(effective, at),
         epsilon_central_1e5=epsilon(effective, 1e-5),
@@ -263,22 +245,22 @@ def ledger(
         warnings=tuple(_warnings(plan, names, effective, parameters, source)),
     )
     if plan.mechanism != "gaussian":
-        return found
-    return _gaussian(found, plan, names, effective, sizes, parameters)
+        return entry
+    return _gaussian(entry, plan, names, effective, sizes, parameters)
 
 
 def _gaussian(
-    found: Ledger,
+    entry: Ledger,
     plan: Plan,
     names: frozenset[str],
     effective: Plan,
     sizes: np.ndarray | None,
     parameters: Collection[str],
 ) -> Ledger:
-    """Return the ledger with the numbers that Gaussian noise alone has: single messages, parts of
-    the multiplier, Renyi accounting."""
+    """Return the ledger with the numbers that exist only for Gaussian noise: single messages, parts
+    of the multiplier, Renyi accounting."""
     share, bounded = message_share(plan, names), names - WITHOUT_BOUND.keys()
-    # A single message: the rounds and the clipping of the executed plan, and its own share of the
+    # A single message has the rounds and the clipping of the executed plan, and one share of the
     # noise.
     alone = effective_plan(plan, bounded - OF_MESSAGES, parameters=parameters)
     message = alone if effective.noise_multiplier else effective
@@ -292,7 +274,7 @@ def _gaussian(
     at = delta_of(plan)
     replaced = dataclasses.replace(message, noise_multiplier=message.noise_multiplier / 2)
     return dataclasses.replace(
-        found,
+        entry,
         epsilon_rdp=epsilon_rdp(effective, at),
         epsilon_rdp_1e5=epsilon_rdp(effective, 1e-5),
         epsilon_local=epsilon_local(message, at, share**-2),
@@ -306,15 +288,15 @@ def _gaussian(
 
 
 def _sampling(plan: Plan, names: frozenset[str]) -> str:
-    """Return who takes part in a round, in one word."""
+    """Return ``everybody``, ``public`` or ``poisson``: how the cohorts are drawn."""
     if plan.sample_rate == 1:
         return "everybody"
     return "public" if "public_sampling" in names else "poisson"
 
 
 def _releases(plan: Plan, names: frozenset[str]) -> float:
-    """Return how many messages with noise of their own leave in a round: the sum, or on average
-    those of the cohort."""
+    """Return the number of noised messages in a round: 1 for the sum, or the mean size of the
+    cohort under departures of messages."""
     if names.isdisjoint(OF_MESSAGES):
         return 1
     return (
@@ -323,7 +305,7 @@ def _releases(plan: Plan, names: frozenset[str]) -> float:
 
 
 def _parts(names: frozenset[str], parameters: Collection[str]) -> int:
-    """Return how many parts of an update are clipped to C each."""
+    """Return the number of parts of an update that are clipped to C each."""
     split = names & SPLIT_CLIP
     if split and not parameters:
         raise PrivacyError(
@@ -337,7 +319,7 @@ def _parts(names: frozenset[str], parameters: Collection[str]) -> int:
 
 
 def _shows_the_draw(plan: Plan, names: frozenset[str]) -> bool:
-    """Return whether the noise depends on who was drawn while that is to stay secret."""
+    """Return whether the noise depends on a cohort that must stay secret."""
     return (
         plan.sample_rate < 1
         and "public_sampling" not in names
@@ -346,8 +328,8 @@ def _shows_the_draw(plan: Plan, names: frozenset[str]) -> bool:
 
 
 def _exposure(plan: Plan, names: frozenset[str], sizes: np.ndarray | None) -> tuple[int, float]:
-    """Return the most rounds of a client and the largest sum of (sigma / its multiplier in a
-    round)^2, over known cohorts."""
+    """Return, over known cohorts, the largest number of rounds of a client and the largest sum of
+    (sigma / its multiplier in a round)^2."""
     counts = (
         checked_sizes(plan, sizes, "data_size_weights")
         if "data_size_weights" in names
@@ -361,18 +343,17 @@ def _exposure(plan: Plan, names: frozenset[str], sizes: np.ndarray | None) -> tu
         if names.isdisjoint(OF_MESSAGES):
             exposed += cohort
         else:
-            held = np.where(cohort, counts, 0) ** 2.0
-            exposed += held / max(
-                held.sum() * message_share(plan, names) ** 2, np.finfo(float).tiny
-            )
+            # (p_k / (r |p_S|))^2, in which the sum of the weights cancels.
+            squares = np.where(cohort, counts, 0) ** 2.0
+            covered = squares.sum() * message_share(plan, names) ** 2
+            exposed += squares / max(covered, np.finfo(float).tiny)
     return int(taken.max()), float(exposed.max())
 
 
 def _warnings(
     plan: Plan, names: frozenset[str], effective: Plan, parameters: Collection[str], source: str
 ) -> Iterator[str]:
-    """Yield one plain sentence for everything that makes a number differ from what the plan alone
-    would give."""
+    """Yield one plain sentence for each reason why a number differs from that of the plan alone."""
     if source:
         yield (
             f"pflpipe's developers have not reviewed {source}: its epsilons hold only if every "

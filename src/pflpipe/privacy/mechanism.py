@@ -1,31 +1,31 @@
-"""The only place where privacy noise is drawn: sampling, clipping and one noisy release, all
-derived from one frozen Plan.
+"""Sampling, clipping and one noisy release, all derived from one frozen Plan. Privacy noise is
+drawn here and nowhere else.
 
 Neighbours (``zero_out``): two runs are neighbours when one client's upload is replaced by zero; M,
 q, T and every field of the Plan are public. The clipped sum then has sensitivity C in the plan's
 norm, so the noise multiplier is noise scale over C.
 
-What a round gives for unusual inputs (all are normal results, none is an exception):
+Results for unusual inputs (none of them raises an exception):
 
 ===========================  ======================================================================
 input                        result
 ===========================  ======================================================================
-nobody was drawn             the sum is the noise alone, drawn as in any other round
+empty cohort                 the sum is the noise alone, drawn as in any other round
 an upload of zeros           stays exactly zero; its norm is 0
 NaN or infinity anywhere     counts as a zero upload; its norm is inf and ``nonfinite`` is set
-norm beyond float64          as above (so does an entry that overflows when divided by its scale)
-huge or tiny finite norm     clipped to at most C (1 + 1e-6), or left: no square overflows, vanishes
-rows of clients not drawn    ignored whatever they hold, NaN included
+norm beyond float64          as above, also if an entry overflows when divided by its scale
+huge or tiny finite norm     clipped to at most C (1 + 1e-6), or left: squares cannot overflow
+rows of clients not drawn    ignored, NaN included
 NaN where the scale is 0     ignored: that coordinate is not sent
 ===========================  ======================================================================
 
-Sums, noise and their total are float64 whatever the updates are; what is released is rounded once,
-at the end. The noise has no largest value (noise.py): one that ends somewhere would show that a
-client is there whenever a release lies beyond.
+Sums, noise and their total are float64 for updates of any dtype; the release is rounded once, at
+the end. The noise has no largest value (noise.py). Otherwise a release beyond this value would
+prove that a client is there.
 
-The generators are those of a simulator: reproducible and not cryptographic; floating-point attacks
-on the noise are outside the scope. After jax_privacy's execution plan and DP-FedAvg (McMahan et
-al., ICLR 2018).
+The generators are those of a simulator: reproducible, not cryptographic. Floating-point attacks on
+the noise are out of scope. After jax_privacy's execution plan and DP-FedAvg (McMahan et al., ICLR
+2018).
 """
 
 from __future__ import annotations
@@ -39,28 +39,21 @@ import torch
 from torch import Tensor
 
 from pflpipe.errors import PrivacyError, nearest
+from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_departures
 from pflpipe.privacy.clipping import clip, for_clients, squares
-from pflpipe.privacy.departures import (
-    OF_MESSAGES,
-    WITHOUT_JOINT_CLIP,
-    bounded,
-    check_departures,
-    check_extras,
-    deviation,
-    weights,
-)
+from pflpipe.privacy.departures import bounded, check_extras, deviation, weights
 from pflpipe.privacy.noise import laplace, normal
 from pflpipe.privacy.plan import Plan
 
 
 @dataclass(frozen=True)
 class Uploads:
-    """What clients want to send in one round. Leading axes ``...`` are independent repeats (the
-    audit uses them), M is clients.
+    """The clients' messages of one round before clipping and noise. Leading axes ``...`` are
+    independent repeats (used by the audit); M is the number of clients.
 
     Attributes:
         update: name -> ``[..., M, *shape]``, float32 or float64; clipped jointly and noised.
-        extras: name -> ``[..., M, ...]``, private extras that a named departure reads; empty
+        extras: name -> ``[..., M, ...]``, private values that a named departure reads; empty
             without departures.
     """
 
@@ -70,21 +63,20 @@ class Uploads:
 
 @dataclass(frozen=True)
 class Released:
-    """One round's message to the world, and the experimenter's diagnostics of it.
+    """The release of one round, and private diagnostics of it.
 
     Attributes:
-        sum: name -> ``[..., *shape]``. The message; the only field that the server and the world
-            see.
-        messages: name -> ``[..., M, *shape]``, what each client sent, under departures of messages;
-            else empty.
-        clean: what of ``sum`` is not noise, in float64; under departures of messages, what of each
-            message. A diagnostic.
-        noise_norm, signal_norm: ``[...]``, L2 norms of the two parts that make up ``sum``. A
-            diagnostic.
-        norms: ``[..., M]``, norm of each drawn client's scaled update before clipping, 0 where not
-            drawn. A diagnostic.
-        clipped: ``[..., M]`` bool, drawn and longer than C (and finite). A diagnostic.
-        nonfinite: ``[..., M]`` bool, drawn and counted as zero. A diagnostic.
+        sum: name -> ``[..., *shape]``. The release; the only field that is public and that the
+            server reads.
+        messages: name -> ``[..., M, *shape]``, each client's noised message under departures of
+            messages; otherwise empty.
+        clean: ``sum`` without its noise, in float64; under departures of messages, each message
+            without its noise. A diagnostic, as all further fields.
+        noise_norm, signal_norm: ``[...]``, L2 norms of the two terms of ``sum``.
+        norms: ``[..., M]``, norm of each drawn client's scaled update before clipping; 0 if not
+            drawn.
+        clipped: ``[..., M]`` bool, drawn, finite and longer than C.
+        nonfinite: ``[..., M]`` bool, drawn and counted as zero.
     """
 
     sum: dict[str, Tensor]
@@ -100,11 +92,10 @@ class Released:
 def sample_clients(
     generator: np.random.Generator, plan: Plan, repeats: tuple[int, ...] = ()
 ) -> np.ndarray:
-    """Draw a round's cohort: each of the M clients independently with probability q (Poisson
-    sampling).
+    """Return a round's cohort, bool ``[*repeats, M]``: each of the M clients is drawn independently
+    with probability q (Poisson sampling), and each repeat has an independent cohort.
 
-    Returns a bool array ``[*repeats, M]``, one independent cohort for each repeat. At q = 1
-    everybody takes part and nothing is drawn from the generator.
+    At q = 1 all clients take part and the generator is not used.
     """
     shape = (*repeats, plan.clients)
     if plan.sample_rate == 1:
@@ -116,9 +107,10 @@ def public_cohort(round: int, plan: Plan) -> np.ndarray:
     """Return the cohort of a round (counted from 0) under the departure ``public_sampling``: bool
     ``[M]``.
 
-    A fixed number q M of clients, rounded and at least 1, is drawn by a generator that everybody
-    can seed with the round's number, as DP-FedSAM's official code does.
+    A fixed number q M of clients, rounded and at least 1, is drawn by a generator with the public
+    round number as seed, as in DP-FedSAM's official code.
     """
+    # Seeded by the round number alone, on purpose: the departure imitates this fault.
     cohort = np.zeros(plan.clients, dtype=bool)
     size = max(1, int(np.rint(plan.expected_cohort)))
     cohort[np.random.default_rng(round).choice(plan.clients, size=size, replace=False)] = True
@@ -134,22 +126,22 @@ def release(
     scale: Mapping[str, Tensor] | None = None,
     departures: Iterable[str] = frozenset(),
 ) -> Released:
-    """Clip, sum, add ONE noise draw, divide by the expected cohort: the only message of a round.
+    """Return the release of a round: clip, sum, add ONE noise draw, divide by the expected cohort.
 
     ``sum = (sum over present of clip(update) + C sigma s Z) / (q M)`` with Z standard normal (or
-    standard Laplace). Z is drawn in the order of the update's names, in float64, on the CPU, with
-    shapes that follow from the model and the repeats alone: never from who is present, what they
-    sent or where a scale is 0. Mechanism ``none`` neither clips nor adds noise, but non-finite
-    uploads count as zero there too, and the divisor is the same.
+    standard Laplace). Z is drawn in the order of the update's names, in float64, on the CPU. Its
+    shapes depend on the model and the repeats only, and not on the cohort, on the uploads or on
+    zeros of the scale. Mechanism ``none`` neither clips nor adds noise; non-finite uploads count as
+    zero there too, and the divisor is the same.
 
     Args:
         generator: of this round's noise, ``seeds.release_rng``.
         uploads: see Uploads; inputs are not modified.
-        present: bool ``[..., M]``, who was drawn. M may be smaller than the plan's when rows of
-            clients not drawn are left out.
+        present: bool ``[..., M]``, the cohort. M may be smaller than the plan's if rows of clients
+            not drawn are left out.
         plan: the frozen plan.
         scale: public tensors, see ``clip``; must be functions of earlier releases only.
-        departures: names of steps that the certified mechanism lacks (departures.py). Those of
+        departures: names of steps that the certified mechanism lacks (departures.py). Departures of
             messages release ``sum p_i (bounded(update_i) + noise_i)`` with a draw for every row of
             the uploads; an empty cohort then releases 0.
 
@@ -169,6 +161,7 @@ def release(
         clipped, norms = clip(uploads.update, bound, scale, plan.norm, lead)
         shortened = norms > bound
     else:
+        # An infinite bound shortens nothing; this call only zeroes updates that are not finite.
         clipped, norms = clip(uploads.update, math.inf, scale, plan.norm, lead)
         clipped, shortened = bounded(clipped, uploads.extras, plan, departures, lead)
     if departures & OF_MESSAGES:
@@ -179,6 +172,8 @@ def release(
         signal, noise = _noise_of_sum(generator, clipped, present, plan, scale)
         messages, clean = {}, signal
     nonfinite = present & torch.isinf(norms)
+    # Signal and noise are added in float64 and rounded once. Noise that is rounded first has gaps,
+    # and the sum would show how far the signal has shifted them.
     return Released(
         sum={
             name: (value + noise.get(name, 0.0)).to(clipped[name].dtype)
@@ -195,11 +190,11 @@ def release(
 
 
 def upload_bits(uploads: Uploads, present: Tensor, scale: Mapping[str, Tensor]) -> float:
-    """Return how many bits one client sends in a round: 32 for a coordinate, and one for each place
-    of a mask sent along.
+    """Return the number of bits that one client sends in a round: 32 for each coordinate, and 1 for
+    each place of a mask that is sent too.
 
-    A public number, whoever was drawn; but private masks differ, so that with them it is the mean
-    over the present clients.
+    The number is public. Private masks differ between clients; with them it is the mean over the
+    present clients.
     """
     bits, clients = 0.0, max(int(present.sum()), 1)
     for name, value in uploads.update.items():
@@ -224,6 +219,7 @@ def _noise_of_sum(
     signal, noise = {}, {}
     for name, rows in clipped.items():
         total = _sum_over_clients(rows, present.double())
+        # The public q M and not the number of clients drawn, which is private.
         signal[name] = total / plan.expected_cohort
         if plan.clip_norm is not None and plan.noise_multiplier is not None:
             spread = plan.clip_norm * plan.noise_multiplier / plan.expected_cohort
@@ -242,8 +238,8 @@ def _noise_of_messages(
     scale: Mapping[str, Tensor],
     departures: frozenset[str],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Return the weighted averages, in float64, of the clipped updates and of the noise that each
-    message carries; and, as the updates are, the messages and what of each message is not noise."""
+    """Return the weighted averages, in float64, of the clipped updates and of the noise in each
+    message; then, in the shapes of the updates, the messages and the messages without noise."""
     average = weights(extras, present, plan, departures)
     signal, noise, messages, clean = {}, {}, {}, {}
     for name, rows in clipped.items():
@@ -252,6 +248,7 @@ def _noise_of_messages(
         clean[name], drawn = rows, torch.zeros_like(rows, dtype=torch.float64)
         if plan.noise_multiplier is not None:
             spread = deviation(name, clipped, extras, plan, departures, present.ndim)
+            # One draw for every row of the uploads, with the spread of that client's message.
             drawn = _drawn(generator, rows, plan.mechanism) * spread
             if name in scale:
                 drawn = drawn * for_clients(scale[name].to(drawn), rows.ndim - present.ndim)
@@ -265,14 +262,15 @@ def _noise_of_messages(
 
 
 def _sum_over_clients(rows: Tensor, counts: Tensor) -> Tensor:
-    """Return the sum of rows ``[..., M, *shape]``, each times its count ``[..., M]``, in float64
-    ``[..., *shape]``."""
+    """Return the weighted sum over M, float64 ``[..., *shape]``, of rows ``[..., M, *shape]`` with
+    weights ``counts [..., M]``."""
     axis = counts.ndim - 1
-    wide = counts.double().reshape(*counts.shape, *[1] * (rows.ndim - counts.ndim))
+    weights_of_rows = counts.double().reshape(*counts.shape, *[1] * (rows.ndim - counts.ndim))
     total = rows.new_zeros((*rows.shape[:axis], *rows.shape[axis + 1 :]), dtype=torch.float64)
     # One client after the other: all rows in float64 at once would double the memory of a round and
-    # take four times as long.
-    for row, count in zip(rows.unbind(axis), wide.unbind(axis), strict=True):
+    # take four times as long. The order is that of the clients, so the sum has the same bits in
+    # every run.
+    for row, count in zip(rows.unbind(axis), weights_of_rows.unbind(axis), strict=True):
         total.addcmul_(row.double(), count)
     return total
 
@@ -286,8 +284,9 @@ def _length(tree: Mapping[str, Tensor], present: Tensor) -> Tensor:
 
 
 def _drawn(generator: np.random.Generator, like: Tensor, mechanism: str) -> Tensor:
-    """Draw standard normal or standard Laplace noise in float64, with the shape and (in the end)
-    the device of ``like``."""
+    """Return standard normal or standard Laplace noise in float64, with the shape and the device of
+    ``like``."""
+    # Drawn on the CPU, then moved: a run has the same noise on every device.
     standard = laplace if mechanism == "laplace" else normal
     return torch.as_tensor(standard(generator, tuple(like.shape))).to(like.device)
 
@@ -300,6 +299,8 @@ def _check(
     scale: Mapping[str, Tensor],
     departures: frozenset[str],
 ) -> None:
+    # Without departures only public facts can raise an error: shapes, dtypes, names and the scale.
+    # A value that a client holds must not decide whether a round is released.
     if not isinstance(generator, np.random.Generator):
         expected = "one of NumPy, whose noise is float64 and the same on every device"
         raise PrivacyError("release: generator", got=type(generator).__name__, expected=expected)

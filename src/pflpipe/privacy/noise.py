@@ -1,10 +1,9 @@
-"""Standard normal and standard Laplace numbers without a largest one.
+"""Standard normal and standard Laplace numbers without a largest value.
 
-A generator that turns one uniform number into one normal number ends somewhere: at 5.77 standard
-deviations in float32, at 12.2 in NumPy's ziggurat, whose last values are far apart. A release
-beyond the end proves that a client is there, which at small noise multipliers is likelier than the
-delta of the plan. Here whatever lies far out is drawn anew from the law of the tail, as often as it
-takes.
+A generator that turns one uniform number into one normal number has a largest value: 5.77 standard
+deviations in float32, 12.2 in NumPy's ziggurat, whose last values are far apart. A release beyond
+it proves that a client is there. At small noise multipliers this is likelier than the delta of the
+plan. Here numbers far from 0 are drawn again from the law of the tail, as often as needed.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 FAR = 4.0
-"""Standard deviations beyond which a normal number is drawn anew."""
+"""Standard deviations beyond which a normal number is drawn again."""
 RESTART = 20.0
-"""An exponential number beyond this is this plus another one, which is its law. (2^-53, the finest
-uniform number, is e^-36.7.)
-"""
+"""An exponential number beyond this value is replaced by this value plus another exponential
+number, which has the same law. (The finest uniform number, 2^-53, is e^-36.7.)"""
 
 
 def normal(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Return independent standard normal numbers, float64 ``[*shape]``."""
+    # The sign stays and only the size is drawn again, so that the law is symmetric to the bit.
     drawn: np.ndarray = np.asarray(generator.standard_normal(shape))
     far = np.asarray(np.abs(drawn) > FAR)
     drawn[far] = np.copysign(_beyond(generator, int(far.sum())), drawn[far])
@@ -36,30 +35,32 @@ def laplace(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarra
 
 
 def exponential(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Return independent standard exponential numbers, float64 ``[*shape]``; the exponential law
-    has no memory."""
+    """Return independent standard exponential numbers, float64 ``[*shape]``."""
     drawn: np.ndarray = np.asarray(generator.standard_exponential(shape))
-    last, passed = drawn.reshape(-1), 0.0
-    left = np.flatnonzero(last > RESTART)
-    while left.size:
+    flat, passed = drawn.reshape(-1), 0.0  # a view: writing to it changes ``drawn``
+    far = np.flatnonzero(flat > RESTART)
+    # The law has no memory: given X > a, X - a is again standard exponential.
+    while far.size:
         passed += RESTART
-        again = generator.standard_exponential(left.size)
-        last[left] = passed + again
-        left = left[again > RESTART]
+        excess = generator.standard_exponential(far.size)
+        flat[far] = passed + excess
+        far = far[excess > RESTART]
     return drawn
 
 
 def _beyond(generator: np.random.Generator, count: int) -> np.ndarray:
-    """Return so many normal numbers given that they are above ``FAR``.
+    """Return ``count`` normal numbers, conditioned on being above ``FAR``.
 
     Source: G. Marsaglia, "Generating a Variable from the Tail of the Normal Distribution",
     Technometrics 6 (1964).
     """
-    found, left = np.empty(count), np.arange(count)
-    while left.size:
-        step, chance = (exponential(generator, (left.size,)) for _ in range(2))
+    tail, missing = np.empty(count), np.arange(count)
+    # The density beyond a is proportional to e^(-a s) e^(-s^2 / 2) at a + s: s is drawn with the
+    # first factor, E / a for an exponential E, and accepted with the second as probability.
+    while missing.size:
+        step, chance = (exponential(generator, (missing.size,)) for _ in range(2))
         step = step / FAR
         good = 2 * chance > step**2
-        found[left[good]] = FAR + step[good]
-        left = left[~good]
-    return found
+        tail[missing[good]] = FAR + step[good]
+        missing = missing[~good]
+    return tail

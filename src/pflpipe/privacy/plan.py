@@ -1,5 +1,5 @@
-"""The privacy plan: everything that sampling, clipping, noise and accounting are told, and nothing
-about the clients' data."""
+"""The privacy plan: the public inputs of sampling, clipping, noise and accounting, and no value of
+the clients' data."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pflpipe.files import read_json
 
 MECHANISMS = ("gaussian", "laplace", "none")
 LEAST, LARGEST = 1e-30, 1e30
-"""Between these lie clip bounds, and the noise on a released sum where there is any: float32 holds
-such numbers with all their digits, and a model still has finite numbers after many of them."""
+"""Range of clip bounds, and of the noise on a released sum if it has any. float32 holds such
+numbers with all their digits, and a model stays finite after many of them."""
 
 
 @dataclass(frozen=True)
 class Adaptive:
-    """How a clip bound follows a quantile of the clients' norms (adaptive.py).
+    """The rule by which a clip bound follows a quantile of the clients' norms (adaptive.py).
 
     Attributes:
         quantile: gamma in (0, 1).
-        lr: eta_C > 0, of the bound's logarithm.
+        lr: eta_C > 0, learning rate of the bound's logarithm.
         bit_noise: sigma_b > 0, standard deviation of the noise on the sum of the bits.
     """
 
@@ -49,15 +49,15 @@ class Plan:
         clip_norm: bound C in [1e-30, 1e30] on a client's whole (scaled) update in that norm;
             ``None`` without a mechanism.
         noise_multiplier: Gaussian standard deviation, or Laplace scale b, of the noise on the sum,
-            divided by C; 0 is allowed (clip only, epsilon infinite), else the noise on the released
-            sum, C sigma / (q M), is in [1e-30, 1e30]; ``None`` without a mechanism.
+            divided by C. 0 clips without noise, with infinite epsilon; otherwise the noise on the
+            released sum, C sigma / (q M), is in [1e-30, 1e30]. ``None`` without a mechanism.
         sample_rate: Poisson probability q in (0, 1] that a client takes part in a round.
         rounds: T, each with one release.
         delta: in (0, 1); 0 is allowed for laplace; ``None`` without a mechanism.
         clients: M.
-        adaptive: how the bound moves from round to round, from ``clip_norm`` on; the noise
+        adaptive: how the bound moves from round to round, starting at ``clip_norm``. The noise
             multiplier is then that of both parts of a release together (adaptive.py). Gaussian
-            only; ``None`` for a bound that stays.
+            only; ``None`` for a fixed bound.
 
     Raises:
         PrivacyError: a value is missing, superfluous or out of its range.
@@ -134,20 +134,20 @@ class Plan:
 def read(path: str | PathLike[str]) -> Plan:
     """Return the plan in a cell's plan file.
 
-    The ledger beside it is left alone (``ledger.Planned`` reads both), so that whoever only needs
-    the plan, as training does, depends on no accounting.
+    The ledger in the same file is not read (``ledger.Planned`` reads both), so that training, which
+    needs only the plan, does not depend on accounting.
 
     Raises:
         DataError: there is no plan in the file, or a key of it is missing or unknown.
-        PrivacyError: a value that a plan cannot have.
+        PrivacyError: a value is not allowed in a plan.
     """
-    found = read_json(path)
-    values = found.get("plan") if isinstance(found, dict) else found
+    content = read_json(path)
+    values = content.get("plan") if isinstance(content, dict) else content
     return records.from_json(Plan, values, f"{path}: plan")
 
 
 def _representable(value: float) -> bool:
-    """Return whether a clip bound or a noise has a size that every dtype of an update can hold."""
+    """Return whether every dtype of an update can hold a clip bound or a noise of this size."""
     return LEAST <= value <= LARGEST
 
 

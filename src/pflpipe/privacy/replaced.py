@@ -1,34 +1,34 @@
-"""One round of sampled Laplace noise when a client's message is replaced by another one, a pair of
-worlds that dp_accounting does not have.
+"""Privacy loss of one round of sampled Laplace noise if a client's message is replaced by another
+one. dp_accounting has no such pair of distributions.
 
 Let C = 1, and let Z be noise of scale b in any number of dimensions. For two messages x and x' of
-L1 length at most 1, let A and B be the densities of x + Z and x' + Z over that of Z. Over that of Z
-the two worlds have the densities 1 - q + q A and 1 - q + q B: what others send is a constant given
-their draw, and mixing over their draws makes no delta larger (it is jointly convex). All means are
-over Z.
+L1 length at most 1, let A and B be the densities of x + Z and x' + Z relative to that of Z. The two
+neighbouring runs have the densities 1 - q + q A and 1 - q + q B relative to that of Z: given the
+draw of the other clients their part is a constant, and mixing over their draws makes no delta
+larger (it is jointly convex). All means are over Z.
 
 **The worst messages are opposite moves of one coordinate, at every epsilon.** With g = e^epsilon
 and c = (1 - q) (1 - g), delta is the mean of (c + q A - g q B)+, and for every number a
 
     (c + q A - g q B)+  <=  q (A - a)+  +  (c + q a - g q B)+.
 
-The first term is convex in A, the second in B. So the mean of each is largest where a single
+The first term is convex in A, the second in B. So the mean of each is largest if a single
 coordinate moves by 1, as shown below. Opposite moves of one coordinate reach both largest means.
-For them A rises where B falls. So with a = A at the place where c + q A - g q B changes its sign
-(the least A if it is never below 0, the largest if never above) the two sides are equal.
+For them A rises where B falls. So the two sides are equal for a = A at the place where c + q A - g
+q B changes its sign (the least A if it is never below 0, the largest if it is never above).
 
 **Of all moves, one coordinate by 1 gives every convex function of A the largest mean.** First let
 two coordinates move by t + u = 1. A is exp((2 s - 1) / b), where s in [0, 1] adds up how far each
 number has come on its way from 0 to t or u (before it: 0, beyond it: all of it). Take the geometric
-mean of the densities with and without the move. Up to one factor, s has the law m_t * m_u (a
-convolution) there, and 2 m_1 where one coordinate moves by 1; m_t is a point mass at 0, another at
-t, and 1 / b between. The difference 2 m_1 - m_t * m_u is a point mass at 0 and at 1, less those at
-t and u, less b^-2 times the convolution of [0, t] and [0, u]: above 0 at the ends, below 0 between.
-A mean of f(A) is an integral of e^-v f(e^2v) there, v = (2 s - 1) / (2 b). That of e^v and that of
-e^-v are 1 for both. For f convex, take from it the line (in A) that meets it at both ends: what is
-left is 0 at the ends and at most 0 between, so that its integral against the difference is at least
-0. Further coordinates are joined two at a time. A shorter move is the longer one seen without a
-coordinate.
+mean of the densities with and without the move as the reference. Up to one factor, s has the law
+m_t * m_u (a convolution) under it, and 2 m_1 if one coordinate moves by 1; m_t is a point mass at
+0, another at t, and 1 / b between. The difference 2 m_1 - m_t * m_u is a point mass at 0 and at 1,
+minus those at t and u, minus b^-2 times the convolution of [0, t] and [0, u]: above 0 at the ends,
+below 0 between. A mean of f(A) is an integral of e^-v f(e^2v) under the reference, v = (2 s - 1) /
+(2 b). The integrals of e^v and of e^-v are 1 for both laws. For a convex f, subtract the line (in
+A) that meets f at both ends. The rest is 0 at the ends and at most 0 between, so its integral
+against the difference is at least 0. Further coordinates are joined two at a time. A shorter move
+is a longer one with a coordinate left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import numpy as np
 
 
 def largest_loss(rate: float, shift: float) -> float:
-    """Return log((1 - q + q e^(1/b)) / (1 - q + q e^(-1/b))), the most that one round loses.
+    """Return log((1 - q + q e^(1/b)) / (1 - q + q e^(-1/b))), the largest privacy loss of a round.
 
     Args:
         rate: q in (0, 1].
@@ -47,15 +47,17 @@ def largest_loss(rate: float, shift: float) -> float:
     """
     with np.errstate(divide="ignore"):  # log 0 at q = 1
         here, away = np.log([rate, 1 - rate])
+    # In logarithms, because e^(1/b) overflows float64 for b below 1/709.
     return float(np.logaddexp(away, here + shift) - np.logaddexp(away, here - shift))
 
 
 def delta_of_round(rate: float, shift: float, epsilons: np.ndarray) -> np.ndarray:
-    """Return the delta of one round at each epsilon >= 0, which is 0 from the largest loss on.
+    """Return the delta of one round at each epsilon >= 0; it is 0 from the largest loss on.
 
-    At the change of sign A is r = e^(epsilon - 1/b) + (e^epsilon - 1) (1 - q) / q, and the integral
-    of the two densities beyond it is q (1 - sqrt(r e^(-1/b))).
+    At the change of sign A is r = e^(epsilon - 1/b) + (e^epsilon - 1) (1 - q) / q. The integral of
+    the difference of the two densities beyond it is q (1 - sqrt(r e^(-1/b))).
     """
+    # ``reached`` is r e^(-1/b); from 1 on the densities no longer cross, and delta is 0.
     reached = np.exp(epsilons - 2 * shift)
     reached += np.expm1(epsilons) * np.exp(-shift) * (1 - rate) / rate
     return rate * (1 - np.sqrt(np.minimum(reached, 1)))
@@ -63,7 +65,7 @@ def delta_of_round(rate: float, shift: float, epsilons: np.ndarray) -> np.ndarra
 
 def losses(rate: float, shift: float, interval: float) -> Any:
     """Return dp_accounting's privacy loss distribution of one round, rounded up to multiples of
-    ``interval``; the two worlds have the same."""
+    ``interval``. It is the same in both directions, since the two runs mirror each other."""
     from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
@@ -71,7 +73,8 @@ def losses(rate: float, shift: float, interval: float) -> Any:
     epsilons = interval * np.arange(last + 1)
     above = delta_of_round(rate, shift, epsilons)
     above[-1] = 0.0
-    below = np.exp(-epsilons) * above - np.expm1(-epsilons)  # the worlds change places
+    # Delta at -x follows from delta at x with the two runs exchanged: e^-x delta(x) + 1 - e^-x.
+    below = np.exp(-epsilons) * above - np.expm1(-epsilons)
     deltas = np.concatenate([below[:0:-1], above])
     return PrivacyLossDistribution(
         create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, last, deltas)

@@ -1,12 +1,12 @@
-"""What is left of a run's releases when the clients' part and the noise of the plan are taken away:
-nothing, to the bit.
+"""A check of every release: minus the clients' part and the noise of the plan, nothing is left, to
+the bit.
 
-A run's key fixes its cohorts and its noise (seeds.py). So both are drawn once more after every
-release, as the plan on file prescribes them, and compared with what the engine did. A program that
-keeps its plan never differs, whatever its clients hold. So a refusal depends on the program alone,
-and costs no delta (executed.py). Of the code that is looked at this file uses the laws of the noise
-(noise.py) and z_Delta of an adaptive plan; for mechanisms as published, the size of the noise in a
-message (departures.py) and the public schedule as well.
+A run's key fixes its cohorts and its noise (seeds.py). After every release both are drawn again, as
+the plan on file prescribes, and compared with what the engine did. A program that keeps its plan
+never differs, for any data of the clients. A refusal therefore depends on the program only and
+costs no delta (executed.py). From the code under test this file uses the laws of the noise
+(noise.py) and z_Delta of an adaptive plan; for published mechanisms also the size of the noise in a
+message (departures.py) and the public schedule.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pflpipe.named import OF_MESSAGES
 from pflpipe.privacy.adaptive import BITS, HALF, multiplier_of_updates
-from pflpipe.privacy.departures import OF_MESSAGES, deviation
+from pflpipe.privacy.departures import deviation
 from pflpipe.privacy.mechanism import Released, Uploads, public_cohort
 from pflpipe.privacy.noise import laplace, normal
 from pflpipe.privacy.plan import Plan
@@ -28,17 +29,18 @@ from pflpipe.seeds import release_rng
 
 @dataclass(frozen=True)
 class Residuals:
-    """What was compared in a run so far, and how much of it differs.
+    """Counts of what was compared in a run so far, and of what differs.
 
     Attributes:
-        releases: so many rounds; the next release is that of the round with this number.
-        strangers: clients that took part and were not drawn, or were drawn and did not, summed over
-            the rounds.
+        releases: number of checked rounds, and the number of the next round.
+        strangers: clients that took part without being drawn, or were drawn and took no part,
+            summed over the rounds.
         coordinates: numbers that were sent with noise.
-        mismatches: numbers sent that are not the clients' part plus the plan's noise, rounded once;
-            and movements of the clip bound that do not follow from the bits as they were sent.
-        moves: of an adaptive clip bound.
-        bound: the next round's, from the released bits alone; None for that of the plan.
+        mismatches: numbers sent that are not the clients' part plus the plan's noise, rounded once,
+            plus movements of the clip bound that do not follow from the released bits.
+        moves: movements of an adaptive clip bound.
+        bound: clip bound of the next round, from the released bits alone; None for that of the
+            plan.
     """
 
     releases: int = 0
@@ -51,7 +53,7 @@ class Residuals:
 
 @torch.no_grad()
 def of_release(
-    found: Residuals,
+    residuals: Residuals,
     plan: Plan,
     departures: frozenset[str],
     key: str,
@@ -61,25 +63,25 @@ def of_release(
     scale: Mapping[str, Tensor],
     released: Released,
 ) -> Residuals:
-    """Return what is found after one more release.
+    """Return the residuals after one more release.
 
     Args:
-        found: before it.
+        residuals: before the release.
         plan, departures, key: of the run; the plan is the one on file.
-        clients: whose rows the uploads are.
-        uploads, present, scale: what the release was made of, without repeats.
-        released: the sum is looked at; under departures of messages, every message of a client that
+        clients: the client of each row of the uploads.
+        uploads, present, scale: arguments of the release, without repeats.
+        released: the sum is compared; under departures of messages, every message of a client that
             is present.
     """
     took_part = {client for client, here in zip(clients, present.tolist(), strict=True) if here}
-    strangers = took_part ^ _cohort(plan, departures, key, found.releases)
+    strangers = took_part ^ _cohort(plan, departures, key, residuals.releases)
     coordinates = mismatches = 0
     if plan.noise_multiplier and plan.clip_norm:
         messages = bool(departures & OF_MESSAGES)
-        clip_norm = plan.clip_norm if found.bound is None else found.bound
+        clip_norm = plan.clip_norm if residuals.bound is None else residuals.bound
         multiplier = plan.noise_multiplier if plan.adaptive is None else multiplier_of_updates(plan)
         drawn = laplace if plan.mechanism == "laplace" else normal
-        generator = release_rng(key, "noise", found.releases)
+        generator = release_rng(key, "noise", residuals.releases)
         sent = released.messages if messages else released.sum
         mismatches = len(sent.keys() ^ uploads.update.keys())
         for name, value in uploads.update.items():
@@ -90,53 +92,57 @@ def of_release(
                 if messages
                 else noise.new_tensor(clip_norm * multiplier / plan.expected_cohort)
             )
+            # The same products in the same order as in mechanism.py: other orders round otherwise.
             noise, noisy = noise * spread, spread > 0
             if name in scale:
                 noise, noisy = noise * scale[name].to(noise), noisy & (scale[name] > 0)
-            whole, held = (released.clean[name] + noise).to(value.dtype), sent[name]
+            expected, actual = (released.clean[name] + noise).to(value.dtype), sent[name]
             noisy = noisy.expand(shape)
             if messages:
                 here = present.to(value.device)
-                whole, held, noisy = whole[here], held[here], noisy[here]
+                expected, actual, noisy = expected[here], actual[here], noisy[here]
             coordinates += int(noisy.sum())
-            mismatches += _differing(held, whole)
+            mismatches += _differing(actual, expected)
     return dataclasses.replace(
-        found,
-        releases=found.releases + 1,
-        strangers=found.strangers + len(strangers),
-        coordinates=found.coordinates + coordinates,
-        mismatches=found.mismatches + mismatches,
+        residuals,
+        releases=residuals.releases + 1,
+        strangers=residuals.strangers + len(strangers),
+        coordinates=residuals.coordinates + coordinates,
+        mismatches=residuals.mismatches + mismatches,
     )
 
 
 @torch.no_grad()
-def of_bits(found: Residuals, plan: Plan, key: str, told: Released, bound: float) -> Residuals:
-    """Return what is found after a movement of an adaptive clip bound.
+def of_bits(
+    residuals: Residuals, plan: Plan, key: str, released: Released, bound: float
+) -> Residuals:
+    """Return the residuals after a movement of an adaptive clip bound.
 
     Args:
-        found: before it.
+        residuals: before the movement.
         plan, key: of the run; the plan is the one on file.
-        told: what was released of the round's bits.
-        bound: the next round's.
+        released: the release of the round's bits.
+        bound: the bound that the engine uses in the next round.
     """
     assert plan.adaptive is not None
     assert plan.clip_norm is not None
-    rule, sent = plan.adaptive, told.sum[BITS]
-    before = plan.clip_norm if found.bound is None else found.bound
-    noise = torch.as_tensor(normal(release_rng(key, "bits", found.moves), ())).to(sent.device)
-    whole = told.clean[BITS] + noise * (rule.bit_noise / plan.expected_cohort)
+    rule, sent = plan.adaptive, released.sum[BITS]
+    before = plan.clip_norm if residuals.bound is None else residuals.bound
+    noise = torch.as_tensor(normal(release_rng(key, "bits", residuals.moves), ())).to(sent.device)
+    expected = released.clean[BITS] + noise * (rule.bit_noise / plan.expected_cohort)
+    # The rule of adaptive.py, written out again: this is the second opinion on it.
     following = (before * torch.exp(-rule.lr * (sent + HALF - rule.quantile))).item()
     return dataclasses.replace(
-        found,
-        coordinates=found.coordinates + 1,
-        mismatches=found.mismatches + _differing(sent, whole) + (bound != following),
-        moves=found.moves + 1,
+        residuals,
+        coordinates=residuals.coordinates + 1,
+        mismatches=residuals.mismatches + _differing(sent, expected) + (bound != following),
+        moves=residuals.moves + 1,
         bound=following,
     )
 
 
 def _cohort(plan: Plan, departures: frozenset[str], key: str, round: int) -> set[int]:
-    """Return who is drawn in a round, counted from 0."""
+    """Return the clients drawn in a round, which is counted from 0."""
     if "public_sampling" in departures:
         return set(public_cohort(round, plan).nonzero()[0].tolist())
     if plan.sample_rate == 1:
@@ -145,9 +151,10 @@ def _cohort(plan: Plan, departures: frozenset[str], key: str, round: int) -> set
     return {client for client, chance in enumerate(chances) if chance < plan.sample_rate}
 
 
-def _differing(sent: Tensor, whole: Tensor) -> int:
-    """Return how many numbers do not have the same bits; all where shape or dtype differ."""
-    if (sent.dtype, sent.shape) != (whole.dtype, whole.shape):
-        return max(1, whole.numel())
-    bits = torch.int32 if whole.dtype == torch.float32 else torch.int64
-    return int((sent.view(bits) != whole.view(bits)).sum())
+def _differing(actual: Tensor, expected: Tensor) -> int:
+    """Return how many numbers have different bits; all of them if shape or dtype differ."""
+    if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
+        return max(1, expected.numel())
+    # As integers: NaN differs from itself, and -0 equals 0, which has other bits.
+    bits = torch.int32 if expected.dtype == torch.float32 else torch.int64
+    return int((actual.view(bits) != expected.view(bits)).sum())

@@ -1,1 +1,1 @@
-"""From results to what people look at: tables, figures, pages, tracking."""
+"""From results to what people look at: tables, figures, pages, MLflow."""

@@ -18,8 +18,8 @@ import pandas as pd
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import NO_PRIVACY, layout
+from pflpipe.study.study_spec import Study
 
 ALONE, PLAIN, OPEN = "local_only", "dp_fedavg", "fedavg"
 """The baselines: learning alone, one private model for all, and the same without privacy."""

@@ -34,8 +34,8 @@ from pflpipe.report.comparison import round_up
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, record_of
 from pflpipe.study import documents
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION
+from pflpipe.study.study_spec import Study
 
 SIZES = ("releases", "parameters", "uploaded_parameters", "upload_bytes_per_round")
 """What is taken of ``run.json``, by name, so that a number which a run writes tomorrow is not

@@ -15,8 +15,8 @@ import pandas as pd
 from pflpipe.report import comparison
 from pflpipe.report.comparison import ALONE, Group, by_budget, of_claim
 from pflpipe.report.statistics import MIN_SEEDS, Difference
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import layout
+from pflpipe.study.study_spec import Study
 
 NAMED = 5
 """Of a longer list as many are named; the others are counted."""

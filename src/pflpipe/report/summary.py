@@ -18,8 +18,8 @@ from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite, round_up
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.study import settings
-from pflpipe.study.outline import Chosen, Study
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED, NO_PRIVACY, Setting, layout
+from pflpipe.study.study_spec import Chosen, Study
 
 Column = tuple[str, Callable[[Group], str]]
 """Heading, and what stands below it for a group."""

@@ -7,7 +7,7 @@ import csv
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.report.comparison import METRICS
 from pflpipe.simulation.record import Record
 from pflpipe.study import epsilon_as_published
-from pflpipe.study.outline import Row, Study
 from pflpipe.study.settings import model_name
+from pflpipe.study.study_spec import Row, Study
 
 # fmt: off
 COLUMNS = (
@@ -215,6 +215,37 @@ def read(source: Path) -> pd.DataFrame:
         for row in _rows(source)
     ]
     return pd.DataFrame(records, columns=list(COLUMNS), dtype=object)
+
+
+def finished(study: Study, results: Path) -> Study:
+    """Return the study of those of its methods all of whose runs are trained and tested.
+
+    Raises:
+        DataError: there is no such method.
+    """
+
+    def is_finished(method: str) -> bool:
+        rows = [row for row in study.rows if row.cell.method == method]
+        scores = results / "scores" / study.name / f"{method}.csv"
+        return (
+            scores.is_file()
+            and {row.cell.id for row in rows} <= set(pd.read_csv(scores, usecols=["cell"])["cell"])
+            and all((results / "runs" / row.run / "run.json").is_file() for row in rows)
+        )
+
+    methods = set(filter(is_finished, study.methods))
+    if not methods:
+        raise DataError(
+            f"study {study.name}: no method is trained and tested",
+            do=f"snakemake --cores 2 results/tables/{study.name}.csv",
+        )
+    return of_cells(study, (cell.id for cell in study.cells if cell.method in methods))
+
+
+def of_cells(study: Study, cells: Iterable[str]) -> Study:
+    """Return the study of those of its rows whose cells are named."""
+    named = set(cells)
+    return dataclasses.replace(study, rows=tuple(row for row in study.rows if row.cell.id in named))
 
 
 def stored(study: Study, results: Path) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pflpipe.cells import PATHS
 from pflpipe.errors import ConfigError, nearest
-from pflpipe.study.outline import Drawing, Outline, Row, Study
+from pflpipe.study.study_spec import Drawing, Outline, Row, Study
 
 KINDS = (
     *("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost"),

@@ -16,8 +16,8 @@ from pflpipe.errors import DataError
 from pflpipe.files import intact
 from pflpipe.means import over_clients
 from pflpipe.study import expansion
-from pflpipe.study.outline import Chosen, Outline, Study
 from pflpipe.study.settings import flatten
+from pflpipe.study.study_spec import Chosen, Outline, Study
 
 #: What is asked of a method rather than chosen for it: sets are averaged over these.
 _ASKED = ("seed", "privacy.epsilon", "privacy.noise_multiplier")

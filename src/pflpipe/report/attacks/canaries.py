@@ -15,7 +15,7 @@ from scipy.stats import norm
 from pflpipe.attacks.canaries import estimate
 from pflpipe.report.attacks.results import attacked
 from pflpipe.report.figures import style
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 ERRORS = 3
 """Standard errors by which an estimate must exceed the claim to be an alarm."""

@@ -16,7 +16,7 @@ from pflpipe.attacks.inversion import CANDIDATES
 from pflpipe.report.attacks.results import Attacked, attacked
 from pflpipe.report.comparison import round_up
 from pflpipe.report.figures import style
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 SHOWN = 4
 """Images of the first seed that a figure of a column's width shows."""

@@ -23,7 +23,7 @@ from pflpipe.privacy.accounting import delta_of
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report.attacks.results import Attacked, attacked
 from pflpipe.report.figures import style
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 Bound = Callable[[np.ndarray], np.ndarray]
 

@@ -15,8 +15,8 @@ from pflpipe.attacks import registry
 from pflpipe.cells import Cell
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report.tidy import existing
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import Setting, layout
+from pflpipe.study.study_spec import Study
 
 
 @dataclass(frozen=True, eq=False)

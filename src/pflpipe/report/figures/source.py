@@ -14,8 +14,8 @@ from pflpipe.errors import DataError
 from pflpipe.report import comparison
 from pflpipe.report.comparison import METRICS, PLAIN, Group
 from pflpipe.report.tidy import existing
-from pflpipe.study.outline import Drawing, Study
 from pflpipe.study.settings import NO_PRIVACY, describe, layout
+from pflpipe.study.study_spec import Drawing, Study
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
-"""Two neighbouring worlds: everybody else is the same, and one client, the canary, is there or is
-not.
+"""Uploads of two neighbouring runs, which differ in one client: the canary is present or absent.
 
-The canary's update and its private extras are as bad as the departures allow; the others are
-harmless, and none of them keeps the coordinates that are the canary's alone (``exclusive``). Absent
-means zeroed out: the client takes part with an update of zeros and nothing to say. Where a secret
-draw decides who takes part, an absent client is never drawn. As in training, only the rows of
-clients that were drawn are handed to the release.
+The canary's update and its private extras are the worst that the departures allow. The other
+clients are harmless, and none of them keeps the coordinates that are reserved for the canary
+(``exclusive``). Absent means zeroed out: the client takes part with an update of zeros and empty
+extras. Under a secret draw an absent client is never drawn. As in training, the release gets only
+the rows of clients that were drawn.
 """
 
 from __future__ import annotations
@@ -22,13 +21,15 @@ from torch import Tensor
 
 from pflpipe import cells, trees
 from pflpipe.learning import networks
-from pflpipe.learning.networks import Network, Shapes
+from pflpipe.learning.architectures import Shapes
+from pflpipe.learning.networks import Network
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, unscaled
+from pflpipe.named import OF_MESSAGES
 from pflpipe.privacy import adaptive, mechanism
-from pflpipe.privacy.departures import OF_MESSAGES, groups
+from pflpipe.privacy.departures import groups
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import release_rng
@@ -38,25 +39,25 @@ from pflpipe.trees import Params, ServerState, Tree, Update
 Trust = Literal["central", "local"]
 
 CANARIES = ("dirac", "layer", "exclusive", "zero_mean", "aligned", "long", "huge")
-"""One coordinate; one layer; coordinates that nobody else keeps; mean 0 in every tensor; along the
-public model; every tensor C long by itself; a million times C long."""
+"""Canaries: one coordinate; one layer; coordinates that no other client keeps; mean 0 in every
+tensor; along the public model; every tensor of length C; a length of a million C."""
 OF_PARTS = ("parts",)
-"""Further canaries of a method that sends more than parameters: what it sends besides, alone."""
+"""Further canaries of a method that sends more than parameters: these other parts alone."""
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What is audited.
+    """The mechanism under audit and its claim.
 
     Attributes:
-        executed: the plan that the release runs with.
-        claimed: the certified plan whose curve the release is said to keep, as seen by ``trust``.
-        departures: what the release does otherwise than its plan says.
+        executed: the plan that the release executes.
+        claimed: the certified plan whose curve is claimed for the release, as seen by ``trust``.
+        departures: steps in which the release departs from its plan.
         trust: what the attacker sees: ``central``, the noisy sums; ``local``, the canary's single
             messages.
-        method: whose public scale, parts and server step are used, by default one whose uploads
-            are parameters that are clipped and noised as they are.
-        release, sample, rng: the mechanism's code and what derives a round's generators; planted
+        method: method with the public scale, parts and server step; by default one whose uploads
+            are parameters without a scale.
+        release, sample, rng: code of the mechanism, and of the generators of a round. Planted
             faults replace them.
     """
 
@@ -71,20 +72,20 @@ class Mechanism:
 
     @property
     def secret(self) -> bool:
-        """Whether nobody but the server knows who takes part."""
+        """Whether only the server knows the cohorts."""
         return self.executed.sample_rate < 1 and "public_sampling" not in self.departures
 
     @property
     def executed_departures(self) -> frozenset[str]:
-        """The departures of the release; single messages exist only where each carries its share of
-        the noise."""
+        """The departures of the release. Local trust adds ``noise_per_participant``, because single
+        messages exist only if each carries a share of the noise."""
         if self.trust == "central" or self.departures & OF_MESSAGES:
             return self.departures
         return self.departures | {"noise_per_participant"}
 
     @cached_property
     def canary(self) -> int:
-        """Which client the canary is: under a public schedule the one that takes part most
+        """Index of the canary: 0, or under a public schedule the client that takes part most
         often."""
         if "public_sampling" not in self.departures:
             return 0
@@ -95,10 +96,11 @@ class Mechanism:
 
     @cached_property
     def task(self) -> Task:
-        """What the method's public hooks are given: a network of 46 parameters in three layers, of
-        8 in one at a secret rate.
+        """The task of the method's public hooks: a network of 46 parameters in three layers, or of
+        8 parameters in one layer under a secret draw.
 
-        Amplification by sampling concerns one coordinate, and it takes many more runs to see.
+        Amplification by sampling concerns one coordinate and takes many more runs to test, so the
+        smaller network saves time.
         """
         network = networks.build(cells.Model("mlp", () if self.secret else (4, 4)), (3,), 2)
         return Task(
@@ -112,7 +114,7 @@ class Mechanism:
 
     @property
     def shapes(self) -> Shapes:
-        """Name -> shape of all that is sent: the network's parameters, then the method's parts."""
+        """Name -> shape of everything sent: the network's parameters, then the method's parts."""
         return self.network.shapes | self.method.parts(self.task)
 
     @property
@@ -122,8 +124,8 @@ class Mechanism:
 
     @property
     def shares(self) -> tuple[float, float]:
-        """How far a client may move the updates' part of a release and the bits', where 1 is what
-        the plan covers; the squares add up to 1."""
+        """Largest movements by one client of the updates' part and of the bits' part of a release,
+        where the plan covers a length of 1; the squares sum to 1."""
         plan = self.executed
         if plan.adaptive is None:
             return 1.0, 0.0
@@ -132,8 +134,8 @@ class Mechanism:
         return math.sqrt(1 - bit**2), bit
 
     def movement(self, direction: Tree) -> Tensor:
-        """Return how the canary moves what is seen, ``[d]``, in any multiple of what it may: along
-        its update, and by its bit, as it is clipped."""
+        """Return the canary's movement of the attacker's view, ``[d]``, up to a factor: along its
+        update, and by its bit, which says that it is clipped."""
         flat = torch.cat([value.reshape(-1) for value in direction.values()]).double()
         if self.executed.adaptive is None:
             return flat
@@ -145,9 +147,10 @@ class Mechanism:
         return self.method.init_server(params, self.task)
 
     def scale(self, params: Params, server: ServerState) -> Tree:
-        """Return the method's public scale, each tensor in the shape of what it is for."""
-        found, shapes = self.method.scale(params, server, self.task), self.shapes
-        return {name: value.expand(shapes[name]) for name, value in found.items()}
+        """Return the method's public scale, each tensor in the shape of the tensor that it
+        scales."""
+        scale, shapes = self.method.scale(params, server, self.task), self.shapes
+        return {name: value.expand(shapes[name]) for name, value in scale.items()}
 
     def aggregate(
         self, params: Params, released: Update, server: ServerState
@@ -156,7 +159,7 @@ class Mechanism:
         return self.method.aggregate(params, released, server, self.task)
 
     def cohort(self, round: int, rng: np.random.Generator, repeats: int) -> Tensor:
-        """Draw who takes part, bool ``[R, M]``."""
+        """Return a cohort for each of R repeats, bool ``[R, M]``."""
         if "public_sampling" in self.departures:
             return torch.from_numpy(mechanism.public_cohort(round, self.executed)).expand(
                 repeats, -1
@@ -172,20 +175,20 @@ class Mechanism:
         others: int = 0,
         bits: np.random.Generator | None = None,
     ) -> tuple[Tensor, Tree]:
-        """Release once and return what the attacker sees, ``[R, d]``, and the released sums.
+        """Return the attacker's view of one release, ``[R, d]``, and the released sums.
 
-        What is seen is in units of what one client may change: 1 is a whole clip bound. With
-        adaptive clipping a client may change two parts, the updates and the bit behind them, and
-        each is in units in which its noise should be that of the claim (``shares``).
+        The view is in units of the largest change by one client: 1 is a whole clip bound. With
+        adaptive clipping a client changes two parts, the updates and the bit; each is in units in
+        which its noise should be that of the claim (``shares``).
 
         Args:
             generator: of the round's noise.
-            sent: everybody's uploads ``[R, M, *shape]``; of clients not drawn they go no further.
-            present: who takes part, bool ``[R, M]``; under ``local`` trust the same clients in all
-                repeats.
+            sent: uploads of all clients, ``[R, M, *shape]``; rows of clients not drawn are left
+                out.
+            present: the cohorts, bool ``[R, M]``; under ``local`` trust the same in all repeats.
             scale: the public scale, ``[R, *shape]`` or ``[*shape]``.
-            others: how many other clients' messages the attacker looks at beside the canary's under
-                ``local`` trust; each makes d longer.
+            others: under ``local`` trust, the number of other clients whose messages the attacker
+                sees too; each makes d longer.
             bits: generator of the noise on the bits, for adaptive clipping.
         """
         sent, present, clients = drawn_rows(sent, present)
@@ -196,9 +199,9 @@ class Mechanism:
         sizes = dict.fromkeys(sums, (plan.clip_norm or 1.0) / whole)
         if self.executed.adaptive is not None:
             below, rule = adaptive.bits(released), adaptive.of_bits(self.executed)
-            told = self.release(bits, below, present, rule, {}, departures)
-            sums, messages = sums | told.sum, messages | told.messages
-            sizes |= dict.fromkeys(told.sum, adaptive.HALF / bit)
+            second = self.release(bits, below, present, rule, {}, departures)
+            sums, messages = sums | second.sum, messages | second.messages
+            sizes |= dict.fromkeys(second.sum, adaptive.HALF / bit)
         views, divisor = [sums], plan.expected_cohort
         if self.trust == "local":
             rows = sorted(
@@ -212,6 +215,7 @@ class Mechanism:
         parts = []
         for view in views:
             for name, value in view.items():
+                # Where the scale is 0 nothing should be sent; whatever is there stays visible.
                 unit = scale[name].to(value) if name in scale else value.new_ones(())
                 size = sizes[name] / divisor
                 parts.append(
@@ -221,25 +225,27 @@ class Mechanism:
 
 
 def start(mechanism: Mechanism, key: str) -> Tree:
-    """Return public parameters ``[*shape]`` that follow from a key."""
+    """Return public initial parameters ``[*shape]``, drawn from a key."""
     seed = int(release_rng(key, "model").integers(2**63))
     return mechanism.network.init(torch.Generator().manual_seed(seed))
 
 
 def drawn_rows(sent: Uploads, present: Tensor) -> tuple[Uploads, Tensor, Tensor]:
-    """Leave out the rows of clients that were not drawn, as training does.
+    """Return the rows of the clients that were drawn, as training passes them on.
 
-    A cohort of nobody keeps client 0, who is not present. Repeats share one number of rows, that of
-    the largest cohort.
+    All repeats have as many rows as the largest cohort. Further rows belong to clients that are not
+    present. If all cohorts are empty, client 0 is kept, so that shapes stay defined.
 
     Args:
         sent: ``[R, M, ...]``.
         present: bool ``[R, M]``.
 
     Returns:
-        The uploads ``[R, k, ...]``, who is present ``[R, k]``, and whose rows they are ``[R, k]``.
+        The uploads ``[R, k, ...]``, their presence ``[R, k]`` and their clients ``[R, k]``.
     """
     count = max(1, int(present.sum(dim=1).max()))
+    # A stable sort puts present clients first and keeps the order of the clients, in which training
+    # has its rows.
     clients = (~present).byte().argsort(dim=1, stable=True)[:, :count]
     if count == present.shape[1]:
         return sent, present, torch.arange(count).expand(len(present), -1)
@@ -284,21 +290,22 @@ def directions(mechanism: Mechanism, params: Tree) -> dict[str, Tree]:
     if parts:
         shapes |= {"parts": zeros | parts}
     lengths = {"long": math.sqrt(len(ones)), "huge": 1e6}
-    # No doubt about the bit, whatever the bound is rounded to: all are clipped.
+    # Adaptive: twice the bound, so that rounding cannot decide whether the canary is clipped, and
+    # its bit is the same in every repeat.
     least = 1.0 if plan.adaptive is None else 2.0
-    found = {}
+    canaries = {}
     for name, tree in shapes.items():
         whole = torch.linalg.vector_norm(
             torch.cat([value.reshape(-1) for value in tree.values()]), ord=plan.norm
         )
         factor = max(least, lengths.get(name, 1.0)) * (plan.clip_norm or 1.0) / float(whole)
-        found[name] = {key: value * factor for key, value in tree.items()}
-    return found
+        canaries[name] = {key: value * factor for key, value in tree.items()}
+    return canaries
 
 
 def exclusive(like: Tree) -> Tree:
-    """Return the mask of the coordinates that only the canary keeps: the last quarter of each
-    tensor ``[*shape]``."""
+    """Return the mask of the coordinates reserved for the canary, the last quarter of each tensor
+    ``[*shape]``."""
     return {
         name: (torch.arange(value.numel()) >= value.numel() - math.ceil(value.numel() / 4)).view(
             value.shape
@@ -310,11 +317,11 @@ def exclusive(like: Tree) -> Tree:
 def uploads(
     mechanism: Mechanism, direction: Tree, there: bool, scale: Mapping[str, Tensor], repeats: int
 ) -> Uploads:
-    """Return everybody's uploads in one of the two worlds, ``[R, M, *shape]``.
+    """Return the uploads of all clients with or without the canary, ``[R, M, *shape]``.
 
     Args:
         direction: the canary's update in public units, ``[*shape]``.
-        there: whether the canary is there.
+        there: whether the canary is present.
         scale: the public scale, ``[R, *shape]`` or ``[*shape]``; empty without one.
         repeats: R.
     """
@@ -329,8 +336,8 @@ def uploads(
         * bound
         / math.sqrt(trees.size(direction))
     )
-    # An update of zeros has a norm like any other, and a bit that tells of it; of one that is not
-    # finite nothing is left in either part.
+    # With adaptive clipping an update of zeros still sends a bit, +1/2. A NaN counts as absent in
+    # both parts.
     absent = 0.0 if mechanism.executed.adaptive is None else math.nan
     update = {}
     for name, value in direction.items():
@@ -351,8 +358,8 @@ def uploads(
 
 
 def _extras(mechanism: Mechanism, direction: Tree, there: bool) -> Tree:
-    """Return the private extras that the departures read, ``[M, ...]``: harmless for the others,
-    the worst for the canary."""
+    """Return the private extras that the departures read, ``[M, ...]``: the worst ones for the
+    canary, harmless ones for the others."""
     departures, plan, canary = mechanism.departures, mechanism.executed, mechanism.canary
     bound, clients = plan.clip_norm or 1.0, plan.clients
     extras: Tree = {}
@@ -363,12 +370,13 @@ def _extras(mechanism: Mechanism, direction: Tree, there: bool) -> Tree:
         extras[name] = rows
 
     one = torch.ones(())
-    if "data_size_weights" in departures:  # public, so the same in both worlds
+    if "data_size_weights" in departures:  # public, so the same with and without the canary
         extras["size"] = torch.from_numpy(sizes(clients, canary)).float()
     if "raw_similarity_weights" in departures:
         add("similarity", 0.1 * one, one, 0 * one)
     if "client_clip_weights" in departures:
         parts = trees.layers(direction).values()
+        # The canary spends its bound where its update is.
         energy = torch.stack(
             [trees.norm({name: direction[name] for name in names}).square() for names in parts]
         )
@@ -389,7 +397,7 @@ def _extras(mechanism: Mechanism, direction: Tree, there: bool) -> Tree:
 
 
 def sizes(clients: int, canary: int = 0) -> np.ndarray:
-    """Return numbers of examples ``[M]``: as many for the canary as for all others together."""
+    """Return numbers of examples ``[M]``; the canary has as many as all others together."""
     counts = np.full(clients, 198)
     counts[canary] *= clients - 1
     return counts

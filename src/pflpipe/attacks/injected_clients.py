@@ -1,0 +1,86 @@
+"""Clients that an attacker adds to a run.
+
+They are added inside ``Simulation.release``, so the engine trains the M clients of the study and
+does not know of them. The release counts them: its plan has M + k clients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pflpipe.named import OF_MESSAGES
+from pflpipe.privacy import mechanism
+from pflpipe.privacy.mechanism import Released, Uploads
+from pflpipe.privacy.plan import Plan
+from pflpipe.trees import Tree
+
+FLOATS = 2**26
+"""Most scalars in the messages of all injected clients together (256 MB in float32)."""
+
+
+def units(uploads: Uploads, scale: Mapping[str, Tensor]) -> Tree:
+    """Return the public unit of each coordinate of a message, name -> ``[*shape]``; 0 where it is
+    not sent."""
+    return {
+        name: scale.get(name, torch.ones((), dtype=value.dtype))
+        .to(value.device)
+        .expand(value.shape[1:])
+        for name, value in uploads.update.items()
+    }
+
+
+def enlarged(plan: Plan, injected: int) -> Plan:
+    """Return the plan of a run with ``injected`` more clients."""
+    return dataclasses.replace(plan, clients=plan.clients + injected)
+
+
+def release(
+    generator: np.random.Generator,
+    uploads: Uploads,
+    present: Tensor,
+    plan: Plan,
+    scale: Mapping[str, Tensor],
+    departures: frozenset[str],
+    injected: Uploads,
+    drawn: Tensor,
+) -> Released:
+    """Release the uploads of M clients and of k injected clients as one release of M + k clients.
+
+    Args:
+        generator, uploads, present, plan, scale, departures: see ``mechanism.release``, for the
+            M clients.
+        injected: uploads of the injected clients, ``[k, *shape]``.
+        drawn: bool ``[k]``, which injected clients take part.
+
+    Returns:
+        The release. Its fields about single clients have M rows, without the injected clients.
+    """
+    clients = present.shape[-1]
+    joint = Uploads(
+        {
+            name: torch.cat([value, injected.update[name].to(value)])
+            for name, value in uploads.update.items()
+        },
+        {
+            name: torch.cat([value, injected.extras[name].to(value.device)])
+            for name, value in uploads.extras.items()
+        },
+    )
+    everyone = torch.cat([present, drawn.to(present.device)])
+    released = mechanism.release(
+        generator, joint, everyone, enlarged(plan, len(drawn)), scale, departures
+    )
+    # The engine reads these fields by the rows of the clients that it trained.
+    rows = {name: getattr(released, name)[:clients] for name in ("norms", "clipped", "nonfinite")}
+    if departures & OF_MESSAGES:
+        rows |= {name: _first(clients, getattr(released, name)) for name in ("messages", "clean")}
+    return dataclasses.replace(released, **rows)
+
+
+def _first(clients: int, tree: Tree) -> Tree:
+    return {name: value[:clients] for name, value in tree.items()}

@@ -1,1 +1,0 @@
-"""From results on disk to MLflow (docs/mlflow.md)."""
