@@ -33,7 +33,7 @@ rule evaluate:
         cells=ask(lambda wc: each("{cell}", cells_of(wc))),
         data=lambda wc: DATA,
         results=lambda wc: RESULTS,
-        code=ask(lambda wc: PROJECT.code("evaluate", PROJECT.files_of(cells_of(wc)))),
+        code=ask(lambda wc: PROJECT.testing_code(wc.study, cells_of(wc))),
     message:
         "Testing {wildcards.method} of {wildcards.study}"
     shell:

@@ -43,6 +43,7 @@ def main() -> None:
             backend=args.backend,
             processes=processes,
             validation_only=bool(search),
+            measures=outline.measures,
         )
 
 

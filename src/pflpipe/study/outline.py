@@ -17,6 +17,7 @@ from typing import Any
 from pflpipe.cells import Cell
 from pflpipe.files import canonical_json
 from pflpipe.study.candidates import SearchRange
+from pflpipe.study.metrics import ACCURACY, ALWAYS, Measure, Metric
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: rows in the order of the file, every cell once, how a paper's table orders them, and
-    its figures."""
+    """A study: rows in the order of the file, every cell once, how a paper's table orders them, its
+    figures, its metrics by name, and the name of that by which sets of values are ordered."""
 
     name: str
     title: str
@@ -107,6 +108,8 @@ class Study:
     rows: tuple[Row, ...]
     layout: PaperLayout | None = None
     figures: tuple[Drawing, ...] = ()
+    metrics: Mapping[str, Metric] = dataclasses.field(default_factory=ALWAYS.copy)
+    criterion: str = ACCURACY
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -174,6 +177,7 @@ class Outline:
         lines: in the order of the file.
         layout: the table that the study fills, where it has one.
         figures: what is drawn of it.
+        metrics: what is computed of each client, by name.
     """
 
     name: str
@@ -181,6 +185,17 @@ class Outline:
     lines: tuple[Line, ...]
     layout: PaperLayout | None
     figures: tuple[Drawing, ...] = ()
+    metrics: Mapping[str, Metric] = dataclasses.field(default_factory=ALWAYS.copy)
+
+    @property
+    def measures(self) -> dict[str, Measure]:
+        """What evaluation computes of a client's rows besides accuracy, by metric."""
+        return {name: metric.of for name, metric in self.metrics.items() if name != ACCURACY}
+
+    @property
+    def criterion(self) -> str:
+        """The metric by which a search chooses."""
+        return str(self.document.get("search", {}).get("metric", ACCURACY))
 
     @property
     def searched(self) -> tuple[Line, ...]:
@@ -207,13 +222,14 @@ class Outline:
 
     @cached_property
     def grid(self) -> str:
-        """Digest of what the search tries, in order."""
+        """Digest of what the search tries, in order, and by what it chooses."""
         tried = [
             [c.values, [row.cell.id for row in c.trials]]
             for line in self.searched
             for c in line.candidates
         ]
-        return hashlib.sha256(canonical_json(tried).encode()).hexdigest()[:10]
+        by = [self.criterion] * (self.criterion != ACCURACY)
+        return hashlib.sha256(canonical_json([*tried, *by]).encode()).hexdigest()[:10]
 
     def choices(self, results: Path) -> Path:
         """Return the file with what the search chose."""
@@ -242,6 +258,8 @@ class Outline:
             tuple(first.values()),
             self.layout,
             self.figures,
+            self.metrics,
+            self.criterion,
         )
 
     def __str__(self) -> str:

@@ -1,0 +1,213 @@
+"""Metrics: what a client's own rows say about a model, each in one declaration.
+
+A metric is computed for every client from the probabilities that a model gives to its rows and from
+their labels, for its personal model and for the global model, and then averaged over clients. The
+columns of scores, tables, figures and MLflow follow from the declarations.
+
+Accuracy is counted where the models are (simulation/evaluation.py), since the answers of all
+personal models on the common test set are too large to be kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import numbers
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pflpipe import outside
+from pflpipe.errors import ConfigError, Problems, located, nearest
+from pflpipe.means import over_clients
+
+Measure = Callable[[np.ndarray, np.ndarray], float]
+_BINS = 15  # of confidence, as Guo et al. (ICML 2017) have them
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of classification.
+
+    Attributes:
+        heading: in tables and figures, such as ``macro F1``.
+        of: ``(probabilities [n, K], labels [n])`` of one client's rows, n >= 1, as read-only arrays
+            of float64 and int64, to one number in ``unit``; NaN where it is not defined for them.
+        higher_is_better: which way.
+        unit: such as ``%``; empty for a plain number.
+        average: the numbers ``[M]`` of a run's clients, NaN among them, to one.
+    """
+
+    heading: str
+    of: Measure
+    higher_is_better: bool = True
+    unit: str = ""
+    average: Callable[[np.ndarray], float] = over_clients
+
+    @property
+    def sign(self) -> int:
+        """1 where more is better, otherwise -1."""
+        return 1 if self.higher_is_better else -1
+
+
+def accuracy(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Return the part of the rows whose likeliest class is the label, in percent."""
+    return 100 * float((probabilities.argmax(1) == labels).mean())
+
+
+def balanced_accuracy(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean over the classes among the labels of the part of their rows that is
+    classified rightly, in percent."""
+    size = np.bincount(labels)
+    right = np.bincount(labels[probabilities.argmax(1) == labels], minlength=len(size))
+    return 100 * float((right[size > 0] / size[size > 0]).mean())
+
+
+def macro_f1(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean F1 of the classes among the labels or the answers, in percent."""
+    guess, classes = probabilities.argmax(1), probabilities.shape[1]
+    right = np.bincount(labels[guess == labels], minlength=classes)
+    size = np.bincount(labels, minlength=classes) + np.bincount(guess, minlength=classes)
+    return 100 * float((2 * right[size > 0] / size[size > 0]).mean())
+
+
+def auc(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Return the area under the ROC curve in percent, of each class against all others and then the
+    mean over the classes among the labels; NaN where there is only one."""
+    areas = []
+    for label in np.unique(labels):
+        positive, scores = labels == label, probabilities[:, label]
+        _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(count) - (count - 1) / 2)[place]  # of ties their mean
+        yes, no = positive.sum(), (~positive).sum()
+        if no:
+            areas.append((ranks[positive].sum() - yes * (yes + 1) / 2) / (yes * no))
+    return 100 * float(np.mean(areas)) if areas else float("nan")
+
+
+def log_loss(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean cross-entropy in nats, of probabilities of at least the rounding error of
+    float64, so that one answer does not decide about all."""
+    given = probabilities[np.arange(len(labels)), labels]
+    return float(-np.log(given.clip(min=np.finfo(np.float64).eps)).mean())
+
+
+def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Return the expected calibration error in percent: how far confidence is from accuracy, in 15
+    bins of equal width (Guo et al., ICML 2017)."""
+    confidence = probabilities.max(1)
+    gaps = (probabilities.argmax(1) == labels) - confidence
+    bins = np.ceil(confidence * _BINS).astype(int)  # closed above
+    return 100 * float(np.abs(np.bincount(bins, weights=gaps)).sum() / len(labels))
+
+
+def mean_absolute_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean distance of the probabilities of all classes from 1 for the label's and 0 for
+    the others."""
+    return float(np.abs(probabilities - _one_hot(probabilities, labels)).mean())
+
+
+def mean_squared_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean squared distance of the probabilities of all classes from 1 for the label's
+    and 0 for the others: the Brier score (1950) divided by the number of classes."""
+    return float(((probabilities - _one_hot(probabilities, labels)) ** 2).mean())
+
+
+def _one_hot(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    one_hot: np.ndarray = np.eye(probabilities.shape[1])[labels]
+    return one_hot
+
+
+ACCURACY = "accuracy"
+BUILT_IN: Mapping[str, Metric] = {
+    ACCURACY: Metric("accuracy", accuracy, unit="%"),
+    "balanced_accuracy": Metric("balanced accuracy", balanced_accuracy, unit="%"),
+    "macro_f1": Metric("macro F1", macro_f1, unit="%"),
+    "auc": Metric("AUC", auc, unit="%"),
+    "log_loss": Metric("log loss", log_loss, higher_is_better=False),
+    "calibration_error": Metric(
+        "expected calibration error", calibration_error, higher_is_better=False, unit="%"
+    ),
+    "mean_absolute_error": Metric(
+        "mean absolute error", mean_absolute_error, higher_is_better=False
+    ),
+    "mean_squared_error": Metric("mean squared error", mean_squared_error, higher_is_better=False),
+}
+ALWAYS = {ACCURACY: BUILT_IN[ACCURACY]}
+"""The metrics of a study that names none."""
+_TRIAL = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.5, 0.4, 0.1]]), np.array([0, 1, 2])
+
+
+def read(document: Mapping[str, Any], file: str, problems: Problems) -> dict[str, Metric]:
+    """Return the metrics of a schema-checked study by name, accuracy first; note those that cannot
+    be computed."""
+    metrics = dict(ALWAYS)
+    for written in document.get("metrics", ()):
+        with problems.at(), located(f"{file}: metrics"):
+            if outside.is_reference(written):
+                name, metric = _load(outside.beside(written, Path(file).parent))
+                if name in metrics or name in BUILT_IN:
+                    what = f"two metrics have the name {name!r}"
+                    raise ConfigError(what, do="give that of the file another name")
+                metrics[name] = metric
+            elif written in BUILT_IN:
+                metrics[written] = BUILT_IN[written]
+            else:
+                do = f"{nearest(written, BUILT_IN)} one of your own is written file.py:name"
+                raise ConfigError("unknown metric", got=written, do=do)
+    criterion = document.get("search", {}).get("metric", ACCURACY)
+    if criterion not in metrics and not problems:
+        expected = f"one of the study's `metrics`: {', '.join(metrics)}"
+        problems.add(ConfigError(f"{file}: search.metric", got=criterion, expected=expected))
+    return metrics
+
+
+def files(document: Mapping[str, Any], folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the files with the metrics that a study in ``folder`` takes from outside."""
+    written = filter(outside.is_reference, document.get("metrics", ()))
+    return sorted({outside.file_of(outside.beside(name, folder)) for name in written})
+
+
+def column(metric: str, accuracy: str) -> str:
+    """Return the column of a metric beside a column of accuracies, such as ``personal_own``."""
+    return accuracy if metric == ACCURACY else f"{metric}_{accuracy}"
+
+
+def _load(reference: str) -> tuple[str, Metric]:
+    """Return name and metric of ``file.py:name``, tried out on three rows and on one."""
+    file, name = outside.file_of(reference), reference.rpartition(":")[2]
+    metric, location = outside.load(reference), f"metric {name} of {file}"
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise ConfigError(location, expected="a name of small letters, digits and _")
+    if not isinstance(metric, Metric):
+        do = f'write {name} = pflpipe.Metric("heading", function)'
+        raise ConfigError(location, got=type(metric).__name__, expected="a Metric", do=do)
+    of, average = (
+        functools.partial(_number, location, str(file.resolve()), function)
+        for function in (metric.of, metric.average)
+    )
+    for rows in (3, 1):
+        of(*(array[:rows] for array in _TRIAL))
+    if math.isnan(average(np.array([1.0, 2.0, math.nan]))):
+        expected = "a number of the clients that have one, as numpy.nanmean has it"
+        raise ConfigError(f"{location}: average", got=math.nan, expected=expected)
+    return name, dataclasses.replace(metric, of=of, average=average)
+
+
+def _number(location: str, path: str, function: Callable[..., Any], *given: np.ndarray) -> float:
+    """Call a user's function and check that it returns one number. The arrays are read-only: other
+    metrics are computed from them."""
+    views = [array.view() for array in given]
+    for view in views:
+        view.flags.writeable = False
+    with outside.in_one_line(location, path):
+        value = function(*views)
+    if not isinstance(value, numbers.Real):
+        raise ConfigError(f"{location}: returns", got=type(value).__name__, expected="a number")
+    return float(value)
