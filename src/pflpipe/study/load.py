@@ -126,7 +126,7 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if not problems:
         with problems.at():
             rows = [row for line in lines for row in line.candidates[0].rows]
-            drawings = figures.read(document, str(file), rows)
+            drawings = figures.read(document, str(file), rows, measured)
     return Outline(name, document, tuple(lines), layout, drawings, measured)
 
 

@@ -55,6 +55,11 @@ class Metric:
         """1 where more is better, otherwise -1."""
         return 1 if self.higher_is_better else -1
 
+    @property
+    def digits(self) -> int:
+        """Digits behind the point, in tables and figures."""
+        return 1 if self.unit == "%" else 3
+
 
 def accuracy(probabilities: np.ndarray, labels: np.ndarray) -> float:
     """Return the part of the rows whose likeliest class is the label, in percent."""
@@ -141,7 +146,61 @@ BUILT_IN: Mapping[str, Metric] = {
 }
 ALWAYS = {ACCURACY: BUILT_IN[ACCURACY]}
 """The metrics of a study that names none."""
+_PLACES = {
+    "personal_own": ("personal own", "own test, personal model"),
+    "personal_own_worst_decile": (
+        "personal worst decile",
+        "own test, personal model, worst tenth of clients",
+    ),
+    "personal_common": ("personal common", "common test, personal model"),
+    "global_own": ("global own", "own test, global model"),
+    "global_common": ("global common", "common test, global model"),
+    "personal_new": ("personal new", "own test of new clients, personal model"),
+    "global_new": ("global new", "own test of new clients, global model"),
+}
+"""Which model on which rows: in a table's heading, and in a figure's words."""
+_OWN_ROWS = ("personal_own", "global_own", "personal_new", "global_new")
 _TRIAL = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.5, 0.4, 0.1]]), np.array([0, 1, 2])
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a study's table: a metric, averaged over the clients of a run.
+
+    Attributes:
+        heading: in tables.
+        words: which model on which rows, in figures.
+        metric: with the average of this column.
+        scores: the column of the scores that is averaged.
+    """
+
+    heading: str
+    words: str
+    metric: Metric
+    scores: str
+
+
+def columns(metrics: Mapping[str, Metric]) -> dict[str, Column]:
+    """Return the columns of a table by name: those of accuracy, then those of other metrics."""
+    columns = {}
+    for name, metric in metrics.items():
+        for place in _PLACES if name == ACCURACY else _OWN_ROWS:
+            heading, words = _PLACES[place]
+            if name != ACCURACY:
+                heading = f"{metric.heading}, {heading}"
+            columns[column(name, place)] = Column(heading, words, metric, column(name, place))
+    worst = columns["personal_own_worst_decile"]
+    tenth = dataclasses.replace(worst.metric, average=worst_tenth)
+    columns["personal_own_worst_decile"] = dataclasses.replace(
+        worst, metric=tenth, scores="personal_own"
+    )
+    return columns
+
+
+def worst_tenth(values: np.ndarray) -> float:
+    """Return the mean of the lowest tenth, rounded up, of the values that are not NaN."""
+    known = np.sort(values[~np.isnan(values)])
+    return over_clients(known[: math.ceil(len(known) / 10)])
 
 
 def read(document: Mapping[str, Any], file: str, problems: Problems) -> dict[str, Metric]:

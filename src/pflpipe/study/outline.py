@@ -17,7 +17,7 @@ from typing import Any
 from pflpipe.cells import Cell
 from pflpipe.files import canonical_json
 from pflpipe.study.candidates import SearchRange
-from pflpipe.study.metrics import ACCURACY, ALWAYS, Measure, Metric
+from pflpipe.study.metrics import ACCURACY, ALWAYS, Column, Measure, Metric, columns
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,11 @@ class Study:
     figures: tuple[Drawing, ...] = ()
     metrics: Mapping[str, Metric] = dataclasses.field(default_factory=ALWAYS.copy)
     criterion: str = ACCURACY
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        """The columns of its table that are metrics, by name."""
+        return columns(self.metrics)
 
     @property
     def cells(self) -> tuple[Cell, ...]:
