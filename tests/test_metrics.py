@@ -34,7 +34,7 @@ from pflpipe import Metric
 def gap(probabilities, labels):
     return probabilities.max(1).mean() - (probabilities.argmax(1) == labels).mean()
 
-calibration = Metric("calibration gap", gap, higher_is_better=False, average=np.nanmedian)
+calibration = Metric("calibration gap", gap, higher_is_better=False, average=np.median)
 """
 
 
@@ -200,7 +200,7 @@ def test_a_study_has_the_metrics_that_it_names_and_accuracy(folder):
     assert list(found) == ["accuracy", "macro_f1", "calibration"]
     assert found["macro_f1"] is BUILT_IN["macro_f1"]
     assert (found["calibration"].heading, found["calibration"].sign) == ("calibration gap", -1)
-    assert found["calibration"].average(np.array([1, 2, 9, math.nan])) == 2
+    assert found["calibration"].average(np.array([1, 2, 9])) == 2
 
 
 def refusal(capsys: pytest.CaptureFixture[str]) -> str:
@@ -226,8 +226,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
             "calibration of studies/mine.py:6: ValueError: output array is",
         ),
         ("return ", "return str(3) or ", "returns; got 'str'; expected a number"),
-        ("np.nanmedian", "np.median", "average; got nan"),
-        ("np.nanmedian", "max, 3", "mine.py"),
+        ("np.median", "list", "returns; got 'list'; expected a number"),
         ("import numpy", "import no_such_module, numpy", "mine.py:2: ModuleNotFoundError"),
     ],
 )

@@ -41,7 +41,7 @@ class Metric:
             of float64 and int64, to one number in ``unit``; NaN where it is not defined for them.
         higher_is_better: which way.
         unit: such as ``%``; empty for a plain number.
-        average: the numbers ``[M]`` of a run's clients, NaN among them, to one.
+        average: the numbers of those of a run's clients that have one, to one number.
     """
 
     heading: str
@@ -54,6 +54,12 @@ class Metric:
     def sign(self) -> int:
         """1 where more is better, otherwise -1."""
         return 1 if self.higher_is_better else -1
+
+    @property
+    def described(self) -> str:
+        """In a caption: ``AUC in percent``, ``log loss (less is better)``."""
+        unit = {"": "", "%": " in percent"}.get(self.unit, f" in {self.unit}")
+        return f"{self.heading}{unit}{'' if self.higher_is_better else ' (less is better)'}"
 
     @property
     def digits(self) -> int:
@@ -198,9 +204,8 @@ def columns(metrics: Mapping[str, Metric]) -> dict[str, Column]:
 
 
 def worst_tenth(values: np.ndarray) -> float:
-    """Return the mean of the lowest tenth, rounded up, of the values that are not NaN."""
-    known = np.sort(values[~np.isnan(values)])
-    return over_clients(known[: math.ceil(len(known) / 10)])
+    """Return the mean of the lowest tenth, rounded up, of the clients' values."""
+    return over_clients(np.sort(values)[: math.ceil(len(values) / 10)])
 
 
 def read(document: Mapping[str, Any], file: str, problems: Problems) -> dict[str, Metric]:
@@ -253,9 +258,7 @@ def _load(reference: str) -> tuple[str, Metric]:
     )
     for rows in (3, 1):
         of(*(array[:rows] for array in _TRIAL))
-    if math.isnan(average(np.array([1.0, 2.0, math.nan]))):
-        expected = "a number of the clients that have one, as numpy.nanmean has it"
-        raise ConfigError(f"{location}: average", got=math.nan, expected=expected)
+    average(np.array([1.0, 2.0]))
     return name, dataclasses.replace(metric, of=of, average=average)
 
 
