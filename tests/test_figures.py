@@ -513,7 +513,7 @@ def test_missing_accuracies_leave_gaps(study: Study, folder: Path, tmp_path: Pat
         ("gains", ("dp_fedavg",), "local_only"),
         ("soundness", ("dp_fedavg", "local_only"), "as published"),
         ("ranks", ("dp_fedavg", "local_only"), "two certified"),
-        ("privacy_utility", ("local_only",), "an accuracy"),
+        ("privacy_utility", ("local_only",), "accuracy"),
     ],
 )
 def test_a_figure_with_nothing_to_show_says_what_it_needs(

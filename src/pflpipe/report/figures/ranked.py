@@ -46,6 +46,7 @@ def privacy_utility(source: Source) -> Figure:
     the accuracy itself. What is far below all others would press them into one line: the scale ends
     before it, and an arrow points there.
     """
+    sign = source.metric.sign
     values = [source.values(panel.settings) for panel in source.panels]
     compared = bool(values) and all(REFERENCE in own for own in values)
     found = [
@@ -55,10 +56,12 @@ def privacy_utility(source: Source) -> Figure:
         for own in values
     ]
     blocks = [
-        rows.Block(panel.title, rows.ranked(source, panel.settings, _worth(numbers["estimate"])))
+        rows.Block(
+            panel.title, rows.ranked(source, panel.settings, _worth(sign * numbers["estimate"]))
+        )
         for panel, numbers in zip(source.panels, found, strict=True)
     ]
-    what = f"Accuracy, {source.words}"
+    what = f"{_sentence(source.what)}, {source.words}"
     if compared:
         what += f": difference to {REFERENCE} on the same splits"
     delta = source.layout.shared.get("privacy.delta")
@@ -66,8 +69,8 @@ def privacy_utility(source: Source) -> Figure:
     heading = f"{what}. Mean and {_LEVEL} interval over {source.seeds_text}. {claims}"
     if any(source.claim(s) == UNREVIEWED for panel in source.panels for s in panel.settings):
         heading += _UNREVIEWED
-    source.require(any(map(len, found)), "an accuracy")
-    least = _least(source, found) if compared else -np.inf
+    source.require(any(map(len, found)), source.metric.heading)
+    least = _least(source, found) if compared and sign > 0 else -np.inf
     if any((numbers["estimate"].to_numpy(float) < least).any() for numbers in found):
         heading += " Arrow: further to the left."
     figure, places = rows.draw(blocks, source.drawing.width, heading)
@@ -76,8 +79,8 @@ def privacy_utility(source: Source) -> Figure:
         _dots(source, axes, panel.settings, place.heights, numbers)
         if compared:
             axes.axvline(0, color="#000000", linewidth=0.6, zorder=1)
-            _numbers(axes, place.heights, own)
-        axes.set_xlabel(f"points above {REFERENCE}" if compared else "accuracy (%)")
+            _numbers(source, axes, place.heights, own)
+        axes.set_xlabel(f"{source.points} above {REFERENCE}" if compared else source.axis)
     rows.same_scale(places, least=least)
     for panel, place, numbers in zip(source.panels, places, found, strict=True):
         beyond = set(numbers.index[numbers["estimate"].to_numpy(float) < least])
@@ -121,9 +124,9 @@ def ranks(source: Source) -> Figure:
             parts.append((certified, numbers, rows.Block(panel.title, groups)))
     source.require(bool(parts), f"two certified methods to rank, with {MIN_SEEDS} seeds")
     heading = (
-        f"Rank by accuracy, {source.words}, of certified methods. Dot: rank of the mean; bar: the "
-        f"ranks in {_LEVEL} of resamplings of {source.seeds_text}, which are rather too few than "
-        "too many."
+        f"Rank by {source.what}, {source.words}, of certified methods. Dot: rank of the mean; bar: "
+        f"the ranks in {_LEVEL} of resamplings of {source.seeds_text}, which are rather too few "
+        "than too many."
     )
     figure, places = rows.draw([block for *_, block in parts], source.drawing.width, heading)
     for place, (certified, numbers, _) in zip(places, parts, strict=True):
@@ -153,12 +156,13 @@ def soundness(source: Source) -> Figure:
             numbers = _frame(
                 {label: paired(values[label], values[other]) for label, other in own.items()}
             )
-            groups = rows.ranked(source, panel.settings, _worth(numbers["estimate"]))
+            worth = _worth(source.metric.sign * numbers["estimate"])
+            groups = rows.ranked(source, panel.settings, worth)
             parts.append((panel, numbers, rows.Block(panel.title, groups)))
     source.require(bool(parts), "a method both as certified and as published")
     heading = (
-        "What soundness costs: accuracy of a method as published, at the ε it claims, less that "
-        f"of its certified version; {source.words}. Mean and {_LEVEL} interval over "
+        f"What soundness costs: {source.what} of a method as published, at the ε it claims, less "
+        f"that of its certified version; {source.words}. Mean and {_LEVEL} interval over "
         f"{source.seeds_text}."
     )
     figure, places = rows.draw([block for *_, block in parts], source.drawing.width, heading)
@@ -166,7 +170,7 @@ def soundness(source: Source) -> Figure:
         (axes,) = place.axes
         _dots(source, axes, panel.settings, place.heights, numbers)
         axes.axvline(0, color="#000000", linewidth=0.6, zorder=1)
-        axes.set_xlabel("points above certified")
+        axes.set_xlabel(f"{source.points} above certified")
     rows.same_scale(places)
     return figure
 
@@ -181,14 +185,15 @@ def cost(source: Source) -> Figure:
     parts = []
     for panel in source.panels:
         means = {label: v.mean() for label, v in source.values(panel.settings).items()}
-        worth = _worth(pd.Series(means, dtype=float))
+        worth = _worth(source.metric.sign * pd.Series(means, dtype=float))
         parts.append(
             (panel, means, rows.Block(panel.title, rows.ranked(source, panel.settings, worth)))
         )
-    source.require(any(means for _, means, _ in parts), "an accuracy")
+    source.require(any(means for _, means, _ in parts), source.metric.heading)
+    sign = source.metric.sign
     heading = (
-        f"Accuracy ({source.words}) and what it costs: MB that a client sends, seconds of "
-        f"training. Means over {source.seeds_text}. A cost is blue where no certified "
+        f"{_sentence(source.what)} ({source.words}) and what it costs: MB that a client sends, "
+        f"seconds of training. Means over {source.seeds_text}. A cost is blue where no certified "
         "method is better and no dearer."
     )
     figure, places = rows.draw(
@@ -203,7 +208,7 @@ def cost(source: Source) -> Figure:
                 label = setting.label
                 look = dict(_LOOKS[source.claim(setting)])
                 beaten = any(
-                    means[a] >= means[label]
+                    sign * means[a] >= sign * means[label]
                     and values[a] <= values[label]
                     and (means[a], values[a]) != (means[label], values[label])
                     for a in certified
@@ -211,13 +216,18 @@ def cost(source: Source) -> Figure:
                 if part and label in certified and beaten:
                     look["color"] = style.PLAIN
                 axes.plot([values[label]], [place.heights[label]], clip_on=False, ls="none", **look)
-            axes.set_xlabel(["%", *_COSTS][part])
+            axes.set_xlabel([source.metric.unit or source.metric.heading, *_COSTS][part])
     for part in range(len(_COSTS) + 1):
         if part:
             for place in places:
                 place.axes[part].set_xlim(left=0)
         rows.same_scale(places, part, ticks=2)
     return figure
+
+
+def _sentence(words: str) -> str:
+    """Return words that begin a sentence."""
+    return words[:1].upper() + words[1:]
 
 
 def _megabytes(lines: pd.DataFrame) -> float:
@@ -244,7 +254,7 @@ def _frame(found: Mapping[str, Difference]) -> pd.DataFrame:
 
 
 def _ranks(source: Source, title: str, settings: Sequence[Setting]) -> pd.DataFrame:
-    values = pd.DataFrame(source.values(settings))
+    values = source.metric.sign * pd.DataFrame(source.values(settings))
     found = rank_intervals(values, source.study.name, title)
     means = values[list(found)].mean()
     numbers = {label: (1.0 + (means > means[label]).sum(), *found[label]) for label in found}
@@ -281,14 +291,19 @@ def _arrows(
 
 
 def _numbers(
-    axes: Axes, heights: Mapping[str, float], values: Mapping[str, pd.Series[float]]
+    source: Source,
+    axes: Axes,
+    heights: Mapping[str, float],
+    values: Mapping[str, pd.Series[float]],
 ) -> None:
-    """Write the mean accuracies right of the rows."""
+    """Write the means right of the rows."""
     place: Any = {"textcoords": "offset points", "ha": "right", "annotation_clip": False}
-    axes.annotate("%", (1, 1), (26, 4), xycoords="axes fraction", va="baseline", **place)
+    axes.annotate(
+        source.metric.unit, (1, 1), (26, 4), xycoords="axes fraction", va="baseline", **place
+    )
     for label, height in heights.items():
         axes.annotate(
-            f"{values[label].mean():.1f}",
+            f"{values[label].mean():.{source.metric.digits}f}",
             (1, height),
             (26, 0),
             xycoords=("axes fraction", "data"),

@@ -13,9 +13,9 @@ import pandas as pd
 from pflpipe.cells import CLAIMS
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
-from pflpipe.report.figures import style
 from pflpipe.report.summary import largest, round_up
 from pflpipe.report.tidy import existing
+from pflpipe.study.metrics import Metric
 from pflpipe.study.outline import Drawing, Study
 from pflpipe.study.settings import NO_PRIVACY, Layout, Setting, describe, layout
 
@@ -157,9 +157,30 @@ class Source:
             )
 
     @property
+    def metric(self) -> Metric:
+        """What is drawn."""
+        return self.study.columns[self.drawing.metric].metric
+
+    @property
+    def what(self) -> str:
+        """The metric in a heading: ``accuracy``, ``log loss (less is better)``."""
+        return self.metric.heading + " (less is better)" * (self.metric.sign < 0)
+
+    @property
+    def axis(self) -> str:
+        """The metric at an axis: ``accuracy (%)``."""
+        unit = self.metric.unit
+        return f"{self.metric.heading} ({unit})" if unit else self.metric.heading
+
+    @property
+    def points(self) -> str:
+        """What a difference is counted in: ``points``, or the metric itself."""
+        return "points" if self.metric.unit == "%" else self.metric.heading
+
+    @property
     def words(self) -> str:
         """What the figure's metric is of."""
-        return style.WORDS[self.drawing.metric]
+        return self.study.columns[self.drawing.metric].words
 
     @cached_property
     def seeds_text(self) -> str:

@@ -45,16 +45,6 @@ _METADATA: Mapping[str, Mapping[str, None]] = {
     "png": {"Software": None},
 }
 KINDS_OF_FILE = tuple(_METADATA)
-WORDS = {
-    "personal_own": "own test, personal model",
-    "personal_own_worst_decile": "own test, personal model, worst tenth of clients",
-    "personal_common": "common test, personal model",
-    "global_own": "own test, global model",
-    "global_common": "common test, global model",
-    "personal_new": "own test of new clients, personal model",
-    "global_new": "own test of new clients, global model",
-}
-"""What an accuracy is of, in a figure's words."""
 
 
 def save(draw: Callable[[], Figure], target: Path) -> None:
