@@ -42,14 +42,17 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
         first, second: a study, or a table's file, each with ``:<method>`` behind it for one method
             of it alone.
         results: folder with ``tables/<study>.csv``.
-        metric: a column of accuracies in percent.
+        metric: a column of accuracies, or of another metric that both tables have.
 
     Raises:
         ConfigError: no such metric or method. DataError: no such table, or no row in common.
     """
-    if metric not in METRICS:
-        raise ConfigError(f"metric {metric!r} does not exist", do=nearest(metric, METRICS))
     sides = [side(word, results) for word in (first, second)]
+    others = map(str, list(sides[0])[len(tidy.COLUMNS) :])
+    known = [*METRICS, *(name for name in others if name in sides[1])]
+    if metric not in known:
+        raise ConfigError(f"metric {metric!r} does not exist", do=nearest(metric, known))
+    digits, unit = (1, " in percent") if metric in METRICS else (3, "")
     key, differing = _key(*sides)
     a, b = (_groups(frame, key) for frame in sides)
     a, b = _at_budgets(a, b, key), _at_budgets(b, a, key)
@@ -60,7 +63,7 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
     yield f"B: {second}"
     for name, (of_a, of_b) in differing.items():
         yield f"  {name}: {of_a} | {of_b}"
-    yield f"{metric} in percent: A | B | B - A ± its standard error over the seeds that both have"
+    yield f"{metric}{unit}: A | B | B - A ± its standard error over the seeds that both have"
     varying = [len(set(values)) > 1 for values in zip(*both, strict=True)]
     for values in both:
         told = [
@@ -71,9 +74,9 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
         label = ", ".join(filter(None, told)) or "all rows"
         yield f"  {label}: " + " | ".join(
             [
-                _one(a[values], metric),
-                _one(b[values], metric),
-                _paired(a[values], b[values], metric),
+                _one(a[values], metric, digits),
+                _one(b[values], metric, digits),
+                _paired(a[values], b[values], metric, digits),
             ]
         )
     for word, found in (("A", a.keys() - b.keys()), ("B", b.keys() - a.keys())):
@@ -149,14 +152,14 @@ def _told(name: str, value: Any) -> str:
     return f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {value}"
 
 
-def _one(rows: pd.DataFrame, metric: str) -> str:
+def _one(rows: pd.DataFrame, metric: str, digits: int) -> str:
     diverged = " (diverged)" if rows["diverged_round"].notna().any() else ""
     values = [float(value) for value in rows[metric] if pd.notna(value)]
     claim = rows["claim"].iloc[0]
-    return f"{mean_text(values, len(rows))}{diverged}, {claim}, ε {epsilon_text(rows)}"
+    return f"{mean_text(values, len(rows), digits)}{diverged}, {claim}, ε {epsilon_text(rows)}"
 
 
-def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
+def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str, digits: int) -> str:
     first, second = (
         {
             int(seed): float(value)
@@ -168,8 +171,8 @@ def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
     differences = [second[seed] - first[seed] for seed in first if seed in second]
     if not differences:
         return "no seed in common"
-    text = f"{statistics.fmean(differences):+.1f}"
+    text = f"{statistics.fmean(differences):+.{digits}f}"
     if len(differences) > 1:
         error = statistics.stdev(differences) / math.sqrt(len(differences))
-        text += f" ± {error:.1f}"
+        text += f" ± {error:.{digits}f}"
     return f"{text} ({len(differences)} seeds)"
