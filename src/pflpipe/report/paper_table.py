@@ -16,7 +16,7 @@ import pandas as pd
 from pflpipe.report.statistics import by_seed, contest
 from pflpipe.report.summary import (
     BOLD_WORDS,
-    METRIC_WORDS,
+    METRICS,
     explained,
     finite,
     largest,
@@ -35,7 +35,7 @@ _COSTS = {
     "upload_megabytes_per_round": "megabytes uploaded per round, all clients together",
 }
 QUANTITIES = {
-    name: f"accuracy in percent ({words})" for name, words in METRIC_WORDS.items()
+    name: f"accuracy in percent ({column.heading})" for name, column in METRICS.items()
 } | _COSTS
 
 

@@ -9,7 +9,7 @@ covers.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import pandas as pd
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.report.statistics import MIN_SEEDS, by_seed, contest
 from pflpipe.report.typeset import Entry, Table
+from pflpipe.study.metrics import ACCURACY, ALWAYS, Column, columns
 from pflpipe.study.outline import Study
 from pflpipe.study.settings import (
     CHOSEN_ON_VALIDATION,
@@ -30,16 +31,8 @@ from pflpipe.study.settings import (
     phrase,
 )
 
-METRIC_WORDS = {
-    "personal_own": "personal own",
-    "personal_own_worst_decile": "personal worst decile",
-    "personal_common": "personal common",
-    "global_own": "global own",
-    "global_common": "global common",
-    "personal_new": "personal new",
-    "global_new": "global new",
-}
-METRICS = tuple(METRIC_WORDS)
+METRICS = columns(ALWAYS)
+"""The columns of accuracy; those of a study's other metrics are in ``Study.columns``."""
 _CLAIMS = {
     "unreviewed": (
         "Unreviewed: the mechanism is certified, but the method's code is not pflpipe's own and "
@@ -82,12 +75,16 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
     """
     plan = layout(study)
     lines = [_Line(setting, frame.iloc[list(setting.indices)]) for setting in plan.settings]
-    metrics = [name for name in METRICS if any(line.values(name) for line in lines)]
+    metrics = {
+        name: column
+        for name, column in study.columns.items()
+        if any(line.values(name) for line in lines)
+    }
     facets = list(plan.settings[0].facet)
     paper = sorted({str(value) for value in frame["paper_metric"].dropna()})
     header = ["method", *facets, "claim", "ε (central)"]
-    for metric in metrics:
-        header += [METRIC_WORDS[metric]] + (["paper"] if paper == [metric] else [])
+    for name, column in metrics.items():
+        header += [column.heading] + (["paper"] if paper == [name] else [])
     inline_paper = "paper" in header
     header += ["n"] + (["paper"] if paper and not inline_paper else [])
 
@@ -102,7 +99,7 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
         sections.items(), key=lambda item: (order[item[0][0]], _rank(item[1][0]))
     ):
         members.sort(key=lambda line: (-line.mean("personal_own"), line.setting.label))
-        best = {metric: _best(members, metric) for metric in metrics}
+        best = {name: _best(members, name, column) for name, column in metrics.items()}
         built.append(
             tuple(
                 _entries(
@@ -133,15 +130,16 @@ def _rank(line: _Line) -> tuple[Any, ...]:
     return kind != NO_PRIVACY, kind, float(value) if value else 0.0, CLAIMS.index(line.claim)
 
 
-def _best(members: Sequence[_Line], metric: str) -> Collection[int]:
+def _best(members: Sequence[_Line], name: str, column: Column) -> Collection[int]:
     # Positions of the members that may be the best; nothing to win alone.
-    found = contest(by_seed([(i, line.rows) for i, line in enumerate(members)], metric))
+    values = by_seed([(i, line.rows) for i, line in enumerate(members)], name)
+    found = contest(column.metric.sign * values)
     return found.kept if found else ()
 
 
 def _entries(
     line: _Line,
-    metrics: list[str],
+    metrics: Mapping[str, Column],
     best: Collection[str],
     paper: list[str],
     inline_paper: bool,
@@ -156,15 +154,16 @@ def _entries(
     entries.append(Entry(epsilon_text(line.rows)))
     values = [float(value) for value in line.rows["paper_value"] if pd.notna(value)]
     printed = f"{values[0]:g}" if values else ""
-    for metric in metrics:
-        entries.append(Entry(mean_text(line.values(metric), len(line.rows)), metric in best))
-        if paper == [metric]:
+    for name, column in metrics.items():
+        text = mean_text(line.values(name), len(line.rows), column.metric.digits)
+        entries.append(Entry(text, name in best))
+        if paper == [name]:
             entries.append(Entry(printed))
     entries.append(Entry(str(len(line.rows))))
     if paper and not inline_paper:
         entries.append(
             Entry(
-                f"{printed} ({METRIC_WORDS[str(line.rows['paper_metric'].iloc[0])]})"
+                f"{printed} ({METRICS[str(line.rows['paper_metric'].iloc[0])].heading})"
                 if printed
                 else ""
             )
@@ -259,7 +258,11 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
             f" Privacy of whole clients: adjacency {', '.join(adjacency)}, trust central (the "
             "server sees noisy sums only)."
         )
-    sentence += " Accuracy in percent after the last round, mean ± standard deviation over n seeds."
+    others = [metric for name, metric in study.metrics.items() if name != ACCURACY]
+    measured = ["Accuracy in percent", *(metric.described for metric in others)]
+    sentence += (
+        f" {', '.join(measured)} after the last round, mean ± standard deviation over n seeds."
+    )
     return f"{sentence} {not_covered(study)}"
 
 
