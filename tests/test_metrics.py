@@ -15,15 +15,19 @@ from sklearn import metrics as sklearn
 import fake_results
 import malformed
 from pflpipe import cli
-from pflpipe.errors import ConfigError
+from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json
 from pflpipe.pipeline.project import Project
+from pflpipe.report import tidy
+from pflpipe.report.figures.registry import draw
+from pflpipe.report.summary import summarise
 from pflpipe.simulation import rounds
 from pflpipe.simulation.evaluation import accuracies, accuracies_of_new
 from pflpipe.study import metrics, search
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline
 from pflpipe.study.metrics import BUILT_IN
+from pflpipe.study.outline import Drawing, Study
 from simulations import CLASSES, simulation, with_states
 
 ALL = {name: metric.of for name, metric in BUILT_IN.items()}
@@ -178,11 +182,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "studies/mine.py").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["pflpipe", "validate"])
-    study(metric="calibration")
+    write_study(metric="calibration")
     return tmp_path
 
 
-def study(**search: object) -> None:
+def write_study(**search: object) -> None:
     values = {"hyperparameters.tau": [0.1, 0.4]}
     malformed.write(
         Path("studies/good.yaml"),
@@ -257,7 +261,7 @@ def test_a_metric_that_cannot_be_is_refused_in_one_line(folder, capsys, names, w
 
 
 def test_a_search_by_a_metric_that_the_study_does_not_have_is_refused(folder):
-    study(metric="auc")
+    write_study(metric="auc")
     with pytest.raises(ConfigError, match=r"search.metric; got 'auc'; expected .*macro_f1"):
         load_outline("good")
 
@@ -283,7 +287,7 @@ def test_an_edit_of_the_file_tests_again_and_trains_nothing_again(folder):
 def test_a_search_chooses_by_the_metric_in_the_direction_that_is_better(folder):
     chosen = {}
     for criterion in ("accuracy", "calibration"):
-        study(metric=criterion)
+        write_study(metric=criterion)
         outline = load_outline("good")
         results = fake_results.write(outline.search, Path())
         lines = []
@@ -304,7 +308,57 @@ def test_a_search_chooses_by_the_metric_in_the_direction_that_is_better(folder):
 
 def test_another_metric_to_choose_by_is_another_search_and_the_same_runs(folder):
     by_gap = load_outline("good")
-    study()
+    write_study()
     by_accuracy = load_outline("good")
     assert by_gap.grid != by_accuracy.grid
     assert by_gap.search.cells == by_accuracy.search.cells
+
+
+# In tables and figures
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
+    """A study with log loss, whose numbers are those of accuracy."""
+    plain = fake_results.study("lossy", epsilons=(8.0,), methods=("local_only", "fedavg"))
+    named = {name: BUILT_IN[name] for name in ("accuracy", "log_loss")}
+    lossy = dataclasses.replace(plain, metrics=named)
+    return lossy, fake_results.write(lossy, tmp_path_factory.mktemp("reported"))
+
+
+def test_a_table_has_the_metrics_of_its_study_and_all_csv_those_of_all_studies(reported, tmp_path):
+    lossy, results = reported
+    plain = fake_results.study(epsilons=(8.0,), methods=("fedavg",))
+    fake_results.write(plain, tmp_path)
+    tables = [results / "tables/lossy.csv", tmp_path / "results/tables/tiny.csv"]
+    tidy.join(tables[::-1], tmp_path / "all.csv")
+    columns = ["log_loss_personal_own", "log_loss_global_own"]
+    frame = tidy.read(tables[0])
+    assert list(frame)[len(tidy.COLUMNS) :][:2] == columns
+    assert list(frame[columns[0]]) == list(frame["personal_own"])
+    joined = tidy.read(tmp_path / "all.csv")
+    assert list(joined) == list(frame)
+    assert list(joined["study"]) == ["tiny"] * 3 + ["lossy"] * 6
+    assert joined[columns].isna().all(axis=1).tolist() == [True] * 3 + [False] * 6
+    with pytest.raises(DataError, match="another version of the study"):
+        tidy.stored(dataclasses.replace(lossy, metrics=plain.metrics), results)
+
+
+def test_of_a_loss_the_least_is_bold_and_comes_first(reported):
+    lossy, results = reported
+    summary = summarise(lossy, tidy.read(results / "tables/lossy.csv"))
+    bold = {
+        heading: [line[0].text for line in summary.sections[0] if line[place].bold]
+        for place, heading in enumerate(summary.header)
+    }
+    assert bold["personal own"] == ["fedavg"]
+    assert bold["log loss, personal own"] == ["local_only"]
+    assert "Accuracy in percent, log loss (less is better) after the last round" in summary.caption
+    for metric, first in (("personal_own", "fedavg"), ("log_loss_personal_own", "local_only")):
+        drawing = Drawing("cost", "cost", metric=metric)
+        figure = draw(lossy, drawing, results, results.parent / "data")
+        names = figure.axes[0].get_yticklabels()
+        heights = figure.axes[0].get_yticks()
+        upwards = -1 if figure.axes[0].yaxis_inverted() else 1
+        top = max(zip(heights, names, strict=True), key=lambda row: upwards * row[0])
+        assert top[1].get_text().startswith(first)
