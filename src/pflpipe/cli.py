@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     studies.set_defaults(**_reading(_studies))
     rank = commands.add_parser(
         "rank",
-        help="order a study's hyper-parameter sets by validation accuracy, or by its search's metric",
+        help="order a study's hyper-parameter sets by validation accuracy, or its search's metric",
     )
     _add_study(rank)
     _add_config(rank)

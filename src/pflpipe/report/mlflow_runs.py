@@ -290,7 +290,9 @@ class _Group:
         complete = len(scores) == len(self.rows)
         points = _mean_curves(seeds, end) if complete else []
         if complete:
-            points += _finals(dict(over_seeds(pd.DataFrame(scores), self.study.columns)), points, end)
+            points += _finals(
+                dict(over_seeds(pd.DataFrame(scores), self.study.columns)), points, end
+            )
         first, *others = (self._params(row).items() for row in self.rows)
         return Tracked(
             key=self.key,
