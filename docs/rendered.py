@@ -7,9 +7,14 @@ program's words go: ``<!-- cards of all methods -->``, ``<!-- keys: partition --
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
-from pflpipe.report import cards, study_page
+from pflpipe.report import cards
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
+from pages import study_page
 
 CARDS = "<!-- cards of all methods -->"
 KEYS = re.compile(r"<!-- keys: (\w+) -->")

@@ -19,7 +19,7 @@ from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data.partition import Split
 from pflpipe.files import write_json
 from pflpipe.methods import registry
-from pflpipe.report.published import as_published
+from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
 from pflpipe.seeds import numpy_rng

@@ -635,7 +635,7 @@ MUTANTS = {
     ),
     # report
     "population standard deviation": Mutant(
-        "report/summary.py",
+        "report/comparison.py",
         "/ (len(values) - 1)",
         "/ len(values)",
         "test_tables.py",
@@ -653,9 +653,9 @@ MUTANTS = {
         "test_statistics.py",
     ),
     "epsilon rounded down": Mutant(
-        "report/summary.py",
-        "math.ceil(epsilon / step * (1 - 1e-6)) * step",
-        "math.floor(epsilon / step * (1 - 1e-6)) * step",
+        "report/comparison.py",
+        "return _rounded(epsilon, math.ceil, 1 - 1e-6)",
+        "return _rounded(epsilon, math.floor, 1 - 1e-6)",
         "test_tables.py",
     ),
     "printed numbers beside every variant": Mutant(
@@ -671,10 +671,10 @@ MUTANTS = {
         "test_config.py",
     ),
     "an infinite epsilon as a number": Mutant(
-        "report/published.py",
+        "report/epsilon_as_published.py",
         "return math.inf if is_private and _is_countable(cell, departures(cell)) else None",
         "return 0.0",
-        "test_published.py",
+        "test_epsilon_as_published.py",
     ),
     "runs of one day in MLflow": Mutant(
         "report/mlflow_runs.py",

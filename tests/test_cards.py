@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pages import study_page
 from pflpipe import cells, cli
 from pflpipe.errors import ConfigError
 from pflpipe.methods import registry
 from pflpipe.methods.base import no_state
-from pflpipe.report import audits, cards, study_page, tidy
+from pflpipe.report import audits, cards, tidy
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.study import begin, documents
 from pflpipe.study.load import load_outline

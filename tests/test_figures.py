@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 import boxes
 import fake_results
-from pages.committed import RUN_COLUMNS
+from pages.archive import RUN_COLUMNS
 from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError

@@ -17,9 +17,9 @@ import malformed
 from pflpipe.cells import Privacy
 from pflpipe.errors import ConfigError
 from pflpipe.report import paper_table
+from pflpipe.report.render_table import Table, latex, markdown
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import tidy
-from pflpipe.report.typeset import Table, latex, markdown
 from pflpipe.study import layouts
 from pflpipe.study.load import load_study
 from pflpipe.study.outline import Chosen, PaperLayout, Row, Study

@@ -28,7 +28,7 @@ from pflpipe.pipeline.project import Project
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.report import tables
-from pflpipe.report.summary import round_up
+from pflpipe.report.comparison import round_up
 from pflpipe.study import search
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline, load_study

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pflpipe.report import comparison
+from pflpipe.report.comparison import Group
 from pflpipe.report.statistics import (
     Difference,
     against,
-    by_seed,
     comparable,
     contest,
     paired,
@@ -225,10 +226,11 @@ def test_ranks_are_the_same_every_time_and_in_any_order_of_rows() -> None:
     assert len(set(rank_intervals(values, "x").values())) > 1
 
 
-def test_lines_of_a_tidy_table_become_columns_by_seed() -> None:
-    rows = pd.DataFrame({"seed": [1, 0, 2], "x": [1.0, None, 3.0]}, dtype=object)
-    found = by_seed([("a", rows), ("b", rows[:1])], "x")
+def test_groups_of_a_tidy_table_become_columns_by_seed() -> None:
+    rows = pd.DataFrame({"seed": [1, 0, 2], "x": [1.0, None, math.inf]}, dtype=object)
+    groups = [Group("a", "", rows), Group("b", "", rows[:1])]
+    found = comparison.table(groups, "x")
     assert list(found.index) == [0, 1, 2]
     assert found.loc[1].to_list() == [1.0, 1.0]
-    assert found["a"].isna().to_list() == [True, False, False]
+    assert found[groups[0]].isna().to_list() == [True, False, True]
     assert comparable(found).empty

@@ -21,11 +21,12 @@ from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.report.published import as_published
-from pflpipe.report.summary import epsilon_text, mean_text, round_up, summarise
+from pflpipe.report.comparison import Group, epsilon_text, mean_text, round_up
+from pflpipe.report.epsilon_as_published import as_published
+from pflpipe.report.render_table import latex, markdown, tex_escape
+from pflpipe.report.summary import summarise
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import COLUMNS, averages, join, stored, tidy
-from pflpipe.report.typeset import latex, markdown, tex_escape
 from pflpipe.study.outline import Chosen, Row, Study
 from pflpipe.study.settings import NO_PRIVACY, layout
 
@@ -463,6 +464,10 @@ def test_a_nominal_epsilon_never_stands_without_its_mark(study: Study, frame: pd
         )
 
 
+def privacy(rows: pd.DataFrame) -> str:
+    return epsilon_text(Group("a method", "a budget", rows))
+
+
 def test_the_honest_epsilon_is_the_largest_over_the_seeds() -> None:
     rows = pd.DataFrame(
         {
@@ -473,9 +478,9 @@ def test_the_honest_epsilon_is_the_largest_over_the_seeds() -> None:
         },
         dtype=object,
     )
-    assert epsilon_text(rows) == "2 (nominal; honest 40.5 at δ=0.001)"
-    assert epsilon_text(rows.assign(epsilon_nominal=None)) == "– (nominal; honest 40.5 at δ=0.001)"
-    assert epsilon_text(rows.assign(claim="certified")) == "40.5"
+    assert privacy(rows) == "2 (nominal; honest 40.5 at δ=0.001)"
+    assert privacy(rows.assign(epsilon_nominal=None)) == "– (nominal; honest 40.5 at δ=0.001)"
+    assert privacy(rows.assign(claim="certified")) == "40.5"
 
 
 @given(st.floats(1e-4, 1e6))
@@ -496,8 +501,8 @@ def test_special_epsilons_are_words() -> None:
 
 
 def test_without_privacy_epsilon_is_infinite_unless_nothing_is_sent(frame: pd.DataFrame) -> None:
-    assert epsilon_text(frame[frame["method"] == "fedavg"]) == "∞"
-    assert epsilon_text(frame[frame["method"] == "local_only"]) == "–"
+    assert privacy(frame[frame["method"] == "fedavg"]) == "∞"
+    assert privacy(frame[frame["method"] == "local_only"]) == "–"
 
 
 def test_mean_and_standard_deviation_over_seeds_are_the_usual_ones() -> None:

@@ -19,7 +19,7 @@ from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
 from pflpipe.records import to_json
-from pflpipe.report.published import as_published
+from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.report.tidy import existing, tidy
 from pflpipe.simulation import runs, scores
 from pflpipe.study import load, ranking

@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 
 import fake_results
-from pages import committed, publish, results
+from pages import archive, publish, results
 from pages.gains import cost, gains
 from pages.publish import finished_part
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.report import sentences
-from pflpipe.report.published import as_published
+from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.report.statistics import Difference
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
@@ -98,7 +98,7 @@ def export(study: Study, written: Path, docs: Path, measured: str = "Measured he
     target = docs / "results" / "tiny"
     data = written.parent / "data"
     told = {cell.id: measured for cell in study.cells}
-    committed.export(study, written, data, target, told, "<!-- runs x -->")
+    archive.export(study, written, data, target, told, "<!-- runs x -->")
     return target
 
 
@@ -143,24 +143,24 @@ def test_the_majority_class_is_that_of_a_clients_training_examples(own_from_trai
     new = Split([np.array([2])], [nothing], [test], nothing, own_from_train)
     train = [np.arange(3), nothing, np.array([3]), np.arange(3)]
     split = Split(train, [nothing] * 4, [test] * 3 + [nothing], nothing, own_from_train, new)
-    held = committed._held(split, train_labels, test_labels)
+    held = archive._held(split, train_labels, test_labels)
     assert held["client"].tolist() == ["0", "1", "2", "3", "new0"]
     assert held["majority"].tolist() == ([2, 0, 0, 0, 1] if own_from_train else [1, 0, 0, 0, 2])
     study = small([5] * 6, [5] * 6)
     study = dataclasses.replace(study, held={"p": held.set_index("client")})
     expected = 50 / 3 if own_from_train else 25 / 3
-    assert committed.majority(study) == pytest.approx([expected])
+    assert archive.majority(study) == pytest.approx([expected])
 
 
 @pytest.mark.slow
 def test_what_is_committed_is_what_was_measured(finished):
     study, written, docs = finished
-    found = committed.read(docs / "results" / "tiny")
+    found = archive.read(docs / "results" / "tiny")
     for cell in study.cells:
         scores = pd.read_csv(written / "scores/tiny" / f"{cell.method}.csv", dtype={"client": str})
         scores = scores[scores["cell"] == cell.id].set_index("client")
         expected = scores["personal_own"].fillna(scores["personal_new"]).dropna()
-        percent = committed.percentages(found, cell.id, cell.partition_id)
+        percent = archive.percentages(found, cell.id, cell.partition_id)
         assert list(percent.index) == list(expected.index)
         assert percent.to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-9)
     table = tidy(study, written)
@@ -258,12 +258,12 @@ def test_a_method_with_seeds_that_are_not_there_yet_is_missing(finished, docs, t
     row = next(row for row in study.rows if row.cell.method == "fedper")
     more = dataclasses.replace(row, cell=dataclasses.replace(row.cell, seed=9))
     larger = dataclasses.replace(study, rows=(*study.rows, more))
-    found = committed.read(export(larger, written, docs, "Measured there."))
+    found = archive.read(export(larger, written, docs, "Measured there."))
     assert found.about.missing == ("fedper",)
     there = dict.fromkeys(study.methods, "Measured there.")
     assert found.about.measured == there | {"fedper": "Measured here."}
     assert set(found.runs["method"]) == set(study.methods), "what was measured stays"
-    found = committed.read(export(study, written, docs, "Measured again."))
+    found = archive.read(export(study, written, docs, "Measured again."))
     assert set(found.about.measured.values()) == {"Measured again."}, "of nothing else is left"
 
 
@@ -318,7 +318,7 @@ def test_without_a_study_no_page_is_written_and_the_command_says_what_to_do(tmp_
 # ---------------------------------------------------------------- who gains
 
 
-def small(own: list[float], alone: list[float]) -> committed.Committed:
+def small(own: list[float], alone: list[float]) -> archive.Archive:
     """Two runs of five clients and a new one, who have 10 test rows each, the third one none."""
     clients = ["0", "1", "2", "3", "4", "new0"]
     held = pd.DataFrame(
@@ -329,8 +329,8 @@ def small(own: list[float], alone: list[float]) -> committed.Committed:
     ).assign(rounds=30, personal_own=80.0)
     correct = pd.DataFrame({"x": own, "y": alone}, index=clients)
     curves = pd.DataFrame({"x": [50.0, 79.0, 80.0]}, index=[10, 20, 30])
-    about = committed.About("", "", "", (), "", ())
-    return committed.Committed("s", about, runs, correct, {"p": held}, curves)
+    about = archive.About("", "", "", (), "", ())
+    return archive.Archive("s", about, runs, correct, {"p": held}, curves)
 
 
 def test_a_client_gains_over_itself_alone_and_those_who_are_alike_are_one_group():
@@ -480,7 +480,7 @@ def test_what_two_studies_say_together_comes_first(docs):
     assert heading not in results.write(docs).read_text()
     shutil.copytree(study, study.with_name("twin"))
     text = results.write(docs).read_text().replace("\\_", "_")
-    title = f"## {committed.read(study).about.title}"
+    title = f"## {archive.read(study).about.title}"
     assert re.findall("^## .*$", text, re.MULTILINE) == [heading, title, title]
     assert "feddpa is better than dp_fedavg in every study that has both; at ε = 8" in text
     about = read_json(study / "about.json")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from pages.committed import Committed, is_new, percentages
+from pages.archive import Archive, is_new, percentages
 
 THIRDS = {"size": ("few", "some", "many"), "classes": ("narrow", "middle", "broad")}
 GAINS = (
@@ -22,7 +22,7 @@ GAINS = (
 )
 
 
-def gains(study: Committed, alone: pd.DataFrame) -> pd.DataFrame:
+def gains(study: Archive, alone: pd.DataFrame) -> pd.DataFrame:
     """Return one row per run, by cell, with the columns ``GAINS``; NaN where a run has no partner
     at its seed or a group is empty.
 
@@ -30,7 +30,7 @@ def gains(study: Committed, alone: pd.DataFrame) -> pd.DataFrame:
     personal model has more, or fewer, of them right than their model alone; ``net`` is above less
     below. ``size_few`` ... ``size_many``: mean gain in percent points of the clients with the
     fewest examples to train with, a third, and so on; ``classes_narrow`` ...: the same by the
-    effective number of classes (committed.py), the measure of skew. ``new``: mean gain of the
+    effective number of classes (archive.py), the measure of skew. ``new``: mean gain of the
     clients who were not in training, over what they learn alone.
 
     Args:
@@ -73,7 +73,7 @@ def _thirds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return values <= low, (values > low) & (values <= high), values > high
 
 
-def curve(study: Committed, rows: pd.DataFrame) -> pd.Series[float]:
+def curve(study: Archive, rows: pd.DataFrame) -> pd.Series[float]:
     """Return the mean accuracy over the seeds of a line by evaluated round, in percent; the last
     round is always among them.
 
@@ -88,7 +88,7 @@ def curve(study: Committed, rows: pd.DataFrame) -> pd.Series[float]:
     return curves.combine_first(last).sort_index().mean(axis=1, skipna=False)
 
 
-def cost(study: Committed, rows: pd.DataFrame, target: float) -> int | None:
+def cost(study: Archive, rows: pd.DataFrame, target: float) -> int | None:
     """Return the first evaluated round in which the ``curve`` of a line reaches a target, in
     percent; None if it never does."""
     reached = curve(study, rows)

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 
-from pages import committed, readme, reproduction, results
+from pages import archive, readme, reproduction, results
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
 from pflpipe.data.partition import Split
@@ -25,7 +25,7 @@ from pflpipe.errors import DataError
 from pflpipe.files import write_json
 from pflpipe.pipeline.project import Project, published
 from pflpipe.records import to_json
-from pflpipe.report import measured
+from pflpipe.report import provenance
 from pflpipe.report.figures import registry
 from pflpipe.report.tidy import finished, tidy
 from pflpipe.study import config, figures
@@ -65,10 +65,10 @@ def _export_compared(study: Study, project: Project, docs: Path) -> Path:
     folder, target = project.settings.results_dir, docs / "results" / study.name
     _, told = finished_part(study, project)
     runs = readme.runs_comment(study, project.training_code)
-    committed.export(study, folder, project.settings.data_dir, target, told, runs)
+    archive.export(study, folder, project.settings.data_dir, target, told, runs)
     if (chosen := project.outline(study.name).choices(folder)).is_file():
         shutil.copyfile(chosen, target / "search.json")
-    found = committed.read(target)
+    found = archive.read(target)
     if not found.about.missing:
         _draw(study, found.runs, project, target / "privacy_utility.png")
     return target
@@ -90,7 +90,7 @@ def finished_part(study: Study, project: Project) -> tuple[pd.DataFrame, dict[st
     part = finished(study, folder)
     _plan_published(part.cells, folder, project.settings.data_dir)
     frame = tidy(part, folder)
-    return frame, measured.of_cells(part, frame, folder)
+    return frame, provenance.of_cells(part, frame, folder)
 
 
 def _plan_published(cells: Iterable[Cell], results: Path, data: Path) -> None:

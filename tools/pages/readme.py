@@ -11,7 +11,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -19,15 +19,14 @@ import pandas as pd
 from pflpipe.cells import CLAIMS, Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_text
-from pflpipe.methods import registry
-from pflpipe.report import measured, verdict
-from pflpipe.report.summary import finite, largest, mean_text, over_seeds, round_up
+from pflpipe.report import comparison, provenance, verdict
+from pflpipe.report.comparison import Group
+from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.tidy import existing, stored
-from pflpipe.report.typeset import Entry, Table, markdown
 from pflpipe.study.config import STUDIES
 from pflpipe.study.load import load_study
 from pflpipe.study.outline import Study
-from pflpipe.study.settings import NO_PRIVACY, layout
+from pflpipe.study.settings import NO_PRIVACY
 
 QUICKSTART, PUBLISHED = "quickstart", "quickstart_published"
 TABLE, SENTENCES, COMPARED = (
@@ -42,31 +41,20 @@ Code = Callable[[Sequence[Cell]], str]
 _METRICS = {"personal": "personal_own", "global": "global_common"}
 
 
-@dataclass
-class _Line:
-    """One line of the table: rows of the tidy table by budget, over the seeds of each."""
+@dataclass(frozen=True)
+class _Method:
+    """One line of the table: the groups of one label, by budget."""
 
-    method: str
     label: str
-    budgets: dict[str, pd.DataFrame] = field(default_factory=dict)
+    budgets: dict[str, Group]
 
     @property
-    def rows(self) -> pd.DataFrame:
-        return pd.concat(list(self.budgets.values()))
+    def first(self) -> Group:
+        return next(iter(self.budgets.values()))
 
     @property
     def claim(self) -> str:
-        return str(self.rows["claim"].iloc[0])
-
-    def mean(self, budget: str) -> float:
-        """Mean personal accuracy over the seeds, in percent; below all others where there is
-        none."""
-        rows = self.budgets.get(budget)
-        return over_seeds([] if rows is None else rows[_METRICS["personal"]])
-
-    def epsilons(self, name: str) -> list[str]:
-        """An epsilon at each budget, the largest over the seeds, rounded up."""
-        return [round_up(largest(rows[f"epsilon_{name}"])) for rows in self.budgets.values()]
+        return self.first.claim
 
 
 def renew(root: Path, results: Path, code: Code) -> list[str]:
@@ -90,8 +78,8 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     frame = _read(study, results)
     image = root / "docs" / "images" / f"{QUICKSTART}_privacy_utility.png"
     figure = existing(results / "figures" / QUICKSTART / "privacy_utility.png")
-    lines = _lines(study, frame)
-    table = _table(study, frame, lines, measured.of_study(study, frame, results))
+    lines = _methods(study, frame)
+    table = _table(study, frame, lines, provenance.of_study(study, frame, results))
     blocks = {
         TABLE: f"{markdown(table)}\n{runs_comment(study, code)}",
         SENTENCES: "\n".join(_sentences(lines)),
@@ -99,7 +87,7 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     told = []
     try:
         study = load_study(PUBLISHED, root / STUDIES, results)
-        compared = _compared(_lines(study, _read(study, results)))
+        compared = _compared(_methods(study, _read(study, results)))
     except DataError as error:
         told.append(f"block {COMPARED} stays as it is: {error}")
     else:
@@ -154,7 +142,7 @@ def runs_comment(study: Study, code: Code) -> str:
     Args:
         code: says what the program means that trains cells, such as ``Project.training_code``.
     """
-    runs = " ".join(sorted({registry.run_id(cell) for cell in study.cells}))
+    runs = " ".join(sorted({row.run for row in study.rows}))
     return f"<!-- runs {_digest(runs)}, code {_digest(code(study.cells))} -->"
 
 
@@ -169,35 +157,35 @@ def _read(study: Study, results: Path) -> pd.DataFrame:
     return stored(study, results)
 
 
-def _lines(study: Study, frame: pd.DataFrame) -> list[_Line]:
+def _methods(study: Study, frame: pd.DataFrame) -> list[_Method]:
     """Return a study's lines: without privacy in the study's order, then those of each other claim,
     each best first."""
-    lines: dict[str, _Line] = {}
-    for setting in layout(study).settings:
-        line = lines.setdefault(setting.label, _Line(setting.method, setting.label))
-        if setting.budget in line.budgets:
+    lines: dict[str, _Method] = {}
+    for group in comparison.groups(study, frame):
+        budgets = lines.setdefault(group.label, _Method(group.label, {})).budgets
+        if group.budget in budgets:
             raise ConfigError(
-                f"study {study.name}: {setting.label} has several lines at {setting.budget}",
+                f"study {study.name}: {group.label} has several lines at {group.budget}",
                 expected="one, as the table has no column for what tells them apart",
             )
-        line.budgets[setting.budget] = frame.iloc[list(setting.indices)]
+        budgets[group.budget] = group
 
-    def rank(line: _Line) -> tuple[int, float]:
+    def rank(line: _Method) -> tuple[int, float]:
         location = ("none", *CLAIMS).index(line.claim)
-        return location, -line.mean(list(line.budgets)[-1]) if location else 0.0
+        return location, -list(line.budgets.values())[-1].mean() if location else 0.0
 
     return sorted(lines.values(), key=rank)
 
 
-def _budgets(lines: Sequence[_Line]) -> list[str]:
-    return [
-        budget
-        for budget in dict.fromkeys(name for line in lines for name in line.budgets)
-        if budget != NO_PRIVACY
-    ]
+def _groups(lines: Sequence[_Method]) -> list[Group]:
+    return [group for line in lines for group in line.budgets.values()]
 
 
-def _table(study: Study, frame: pd.DataFrame, lines: Sequence[_Line], origin: str) -> Table:
+def _budgets(lines: Sequence[_Method]) -> list[str]:
+    return [name for name in comparison.by_budget(_groups(lines)) if name != NO_PRIVACY]
+
+
+def _table(study: Study, frame: pd.DataFrame, lines: Sequence[_Method], origin: str) -> Table:
     budgets = _budgets(lines)
     seeds = len({cell.seed for cell in study.cells})
     deltas = ", ".join(f"{value:g}" for value in frame["delta"].dropna().unique())
@@ -216,8 +204,8 @@ def _table(study: Study, frame: pd.DataFrame, lines: Sequence[_Line], origin: st
     rows = []
     for line in lines:
         shown = {
-            budgets[-1] if name == NO_PRIVACY else name: members
-            for name, members in line.budgets.items()
+            budgets[-1] if name == NO_PRIVACY else name: group
+            for name, group in line.budgets.items()
         }
         entries = [
             _entry(shown.get(budget), metric) for metric in _METRICS.values() for budget in budgets
@@ -236,55 +224,43 @@ def _table(study: Study, frame: pd.DataFrame, lines: Sequence[_Line], origin: st
     )
 
 
-def _entry(rows: pd.DataFrame | None, metric: str) -> str:
-    if rows is None:
-        return ""
-    return mean_text(finite(rows[metric]), len(rows)) + (
-        " †" if rows["diverged_round"].notna().any() else ""
-    )
+def _entry(group: Group | None, metric: str) -> str:
+    return "" if group is None else group.text(metric) + " †" * bool(group.diverged)
 
 
-def _claim(line: _Line) -> str:
+def _claim(line: _Method) -> str:
     if line.claim == "none":
-        return "none, ε = ∞" if line.rows["upload_bytes_per_round"].any() else "none, sends nothing"
-    return (
-        f"nominal; honest ε = {' and '.join(line.epsilons('central'))}"
-        if line.claim == "nominal"
-        else line.claim
-    )
+        return "none, ε = ∞" if line.first.sends else "none, sends nothing"
+    honest = " and ".join(group.worst("epsilon_central") for group in line.budgets.values())
+    return f"nominal; honest ε = {honest}" if line.claim == "nominal" else line.claim
 
 
-def _sentences(lines: Sequence[_Line]) -> Iterator[str]:
+def _sentences(lines: Sequence[_Method]) -> Iterator[str]:
     """Yield what the table says at a glance, a sentence each: who may be the best, the references,
     and what a nominal epsilon is worth."""
-    certified = [line for line in lines if line.claim == "certified"]
-    yield from verdict.leaders(
-        {
-            budget: {
-                line.label: line.budgets[budget] for line in certified if budget in line.budgets
-            }
-            for budget in _budgets(lines)
-        }
-    )
-    yield from verdict.references(
-        {line.label: line.budgets[NO_PRIVACY] for line in lines if line.claim == "none"}
-    )
-    yield from verdict.claims_that_fail(
-        {line.label: list(line.budgets.values()) for line in lines if line.claim == "nominal"}
-    )
+    groups = _groups(lines)
+    yield from verdict.leaders(comparison.by_budget(comparison.of_claim(groups, "certified")))
+    yield from verdict.references(groups)
+    yield from verdict.claims_that_fail(groups)
 
 
-def _compared(lines: Sequence[_Line]) -> str:
+def _compared(lines: Sequence[_Method]) -> str:
     """Return one sentence: every published version and its honest epsilon beside the certified
     version."""
     budget = _budgets(lines)[0]
-    certified = {line.method: line.mean(budget) for line in lines if line.claim == "certified"}
-    published = [line for line in lines if line.claim == "nominal" and line.method in certified]
-    published.sort(key=lambda line: certified[line.method] - line.mean(budget))
+    found = comparison.by(_groups(lines), lambda group: (group.budget, group.method))
+    pairs = [
+        (published, sound)
+        for (asked, _), members in found.items()
+        if asked == budget
+        for published, sound in comparison.pairs(members)
+        if published and sound and sound.claim == "certified"
+    ]
+    pairs.sort(key=lambda pair: pair[1].mean() - pair[0].mean())
     words = [
-        f"{line.label}, honest ε = {line.epsilons('central')[0]}: {line.mean(budget):.1f} against "
-        f"{certified[line.method]:.1f}"
-        for line in published
+        f"{published.label}, honest ε = {published.worst('epsilon_central')}: "
+        f"{published.mean():.1f} against {sound.mean():.1f}"
+        for published, sound in pairs
     ]
     return (
         f"Personal accuracy as published, for a nominal {budget}, against certified: "

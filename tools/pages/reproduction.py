@@ -20,9 +20,9 @@ import pandas as pd
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json, write_text
 from pflpipe.report import paper_table, tidy
+from pflpipe.report.comparison import largest, over_seeds, round_up
+from pflpipe.report.render_table import markdown
 from pflpipe.report.sentences import escaped
-from pflpipe.report.summary import largest, over_seeds, round_up
-from pflpipe.report.typeset import markdown
 from pflpipe.study.load import load_study
 from pflpipe.study.outline import Study
 

@@ -1,9 +1,9 @@
 """docs/results.md: what the finished studies say, for somebody who has read nothing else, written
-from ``docs/results/`` alone (committed.py).
+from ``docs/results/`` alone (archive.py).
 
-What several studies say together comes first (together.py). Every study begins with a few sentences
-whose words of comparison follow from intervals (sentences.py), then come its figures, whatever
-images lie in its folder, and its tables.
+What several studies say together comes first (across_studies.py). Every study begins with a few
+sentences whose words of comparison follow from intervals (sentences.py), then come its figures,
+whatever images lie in its folder, and its tables.
 """
 
 from __future__ import annotations
@@ -17,35 +17,28 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from pages import committed, together
-from pages.committed import Committed
+from pages import across_studies, archive
+from pages.archive import Archive
 from pages.gains import THIRDS, cost, curve, gains
-from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.files import write_text
-from pflpipe.report import sentences, verdict
-from pflpipe.report.statistics import (
-    MIN_SEEDS,
-    Contest,
-    Difference,
-    against,
-    by_seed,
-    contest,
-    rank_intervals,
-)
-from pflpipe.report.summary import (
+from pflpipe.report import comparison, sentences, statistics, verdict
+from pflpipe.report.comparison import (
+    ALONE,
     BOLD_WORDS,
+    MAIN,
+    OPEN,
+    PLAIN,
+    Group,
+    claim_notes,
     epsilon_text,
-    explained,
     finite,
     mean_text,
     over_seeds,
 )
-from pflpipe.report.typeset import Entry, Table, markdown
-from pflpipe.report.verdict import ALONE
+from pflpipe.report.render_table import Entry, Table, markdown
+from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
 from pflpipe.study.settings import NO_PRIVACY
 
-PLAIN, OPEN = "dp_fedavg", "fedavg"
-"""What others are compared with: DP-FedAvg without personalization, no privacy."""
 IMAGES = (".png", ".svg")
 NOTE = "note.md"
 """In a study's folder: what somebody wrote about its numbers; goes to the top of its part."""
@@ -68,82 +61,70 @@ who is new) of these data, not about other data.
 
 @dataclass(frozen=True)
 class _Section:
-    """The lines of one budget and one claim.
+    """The groups of one budget and one claim, the largest mean first; their rows are those of
+    ``Archive.runs``, with ``GAINS`` beside them."""
 
-    Attributes:
-        lines: rows of ``Committed.runs``, with ``GAINS`` beside them, by label; largest mean first.
-    """
+    groups: list[Group]
 
-    budget: str
-    claim: str
-    lines: Mapping[str, pd.DataFrame]
+    @property
+    def budget(self) -> str:
+        return self.groups[0].budget
 
-    def values(self, column: str) -> pd.DataFrame:
-        """Return seeds x lines."""
-        return by_seed(list(self.lines.items()), column)
-
-    @cached_property
-    def means(self) -> dict[str, float]:
-        return {label: over_seeds(rows["personal_own"]) for label, rows in self.lines.items()}
+    @property
+    def claim(self) -> str:
+        return self.groups[0].claim
 
     @cached_property
     def contest(self) -> Contest | None:
-        return contest(self.values("personal_own"))
+        return comparison.contest(self.groups)
 
-    def beside(self, column: str, baseline: pd.DataFrame | None) -> dict[str, Difference]:
-        """Return every line's difference to another one; nothing where there is no such line, and
-        never of a line to itself."""
-        if baseline is None:
-            return {}
-        own = self.values(column)
-        others = [label for label, rows in self.lines.items() if rows is not baseline]
-        return against(own[others], by_seed([("", baseline)], column)[""])
+    @property
+    def best(self) -> frozenset[Group]:
+        return self.contest.kept if self.contest else frozenset()
 
-    def gain(self, column: str) -> dict[str, Difference]:
-        """Return a column of ``GAINS`` beside 0, for the lines that have it."""
-        own = self.values(column).dropna(axis=1, how="all")
-        return against(own, pd.Series(0.0, index=own.index))
+    def against(self, baseline: Group | None, column: str = MAIN) -> dict[Group, Difference]:
+        return comparison.against(self.groups, baseline, column)
+
+    def gain(self, column: str) -> dict[Group, Difference]:
+        """Return a column of ``GAINS`` beside 0, for the groups that have it."""
+        own = comparison.table(self.groups, column).dropna(axis=1, how="all")
+        return statistics.against(own, pd.Series(0.0, index=own.index))
 
 
 class _Page:
     """One study's part of the page."""
 
-    def __init__(self, study: Committed) -> None:
+    def __init__(self, study: Archive) -> None:
         self.study = study
         alone = study.runs[study.runs["line"] == ALONE]
         runs = study.runs.join(gains(study, alone), on="cell")
-        found = [
-            (str(budget), str(claim), rows)
-            for (budget, claim), rows in runs.groupby(["budget", "claim"], sort=False)
+        self.groups = [
+            Group(str(label), str(budget), rows)
+            for (budget, _, label), rows in runs.groupby(["budget", "claim", "line"], sort=False)
         ]
-        found.sort(key=lambda item: _order(*item[:2]))
-        self.sections = [
-            _Section(budget, claim, dict(_ranked(rows))) for budget, claim, rows in found
-        ]
+        self.sections = [_Section(section) for section in comparison.sections(self.groups)]
+        self.alone = self.find(NO_PRIVACY, ALONE)
 
-    def line(self, budget: str, label: str) -> pd.DataFrame | None:
-        """Return the runs of a line; None if the study has none."""
-        for section in self.sections:
-            if section.budget == budget and label in section.lines:
-                return section.lines[label]
-        return None
+    def find(self, budget: str, label: str) -> Group | None:
+        """Return a group; None if the study has none."""
+        return comparison.find(self.groups, label, budget)
 
     def of_claim(self, claim: str) -> dict[str, _Section]:
         """Return the sections of a claim by budget, the largest budget last."""
         return {one.budget: one for one in self.sections if one.claim == claim}
 
-    def standings(self) -> dict[str, together.Standing]:
-        """Return by budget how the certified lines stand."""
-        alone = self.line(NO_PRIVACY, ALONE)
-        return {
-            budget: together.Standing(
-                tuple(section.lines),
-                section.beside("personal_own", alone),
-                section.beside("personal_own", self.line(budget, PLAIN)),
-                section.contest.kept if section.contest else frozenset(),
+    def standings(self) -> dict[str, across_studies.Standing]:
+        """Return by budget how the certified groups stand."""
+        found = {}
+        for budget, section in self.of_claim("certified").items():
+            alone, plain = (
+                {group.label: one for group, one in section.against(baseline).items()}
+                for baseline in (self.alone, self.find(budget, PLAIN))
             )
-            for budget, section in self.of_claim("certified").items()
-        }
+            labels = tuple(group.label for group in section.groups)
+            kept = frozenset(group.label for group in section.best)
+            found[budget] = across_studies.Standing(labels, alone, plain, kept)
+        return found
 
     # ------------------------------------------------------------ sentences
 
@@ -151,56 +132,57 @@ class _Page:
         """Yield five sentences: together or alone, who is best, what personalization adds, who
         gains, what privacy costs; fewer where a study lacks what one compares with, and two more
         where lines are unreviewed."""
-        alone = self.line(NO_PRIVACY, ALONE)
-        certified, unreviewed = (self.of_claim(claim) for claim in WITHOUT_DEPARTURES)
-        yield from verdict.compared(_lines(certified), _lines(unreviewed), alone)
+        yield from verdict.compared([g for section in self.sections for g in section.groups])
+        certified = self.of_claim("certified")
         yield sentences.each_budget(
             {
-                budget: sentences.against(found, f"{PLAIN} (one model for all)")
+                budget: sentences.against(
+                    {group.label: one for group, one in found.items()},
+                    f"{PLAIN} (one model for all)",
+                )
                 for budget, section in certified.items()
-                if (found := section.beside("personal_own", self.line(budget, PLAIN)))
+                if (found := section.against(self.find(budget, PLAIN)))
             }
         )
         if certified:
             *_, section = certified.values()
-            yield from self._of_the_leader(section, alone)
+            yield from self._of_the_leader(section)
 
-    def _of_the_leader(self, section: _Section, alone: pd.DataFrame | None) -> Iterator[str]:
-        label = str(section.contest.leader) if section.contest else next(iter(section.lines))
-        rows = section.lines[label]
-        if alone is not None and finite(rows["above"]):
+    def _of_the_leader(self, section: _Section) -> Iterator[str]:
+        leader = section.contest.leader if section.contest else section.groups[0]
+        name = f"{leader.label} at {leader.budget}"
+        if self.alone is not None and finite(leader.rows["above"]):
             parts = [
-                f"with {label} at {section.budget}, {over_seeds(rows['above']):.0f} % of the "
-                f"clients score above what they reach alone and {over_seeds(rows['below']):.0f} % "
-                "below it"
+                f"with {name}, {leader.mean('above'):.0f} % of the clients score above what they "
+                f"reach alone and {leader.mean('below'):.0f} % below it"
             ]
-            worst = section.beside("personal_own_worst_decile", alone)[label]
+            worst = section.against(self.alone, "personal_own_worst_decile")[leader]
             parts.append(
                 f"the worst tenth of its clients is {sentences.verdict(worst)} that of learning "
                 f"alone, {sentences.number(worst)}"
             )
             new = section.gain("new")
-            if label in new:
+            if leader in new:
                 parts.append(
-                    f"clients who were not there are {sentences.stand(new[label])} learning "
-                    f"alone, {sentences.number(new[label])}"
+                    f"clients who were not there are {sentences.stand(new[leader])} learning "
+                    f"alone, {sentences.number(new[leader])}"
                 )
             yield f"{sentences.joined(parts)}."
-        public = self.line(NO_PRIVACY, OPEN)
+        public = self.find(NO_PRIVACY, OPEN)
         if public is not None:
-            # Which line is compared was chosen by the data, so all are.
-            price = section.beside("personal_own", public)[label]
+            # Which group is compared was chosen by the data, so all are.
+            price = section.against(public)[leader]
             yield (
-                f"{label} at {section.budget} is {sentences.verdict(price)} {OPEN} without "
-                f"privacy, {sentences.number(price)}, and its clients together send "
-                f"{_megabytes(rows)} MB in a run."
+                f"{name} is {sentences.verdict(price)} {OPEN} without privacy, "
+                f"{sentences.number(price)}, and its clients together send "
+                f"{_megabytes(leader.rows)} MB in a run."
             )
 
     # ------------------------------------------------------------ tables
 
     def accuracy(self) -> Table:
         """Return who reaches what, with ranks and differences."""
-        majority = committed.majority(self.study)
+        majority = archive.majority(self.study)
         return self._table(
             "accuracy",
             "personal models on their clients' own test rows, the global model on all test rows; "
@@ -222,22 +204,23 @@ class _Page:
         )
 
     def _of_accuracy(self, section: _Section) -> Iterator[tuple[Entry, ...]]:
-        alone = section.beside("personal_own", self.line(NO_PRIVACY, ALONE))
-        plain = section.beside("personal_own", self.line(section.budget, PLAIN))
-        ranks = rank_intervals(section.values("personal_own"), self.study.name, section.budget)
-        kept = section.contest.kept if section.contest else frozenset()
-        for label, rows in section.lines.items():
-            first, last = ranks.get(label, (0, 0))
+        alone, plain = (
+            section.against(baseline) for baseline in (self.alone, self.find(section.budget, PLAIN))
+        )
+        table = comparison.table(section.groups)
+        ranks = statistics.rank_intervals(table, self.study.name, section.budget)
+        for group in section.groups:
+            first, last = ranks.get(group, (0, 0))
             yield (
-                Entry(label + _dagger(rows)),
-                Entry(section.claim),
-                Entry(epsilon_text(rows)),
-                Entry(mean_text(finite(rows["personal_own"]), len(rows)), label in kept),
+                Entry(group.label + " †" * bool(group.diverged)),
+                Entry(group.claim),
+                Entry(epsilon_text(group)),
+                Entry(group.text(), group in section.best),
                 Entry("–" if not first else str(first) if first == last else f"{first} to {last}"),
-                _entry(alone, label),
-                _entry(plain, label),
-                Entry(mean_text(finite(rows["global_common"]), len(rows))),
-                Entry(str(len(rows))),
+                _entry(alone, group),
+                _entry(plain, group),
+                Entry(group.text("global_common")),
+                Entry(str(len(group.rows))),
             )
 
     def who_gains(self) -> Table:
@@ -256,32 +239,32 @@ class _Page:
         )
 
     def _of_gains(self, section: _Section) -> Iterator[tuple[Entry, ...]]:
-        worst = section.beside("personal_own_worst_decile", self.line(NO_PRIVACY, ALONE))
+        worst = section.against(self.alone, "personal_own_worst_decile")
         net, new = section.gain("net"), section.gain("new")
-        for label, rows in section.lines.items():
-            if label != ALONE:
+        for group in section.groups:
+            if group.label != ALONE:
                 yield (
-                    Entry(label),
+                    Entry(group.label),
                     Entry(_budget(section)),
-                    Entry(mean_text(finite(rows["above"]), len(rows))),
-                    Entry(mean_text(finite(rows["below"]), len(rows))),
-                    _entry(net, label),
-                    _entry(worst, label),
-                    _entry(new, label),
-                    Entry(mean_text(finite(rows["global_new"]), len(rows))),
+                    Entry(group.text("above")),
+                    Entry(group.text("below")),
+                    _entry(net, group),
+                    _entry(worst, group),
+                    _entry(new, group),
+                    Entry(group.text("global_new")),
                 )
 
     def by_group(self) -> Table:
         """Return gains by how much clients hold, and by how evenly."""
-        groups = [f"{kind}_{third}" for kind, thirds in THIRDS.items() for third in thirds]
+        columns = [f"{kind}_{third}" for kind, thirds in THIRDS.items() for third in thirds]
         words = {"size": "examples", "classes": "classes"}
 
         def lines(section: _Section) -> Iterator[tuple[Entry, ...]]:
-            found = {group: section.gain(group) for group in groups}
-            for label in section.lines:
-                if label != ALONE:
-                    shown = (_entry(found[group], label) for group in groups)
-                    yield (Entry(label), Entry(_budget(section)), *shown)
+            found = [section.gain(column) for column in columns]
+            for group in section.groups:
+                if group.label != ALONE:
+                    shown = (_entry(one, group) for one in found)
+                    yield (Entry(group.label), Entry(_budget(section)), *shown)
 
         return self._table(
             "by size and by skew",
@@ -312,18 +295,18 @@ class _Page:
         )
 
     def _of_costs(self, section: _Section) -> Iterator[tuple[Entry, ...]]:
-        reference = self.line(section.budget, PLAIN)
-        if reference is None:
-            reference = self.line(NO_PRIVACY, ALONE)
-        target = math.inf if reference is None else float(curve(self.study, reference).iloc[-1])
-        for label, rows in section.lines.items():
-            total, seconds = _megabytes(rows), over_seeds(rows["train_seconds"])
-            reached = cost(self.study, rows, target)
+        reference = self.find(section.budget, PLAIN) or self.alone
+        target = math.inf
+        if reference is not None:
+            target = float(curve(self.study, reference.rows).iloc[-1])
+        for group in section.groups:
+            total, seconds = _megabytes(group.rows), group.mean("train_seconds")
+            reached = cost(self.study, group.rows, target)
             same = ["–"] * 3
             if reached is not None:
-                part = reached / float(rows["rounds"].iloc[0])
-                same = [str(reached), _megabytes(rows, part), _three_digits(part * seconds)]
-            texts = [label, _budget(section), total, _three_digits(seconds), *same]
+                part = reached / float(group.first("rounds"))
+                same = [str(reached), _megabytes(group.rows, part), _three_digits(part * seconds)]
+            texts = [group.label, _budget(section), total, _three_digits(seconds), *same]
             yield tuple(map(Entry, texts))
 
     def _table(
@@ -341,7 +324,7 @@ class _Page:
         return Table(f"{self.study.name}, {name}", caption, notes, header, sections, labels, groups)
 
     def _notes(self) -> Iterator[str]:
-        yield from explained(section.claim for section in self.sections)
+        yield from claim_notes(self.groups)
         if self.study.runs["diverged_round"].notna().any():
             yield "† Diverged in at least one seed; its scores are counted as they are."
 
@@ -354,7 +337,7 @@ class _Page:
             if path.suffix in IMAGES
         ]
         tables = [self.accuracy()]
-        if self.line(NO_PRIVACY, ALONE) is not None:
+        if self.alone is not None:
             tables += [self.who_gains(), self.by_group()]
         tables.append(self.costs())
         told = [sentences.escaped(about.description)] if about.description else []
@@ -385,11 +368,11 @@ def write(docs: Path) -> Path | None:
     folders = sorted(file.parent for file in docs.glob("results/*/about.json"))
     if not folders:
         return None
-    studies = sorted(map(committed.read, folders), key=lambda study: -len(study.runs))
+    studies = sorted(map(archive.read, folders), key=lambda study: -len(study.runs))
     pages = [_Page(study) for study in studies if not study.about.missing]
     parts = [page.text(docs / "results" / page.study.name) for page in pages]
-    if found := together.shared({page.study.name: page.standings() for page in pages}):
-        parts.insert(0, _together(found))
+    if found := across_studies.shared({page.study.name: page.standings() for page in pages}):
+        parts.insert(0, _across(found))
     waiting = [
         f"Not complete yet: {study.name}, which lacks {', '.join(study.about.missing)}."
         for study in studies
@@ -400,12 +383,12 @@ def write(docs: Path) -> Path | None:
     return docs / "results.md"
 
 
-def _together(found: together.Standings) -> str:
+def _across(found: across_studies.Standings) -> str:
     return "\n\n".join(
         [
             "## What the studies say together",
-            _numbered(together.sentences(found, PLAIN)),
-            markdown(together.table(found, PLAIN)).strip(),
+            _numbered(across_studies.sentences(found, PLAIN)),
+            markdown(across_studies.table(found, PLAIN)).strip(),
         ]
     )
 
@@ -417,32 +400,13 @@ def _numbered(answers: Iterable[str]) -> str:
     )
 
 
-def _order(budget: str, claim: str) -> tuple[bool, str, float, int]:
-    # No privacy first, as the reference; then budgets upwards; certified before nominal.
-    kind, _, value = budget.partition(" = ")
-    return kind != NO_PRIVACY, kind, float(value) if value else 0.0, CLAIMS.index(claim)
-
-
-def _lines(sections: Mapping[str, _Section]) -> dict[str, Mapping[str, pd.DataFrame]]:
-    return {budget: section.lines for budget, section in sections.items()}
-
-
-def _ranked(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    lines = [(str(label), members) for label, members in rows.groupby("line", sort=False)]
-    return sorted(lines, key=lambda item: (-over_seeds(item[1]["personal_own"]), item[0]))
-
-
-def _entry(found: Mapping[str, Difference], label: str) -> Entry:
-    return Entry(sentences.number(found[label]) if label in found else "–")
+def _entry(found: Mapping[Group, Difference], group: Group) -> Entry:
+    return Entry(sentences.number(found[group]) if group in found else "–")
 
 
 def _budget(section: _Section) -> str:
     marked = section.claim in ("unreviewed", "nominal")
     return f"{section.budget} ({section.claim})" if marked else section.budget
-
-
-def _dagger(rows: pd.DataFrame) -> str:
-    return " †" if rows["diverged_round"].notna().any() else ""
 
 
 def _megabytes(rows: pd.DataFrame, part: float = 1.0) -> str:

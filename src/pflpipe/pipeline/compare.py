@@ -9,8 +9,6 @@ taken seed by seed, and its error is that of paired values.
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import pandas as pd
 
 from pflpipe.errors import ConfigError, DataError, nearest
 from pflpipe.report import tidy
-from pflpipe.report.summary import METRICS, epsilon_text, mean_text
+from pflpipe.report.comparison import METRICS, Group, epsilon_text
 
 CONDITIONS = (
     *("dataset", "partition", "alpha", "classes_per_client", "clients", "new_clients"),
@@ -32,7 +30,8 @@ BUDGET = "epsilon_target"
 TOLD_APART = ("hyperparameters", "clip_norm", "noise_multiplier")
 """Columns that tell rows apart if the conditions do not, such as a study of one method's values."""
 
-Groups = dict[tuple[Any, ...], pd.DataFrame]
+Groups = dict[tuple[Any, ...], Group]
+"""By the values of the key."""
 
 
 def lines(first: str, second: str, results: Path, metric: str = "personal_own") -> Iterator[str]:
@@ -119,7 +118,7 @@ def _groups(frame: pd.DataFrame, key: list[str]) -> Groups:
     members: dict[tuple[Any, ...], list[int]] = {}
     for position, record in enumerate(frame.to_dict("records")):
         members.setdefault(tuple(_plain(record[name]) for name in key), []).append(position)
-    return {values: frame.iloc[positions] for values, positions in members.items()}
+    return {values: Group("", "", frame.iloc[found]) for values, found in members.items()}
 
 
 def _at_budgets(groups: Groups, others: Groups, key: list[str]) -> Groups:
@@ -129,14 +128,14 @@ def _at_budgets(groups: Groups, others: Groups, key: list[str]) -> Groups:
         return groups
     at = key.index(BUDGET)
     placed: Groups = {}
-    for values, rows in groups.items():
+    for values, group in groups.items():
         beside = [
             other
             for other in others
             if (*other[:at], *other[at + 1 :]) == (*values[:at], *values[at + 1 :])
         ]
         wanted = values[at] is None and values not in others
-        placed |= dict.fromkeys((beside if wanted else []) or [values], rows)
+        placed |= dict.fromkeys((beside if wanted else []) or [values], group)
     return placed
 
 
@@ -152,27 +151,18 @@ def _told(name: str, value: Any) -> str:
     return f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {value}"
 
 
-def _one(rows: pd.DataFrame, metric: str, digits: int) -> str:
-    diverged = " (diverged)" if rows["diverged_round"].notna().any() else ""
-    values = [float(value) for value in rows[metric] if pd.notna(value)]
-    claim = rows["claim"].iloc[0]
-    return f"{mean_text(values, len(rows), digits)}{diverged}, {claim}, ε {epsilon_text(rows)}"
+def _one(group: Group, metric: str, digits: int) -> str:
+    diverged = " (diverged)" if group.diverged else ""
+    return f"{group.text(metric, digits)}{diverged}, {group.claim}, ε {epsilon_text(group)}"
 
 
-def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str, digits: int) -> str:
-    first, second = (
-        {
-            int(seed): float(value)
-            for seed, value in zip(rows["seed"], rows[metric], strict=True)
-            if pd.notna(value)
-        }
-        for rows in (a, b)
-    )
-    differences = [second[seed] - first[seed] for seed in first if seed in second]
-    if not differences:
+def _paired(a: Group, b: Group, metric: str, digits: int) -> str:
+    # A table of several studies may have a seed twice; its last row counts.
+    first, second = (group.values(metric).groupby(level=0).last() for group in (a, b))
+    differences = (second - first).dropna()
+    if differences.empty:
         return "no seed in common"
-    text = f"{statistics.fmean(differences):+.{digits}f}"
-    if len(differences) > 1:
-        error = statistics.stdev(differences) / math.sqrt(len(differences))
-        text += f" ± {error:.{digits}f}"
+    mean, error = differences.mean(), float(differences.std() / len(differences) ** 0.5)
+    text = f"{mean:+.{digits}f}"
+    text += f" ± {error:.{digits}f}" if len(differences) > 1 else ""
     return f"{text} ({len(differences)} seeds)"

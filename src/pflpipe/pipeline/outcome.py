@@ -10,16 +10,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-import pandas as pd
-
 from pflpipe.cells import WITHOUT_DEPARTURES
 from pflpipe.errors import PflpipeError
-from pflpipe.report import mlflow_export, tidy
-from pflpipe.report.summary import epsilon_text, finite, mean_text, over_seeds
+from pflpipe.report import comparison, mlflow_export, tidy
+from pflpipe.report.comparison import Group, epsilon_text, finite
 from pflpipe.study.config import Config
 from pflpipe.study.load import finish
 from pflpipe.study.outline import Outline
-from pflpipe.study.settings import layout
 
 LOGS = Path("logs")
 MOST = 10
@@ -84,19 +81,16 @@ def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
     """
     study = finish(outline, results)
     frame = tidy.stored(study, results)
-    found = [(setting, frame.iloc[list(setting.indices)]) for setting in layout(study).settings]
-    rivals = [one for one in found if one[1]["claim"].iloc[0] in WITHOUT_DEPARTURES]
+    groups = comparison.groups(study, frame)
+    rivals = comparison.of_claim(groups, *WITHOUT_DEPARTURES)
     if rivals:
-        budget = max(rivals, key=lambda one: _target(one[1]))[0].budget
-        rivals = [one for one in rivals if one[0].budget == budget]
-    shown = sorted(rivals or found, key=lambda one: -over_seeds(one[1]["personal_own"]))
-    for setting, rows in shown[:most]:
-        accuracy = mean_text(finite(rows["personal_own"]), len(rows))
-        facet = "".join(f", {name} {value}" for name, value in setting.facet.items())
-        claim = rows["claim"].iloc[0]
+        budget = max(rivals, key=_epsilon).budget
+        rivals = comparison.by_budget(rivals)[budget]
+    for group in comparison.ranked(rivals or groups)[:most]:
+        facet = "".join(f", {name} {value}" for name, value in group.facet.items())
         yield (
-            f"  {setting.label}{facet}: personal accuracy {accuracy} %, {claim}, "
-            f"ε = {epsilon_text(rows)}"
+            f"  {group.label}{facet}: personal accuracy {group.text()} %, {group.claim}, "
+            f"ε = {epsilon_text(group)}"
         )
     diverged = int(frame["diverged_round"].notna().sum())
     if diverged:
@@ -106,8 +100,8 @@ def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
         yield f"  warning: {nominal} of {len(frame)} rows state a nominal ε; read the honest one"
 
 
-def _target(rows: pd.DataFrame) -> float:
-    return max(finite(rows["epsilon_central"]), default=0.0)
+def _epsilon(group: Group) -> float:
+    return max(finite(group.rows["epsilon_central"]), default=0.0)
 
 
 def warnings(since: float) -> list[str]:

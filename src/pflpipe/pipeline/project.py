@@ -23,7 +23,7 @@ from pflpipe.files import canonical_json
 from pflpipe.learning import networks
 from pflpipe.methods import registry
 from pflpipe.pipeline import code_version
-from pflpipe.report.published import as_published
+from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.study import config, metrics, printed
 from pflpipe.study import figures as drawings
 from pflpipe.study.check import validate

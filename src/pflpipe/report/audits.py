@@ -17,8 +17,8 @@ from pflpipe.audit.cases import Subject, subjects
 from pflpipe.audit.verdict import require_kept
 from pflpipe.files import atomic, read_json, write_text
 from pflpipe.methods import registry
+from pflpipe.report.comparison import round_up
 from pflpipe.report.figures import rows, style
-from pflpipe.report.summary import round_up
 
 # fmt: off
 COLUMNS = (
@@ -148,9 +148,8 @@ def figure(frame: pd.DataFrame, width: float) -> Figure:
     of the ledger, in a width in inches."""
     audited = distinct(frame)
     names = [f"{names} ({row['trust']})" for names, row in audited]
-    block = rows.Block(
-        "", [[rows.Row(row["audit"], name) for (_, row), name in zip(audited, names, strict=True)]]
-    )
+    ids = [row["audit"] for _, row in audited]
+    block = rows.Block("", [dict(zip(ids, names, strict=True))])
     heading = "Claims and what an audit proves: the ε of each distinct release, log scale."
     drawn, (place,) = rows.draw([block], width, heading)
     (axes,) = place.axes

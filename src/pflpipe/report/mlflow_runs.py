@@ -25,8 +25,8 @@ from pflpipe.files import canonical_json, read_json
 from pflpipe.methods import registry
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report import tidy
+from pflpipe.report.comparison import METRICS, finite, largest, round_up
 from pflpipe.report.statistics import MIN_SEEDS, paired
-from pflpipe.report.summary import METRICS, finite, largest, round_up
 from pflpipe.report.tidy import existing
 from pflpipe.study.config import STUDIES
 from pflpipe.study.outline import Row, Study

@@ -9,22 +9,23 @@ type is what the seeds support among rows of the same column, budget and claim.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
-from pflpipe.report.statistics import by_seed, contest
-from pflpipe.report.summary import (
+from pflpipe.report import comparison
+from pflpipe.report.comparison import (
     BOLD_WORDS,
     METRICS,
-    explained,
+    Group,
+    claim_notes,
+    epsilon_text,
     finite,
     largest,
     mean_text,
-    not_covered,
     round_up,
 )
-from pflpipe.report.typeset import Entry, Table
+from pflpipe.report.render_table import Entry, Table
+from pflpipe.report.summary import dagger, not_covered
 from pflpipe.study import layouts
 from pflpipe.study.outline import PaperLayout, Study
 from pflpipe.study.settings import budget_text
@@ -37,34 +38,8 @@ _COSTS = {
 QUANTITIES = {
     name: f"accuracy in percent ({column.heading})" for name, column in METRICS.items()
 } | _COSTS
-
-
-@dataclass(frozen=True)
-class _Position:
-    """All seeds of one setting: one line of the table in one column.
-
-    Attributes:
-        rows: of the tidy frame.
-        rival: what it competes with for bold type: rows of the same column, budget and claim.
-        values: what is shown, by seed; NaN where there is none.
-    """
-
-    rows: pd.DataFrame
-    rival: tuple[int, str, str]
-    values: pd.Series[float]
-
-    @property
-    def claim(self) -> str:
-        return self.rival[2]
-
-    @property
-    def diverged(self) -> list[int]:
-        return sorted({int(value) for value in self.rows["diverged_round"] if pd.notna(value)})
-
-
-Positions = Sequence[
-    _Position | None
-]  # of one line: one for every column, None where the study has no run
+Places = Sequence[Group | None]
+"""One line of the table: a group in every column, None where the study has no run."""
 
 
 def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
@@ -74,35 +49,27 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
         frame: what ``tidy.tidy`` made of the same study.
     """
     grid = layouts.grid(layout, study.rows)
-    lines = [
-        (
-            line,
-            [
-                _position(study, layout, frame, column, members)
-                for column, members in enumerate(line.locations)
-            ],
-        )
+    shown = _with_quantity(layout, frame)
+    lines: list[tuple[layouts.Line, Places]] = [
+        (line, [_group(study, line.name, shown, indices) for indices in line.locations])
         for line in grid.lines
     ]
-    everywhere = [
-        position for _, positions in lines for position in positions if position is not None
-    ]
-    rivals: dict[tuple[int, str, str], list[_Position]] = {}
-    for position in everywhere:
-        rivals.setdefault(position.rival, []).append(position)
-    contests = [_contest(layout, members) for members in rivals.values()]
-    gains = {name: gain for found in contests for name, gain in found.items()}
+    gains: dict[Group, float] = {}
+    for column in zip(*(places for _, places in lines), strict=True):
+        for section in comparison.sections(filter(None, column)):
+            gains |= _gains(layout, section)
     sections = [
         tuple(
             entries
-            for line, positions in lines
+            for line, places in lines
             if line.named == named
-            for entries in _lines(layout, line.name, positions, gains)
+            for entries in _lines(layout, line.name, places, gains)
         )
         for named in (True, False)
     ]
     groups = [", ".join(words[:-1]) for words in grid.header]
-    seeds = max(len(position.rows) for position in everywhere)
+    everywhere = [group for _, places in lines for group in places if group is not None]
+    seeds = max(len(group.rows) for group in everywhere)
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     return Table(
         name=f"{study.name}_printed",
@@ -118,117 +85,91 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
     )
 
 
-def _position(
-    study: Study, layout: PaperLayout, frame: pd.DataFrame, column: int, members: tuple[int, ...]
-) -> _Position | None:
-    if not members:
-        return None
-    rows = frame.iloc[list(members)]
+def _with_quantity(layout: PaperLayout, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with what is shown, ``quantity``, and what is best if it is largest,
+    ``worth``."""
     if layout.metric == "seconds_per_round":
-        values = rows["train_seconds"] / rows["rounds"]
+        quantity = frame["train_seconds"] / frame["rounds"]
     elif layout.metric == "upload_megabytes_per_round":
-        values = rows["upload_bytes_per_round"] / 1e6
+        quantity = frame["upload_bytes_per_round"] / 1e6
     else:
-        values = rows[layout.metric]
-    rival = (column, budget_text(study.rows[members[0]].cell), str(rows["claim"].iloc[0]))
-    return _Position(rows, rival, by_seed([(0, rows.assign(shown=values))], "shown")[0])
+        quantity = frame[layout.metric]
+    return frame.assign(quantity=quantity, worth=-quantity if layout.metric in _COSTS else quantity)
 
 
-def _contest(layout: PaperLayout, members: Sequence[_Position]) -> dict[int, float]:
-    """Return those that may be the best, by identity; with its distance to the next one where only
-    one may be and it is no cost, else with 0."""
-    costs = layout.metric in _COSTS
-    found = contest(
-        pd.DataFrame({id(one): -one.values if costs else one.values for one in members})
-    )
+def _group(study: Study, name: str, frame: pd.DataFrame, indices: Sequence[int]) -> Group | None:
+    if not indices:
+        return None
+    return Group(name, budget_text(study.rows[indices[0]].cell), frame.iloc[list(indices)])
+
+
+def _gains(layout: PaperLayout, section: Sequence[Group]) -> dict[Group, float]:
+    """Return the groups that may be the best; with its distance to the next one where only one may
+    be and it is no cost, else with 0."""
+    found = comparison.contest(section, "worth")
     if found is None:
         return {}
-    distances = [difference.mean for difference in found.behind.values()]
-    return dict.fromkeys(found.kept, min(distances) if found.decided and not costs else 0.0)
-
-
-def _digits(layout: PaperLayout) -> int:
-    return 2 if layout.metric in _COSTS else 1
+    is_shown = found.decided and layout.metric not in _COSTS
+    distance = min(difference.mean for difference in found.behind.values()) if is_shown else 0.0
+    return dict.fromkeys(found.kept, distance)
 
 
 def _lines(
-    layout: PaperLayout,
-    name: str,
-    positions: Positions,
-    gains: dict[int, float],
+    layout: PaperLayout, name: str, places: Places, gains: dict[Group, float]
 ) -> Iterator[tuple[Entry, ...]]:
     """Yield a method's line of the table and, below it, the printed numbers and the epsilons."""
-    claims = {position.claim for position in positions if position is not None}
-    nominal = "nominal" in claims
+    digits = 2 if layout.metric in _COSTS else 1
+    claims = {group.claim for group in places if group is not None}
     marks = "".join(f" [{claim}]" for claim in ("unreviewed", "nominal") if claim in claims)
-    ours = [
-        Entry("") if position is None else _ours(layout, position, gains.get(id(position)))
-        for position in positions
-    ]
-    yield (Entry(name + marks), *ours)
-    printed = [_paper(layout, position) for position in positions]
-    if any(printed):
-        yield tuple(map(Entry, ("– paper", *printed)))
-    claimed = [_nominal(position) for position in positions]
-    if any(claimed):
-        yield tuple(map(Entry, ("– nominal ε", *claimed)))
-    yield tuple(map(Entry, ("– honest ε" if nominal else "– ε", *map(_honest, positions))))
+
+    def ours(group: Group) -> Entry:
+        text = mean_text(finite(group.rows["quantity"]), len(group.rows), digits)
+        gain = f" ↑{gains[group]:.{digits}f}" if gains.get(group) else ""
+        return Entry(text + gain + dagger(group), bold=group in gains)
+
+    yield (Entry(name + marks), *(ours(group) if group else Entry("") for group in places))
+    for heading, text in (
+        ("– paper", lambda group: _printed(layout, group)),
+        ("– nominal ε", _nominal),
+        ("– honest ε" if "nominal" in claims else "– ε", _honest),
+    ):
+        texts = [text(group) if group else "" for group in places]
+        if any(texts):
+            yield tuple(map(Entry, (heading, *texts)))
 
 
-def _ours(layout: PaperLayout, position: _Position, gain: float | None) -> Entry:
-    text = mean_text(finite(position.values), len(position.rows), _digits(layout))
-    if gain:
-        text += f" ↑{gain:.{_digits(layout)}f}"
-    if position.diverged:
-        text += f" †{','.join(map(str, position.diverged))}"
-    return Entry(text, bold=gain is not None)
+def _printed(layout: PaperLayout, group: Group) -> str:
+    is_printed = group.first("paper_metric") == layout.metric
+    return f"({float(group.first('paper_value')):g})" if is_printed else ""
 
 
-def _paper(layout: PaperLayout, position: _Position | None) -> str:
-    if position is None or position.rows["paper_metric"].iloc[0] != layout.metric:
-        return ""
-    return f"({float(position.rows['paper_value'].iloc[0]):g})"
-
-
-def _nominal(position: _Position | None) -> str:
-    claimed = None if position is None else largest(position.rows["epsilon_nominal"])
+def _nominal(group: Group) -> str:
+    claimed = largest(group.rows["epsilon_nominal"])
     return "" if claimed is None else round_up(claimed)
 
 
-def _honest(position: _Position | None) -> str:
-    if position is None:
-        return ""
-    if position.claim == "none":
-        return "∞" if position.rows["upload_bytes_per_round"].any() else "–"
-    return round_up(largest(position.rows["epsilon_central"]))
+def _honest(group: Group) -> str:
+    return epsilon_text(group) if group.claim == "none" else group.worst("epsilon_central")
 
 
-def _notes(layout: PaperLayout, positions: Sequence[_Position], *, ours_too: bool) -> Iterator[str]:
-    if any(_paper(layout, position) for position in positions):
+def _notes(layout: PaperLayout, groups: Sequence[Group], *, ours_too: bool) -> Iterator[str]:
+    if any(_printed(layout, group) for group in groups):
         yield (
             f"In brackets: what the paper prints ({layout.source}), under the privacy that the "
             "paper claims."
         )
-    deltas = sorted(
-        {
-            float(value)
-            for position in positions
-            for value in position.rows["delta"]
-            if pd.notna(value)
-        }
-    )
+    deltas = {value for group in groups for value in finite(group.rows["delta"])}
     if deltas:
-        words = ", ".join(f"{delta:g}" for delta in deltas)
+        words = ", ".join(f"{delta:g}" for delta in sorted(deltas))
         yield (
             f"ε: what the noise provides for a whole client (central trust) at δ = {words}, the "
             "largest over the seeds."
         )
-    yield from explained(position.claim for position in positions)
-    gain = (
-        "" if layout.metric in _COSTS else "; ↑ the distance of one that is bold alone to the next"
-    )
+    yield from claim_notes(groups)
+    is_cost = layout.metric in _COSTS
+    gain = "" if is_cost else "; ↑ the distance of one that is bold alone to the next"
     yield f"Bold, in its column among rows of the same budget and claim: {BOLD_WORDS}{gain}."
-    if any(position.diverged for position in positions):
+    if any(group.diverged for group in groups):
         yield "† diverged in that round; its scores are counted as they are."
     if ours_too:
         yield "The last rows are ours; the paper's table does not have them."

@@ -29,7 +29,7 @@ from pflpipe.methods import registry
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
-from pflpipe.report.summary import round_up
+from pflpipe.report.comparison import round_up
 from pflpipe.report.tidy import existing, record_of
 from pflpipe.study.outline import Study
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION

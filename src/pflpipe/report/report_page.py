@@ -23,8 +23,8 @@ from PIL import Image
 from pflpipe import origin
 from pflpipe._version import __version__
 from pflpipe.files import write_text
-from pflpipe.report import audits, ledger_page, measured, tables, verdict
-from pflpipe.report.summary import round_up
+from pflpipe.report import audits, ledger_page, provenance, tables, verdict
+from pflpipe.report.comparison import round_up
 from pflpipe.report.tidy import existing, stored
 from pflpipe.study.outline import Study
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED
@@ -98,7 +98,7 @@ def _study(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, Any]:
             for drawing in study.figures
         ],
         "seeds": ", ".join(map(str, sorted({cell.seed for cell in study.cells}))),
-        "measured": measured.of_study(study, frame, results),
+        "measured": provenance.of_study(study, frame, results),
     }
 
 

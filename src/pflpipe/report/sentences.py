@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
+from pflpipe.report import comparison
+from pflpipe.report.comparison import Group
+from pflpipe.report.statistics import MIN_SEEDS, Difference
 
 NAMED = 5
 """Of a longer list as many are named; the others are counted."""
@@ -102,24 +104,24 @@ def escaped(text: str) -> str:
     return text.replace("_", "\\_")
 
 
-def leader(found: Contest | None, means: Mapping[str, float], what: str) -> str:
-    """Return who is or may be the best: part of a sentence, without its budget.
+def leader(members: Sequence[Group], whose: str) -> str:
+    """Return which method is or may be the best: part of a sentence, without its budget.
 
     Args:
-        found: the contest of the lines; None where the seeds are too few for one.
-        means: of every line, in percent.
-        what: whose accuracy is compared, such as ``certified personal models``.
+        members: groups of one budget.
+        whose: what is compared, such as ``certified personal models``.
     """
+    found = comparison.contest(members)
     if found is None:
-        first = max(means, key=lambda label: means[label])
+        first = max(members, key=Group.mean)
         few = f"fewer than {MIN_SEEDS} common seeds, so nobody is ranked"
-        reason = "nothing to compare it with" if len(means) == 1 else few
-        return f"the largest mean of the {what} is {means[first]:.1f}, of {first} ({reason})"
-    top = str(found.leader)
+        reason = "nothing to compare it with" if len(members) == 1 else few
+        return f"the largest mean of the {whose} is {first.mean():.1f}, of {first.name} ({reason})"
+    top = found.leader
     if found.decided:
-        return f"the best {what} are those of {top}, {means[top]:.1f}"
-    others = sorted(found.kept - {top}, key=lambda label: -means[label])
+        return f"the best {whose} are those of {top.name}, {top.mean():.1f}"
+    others = sorted(found.kept - {top}, key=lambda group: (-group.mean(), group.label))
     return (
-        f"the largest mean of the {what} is {means[top]:.1f}, of {top}, not distinguishable from "
-        f"{names(others)}"
+        f"the largest mean of the {whose} is {top.mean():.1f}, of {top.name}, not distinguishable "
+        f"from {names([group.name for group in others])}"
     )

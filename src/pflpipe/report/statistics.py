@@ -32,7 +32,6 @@ scipy has the distribution; Holm's procedure, which it lacks, is three lines.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,7 +141,7 @@ class Contest:
             is among them with 95 % confidence.
     """
 
-    leader: Hashable
+    leader: Any
     behind: dict[Any, Difference]
     kept: frozenset[Any]
 
@@ -191,19 +190,3 @@ def rank_intervals(values: pd.DataFrame, *stream: str) -> dict[Any, tuple[int, i
         line: (math.floor(low[index]), math.ceil(high[index]))
         for index, line in enumerate(known.columns)
     }
-
-
-def by_seed(lines: Sequence[tuple[Hashable, pd.DataFrame]], metric: str) -> pd.DataFrame:
-    """Return seeds x lines of one metric.
-
-    Args:
-        lines: name and rows of a tidy table, one row for each seed.
-        metric: a column of it; None and NaN are missing values.
-    """
-    columns = {
-        name: pd.Series(
-            pd.to_numeric(rows[metric]).to_numpy(np.float64), index=rows["seed"].to_list()
-        )
-        for name, rows in lines
-    }
-    return pd.DataFrame(columns).sort_index()

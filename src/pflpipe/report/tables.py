@@ -1,5 +1,5 @@
-"""The tables of a study: the tidy one for machines (.csv), and beside it for people (.md, .tex) the
-summary over seeds and the table in a paper's layout."""
+"""The tables of a study: the tidy one for machines (.csv), and next to it for people (.md, .tex)
+the summary over seeds and the table in a paper's layout."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pflpipe import records
 from pflpipe.files import write_text
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report import paper_table
+from pflpipe.report.render_table import Table, latex, markdown
 from pflpipe.report.summary import summarise
 from pflpipe.report.tidy import tidy, write
-from pflpipe.report.typeset import Table, latex, markdown
 from pflpipe.study.outline import Study
 
 
 def write_study(study: Study, results: Path, target: Path) -> None:
     """Write the tidy table to ``target`` (.csv), and the summary and the table in a paper's layout
-    beside it (.md, .tex)."""
+    next to it (.md, .tex)."""
     frame = tidy(study, results)
     found = shown(study, frame, results)
     write_text(target.with_suffix(".md"), "\n".join(map(markdown, found)))
@@ -35,11 +35,11 @@ def shown(study: Study, frame: pd.DataFrame, results: Path) -> list[Table]:
         frame: what ``tidy`` made of the study.
         results: folder with ``plans/``.
     """
-    ledgers = [
-        records.load(Planned, results / "plans" / f"{plan}.json").ledger
-        for plan in {cell.plan_id: None for cell in study.cells}
-    ]
-    warnings = dict.fromkeys(warning for ledger in ledgers for warning in ledger.warnings)
+    warnings = {
+        warning: None
+        for plan in dict.fromkeys(cell.plan_id for cell in study.cells)
+        for warning in records.load(Planned, results / "plans" / f"{plan}.json").ledger.warnings
+    }
     summary = summarise(study, frame, warnings)
     if study.layout is None:
         return [summary]

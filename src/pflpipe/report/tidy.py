@@ -17,13 +17,12 @@ from pflpipe import records
 from pflpipe.cells import without_defaults
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, intact
-from pflpipe.methods import registry
 from pflpipe.privacy import executed
-from pflpipe.privacy.ledger import Planned
+from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
-from pflpipe.report import published
+from pflpipe.report import epsilon_as_published
 from pflpipe.simulation.record import Record
-from pflpipe.study.metrics import ALWAYS, Column, columns
+from pflpipe.study.metrics import ALWAYS, MetricColumn, columns
 from pflpipe.study.outline import Row, Study
 from pflpipe.study.settings import model_name
 
@@ -52,24 +51,8 @@ _WORDS = frozenset(
     }
 )
 """Columns that are text even where they look like a number."""
-_ELSEWHERE = ("epsilon_published", "epsilon_with_search")  # not in a plan's ledger
-_NUMBERS = [
-    name
-    for name in COLUMNS
-    if name.startswith(("epsilon_", "noise_multiplier_")) and name not in _ELSEWHERE
-]
-_LEDGER = [
-    "claim",
-    "adjacency",
-    "trust",
-    "sampling",
-    "releases_per_round",
-    "delta",
-    "noise_multiplier",
-    "clip_norm",
-    "clip_quantile",
-    "clip_bit_noise",
-]
+_LEDGER = [one.name for one in dataclasses.fields(Ledger) if one.name in COLUMNS]
+_SOLVER = ("optimizer", "lr", "momentum", "weight_decay")
 
 
 def tidy(study: Study, results: Path) -> pd.DataFrame:
@@ -112,7 +95,7 @@ def _record(
     plans: Callable[[str], Planned],
 ) -> dict[str, Any]:
     cell = row.cell
-    folder = results / "runs" / registry.run_id(cell)
+    folder = results / "runs" / row.run
     timing = pd.read_csv(existing(folder / "timing.csv"))
     planned = plans(cell.plan_id)
     plan, ledger = planned.plan, planned.ledger
@@ -122,9 +105,7 @@ def _record(
     run = record_of(folder, plan, cell.departures)
     seconds, images = float(timing["seconds"].sum()), float(timing["images"].sum())
     training, partition = cell.training, cell.partition
-    solver = {
-        name: getattr(training, name) for name in ("optimizer", "lr", "momentum", "weight_decay")
-    }
+    solver = {name: getattr(training, name) for name in _SOLVER}
     solver |= {"augment": training.augment} if training.augment else {}
     solver |= {"precision": training.precision} if training.precision != "float32" else {}
     solver |= {f"server.{name}": value for name, value in without_defaults(cell.server).items()}
@@ -144,10 +125,9 @@ def _record(
         "variant": row.variant or None,
         "hyperparameters": json.dumps(cell.hyperparameters | solver, sort_keys=True),
         "profile": cell.profile,
+        **{name: _number(name, getattr(ledger, name)) for name in _LEDGER},
         "departures": "+".join(cell.departures) or None,
-        **{name: getattr(ledger, name) for name in _LEDGER},
-        **{name: _number(getattr(ledger, name)) for name in _NUMBERS},
-        "epsilon_published": published.epsilon(cell, plans),
+        "epsilon_published": epsilon_as_published.epsilon(cell, plans),
         "epsilon_with_search": row.chosen.epsilon_with_search if row.chosen else None,
         "search_runs": row.chosen.runs if row.chosen else None,
         "seed": cell.seed,
@@ -192,7 +172,7 @@ def _planned(results: Path, name: str) -> Planned:
 
 
 def averages(
-    clients: pd.DataFrame, columns: Mapping[str, Column] = columns(ALWAYS)
+    clients: pd.DataFrame, columns: Mapping[str, MetricColumn] = columns(ALWAYS)
 ) -> dict[str, float | None]:
     """Return the metrics of one cell from its score rows, one per client, new ones among them.
 
@@ -220,8 +200,10 @@ def existing(path: Path) -> Path:
     return intact(path)
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _number(name: str, value: Any) -> Any:
+    # An epsilon is a float, whatever a study's file has.
+    is_float = name.startswith(("epsilon_", "noise_multiplier_")) and value is not None
+    return float(value) if is_float else value
 
 
 def write(frame: pd.DataFrame, target: Path) -> None:
@@ -250,14 +232,12 @@ def finished(study: Study, results: Path) -> Study:
     """
 
     def is_finished(method: str) -> bool:
-        cells = [cell for cell in study.cells if cell.method == method]
+        rows = [row for row in study.rows if row.cell.method == method]
         scores = results / "scores" / study.name / f"{method}.csv"
         return (
             scores.is_file()
-            and {cell.id for cell in cells} <= set(pd.read_csv(scores, usecols=["cell"])["cell"])
-            and all(
-                (results / "runs" / registry.run_id(cell) / "run.json").is_file() for cell in cells
-            )
+            and {row.cell.id for row in rows} <= set(pd.read_csv(scores, usecols=["cell"])["cell"])
+            and all((results / "runs" / row.run / "run.json").is_file() for row in rows)
         )
 
     methods = set(filter(is_finished, study.methods))

@@ -6,125 +6,82 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from pflpipe.cells import WITHOUT_DEPARTURES
-from pflpipe.report import sentences
-from pflpipe.report.statistics import against, by_seed, contest
-from pflpipe.report.summary import largest, over_seeds, round_up
+from pflpipe.report import comparison, sentences
+from pflpipe.report.comparison import ALONE, Group, by_budget, of_claim
 from pflpipe.study.outline import Study
-from pflpipe.study.settings import NO_PRIVACY, Setting, layout
+from pflpipe.study.settings import layout
 
-ALONE = "local_only"
-METRIC = "personal_own"
-
-Lines = Mapping[str, pd.DataFrame]
-"""Rows of the tidy table, one for each seed, by the line's label."""
+Budgets = Mapping[str, Sequence[Group]]
+"""Groups by what was asked for."""
 
 
 def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
-    """Yield the sentences of a study, one panel of its conditions after the other: who is better
-    than learning alone, who may be the best, the references, what a nominal epsilon is worth.
+    """Yield the sentences of a study, one panel of its conditions after the other: which method is
+    better than learning alone, which may be the best, the references, what a nominal epsilon is
+    worth.
 
     Args:
         frame: what ``tidy`` made of the study.
     """
-    plan = layout(study)
-    for facet in plan.facets:
+    groups = comparison.groups(study, frame)
+    for facet in layout(study).facets:
         where = ", ".join(f"{name} = {value}" for name, value in facet.items())
-        for sentence in _of_panel([s for s in plan.settings if s.belongs(facet)], frame):
+        panel = [group for group in groups if group.belongs(facet)]
+        for sentence in (*compared(panel), *references(panel), *claims_that_fail(panel)):
             yield f"{where}: {sentence}" if where else sentence
 
 
-def _of_panel(settings: Sequence[Setting], frame: pd.DataFrame) -> Iterator[str]:
-    found: dict[str, dict[str, dict[str, pd.DataFrame]]] = {}
-    for setting in settings:
-        rows = frame.iloc[list(setting.indices)]
-        claims = found.setdefault(str(rows["claim"].iloc[0]), {})
-        claims.setdefault(setting.budget, {})[setting.label] = rows
-    plain = found.get("none", {}).get(NO_PRIVACY, {})
-    certified, unreviewed = (found.get(claim, {}) for claim in WITHOUT_DEPARTURES)
-    yield from compared(certified, unreviewed, plain.get(ALONE))
-    yield from references(plain)
-    nominal: dict[str, list[pd.DataFrame]] = {}
-    for lines in found.get("nominal", {}).values():
-        for label, rows in lines.items():
-            nominal.setdefault(label, []).append(rows)
-    yield from claims_that_fail(nominal)
-
-
-def compared(
-    certified: Mapping[str, Lines], unreviewed: Mapping[str, Lines], baseline: pd.DataFrame | None
-) -> Iterator[str]:
-    """Yield who is better than learning alone and who may be the best: certified lines among
-    themselves, then unreviewed ones, with this word after their names, beside the certified.
-
-    Args:
-        certified, unreviewed: lines by budget.
-        baseline: the rows of learning alone; None in a study without them.
-    """
-    marked = {
-        budget: {f"{label} (unreviewed)": rows for label, rows in lines.items()}
-        for budget, lines in unreviewed.items()
-    }
-    everything = {budget: {**certified.get(budget, {}), **own} for budget, own in marked.items()}
-    for lines, rivals, whose in (
+def compared(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield which method is better than learning alone and which may be the best: certified groups
+    among themselves, then unreviewed ones, with this word after their names, beside the
+    certified."""
+    baseline = comparison.find(of_claim(groups, "none"), ALONE)
+    certified, unreviewed = (by_budget(of_claim(groups, c)) for c in ("certified", "unreviewed"))
+    everything = {budget: [*certified.get(budget, ()), *own] for budget, own in unreviewed.items()}
+    for own, rivals, whose in (
         (certified, certified, "certified personal models"),
-        (marked, everything, "personal models, unreviewed ones among them,"),
+        (unreviewed, everything, "personal models, unreviewed ones among them,"),
     ):
-        if baseline is not None:
-            yield from alone(lines, baseline)
+        if own and baseline is not None:
+            yield over(own, baseline, f"learning alone ({ALONE})")
         yield from leaders(rivals, whose)
 
 
-def alone(budgets: Mapping[str, Lines], baseline: pd.DataFrame) -> Iterator[str]:
-    """Yield which lines of each budget are better than learning alone.
-
-    Args:
-        budgets: lines of one claim by budget.
-        baseline: the rows of learning alone.
-    """
-    own = by_seed([("", baseline)], METRIC)[""]
-    said = sentences.each_budget(
+def over(budgets: Budgets, baseline: Group, name: str) -> str:
+    """Return which groups of each budget are better than a baseline."""
+    differences = {
+        budget: comparison.against(members, baseline) for budget, members in budgets.items()
+    }
+    return sentences.each_budget(
         {
-            budget: sentences.against(
-                against(by_seed(list(lines.items()), METRIC), own), f"learning alone ({ALONE})"
-            )
-            for budget, lines in budgets.items()
+            budget: sentences.against({group.name: one for group, one in found.items()}, name)
+            for budget, found in differences.items()
         }
     )
-    if said:
-        yield said
 
 
-def leaders(
-    budgets: Mapping[str, Lines], whose: str = "certified personal models"
-) -> Iterator[str]:
-    """Yield who may be the best at each budget, in one sentence about models that are ``whose``."""
-    said = {}
-    for budget, lines in budgets.items():
-        found = contest(by_seed(list(lines.items()), METRIC))
-        means = {label: over_seeds(rows[METRIC]) for label, rows in lines.items()}
-        said[budget] = sentences.leader(found, means, whose)
-    if said:
-        yield sentences.each_budget(said)
+def leaders(budgets: Budgets, whose: str = "certified personal models") -> Iterator[str]:
+    """Yield which method may be the best at each budget, in one sentence about models that are
+    ``whose``."""
+    parts = {b: sentences.leader(members, whose) for b, members in budgets.items()}
+    if parts:
+        yield sentences.each_budget(parts)
 
 
-def references(lines: Lines) -> Iterator[str]:
+def references(groups: Sequence[Group]) -> Iterator[str]:
     """Yield what is reached without privacy."""
-    words = [f"{label} {over_seeds(rows[METRIC]):.1f}" for label, rows in lines.items()]
+    words = [f"{group.label} {group.mean():.1f}" for group in of_claim(groups, "none")]
     if words:
         yield f"Without privacy: {', '.join(words)}."
 
 
-def claims_that_fail(nominal: Mapping[str, Sequence[pd.DataFrame]]) -> Iterator[str]:
-    """Yield what nominal epsilons are worth.
-
-    Args:
-        nominal: rows of each line, budget by budget.
-    """
+def claims_that_fail(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield what the nominal epsilons of each method are worth."""
+    nominal = comparison.by(of_claim(groups, "nominal"), lambda group: group.label)
     for label, budgets in nominal.items():
-        pairs = [
-            [round_up(largest(rows[f"epsilon_{name}"])) for name in ("nominal", "central")]
-            for rows in budgets
-        ]
-        worth = ", and ".join(f"what it calls ε = {called} is {honest}" for called, honest in pairs)
+        worth = ", and ".join(
+            f"what it calls ε = {group.worst('epsilon_nominal')} is "
+            f"{group.worst('epsilon_central')}"
+            for group in budgets
+        )
         yield f"The claim of {label} does not hold: {worth} for a client."

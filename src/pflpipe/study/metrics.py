@@ -170,7 +170,7 @@ _TRIAL = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.5, 0.4, 0.1]]), np.array
 
 
 @dataclass(frozen=True)
-class Column:
+class MetricColumn:
     """A column of a study's table: a metric, averaged over the clients of a run.
 
     Attributes:
@@ -186,7 +186,7 @@ class Column:
     scores: str
 
 
-def columns(metrics: Mapping[str, Metric]) -> dict[str, Column]:
+def columns(metrics: Mapping[str, Metric]) -> dict[str, MetricColumn]:
     """Return the columns of a table by name: those of accuracy, then those of other metrics."""
     columns = {}
     for name, metric in metrics.items():
@@ -194,7 +194,7 @@ def columns(metrics: Mapping[str, Metric]) -> dict[str, Column]:
             heading, words = _PLACES[place]
             if name != ACCURACY:
                 heading = f"{metric.heading}, {heading}"
-            columns[column(name, place)] = Column(heading, words, metric, column(name, place))
+            columns[column(name, place)] = MetricColumn(heading, words, metric, column(name, place))
     worst = columns["personal_own_worst_decile"]
     tenth = dataclasses.replace(worst.metric, average=worst_tenth)
     columns["personal_own_worst_decile"] = dataclasses.replace(

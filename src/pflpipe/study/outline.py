@@ -16,8 +16,9 @@ from typing import Any
 
 from pflpipe.cells import Cell
 from pflpipe.files import canonical_json
+from pflpipe.methods import registry
 from pflpipe.study.candidates import SearchRange
-from pflpipe.study.metrics import ACCURACY, ALWAYS, Column, Measure, Metric, columns
+from pflpipe.study.metrics import ACCURACY, ALWAYS, Measure, Metric, MetricColumn, columns
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,16 @@ class Row:
     paper_metric: str | None = None
     chosen: Chosen | None = None
 
+    @cached_property
+    def run(self) -> str:
+        """Id of the training run that the cell needs, a folder in ``results/runs``."""
+        return registry.run_id(self.cell)
+
+    @cached_property
+    def key(self) -> str:
+        """Key of that run; runs with equal keys are one release."""
+        return registry.key(self.cell)
+
 
 @dataclass(frozen=True)
 class Study:
@@ -112,7 +123,7 @@ class Study:
     criterion: str = ACCURACY
 
     @cached_property
-    def columns(self) -> dict[str, Column]:
+    def columns(self) -> dict[str, MetricColumn]:
         """The columns of its table that are metrics, by name."""
         return columns(self.metrics)
 

@@ -15,8 +15,8 @@ from pflpipe.attacks import registry
 from pflpipe.attacks.inversion import CANDIDATES
 from pflpipe.cells import Cell
 from pflpipe.report.attacks import results as attacks
+from pflpipe.report.comparison import round_up
 from pflpipe.report.figures import style
-from pflpipe.report.summary import round_up
 from pflpipe.study.outline import Study
 from pflpipe.study.settings import Setting
 

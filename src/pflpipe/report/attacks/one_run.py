@@ -61,9 +61,8 @@ def figure(study: Study, results: Path, width: float) -> Figure:
     """Draw for each setting the bound, how far it could have come, and the claim; one far beyond
     lies at the right edge."""
     settings, numbers = attacks.settings("one_run", study), table(study, results)
-    labels = [str(index) for index in range(len(settings))]
-    names = [attacks.words(setting) for setting, _ in settings]
-    block = rows.Block("", [[rows.Row(*pair) for pair in zip(labels, names, strict=True)]])
+    names = dict(enumerate(attacks.words(setting) for setting, _ in settings))
+    block = rows.Block("", [names])
     heading = (
         f"ε that guesses about one run's canaries show to be spent, with {1 - ERROR:.0%} "
         "confidence, and the ε that is claimed, at the right edge if it is larger. A bound above "
@@ -71,7 +70,7 @@ def figure(study: Study, results: Path, width: float) -> Figure:
     )
     drawing, (place,) = rows.draw([block], width, heading)
     (axes,) = place.axes
-    heights = np.array([place.heights[label] for label in labels])
+    heights = np.array([place.heights[index] for index in names])
     edge = max(1.0, 1.3 * numbers["epsilon_highest"].max())
     highest, lower = numbers["epsilon_highest"], numbers["epsilon_lower"]
     axes.hlines(heights, 0, highest, color=style.REST, linewidth=5, label="reach of a bound")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from pflpipe.data.partition import Split
+from pflpipe.report.comparison import ALONE, Group
 from pflpipe.report.figures import rows, style
 from pflpipe.report.figures.source import Source
 from pflpipe.report.tidy import existing
-from pflpipe.study.settings import Setting
 
-ALONE = "local_only"
 STEPS = (25.0, 50.0)
 """Points of accuracy beyond which a gain or a loss is drawn darker."""
 _GAIN, _LOSS = ("#a9d0ea", "#4a9fd0", "#005c91"), ("#f7c3a0", "#e98645", "#a84a00")
@@ -28,6 +25,11 @@ _HEAT = LinearSegmentedColormap.from_list(
 )
 _PARTS = (("train", "#0072B2"), ("validation", "#E69F00"), ("test", "#b0b0b0"))
 _NUMBERED = 30
+"""Clients, at most, whose counts are written out."""
+_DETAILS = {
+    "dirichlet": "α = {alpha:g}, ",
+    "pathological": "{classes_per_client} classes each, ",
+}
 
 
 def gains(source: Source) -> Figure:
@@ -39,14 +41,14 @@ def gains(source: Source) -> Figure:
     """
     parts = []
     for panel in source.panels:
-        alone = next((setting for setting in panel.settings if setting.method == ALONE), None)
+        alone = next((group for group in panel.groups if group.method == ALONE), None)
         if alone is not None:
             own = dict(source.clients(alone))
-            others = [setting for setting in panel.settings if setting.method != ALONE]
-            shares = {s.label: share for s in others if (share := _shares(source, s, own))}
-            groups = rows.ranked(source, others, partial(_net, shares))
-            if groups:
-                parts.append((shares, rows.Block(panel.title, groups)))
+            others = [group for group in panel.groups if group.method != ALONE]
+            shares = {group: share for group in others if (share := _shares(source, group, own))}
+            if shares:
+                net = {group: gain[0] - loss[0] for group, (gain, loss) in shares.items()}
+                parts.append((shares, rows.ranked(source, panel.title, net)))
     source.require(bool(parts), f"{ALONE} and another method")
     heading = (
         "Who gains: clients whose personal model is better (blue) or worse (orange) on their own "
@@ -56,37 +58,33 @@ def gains(source: Source) -> Figure:
     figure, places = rows.draw([block for _, block in parts], source.drawing.width, heading)
     for place, (shares, _) in zip(places, parts, strict=True):
         (axes,) = place.axes
-        for label, (gain, loss) in shares.items():
+        for group, (gain, loss) in shares.items():
             for sign, kind, colours in ((1, gain, _GAIN), (-1, loss, _LOSS)):
                 for length, colour in zip(kind, colours, strict=True):
-                    axes.barh(place.heights[label], sign * length, 0.75, color=colour)
+                    axes.barh(place.heights[group], sign * length, 0.75, color=colour)
         axes.axvline(0, color="#000000", linewidth=0.6)
         axes.set_xlabel("worse    clients (%)    better")
     rows.same_scale(places)
     for place in places:
-        place.axes[0].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):g}"))
+        place.axes[0].xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
     return figure
 
 
 def _shares(
-    source: Source, setting: Setting, alone: Mapping[str, pd.Series[float]]
+    source: Source, group: Group, alone: Mapping[str, pd.Series[float]]
 ) -> tuple[list[float], list[float]] | None:
     """Return the percentages of clients that gain anything, more than the first of ``STEPS``, and
     so on, and of those that lose as much; None without a client to compare."""
     differences = [
-        (own - alone[split]).dropna() for split, own in source.clients(setting) if split in alone
+        (own - alone[split]).dropna() for split, own in source.clients(group) if split in alone
     ]
     gain = np.concatenate(differences) if differences else np.empty(0)
     if not len(gain):
         return None
-    above = [
+    gains, losses = (
         [float(100 * (sign * gain > step).mean()) for step in (0.0, *STEPS)] for sign in (1, -1)
-    ]
-    return above[0], above[1]
-
-
-def _net(shares: Mapping[str, tuple[list[float], list[float]]], label: str) -> float | None:
-    return shares[label][0][0] - shares[label][1][0] if label in shares else None
+    )
+    return gains, losses
 
 
 def partition(source: Source) -> Figure:
@@ -96,9 +94,8 @@ def partition(source: Source) -> Figure:
     Clients are sorted by the class they hold most of, those without examples come last; with few
     clients each count is written out.
     """
-    study = source.study
-    first = study.rows[0].cell.seed
-    chosen = [study.rows[i].cell for p in source.panels for s in p.settings for i in s.indices]
+    first = source.study.rows[0].cell.seed
+    chosen = [source.study.rows[i].cell for p in source.panels for g in p.groups for i in g.indices]
     cells = {cell.partition_id: cell for cell in chosen if cell.seed == first}
     figure = Figure(figsize=(source.drawing.width, 3.3 * len(cells)), layout="constrained")
     blocks: Any = figure.subfigures(len(cells), 1, squeeze=False)
@@ -107,12 +104,8 @@ def partition(source: Source) -> Figure:
             labels, classes = arrays["train_labels"], int(arrays["classes"])
         split = Split.load(existing(source.results / "partitions" / f"{cell.partition_id}.npz"))
         _holdings(block, split, labels, classes)
-        kind = cell.partition.kind
-        detail = {
-            "dirichlet": "α = {alpha:g}, ",
-            "pathological": "{classes_per_client} classes each, ",
-        }.get(kind, "")
-        words = f"{kind}, {detail}{{clients}} clients".format(**dataclasses.asdict(cell.partition))
+        detail = _DETAILS.get(cell.partition.kind, "")
+        words = f"{{kind}}, {detail}{{clients}} clients".format(**vars(cell.partition))
         title = style.lines_of(f"{cell.dataset}: {words}, seed {first}", source.drawing.width)
         block.suptitle("\n".join(title), x=0.01, ha="left", fontweight="bold")
     return figure
@@ -132,29 +125,16 @@ def _holdings(block: Any, split: Split, labels: np.ndarray, classes: int) -> Non
     order = np.lexsort((-counts.max(axis=0), largest_class))
     counts, clients = counts[:, order], np.arange(len(held))
     above, below = block.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [2, 1]})
-    image = above.pcolormesh(
-        np.arange(len(held) + 1) - 0.5,
-        np.arange(classes + 1) - 0.5,
-        counts,
-        cmap=_HEAT,
-        vmin=0,
-        rasterized=True,
-    )
+    edges = (np.arange(len(held) + 1) - 0.5, np.arange(classes + 1) - 0.5)
+    image = above.pcolormesh(*edges, counts, cmap=_HEAT, vmin=0, rasterized=True)
     above.set_ylabel("class")
     above.yaxis.set_major_locator(_whole())
     block.colorbar(image, ax=above, label="examples", pad=0.01, aspect=14, ticks=_whole())
     if len(held) <= _NUMBERED and classes <= 20:
         for row, column in zip(*np.nonzero(counts), strict=True):
-            dark = counts[row, column] > 0.45 * counts.max()
-            above.text(
-                column,
-                row,
-                counts[row, column],
-                ha="center",
-                va="center",
-                fontsize=6,
-                color="white" if dark else "black",
-            )
+            number = counts[row, column]
+            colour = "white" if number > 0.45 * counts.max() else "black"
+            above.text(column, row, number, ha="center", va="center", fontsize=6, color=colour)
     bottom = np.zeros(len(held))
     for name, colour in _PARTS:
         sizes = np.array([len(own) for own in getattr(split, name)])[order]
@@ -164,11 +144,5 @@ def _holdings(block: Any, split: Split, labels: np.ndarray, classes: int) -> Non
     below.set_xlabel("client, sorted by its largest class")
     below.set_ylabel("examples")
     below.xaxis.set_major_locator(_whole())
-    below.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        ncols=3,
-        borderaxespad=0.1,
-        handlelength=1,
-        columnspacing=1,
-    )
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.1}
+    below.legend(ncols=3, handlelength=1, columnspacing=1, **place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
+from pflpipe.report.comparison import PLAIN, Group, of_claim
 from pflpipe.report.figures import style
-from pflpipe.report.figures.source import NONE, REFERENCE, Panel, Source
-from pflpipe.study.settings import Setting
+from pflpipe.report.figures.source import Panel, Source
 
 BEST = 3
 """How many certified or unreviewed methods stand out where a study does not say which."""
@@ -27,23 +27,18 @@ def convergence(source: Source) -> Figure:
     Solid: certified. Dash-dotted: unreviewed. Dotted: nominal. Dashed: no privacy.
     """
     tables = {
-        setting.indices: source.rounds(setting, source.drawing.metric)
-        for panel in source.panels
-        for setting in panel.settings
+        group: table
+        for group in {group: None for panel in source.panels for group in panel.groups}
+        if not (table := source.rounds(group, source.drawing.metric)).empty
     }
-    panels = [
-        panel
-        for panel in source.panels
-        if any(not tables[setting.indices].empty for setting in panel.settings)
-    ]
+    panels = [panel for panel in source.panels if tables.keys() & {*panel.groups}]
     source.require(bool(panels), f"{source.drawing.metric} by round (training.evaluate_every)")
     strong = _strong(source, panels[-1], tables)
     columns = min(len(panels), style.columns(source.drawing.width))
     lines = -(-len(panels) // columns)
     figure = Figure(figsize=(source.drawing.width, 1), layout="constrained")
-    others = ""
-    if any(s.label not in strong for panel in panels for s in panel.settings):
-        others = "; grey: the other methods"
+    is_all = all(group.label in strong for panel in panels for group in panel.groups)
+    others = "" if is_all else "; grey: the other methods"
     above = style.head(
         figure,
         f"Accuracy by round, {source.words}{_tested(source)}. Mean over {source.seeds_text}, "
@@ -57,22 +52,20 @@ def convergence(source: Source) -> Figure:
     named = []
     for axes, panel in zip(grid.flat, panels, strict=False):
         points = []
-        order = sorted(panel.settings, key=lambda setting: setting.label in strong)
-        for setting in order:
-            table = tables[setting.indices]
-            if table.empty:
-                continue
+        drawn = [group for group in panel.groups if group in tables]
+        for group in sorted(drawn, key=lambda group: group.label in strong):
+            table = tables[group]
             mean = table.mean(axis=1)
-            if setting.label not in strong:
+            if group.label not in strong:
                 axes.plot(mean.index, mean, color=style.REST, linewidth=0.7)
                 continue
-            colour = style.STRONG[strong.index(setting.label)]
+            colour = style.STRONG[strong.index(group.label)]
             axes.fill_between(
                 mean.index, table.min(axis=1), table.max(axis=1), color=colour, alpha=0.12, lw=0
             )
-            dashes = _DASHES[source.claim(setting)]
+            dashes = _DASHES[group.claim]
             axes.plot(mean.index, mean, color=colour, linestyle=dashes, marker=".", markersize=3)
-            points.append((mean.index[-1], mean.iloc[-1], source.name(setting), colour))
+            points.append((mean.index[-1], mean.iloc[-1], source.name(group), colour))
         named.append(style.name_points(axes, points))
         axes.set_title(panel.title, loc="left", fontweight="bold")
         axes.grid(axis="y")
@@ -93,23 +86,19 @@ def _tested(source: Source) -> str:
     return f"; {max(counts)} clients, drawn once for a seed" if counts else ""
 
 
-def _strong(
-    source: Source, panel: Panel, tables: dict[tuple[int, ...], pd.DataFrame]
-) -> Sequence[str]:
-    """Return the labels of what stands out: what the study says, else the reference, what has no
+def _strong(source: Source, panel: Panel, tables: Mapping[Group, pd.DataFrame]) -> Sequence[str]:
+    """Return the labels of what stands out: what the study says, else the baseline, what has no
     privacy, and the best certified or unreviewed methods of the last panel."""
-    known = [s for s in panel.settings if not tables[s.indices].empty]
+    known = [group for group in panel.groups if group in tables]
     if source.drawing.strong:
-        wanted = source.drawing.strong
-        rows = source.study.rows
-        found = [s for s in known if {s.method, rows[s.indices[0]].variant} & set(wanted)]
-        return [setting.label for setting in found][: len(style.STRONG)]
+        wanted, rows = set(source.drawing.strong), source.study.rows
+        chosen = [g for g in known if {g.method, rows[g.indices[0]].variant} & wanted]
+        return [group.label for group in chosen][: len(style.STRONG)]
 
-    def last(setting: Setting) -> float:
-        return float(np.nan_to_num(tables[setting.indices].iloc[-1].mean()))
+    def last(group: Group) -> float:
+        return float(np.nan_to_num(tables[group].iloc[-1].mean()))
 
-    rivals = [s for s in known if source.claim(s) in WITHOUT_DEPARTURES and s.label != REFERENCE]
-    best = sorted(rivals, key=lambda setting: (-last(setting), setting.label))[:BEST]
-    first = [s for s in known if s.label == REFERENCE]
-    plain = [s for s in known if source.claim(s) == NONE]
-    return [s.label for s in (*first, *best, *plain)][: len(style.STRONG)]
+    rivals = [group for group in of_claim(known, *WITHOUT_DEPARTURES) if group.label != PLAIN]
+    best = sorted(rivals, key=lambda group: (-last(group), group.label))[:BEST]
+    first = [group for group in known if group.label == PLAIN]
+    return [group.label for group in (*first, *best, *of_claim(known, "none"))][: len(style.STRONG)]

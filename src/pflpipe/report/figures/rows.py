@@ -1,10 +1,9 @@
-"""Panels with one row for each method, as high as their names need."""
+"""Panels with one row for each group, as high as their names need."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from pflpipe.cells import CLAIMS
+from pflpipe.report.comparison import Group, of_claim
 from pflpipe.report.figures import style
-from pflpipe.report.figures.source import Source, by_claim
-from pflpipe.study.settings import Setting
+from pflpipe.report.figures.source import Source
 
 _GAP = 0.6
 _FRAME = 3.6
@@ -22,48 +22,43 @@ _FRAME = 3.6
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row of a panel.
-
-    Attributes:
-        label: in the study.
-        name: written left of it, in one or more lines.
-    """
-
-    label: str
-    name: str
-
-
-@dataclass(frozen=True)
 class Block:
-    """A panel: its title, and its rows in groups that are not ranked with each other."""
+    """A panel: its title, and its rows in sections that are not ranked with each other; of each row
+    what it is of and the name written left of it."""
 
     title: str
-    groups: Sequence[Sequence[Row]]
+    sections: Sequence[Mapping[Any, str]]
+
+    def wrapped(self, width: float) -> Block:
+        """Return the panel with names in as many lines as its width in inches needs."""
+        sections = [
+            {row: "\n".join(style.name_lines(name, width)) for row, name in section.items()}
+            for section in self.sections
+        ]
+        return Block(self.title, sections)
+
+    @property
+    def height(self) -> float:
+        """In lines of text."""
+        lines = sum(_lines(name) for section in self.sections for name in section.values())
+        return lines + _GAP * (len(self.sections) - 1)
 
 
 @dataclass(frozen=True)
 class Places:
-    """The axes of a panel, side by side, and the height of each row, by label."""
+    """The axes of a panel, side by side, and the height of each row."""
 
     axes: tuple[Axes, ...]
-    heights: dict[str, float]
+    heights: dict[Any, float]
 
 
-def ranked(
-    source: Source, settings: Sequence[Setting], worth: Callable[[str], float | None]
-) -> list[list[Row]]:
-    """Return rows in groups of one claim, best first.
-
-    Args:
-        worth: of a label; None where there is nothing to show.
-    """
-    groups = []
-    for members in by_claim(source, settings).values():
-        known = [(value, s) for s in members if (value := worth(s.label)) is not None]
-        known.sort(key=lambda entry: (-entry[0], entry[1].label))
-        groups.append([Row(setting.label, source.name(setting)) for _, setting in known])
-    return [group for group in groups if group]
+def ranked(source: Source, title: str, worth: Mapping[Group, float]) -> Block:
+    """Return a panel of the groups that are worth something, one section a claim, best first."""
+    sections = []
+    for claim in CLAIMS:
+        members = sorted(of_claim(worth, claim), key=lambda group: (-worth[group], group.label))
+        sections.append({group: source.name(group) for group in members})
+    return Block(title, list(filter(None, sections)))
 
 
 def draw(
@@ -76,9 +71,9 @@ def draw(
         parts: axes of each panel.
     """
     columns = min(len(blocks), style.columns(width))
-    blocks = [_wrapped(block, width / columns) for block in blocks]
+    blocks = [block.wrapped(width / columns) for block in blocks]
     lines = [blocks[start : start + columns] for start in range(0, len(blocks), columns)]
-    heights = [max(map(_height, line)) for line in lines]
+    heights = [max(block.height for block in line) for line in lines]
     figure = Figure(figsize=(width, 1), layout="constrained")
     above = style.head(figure, heading)
     figure.set_figheight(above + style.LINE * (sum(heights) + _FRAME * len(lines)))
@@ -106,36 +101,22 @@ def same_scale(
         place.axes[part].xaxis.set_major_locator(MaxNLocator(ticks, steps=(1, 2, 5, 10)))
 
 
-def _wrapped(block: Block, width: float) -> Block:
-    groups = [
-        [Row(row.label, "\n".join(style.name_lines(row.name, width))) for row in group]
-        for group in block.groups
-    ]
-    return dataclasses.replace(block, groups=groups)
-
-
-def _lines(row: Row) -> int:
-    return row.name.count("\n") + 1
-
-
-def _height(block: Block) -> float:
-    rows = sum(_lines(row) for group in block.groups for row in group)
-    return rows + _GAP * (len(block.groups) - 1)
+def _lines(name: str) -> int:
+    return name.count("\n") + 1
 
 
 def _place(axes: tuple[Axes, ...], block: Block, height: float) -> Places:
-    heights: dict[str, float] = {}
-    names: list[str] = []
+    heights: dict[Any, float] = {}
     below = 0.0
-    for index, group in enumerate(block.groups):
+    for index, section in enumerate(block.sections):
         if index:
             below += _GAP
             for part in axes:
                 part.axhline(below - _GAP / 2, color=style.REST, linewidth=0.6)
-        for row in group:
-            heights[row.label] = below + _lines(row) / 2
-            names.append(row.name)
-            below += _lines(row)
+        for row, name in section.items():
+            heights[row] = below + _lines(name) / 2
+            below += _lines(name)
+    names = [name for section in block.sections for name in section.values()]
     for part in axes:
         part.set_ylim(height, 0)
         part.set_yticks(list(heights.values()), names if part is axes[0] else [])

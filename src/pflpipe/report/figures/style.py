@@ -1,4 +1,4 @@
-"""What all figures share: the style sheet, the colours, the words for quantities, and labels that
+"""What all figures share: the style sheet, the colours, and labels that
 do not overlap.
 
 Figures never touch matplotlib's global state (no pyplot), and their files carry no date and no

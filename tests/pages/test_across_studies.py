@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 
-from pages.together import Standing, sentences, shared, table
+from pages.across_studies import Standing, sentences, shared, table
+from pflpipe.report.render_table import markdown
 from pflpipe.report.statistics import Difference
-from pflpipe.report.typeset import markdown
 
 UP, DOWN = Difference(2.0, 0.5, 3.5, 0.01, 5), Difference(-2.0, -3.5, -0.5, 0.01, 5)
 OPEN = Difference(1.0, -1.0, 3.0, 0.4, 5)

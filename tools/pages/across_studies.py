@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pflpipe.report.comparison import ALONE, BOLD_WORDS
+from pflpipe.report.render_table import Entry, Table
 from pflpipe.report.sentences import are, each_budget, names
 from pflpipe.report.statistics import Difference
-from pflpipe.report.summary import BOLD_WORDS
-from pflpipe.report.typeset import Entry, Table
-from pflpipe.report.verdict import ALONE
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy.accounting import epsilon, make_plan
 from pflpipe.privacy.ledger import WITHOUT_BOUND, Planned, ledger
-from pflpipe.report import published
+from pflpipe.report import epsilon_as_published
 from pflpipe.study.load import load_study
 
 FEDDPA = Cell(
@@ -46,11 +46,11 @@ def planned(cell, sizes=SIZES):
 
 def worth(cell, sizes=SIZES):
     def plans(name):
-        counted = published.as_published(cell)
+        counted = epsilon_as_published.as_published(cell)
         assert counted.plan_id == name
         return planned(counted, sizes)
 
-    return published.epsilon(cell, plans)
+    return epsilon_as_published.epsilon(cell, plans)
 
 
 def with_method(name, **changes):
@@ -106,7 +106,7 @@ def test_a_row_says_the_same_whether_it_runs_the_published_method_or_the_certifi
     executed = planned(run_as_published(cell), sizes).ledger.epsilon_central
     assert worth(run_as_published(cell), sizes) == float(executed)
     assert worth(cell, sizes) == pytest.approx(float(executed), rel=1e-6)
-    names = set(published.departures(cell))
+    names = set(epsilon_as_published.departures(cell))
     if not names:
         assert worth(cell, sizes) == planned(cell, sizes).ledger.epsilon_central <= 2.0
     elif names & WITHOUT_BOUND.keys():
@@ -121,7 +121,10 @@ def test_a_given_multiplier_departs_in_no_calibration():
     cell = dataclasses.replace(
         FEDDPA, privacy=Privacy("gaussian", noise_multiplier=5.517, delta=0.02, clip_norm=1.0)
     )
-    assert set(published.departures(cell)) == {"data_size_weights", "update_against_global"}
+    assert set(epsilon_as_published.departures(cell)) == {
+        "data_size_weights",
+        "update_against_global",
+    }
     assert worth(cell) == pytest.approx(2.0, rel=1e-3)
 
 
@@ -150,16 +153,16 @@ def test_where_there_is_no_published_mechanism_to_count_there_is_no_number(cell)
 def test_the_plan_of_the_published_version_is_the_one_that_its_run_has(name):
     cell = with_method(name)
     theirs = run_as_published(cell)
-    assert published.as_published(theirs) == theirs
-    if published.departures(cell).isdisjoint(WITHOUT_BOUND):
-        assert published.as_published(cell).plan_id == theirs.plan_id
+    assert epsilon_as_published.as_published(theirs) == theirs
+    if epsilon_as_published.departures(cell).isdisjoint(WITHOUT_BOUND):
+        assert epsilon_as_published.as_published(cell).plan_id == theirs.plan_id
     else:
-        assert published.as_published(cell) is None
+        assert epsilon_as_published.as_published(cell) is None
 
 
 def test_where_nothing_holds_no_plan_is_asked_for():
     cell = with_method("fedaddp")
-    found = published.epsilon(cell, lambda name: pytest.fail("a plan was asked for"))
+    found = epsilon_as_published.epsilon(cell, lambda name: pytest.fail("a plan was asked for"))
     assert found == math.inf
 
 
@@ -168,5 +171,5 @@ def test_the_quickstart_needs_few_plans_that_its_runs_do_not_have():
     # calibrate to a batch size that the quickstart does not have.
     cells = load_study("quickstart").cells
     plans = {cell.plan_id for cell in cells}
-    counted = [found for cell in cells if (found := published.as_published(cell))]
+    counted = [found for cell in cells if (found := epsilon_as_published.as_published(cell))]
     assert len({found.method for found in counted if found.plan_id not in plans}) == 1

@@ -37,8 +37,8 @@ from pflpipe import records
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json
-from pflpipe.methods import registry
-from pflpipe.report.summary import METRICS, caption
+from pflpipe.report.comparison import METRICS
+from pflpipe.report.summary import caption
 from pflpipe.report.tidy import averages, existing, finished, of_cells, tidy
 from pflpipe.study.outline import Study
 from pflpipe.study.settings import layout
@@ -75,7 +75,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Committed:
+class Archive:
     """A study as it was committed.
 
     Attributes:
@@ -190,7 +190,7 @@ def _tables(
             for cell in cells
         )
     tables["curves.csv"] = _joined(
-        (cell.id, _curve(results / "runs" / registry.run_id(cell))) for cell in part.cells
+        (row.cell.id, _curve(results / "runs" / row.run)) for row in part.rows
     ).sort_values("round")
     return tables
 
@@ -259,7 +259,7 @@ def _write(path: Path, table: pd.DataFrame) -> None:
         rounded.to_csv(temporary, index=False, lineterminator="\n")
 
 
-def read(folder: Path) -> Committed:
+def read(folder: Path) -> Archive:
     """Return what ``export`` wrote.
 
     Raises:
@@ -278,7 +278,7 @@ def read(folder: Path) -> Committed:
     scores = [_read(folder, f"scores/{name}.csv", "client") for name in runs["method"].unique()]
     correct = pd.concat(scores, axis=1, sort=False)
     curves = _read(folder, "curves.csv", "round")
-    found = Committed(folder.name, about, runs, correct, held, curves)
+    found = Archive(folder.name, about, runs, correct, held, curves)
     _check(found, folder)
     return found
 
@@ -304,7 +304,7 @@ def _check_columns(folder: Path, name: str, table: pd.DataFrame, known: tuple[st
         )
 
 
-def percentages(study: Committed, cell: str, partition: str) -> pd.Series[float]:
+def percentages(study: Archive, cell: str, partition: str) -> pd.Series[float]:
     """Return the personal accuracy of every client of a run that has test rows, in percent, by
     client."""
     sizes = study.held[partition]["test_size"]
@@ -312,7 +312,7 @@ def percentages(study: Committed, cell: str, partition: str) -> pd.Series[float]
     return 100 * counts / sizes.loc[counts.index]
 
 
-def majority(study: Committed) -> list[float]:
+def majority(study: Archive) -> list[float]:
     """Return for every split what clients in training with test rows have on average who always say
     the majority class of their training examples, in percent: what knowing one's own mix of classes
     is worth, without looking at an example."""
@@ -328,7 +328,7 @@ def is_new(clients: pd.Index[str]) -> np.ndarray:
     return np.array([client.startswith("new") for client in clients], bool)
 
 
-def _check(study: Committed, folder: Path) -> None:
+def _check(study: Archive, folder: Path) -> None:
     """Compare the means of ``runs.csv`` with those of the counts."""
     for run in study.runs.itertuples():
         try:

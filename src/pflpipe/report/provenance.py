@@ -3,14 +3,12 @@ runs of a study may come from several machines and versions of the code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 
 from pflpipe import origin, records
-from pflpipe.methods import registry
 from pflpipe.report.tidy import existing
 from pflpipe.simulation.record import Program, Record
 from pflpipe.study.outline import Study
@@ -29,15 +27,18 @@ def of_cells(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, str]
     Raises:
         DataError: the record of a run is missing, damaged or of another version.
     """
-    runs = {cell.id: registry.run_id(cell) for cell in study.cells}
+    runs = {row.cell.id: row.run for row in study.rows}
     seconds = dict(zip(runs.values(), map(float, frame["train_seconds"]), strict=True))
     files = {run: existing(results / "runs" / run / "run.json") for run in seconds}
     ways = {run: _way(records.load(Record, file).program) for run, file in files.items()}
-    alike: dict[str, list[str]] = {}
-    for run, way in ways.items():
-        alike.setdefault(way, []).append(run)
-    told = {way: _sentence(way, members, seconds, files) for way, members in alike.items()}
-    return {cell: told[ways[run]] for cell, run in runs.items()}
+    sentences = {}
+    for way in dict.fromkeys(ways.values()):
+        alike = [run for run in ways if ways[run] == way]
+        latest = datetime.fromtimestamp(max(files[run].stat().st_mtime for run in alike), UTC)
+        trained = f"{sum(seconds[run] for run in alike):.0f} s of training in {len(alike)}"
+        noun = "run" if len(alike) == 1 else "runs"
+        sentences[way] = f"{way}, {latest.date()}, {trained} {noun}."
+    return {cell: sentences[ways[run]] for cell, run in runs.items()}
 
 
 def of_study(study: Study, frame: pd.DataFrame, results: Path) -> str:
@@ -57,11 +58,3 @@ def _way(program: Program) -> str:
         "with uncommitted changes" if is_changed else "",
     ]
     return ", ".join(filter(None, words))
-
-
-def _sentence(
-    way: str, runs: list[str], seconds: Mapping[str, float], files: Mapping[str, Path]
-) -> str:
-    latest = datetime.fromtimestamp(max(files[run].stat().st_mtime for run in runs), UTC)
-    trained = f"{sum(seconds[run] for run in runs):.0f} s of training in {len(runs)}"
-    return f"{way}, {latest.date()}, {trained} {'run' if len(runs) == 1 else 'runs'}."

@@ -1,0 +1,307 @@
+"""The comparison of runs: rows of a tidy table as groups of seeds, and what the seeds support.
+
+Tables, sentences, figures, pages and MLflow all show the same groups. What they state of a group
+(its claim, the epsilon that holds, its mean and interval) and of several groups (order, sections,
+differences to a baseline, who may be the best, which certified group belongs to a published one) is
+computed here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
+from pflpipe.report import statistics
+from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
+from pflpipe.study.metrics import ALWAYS, columns
+from pflpipe.study.outline import Study
+from pflpipe.study.settings import NO_PRIVACY, layout
+
+ALONE, PLAIN, OPEN = "local_only", "dp_fedavg", "fedavg"
+"""The baselines: learning alone, one private model for all, and the same without privacy."""
+METRICS = columns(ALWAYS)
+"""The columns of accuracy; those of a study's other metrics are in ``Study.columns``."""
+MAIN = "personal_own"
+"""The metric that groups are ranked by."""
+BOLD_WORDS = (
+    "not distinguishable from the best: with 95 % confidence the line that is truly best is among "
+    "those in bold (paired differences over seeds); with fewer than "
+    f"{MIN_SEEDS} seeds nothing is bold"
+)
+_CLAIM_NOTES = {
+    "unreviewed": (
+        "Unreviewed: the mechanism is certified, but the method's code is not pflpipe's own and "
+        "not reviewed by pflpipe's developers (docs/adding_a_method.md)."
+    ),
+    "nominal": (
+        "Nominal: the number the paper would print for a mechanism with departures that break it; "
+        "the honest ε is what that mechanism provides."
+    ),
+}
+"""What a reader must know of rows whose epsilon is not simply certified."""
+WORK = ("hyperparameters", "clip_norm", "clip_quantile", "local_epochs", "batch_size")
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Rows of a tidy table that differ in their seed alone.
+
+    Attributes:
+        label: the method, with whatever tells it from the method's other groups.
+        budget: ``ε = 2``, ``σ = 1.1`` or ``NO_PRIVACY``: what was asked for.
+        rows: one for each seed.
+        facet: the study's conditions that vary over all methods, e.g. ``{"α": "0.3"}``.
+        indices: positions of the rows in ``study.rows``.
+    """
+
+    label: str
+    budget: str
+    rows: pd.DataFrame
+    facet: Mapping[str, str] = field(default_factory=dict)
+    indices: Sequence[int] = ()
+
+    def first(self, column: str) -> Any:
+        """Return a column's value in the first row, None where it is empty."""
+        value = self.rows[column].iloc[0]
+        return None if pd.isna(value) else value
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return str(self.first("method"))
+
+    @property
+    def claim(self) -> str:
+        """One of ``cells.CLAIMS``."""
+        return str(self.first("claim"))
+
+    @property
+    def name(self) -> str:
+        """The label, with a mark if the method is unreviewed."""
+        return f"{self.label} (unreviewed)" if self.claim == "unreviewed" else self.label
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Sorting key of sections: first no privacy, the reference; then budgets upwards, certified
+        before nominal."""
+        kind, _, value = self.budget.partition(" = ")
+        return kind != NO_PRIVACY, kind, float(value or 0), CLAIMS.index(self.claim)
+
+    @property
+    def facet_text(self) -> str:
+        """Words for a figure's panel, e.g. ``α = 0.3, M = 100``."""
+        return ", ".join(f"{name} = {value}" for name, value in self.facet.items())
+
+    def belongs(self, facet: Mapping[str, str]) -> bool:
+        """Whether the group is shown in a panel; a condition that it lacks fits every panel."""
+        return all(value in ("–", facet[name]) for name, value in self.facet.items())
+
+    def values(self, column: str) -> pd.Series[float]:
+        """Return a column by seed, NaN where a value is missing or not finite."""
+        numbers = pd.to_numeric(self.rows[column], errors="coerce").astype(float)
+        numbers.index = pd.Index(self.rows["seed"].to_list())
+        return numbers.replace([math.inf, -math.inf], math.nan)
+
+    def mean(self, column: str = MAIN) -> float:
+        """Return the mean over the seeds that have a value; minus infinity where none has."""
+        return over_seeds(self.rows[column])
+
+    def text(self, column: str = MAIN, digits: int = 1) -> str:
+        """Return mean and standard deviation over the seeds; see ``mean_text``."""
+        return mean_text(finite(self.rows[column]), len(self.rows), digits)
+
+    def worst(self, column: str) -> str:
+        """Return the largest epsilon of a column, rounded up."""
+        return round_up(largest(self.rows[column]))
+
+    @property
+    def diverged(self) -> list[int]:
+        """The rounds in which seeds diverged."""
+        return sorted({int(value) for value in self.rows["diverged_round"].dropna()})
+
+    @property
+    def sends(self) -> bool:
+        """Whether anything leaves a client."""
+        return bool(self.rows["upload_bytes_per_round"].any())
+
+
+def groups(study: Study, frame: pd.DataFrame) -> list[Group]:
+    """Return the groups of a study in its order, from the frame that ``tidy`` made of it."""
+    return [
+        Group(one.label, one.budget, frame.iloc[list(one.indices)], one.facet, one.indices)
+        for one in layout(study).settings
+    ]
+
+
+def sections(members: Iterable[Group]) -> list[list[Group]]:
+    """Return the groups that compete with each other, those of one facet, budget and claim, in
+    order; in a section the largest mean comes first."""
+    found: dict[Any, list[Group]] = {}
+    for group in members:
+        key = (tuple(group.facet.values()), group.budget, group.claim)
+        found.setdefault(key, []).append(group)
+    facets = list(dict.fromkeys(facet for facet, *_ in found))
+    ordered = sorted(found.items(), key=lambda item: (facets.index(item[0][0]), item[1][0].order))
+    return [ranked(section) for _, section in ordered]
+
+
+def ranked(members: Iterable[Group], metric: str = MAIN) -> list[Group]:
+    """Return the groups, that with the largest mean first."""
+    return sorted(members, key=lambda group: (-group.mean(metric), group.label))
+
+
+def of_claim(members: Iterable[Group], *claims: str) -> list[Group]:
+    """Return the groups with one of these claims."""
+    return [group for group in members if group.claim in claims]
+
+
+def by_budget(members: Iterable[Group]) -> dict[str, list[Group]]:
+    """Return the groups of each budget."""
+    return by(members, lambda group: group.budget)
+
+
+def by(members: Iterable[Group], key: Callable[[Group], Any]) -> dict[Any, list[Group]]:
+    """Return the groups of each key, in order."""
+    found: dict[Any, list[Group]] = {}
+    for group in members:
+        found.setdefault(key(group), []).append(group)
+    return found
+
+
+def find(members: Iterable[Group], label: str, budget: str = NO_PRIVACY) -> Group | None:
+    """Return the group with a label at a budget; None if there is none."""
+    return next((one for one in members if (one.label, one.budget) == (label, budget)), None)
+
+
+def table(members: Iterable[Group], column: str = MAIN) -> pd.DataFrame:
+    """Return seeds x groups of one column."""
+    return pd.DataFrame({group: group.values(column) for group in members}).sort_index()
+
+
+def contest(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> Contest | None:
+    """Return who may be the best of groups; see ``statistics.contest``. ``sign`` is -1 where less
+    is better."""
+    return statistics.contest(sign * table(members, column))
+
+
+def best(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> frozenset[Group]:
+    """Return the groups that may be the best; none where nothing can be compared."""
+    found = contest(members, column, sign)
+    return found.kept if found else frozenset()
+
+
+def against(
+    members: Iterable[Group], baseline: Group | None, column: str = MAIN
+) -> dict[Group, Difference]:
+    """Return the difference of every group to a baseline, adjusted for their number; nothing
+    without a baseline, and never of a group to itself."""
+    if baseline is None:
+        return {}
+    others = [group for group in members if group is not baseline]
+    return statistics.against(table(others, column), baseline.values(column))
+
+
+def pairs(members: Sequence[Group]) -> Iterator[tuple[Group | None, Group | None]]:
+    """Yield (published, sound) groups of one method that belong together; None where there is no
+    such run.
+
+    A published group belongs to the sound one of its budget with the same hyper-parameters and
+    local work, or to the only one of its budget.
+    """
+    sound = of_claim(members, *WITHOUT_DEPARTURES)
+    alone = list(sound)
+    for group in of_claim(members, "nominal"):
+        rivals = [
+            other
+            for other in sound
+            if (other.budget, other.first("delta")) == (group.budget, group.first("delta"))
+        ]
+        same = [one for one in rivals if all(one.first(k) == group.first(k) for k in WORK)]
+        chosen = next(iter(same), rivals[0] if len(rivals) == 1 else None)
+        if chosen in alone:
+            alone.remove(chosen)
+        yield group, chosen
+    yield from ((None, group) for group in alone)
+
+
+# ---------------------------------------------------------------- numbers in words
+
+
+def finite(values: Iterable[Any]) -> list[float]:
+    """Return the values that exist and are finite."""
+    return [float(value) for value in values if pd.notna(value) and math.isfinite(value)]
+
+
+def over_seeds(values: Iterable[Any]) -> float:
+    """Return the mean of the values that exist and are finite; minus infinity, below all others,
+    where there is none."""
+    numbers = finite(values)
+    return sum(numbers) / len(numbers) if numbers else -math.inf
+
+
+def largest(values: Iterable[Any]) -> float | None:
+    """Return the largest of the values that exist, or None."""
+    return max((float(value) for value in values if pd.notna(value)), default=None)
+
+
+def mean_text(values: Sequence[float], seeds: int, digits: int = 1) -> str:
+    """Return ``81.2 ± 0.4``; no deviation for one value; ``(2 of 3)`` behind it when only 2 of 3
+    seeds have a value."""
+    if not values:
+        return "–"
+    mean = over_seeds(values)
+    text = f"{mean:.{digits}f}"
+    if len(values) > 1:
+        variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+        text += f" ± {math.sqrt(variance):.{digits}f}"
+    return text if len(values) == seeds else f"{text} ({len(values)} of {seeds})"
+
+
+def epsilon_text(group: Group) -> str:
+    """Return the privacy of a group in words; the honest epsilon is the largest over its seeds.
+
+    ``2`` for a certified or an unreviewed one, ``2 (nominal; honest 40.5 at δ=0.001)`` for a
+    nominal one; where no privacy was asked ``∞`` or, if nothing is ever sent, ``–``.
+    """
+    if group.claim == "none":
+        return "∞" if group.sends else "–"
+    honest = group.worst("epsilon_central")
+    if group.claim in WITHOUT_DEPARTURES:
+        return honest
+    delta, nominal = group.first("delta"), largest(group.rows["epsilon_nominal"])
+    at = "" if delta is None else f" at δ={delta:g}"
+    return f"{'–' if nominal is None else round_up(nominal)} (nominal; honest {honest}{at})"
+
+
+def claim_notes(members: Iterable[Group]) -> Iterator[str]:
+    """Yield what a reader must know of the claims of these groups, each once."""
+    known = {group.claim for group in members}
+    yield from (words for claim, words in _CLAIM_NOTES.items() if claim in known)
+
+
+def round_up(epsilon: float | None) -> str:
+    """Return an epsilon with three significant digits, never smaller than it is (beyond a rounding
+    error of 1e-6)."""
+    return _rounded(epsilon, math.ceil, 1 - 1e-6)
+
+
+def round_down(bound: float | None) -> str:
+    """Return a lower bound with three significant digits, never larger than it is (beyond a
+    rounding error of 1e-6)."""
+    return _rounded(bound, math.floor, 1 + 1e-6)
+
+
+def _rounded(value: float | None, towards: Callable[[float], int], slack: float) -> str:
+    if value is None or math.isnan(value):
+        return "unknown"
+    if math.isinf(value):
+        return "∞"
+    if value <= 0:
+        return "0"
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{towards(value / step * slack) * step:.3g}"
