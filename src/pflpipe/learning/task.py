@@ -207,8 +207,8 @@ class Task:
         return right
 
     def logits(self, params: Params, schedule: Schedule, rows: int) -> Tensor:
-        """Return the logits ``[rows, K]`` of the examples of one pass in order; rows beyond the
-        last example hold nothing of use."""
+        """Return the logits ``[rows, K]`` of the examples of one pass, in order; rows after the
+        last example are arbitrary."""
         nothing = params["head.weight"].new_zeros(0, params["head.weight"].shape[0])
         found = torch.cat([nothing, *(self.network.apply(params, batch.x) for batch in schedule)])
         return F.pad(found[:rows], (0, 0, 0, max(rows - len(found), 0)))

@@ -46,7 +46,8 @@ def accuracies(
     measures: Measures = NO_MEASURES,
 ) -> list[dict[str, float]]:
     """Return the accuracies (percent) of every client's personal model and of the global model, one
-    row per client, and by other metrics ``<metric>_<model>_<rows>`` on all but the common test set.
+    row per client, and further metrics as ``<metric>_<model>_<rows>``, except on the common test
+    set: the outputs of all personal models on it do not fit in memory.
 
     Personal models come from ``personalize`` with the released parameters and the client's state
     after the last round of ``progress``, once for every client whether or not it was drawn in that
@@ -56,7 +57,7 @@ def accuracies(
     Args:
         clients: who is tested; nobody named is everybody.
         validation_only: leave out the test data, of which a search must not know anything.
-        measures: the other metrics.
+        measures: computes the further metrics.
     """
     task, method, split = (
         simulation.task_in(progress.round, progress.bound),
@@ -152,7 +153,8 @@ def accuracies_of_new(
 
 @dataclass(frozen=True)
 class _Tests:
-    """What clients are tested on, ``name -> rows of each client``, and the metrics."""
+    """The rows on which clients are tested (``held_out``: name -> rows of each client), and the
+    metrics."""
 
     simulation: Simulation
     held_out: Mapping[str, Sequence[np.ndarray]]
@@ -162,8 +164,8 @@ class _Tests:
     def answers(
         self, task: Task, personal: Params, released: Params, schedules: Mapping[str, Schedule]
     ) -> _Answers:
-        """Return how many rows of one client each model classifies rightly and, for other metrics,
-        its logits, by ``<model>_<rows>``."""
+        """Return, for one client and by ``<model>_<rows>``, the number of right predictions and, if
+        there are further metrics, the logits."""
         answers: _Answers = {"right": {}, "logits": {}}
         for model, params in (("personal", personal), ("global", released)):
             for name, rows in self.held_out.items():
@@ -175,7 +177,7 @@ class _Tests:
         return answers
 
     def scores(self, answers: _Answers, place: int, client: int) -> dict[str, float]:
-        """Return the metrics of the client at a place of the stacked answers."""
+        """Return the metrics of a client, which is at this place of the stacked answers."""
         scores = {}
         for column, right in answers["right"].items():
             model, _, name = column.partition("_")
@@ -197,8 +199,8 @@ class _Tests:
 def _probabilities(logits: Tensor, labels: Tensor) -> np.ndarray:
     """Return the probabilities ``[n, K]`` of logits, in float64.
 
-    An answer that is not finite counts as a wrong one given with certainty. Left out of a metric,
-    it would make a model better.
+    A row that is not finite becomes a wrong prediction with probability 1. If it were left out, a
+    model that diverges on its difficult rows would score better.
     """
     classes = logits.shape[-1]
     wrong = F.one_hot((labels + 1) % classes, classes).double()

@@ -1,11 +1,9 @@
-"""Metrics: what a client's own rows say about a model, each in one declaration.
+"""Metrics: each is one declaration, from which the columns of scores, tables, figures and MLflow
+follow.
 
-A metric is computed for every client from the probabilities that a model gives to its rows and from
-their labels, for its personal model and for the global model, and then averaged over clients. The
-columns of scores, tables, figures and MLflow follow from the declarations.
-
-Accuracy is counted where the models are (simulation/evaluation.py), since the answers of all
-personal models on the common test set are too large to be kept.
+A metric is a number of one client: it is computed from the probabilities that the client's personal
+model, or the global model, assigns to the client's own rows, and from their labels. A run's value
+is the average over its clients.
 """
 
 from __future__ import annotations
@@ -36,12 +34,13 @@ class Metric:
     """A metric of classification.
 
     Attributes:
-        heading: in tables and figures, such as ``macro F1``.
-        of: ``(probabilities [n, K], labels [n])`` of one client's rows, n >= 1, as read-only arrays
-            of float64 and int64, to one number in ``unit``; NaN where it is not defined for them.
-        higher_is_better: which way.
-        unit: such as ``%``; empty for a plain number.
-        average: the numbers of those of a run's clients that have one, to one number.
+        heading: name in tables and figures, such as ``macro F1``.
+        of: computes the metric of one client, in ``unit``, from ``(probabilities [n, K], labels
+            [n])`` of its rows, n >= 1: read-only arrays of float64 and int64. NaN means undefined.
+        higher_is_better: whether larger values are better.
+        unit: ``%`` or another unit; empty for a plain number.
+        average: computes the value of a run from the values of its clients, without the undefined
+            ones.
     """
 
     heading: str
@@ -57,31 +56,34 @@ class Metric:
 
     @property
     def described(self) -> str:
-        """In a caption: ``AUC in percent``, ``log loss (less is better)``."""
+        """The metric in a caption: ``AUC in percent``, ``log loss (less is better)``."""
         unit = {"": "", "%": " in percent"}.get(self.unit, f" in {self.unit}")
         return f"{self.heading}{unit}{'' if self.higher_is_better else ' (less is better)'}"
 
     @property
     def digits(self) -> int:
-        """Digits behind the point, in tables and figures."""
+        """Digits after the decimal point in tables and figures."""
         return 1 if self.unit == "%" else 3
 
 
 def accuracy(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Return the part of the rows whose likeliest class is the label, in percent."""
+    """Return the share of rows whose most probable class is the label, in percent.
+
+    Evaluation counts right predictions on the device instead (``Task.correct``): the outputs of all
+    personal models on the common test set do not fit in memory.
+    """
     return 100 * float((probabilities.argmax(1) == labels).mean())
 
 
 def balanced_accuracy(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean over the classes among the labels of the part of their rows that is
-    classified rightly, in percent."""
+    """Return the mean recall over the classes in the labels, in percent."""
     size = np.bincount(labels)
     right = np.bincount(labels[probabilities.argmax(1) == labels], minlength=len(size))
     return 100 * float((right[size > 0] / size[size > 0]).mean())
 
 
 def macro_f1(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean F1 of the classes among the labels or the answers, in percent."""
+    """Return the mean F1 over the classes in the labels or the predictions, in percent."""
     guess, classes = probabilities.argmax(1), probabilities.shape[1]
     right = np.bincount(labels[guess == labels], minlength=classes)
     size = np.bincount(labels, minlength=classes) + np.bincount(guess, minlength=classes)
@@ -89,13 +91,14 @@ def macro_f1(probabilities: np.ndarray, labels: np.ndarray) -> float:
 
 
 def auc(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Return the area under the ROC curve in percent, of each class against all others and then the
-    mean over the classes among the labels; NaN where there is only one."""
+    """Return the area under the ROC curve of one class against the rest, mean over the classes in
+    the labels, in percent; NaN with a single class."""
     areas = []
     for label in np.unique(labels):
         positive, scores = labels == label, probabilities[:, label]
         _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
-        ranks = (np.cumsum(count) - (count - 1) / 2)[place]  # of ties their mean
+        # The Mann-Whitney statistic; equal scores have their mean rank.
+        ranks = (np.cumsum(count) - (count - 1) / 2)[place]
         yes, no = positive.sum(), (~positive).sum()
         if no:
             areas.append((ranks[positive].sum() - yes * (yes + 1) / 2) / (yes * no))
@@ -103,30 +106,33 @@ def auc(probabilities: np.ndarray, labels: np.ndarray) -> float:
 
 
 def log_loss(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean cross-entropy in nats, of probabilities of at least the rounding error of
-    float64, so that one answer does not decide about all."""
+    """Return the mean cross-entropy in nats.
+
+    Probabilities are at least the machine epsilon of float64, as in scikit-learn: otherwise a
+    single row with probability 0 makes the mean infinite.
+    """
     given = probabilities[np.arange(len(labels)), labels]
     return float(-np.log(given.clip(min=np.finfo(np.float64).eps)).mean())
 
 
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Return the expected calibration error in percent: how far confidence is from accuracy, in 15
-    bins of equal width (Guo et al., ICML 2017)."""
+    """Return the expected calibration error in percent: the mean distance between confidence and
+    accuracy in 15 bins of equal width (Guo et al., ICML 2017)."""
     confidence = probabilities.max(1)
     gaps = (probabilities.argmax(1) == labels) - confidence
-    bins = np.ceil(confidence * _BINS).astype(int)  # closed above
+    bins = np.ceil(confidence * _BINS).astype(int)  # a bin includes its upper end
     return 100 * float(np.abs(np.bincount(bins, weights=gaps)).sum() / len(labels))
 
 
 def mean_absolute_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean distance of the probabilities of all classes from 1 for the label's and 0 for
-    the others."""
+    """Return the mean absolute difference between the probabilities of all classes and the one-hot
+    labels."""
     return float(np.abs(probabilities - _one_hot(probabilities, labels)).mean())
 
 
 def mean_squared_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean squared distance of the probabilities of all classes from 1 for the label's
-    and 0 for the others: the Brier score (1950) divided by the number of classes."""
+    """Return the mean squared difference between the probabilities of all classes and the one-hot
+    labels: the Brier score (1950) divided by the number of classes."""
     return float(((probabilities - _one_hot(probabilities, labels)) ** 2).mean())
 
 
@@ -164,20 +170,20 @@ _PLACES = {
     "personal_new": ("personal new", "own test of new clients, personal model"),
     "global_new": ("global new", "own test of new clients, global model"),
 }
-"""Which model on which rows: in a table's heading, and in a figure's words."""
+"""Model and rows of each column of accuracy: in a table's heading, and in a figure's heading."""
 _OWN_ROWS = ("personal_own", "global_own", "personal_new", "global_new")
 _TRIAL = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.5, 0.4, 0.1]]), np.array([0, 1, 2])
 
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """A column of a study's table: a metric, averaged over the clients of a run.
+    """A column of a study's table: a metric averaged over the clients of a run.
 
     Attributes:
         heading: in tables.
-        words: which model on which rows, in figures.
+        words: model and rows, in figures.
         metric: with the average of this column.
-        scores: the column of the scores that is averaged.
+        scores: the column of the score files that is averaged.
     """
 
     heading: str
@@ -204,13 +210,13 @@ def columns(metrics: Mapping[str, Metric]) -> dict[str, MetricColumn]:
 
 
 def worst_tenth(values: np.ndarray) -> float:
-    """Return the mean of the lowest tenth, rounded up, of the clients' values."""
+    """Return the mean of the lowest ceil(n / 10) of n values."""
     return over_clients(np.sort(values)[: math.ceil(len(values) / 10)])
 
 
 def read(document: Mapping[str, Any], file: str, problems: Problems) -> dict[str, Metric]:
-    """Return the metrics of a schema-checked study by name, accuracy first; note those that cannot
-    be computed."""
+    """Return the metrics of a schema-checked study by name, accuracy first; add an error to
+    ``problems`` for each metric that cannot be computed."""
     metrics = dict(ALWAYS)
     for written in document.get("metrics", ()):
         with problems.at(), located(f"{file}: metrics"):
@@ -218,7 +224,7 @@ def read(document: Mapping[str, Any], file: str, problems: Problems) -> dict[str
                 name, metric = _load(outside.beside(written, Path(file).parent))
                 if name in metrics or name in BUILT_IN:
                     what = f"two metrics have the name {name!r}"
-                    raise ConfigError(what, do="give that of the file another name")
+                    raise ConfigError(what, do="rename the one in the file")
                 metrics[name] = metric
             elif written in BUILT_IN:
                 metrics[written] = BUILT_IN[written]
@@ -233,18 +239,23 @@ def read(document: Mapping[str, Any], file: str, problems: Problems) -> dict[str
 
 
 def files(document: Mapping[str, Any], folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the files with the metrics that a study in ``folder`` takes from outside."""
+    """Return the user's files that define metrics of a study in ``folder``."""
     written = filter(outside.is_reference, document.get("metrics", ()))
     return sorted({outside.file_of(outside.beside(name, folder)) for name in written})
 
 
 def column(metric: str, accuracy: str) -> str:
-    """Return the column of a metric beside a column of accuracies, such as ``personal_own``."""
+    """Return the column of a metric that corresponds to a column of accuracy, such as
+    ``personal_own``."""
     return accuracy if metric == ACCURACY else f"{metric}_{accuracy}"
 
 
 def _load(reference: str) -> tuple[str, Metric]:
-    """Return name and metric of ``file.py:name``, tried out on three rows and on one."""
+    """Return name and metric of ``file.py:name``.
+
+    The function is called with three rows and with one: a mistake in it must not wait for the end
+    of training.
+    """
     file, name = outside.file_of(reference), reference.rpartition(":")[2]
     metric, location = outside.load(reference), f"metric {name} of {file}"
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
@@ -263,8 +274,8 @@ def _load(reference: str) -> tuple[str, Metric]:
 
 
 def _number(location: str, path: str, function: Callable[..., Any], *given: np.ndarray) -> float:
-    """Call a user's function and check that it returns one number. The arrays are read-only: other
-    metrics are computed from them."""
+    """Return the number that a user's function computes from arrays, which are read-only, since
+    other metrics use them; raises ConfigError if it fails or returns anything else."""
     views = [array.view() for array in given]
     for view in views:
         view.flags.writeable = False

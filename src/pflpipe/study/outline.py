@@ -193,7 +193,7 @@ class Outline:
         lines: in the order of the file.
         layout: the table that the study fills, where it has one.
         figures: what is drawn of it.
-        metrics: what is computed of each client, by name.
+        metrics: accuracy and the metrics that the study names, by name.
     """
 
     name: str
@@ -205,7 +205,7 @@ class Outline:
 
     @property
     def measures(self) -> dict[str, Measure]:
-        """What evaluation computes of a client's rows besides accuracy, by metric."""
+        """The functions that compute the metrics besides accuracy, by name."""
         return {name: metric.of for name, metric in self.metrics.items() if name != ACCURACY}
 
     @property
