@@ -48,6 +48,7 @@ from pflpipe.data import datasets
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {"pflpipe": "ours.py", "pfl": "peer_pfl.py", "flwr": "peer_flwr.py"}
 WARM_UP = 2
+SCALE = datasets.DATASETS["cifar10"].mean, datasets.DATASETS["cifar10"].std
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
@@ -70,7 +71,7 @@ def write_pictures(target: Path, source: str | None, train: int, test: int) -> N
                     file[f"{part}_images"][rows],
                     file[f"{part}_labels"][rows].astype(np.int64),
                 )
-        arrays |= {f"{part}_x": datasets.normalise(images, "cifar10"), f"{part}_y": labels}
+        arrays |= {f"{part}_x": datasets.normalise(images, *SCALE), f"{part}_y": labels}
     np.savez(target, **arrays)
 
 

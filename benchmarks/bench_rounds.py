@@ -32,7 +32,7 @@ of DP-FedAvg's; whole rounds
     papers' clients have ten times as many images, so that what is done once in a round weighs
     more here.
 estimates: a round of every method at that setting, in units of DP-FedAvg's for an image, as
-src/pflpipe/study/cost.py counts it.
+src/pflpipe/study/runtime_estimate.py counts it.
 passes: Fisher information and evaluation, images by CPU second.
 growth: the exponent a of cost = c n^a, fitted for clients that take part, for clients of whom 20
 take part, for parameters (one
@@ -99,10 +99,14 @@ def cifar_images(path: str | None, count: int) -> tuple[np.ndarray, np.ndarray]:
         return file["train_images"][rows], file["train_labels"][rows].astype(np.int64)
 
 
+SCALE = datasets.DATASETS["cifar10"].mean, datasets.DATASETS["cifar10"].std
+
+
 def examples(images: np.ndarray, labels: np.ndarray) -> Examples:
     """Return normalised images on the CPU."""
     return Examples(
-        torch.from_numpy(datasets.normalise(images, "cifar10")), torch.from_numpy(labels)
+        torch.from_numpy(datasets.normalise(images, *SCALE)),
+        torch.from_numpy(labels),
     )
 
 
@@ -398,7 +402,7 @@ def bench_gradients(args: argparse.Namespace) -> Any:
 
 
 def bench_estimates(args: argparse.Namespace) -> Any:
-    """What each method takes for an image at the papers' setting: ``PASSES`` of study/cost.py."""
+    """What each method takes for an image at the papers' setting: ``About.cost``."""
     train = examples(*cifar_images(args.data, args.images // 2))
     cases = {}
     for name in dict.fromkeys(["dp_fedavg", *args.methods]):

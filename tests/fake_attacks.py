@@ -14,7 +14,7 @@ from pflpipe.files import write_json
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.records import to_json
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 CELL = Cell(
     dataset="digits",

@@ -23,7 +23,7 @@ from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
 from pflpipe.seeds import numpy_rng
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 
 ROUNDS = 4
 BASE = Cell(
@@ -90,6 +90,8 @@ def write(study: Study, folder: Path, *, diverged: dict[str, int] | None = None)
         test_images=images[:100],
         test_labels=labels[:100],
         classes=np.int64(10),
+        mean=[0.0],
+        std=[1.0],
     )
     scores: dict[str, list[list[Any]]] = {}
     for cell in study.cells:

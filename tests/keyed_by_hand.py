@@ -1,5 +1,5 @@
 """Keyed random numbers with Python's unbounded integers, for golden tests: the slow twin of
-``pflpipe.learning.keyed``."""
+``pflpipe.learning.counter_rng``."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ MUTANTS = {
         "test_networks.py",
     ),
     "dropout without rescaling": Mutant(
-        "learning/keyed.py",
+        "learning/counter_rng.py",
         "return z * (keep.to(z.dtype) / (1 - rate))",
         "return z * keep.to(z.dtype)",
         "test_networks.py",
@@ -373,8 +373,8 @@ MUTANTS = {
     ),
     "images flipped three times in four": Mutant(
         "learning/augment.py",
-        "keyed.uniform(key, keyed.FLIP, (x.shape[0],)) < 0.5",
-        "keyed.uniform(key, keyed.FLIP, (x.shape[0],)) < 0.75",
+        "counter_rng.uniform(key, counter_rng.FLIP, (x.shape[0],)) < 0.5",
+        "counter_rng.uniform(key, counter_rng.FLIP, (x.shape[0],)) < 0.75",
         "test_augment.py",
     ),
     "Fisher information of sums": Mutant(
@@ -384,7 +384,7 @@ MUTANTS = {
         "test_fisher.py",
     ),
     "keys shifted": Mutant(
-        "learning/keyed.py",
+        "learning/counter_rng.py",
         "word = _hash(word + stream)",
         "word = _hash(word)",
         "test_keyed.py",
@@ -440,8 +440,8 @@ MUTANTS = {
     ),
     "FedGLP-ADP: every tensor has the same noise of the device": Mutant(
         "methods/fedglp_adp.py",
-        "keyed.OWN + place",
-        "keyed.OWN",
+        "counter_rng.OWN + place",
+        "counter_rng.OWN",
         "methods/test_fedglp_adp.py",
     ),
     "FedALA: weights beyond 1": Mutant(
@@ -463,9 +463,9 @@ MUTANTS = {
         "methods/test_fedpac.py",
     ),
     "a method's range is open": Mutant(
-        "methods/registry.py",
-        "if not bounds.low <= value <= bounds.high:",
-        "if not bounds.low <= value <= bounds.high + 1:",
+        "options.py",
+        "and (option.most is None or value <= option.most)",
+        "and (option.most is None or value <= option.most + 1)",
         "methods/test_registry.py test_config.py",
     ),
     # simulation

@@ -15,9 +15,9 @@ from pflpipe.audit import cases
 from pflpipe.audit.coupled import sensitivity
 from pflpipe.audit.distinguish import distinguish
 from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
+from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_adaptive
 from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.accounting import composed_epsilon, epsilon, gdp_epsilon, make_plan
-from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Adaptive
@@ -397,7 +397,7 @@ def test_departures_without_one_sum_of_jointly_clipped_updates_are_refused():
     for name in sorted(OF_MESSAGES | WITHOUT_JOINT_CLIP):
         with pytest.raises(PrivacyError, match=rf"{name}: privacy\.clip_quantile"):
             make_plan(ASKED, rounds=3, sample_rate=1.0, clients=100, departures=[name])
-    adaptive.check_fits(["public_sampling", "update_against_global"])
+    check_adaptive(["public_sampling", "update_against_global"])
 
 
 STUDY = """

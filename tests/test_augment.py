@@ -13,9 +13,10 @@ from torch.func import vmap
 import malformed
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
-from pflpipe.learning import augment, keyed
+from pflpipe.learning import counter_rng
 from pflpipe.learning.augment import Augment
 from pflpipe.study import settings
+from pflpipe.study.check import check_augment
 from pflpipe.study.load import load_study
 
 KEY = torch.tensor(2024)
@@ -33,7 +34,7 @@ def test_rotation_is_torchvisions_rotation_by_up_to_20_degrees(size):
     from torchvision.transforms import functional as vision
 
     x = images(64, *size, 3)
-    angles = 20 * (2 * keyed.uniform(KEY, keyed.ROTATE, (64,)).double() - 1)
+    angles = 20 * (2 * counter_rng.uniform(KEY, counter_rng.ROTATE, (64,)).double() - 1)
     assert angles.min() < -18
     assert angles.max() > 18
     for ours, image, angle in zip(
@@ -107,8 +108,8 @@ def test_another_key_draws_other_transforms(names):
 
 
 def test_features_have_no_transforms():
-    augment.check((), (5,))
-    augment.check(("crop",), (28, 28, 1))
+    check_augment((), (5,))
+    check_augment(("crop",), (28, 28, 1))
     with pytest.raises(
         ConfigError,
         match=(
@@ -116,7 +117,7 @@ def test_features_have_no_transforms():
             r"remove"
         ),
     ):
-        augment.check(("crop", "flip"), (5,))
+        check_augment(("crop", "flip"), (5,))
 
 
 def test_the_transforms_of_a_study_reach_its_runs_and_survive_json(tmp_path):

@@ -19,7 +19,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.base import no_state
 from pflpipe.report import audits, cards, tidy
 from pflpipe.simulation import rounds, runs, scores
-from pflpipe.study import begin, documents
+from pflpipe.study import documents, init
 from pflpipe.study.load import load_outline
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -236,7 +236,7 @@ def test_every_key_of_a_study_is_in_an_example_of_its_section():
 @pytest.mark.slow
 @pytest.mark.parametrize(("section", "text"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
 def test_every_example_is_a_study_when_it_is_put_into_one(section, text, tmp_path):
-    base = yaml.safe_load(begin.TEMPLATE.read_text(encoding="utf-8").replace("{name}", "example"))
+    base = yaml.safe_load(init.TEMPLATE.read_text(encoding="utf-8").replace("{name}", "example"))
     document = base | documents.read_yaml(_written(tmp_path / "part.yaml", text))
     (tmp_path / "studies").mkdir()
     _written(tmp_path / "studies/example.yaml", yaml.safe_dump(document))

@@ -27,12 +27,6 @@ def test_plain_values_are_those_of_every_field_and_make_the_same_cell_again():
         assert Cell.from_dict(json.loads(json.dumps(cell.to_dict()))) == cell
 
 
-def test_a_source_is_among_the_plain_values_only_where_there_is_one():
-    """The values are a parameter of jobs: a new empty one would repeat all that were done."""
-    without = {key: value for key, value in dataclasses.asdict(CELL).items() if key != "source"}
-    assert CELL.to_dict() == without
-
-
 def test_a_change_of_the_plain_values_does_not_reach_the_cell():
     values, before = CELL.to_dict(), CELL.id
     values["training"]["rounds"] = values["hyperparameters"]["tau"] = 7

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pflpipe import trees
-from pflpipe.learning import keyed, solvers
+from pflpipe.learning import counter_rng, solvers
 from pflpipe.learning.solvers import Objective, Schedule, Solver
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, Upload
@@ -43,7 +43,9 @@ def with_dropout(world):
     def dropped(params, x, key):
         z = body(params, x, None)
         return (
-            z if key is None else z * 2 * (keyed.uniform(key, keyed.DROPOUT, tuple(z.shape)) >= 0.5)
+            z
+            if key is None
+            else z * 2 * (counter_rng.uniform(key, counter_rng.DROPOUT, tuple(z.shape)) >= 0.5)
         )
 
     network = dataclasses.replace(world.network, body=dropped, keyed=True)

@@ -27,7 +27,7 @@ from pflpipe.study import config, documents
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline, load_study
-from pflpipe.study.outline import Outline, Study
+from pflpipe.study.study_spec import Outline, Study
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST = settings(

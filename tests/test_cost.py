@@ -13,7 +13,7 @@ import pytest
 import fake_results
 from pflpipe.cells import Cell, Partition
 from pflpipe.data.datasets import Header, describe
-from pflpipe.study import catalog, cost
+from pflpipe.study import catalog, runtime_estimate
 from pflpipe.study.load import load_outline
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,13 +27,13 @@ def cell(**partition: Any) -> Cell:
 def test_images_are_those_that_are_left_for_training_times_passes() -> None:
     dealt = cell(kind="iid", clients=12, test_fraction=0.2, validation_fraction=0.1)
     # 4 rounds of 5 epochs over 1000 examples, of which a fifth and then a tenth is held out
-    assert cost.images(dealt, HEADER) == pytest.approx(4 * 5 * 1000 * 0.8 * 0.9)
+    assert runtime_estimate.images(dealt, HEADER) == pytest.approx(4 * 5 * 1000 * 0.8 * 0.9)
     new = cell(kind="iid", clients=12, new_clients=4, validation_fraction=0.0)
-    assert cost.images(new, HEADER) == pytest.approx(4 * 5 * 1000 * 12 / 16)
+    assert runtime_estimate.images(new, HEADER) == pytest.approx(4 * 5 * 1000 * 12 / 16)
     people = cell(kind="natural", clients=10, validation_fraction=0.0)
-    assert cost.images(people, HEADER) == pytest.approx(4 * 5 * 1000 * 10 / 50)
+    assert runtime_estimate.images(people, HEADER) == pytest.approx(4 * 5 * 1000 * 10 / 50)
     all_of_them = cell(kind="natural", clients=0, validation_fraction=0.0)
-    assert cost.images(all_of_them, HEADER) == pytest.approx(4 * 5 * 1000)
+    assert runtime_estimate.images(all_of_them, HEADER) == pytest.approx(4 * 5 * 1000)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_the_estimate_is_that_of_the_table_of_studies(name: str) -> None:
     table = (ROOT / "studies/README.md").read_text()
     images, hours = re.search(rf"`{name}` .*\| (\d+) \| (\d+) \|", table).groups()  # type: ignore
     cells = catalog.runs(load_outline(name, ROOT / "studies")).values()
-    found = sum(cost.images(each, describe(each.dataset)) for each in cells)  # type: ignore
+    found = sum(runtime_estimate.images(each, describe(each.dataset)) for each in cells)  # type: ignore
     assert found / 1e6 == pytest.approx(float(images), abs=0.5)
-    assert cost.total(cells, describe) == pytest.approx(3600 * float(hours), rel=0.12)
+    assert runtime_estimate.total(cells, describe) == pytest.approx(3600 * float(hours), rel=0.12)
 
 
 def test_without_the_size_of_the_data_there_is_no_estimate() -> None:
-    assert cost.total([fake_results.BASE], lambda name: None) is None
-    assert cost.words(None) == "unknown"
+    assert runtime_estimate.total([fake_results.BASE], lambda name: None) is None
+    assert runtime_estimate.words(None) == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_without_the_size_of_the_data_there_is_no_estimate() -> None:
     ],
 )
 def test_durations_are_in_the_unit_that_people_would_use(seconds: float, words: str) -> None:
-    assert cost.words(seconds) == words
+    assert runtime_estimate.words(seconds) == words

@@ -10,8 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pflpipe.errors import PrivacyError
+from pflpipe.named import DEPARTURES, OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy import departures as module
-from pflpipe.privacy.departures import DEPARTURES, OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy.mechanism import Uploads, release
 from releases import GAUSSIAN, LAPLACE, NOTHING, everybody, generator, published, torch_generator
 

@@ -22,9 +22,9 @@ from pflpipe.files import write_json
 from pflpipe.learning import networks
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method
+from pflpipe.named import DEPARTURES
 from pflpipe.pipeline.project import Project
 from pflpipe.privacy import accounting
-from pflpipe.privacy.departures import DEPARTURES
 from pflpipe.privacy.plan import Plan
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.simulation.clients import Backend, Examples

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
-from pflpipe.learning import networks
+from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy.accounting import epsilon, make_plan
@@ -40,7 +40,9 @@ def planned(cell, sizes=SIZES):
         batch_size=cell.training.batch_size,
         lr=cell.training.lr,
     )
-    entry = ledger(plan, cell.privacy, cell.departures, sizes, networks.parameter_names(cell.model))
+    entry = ledger(
+        plan, cell.privacy, cell.departures, sizes, architectures.parameter_names(cell.model)
+    )
     return Planned(plan, entry)
 
 

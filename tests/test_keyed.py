@@ -10,22 +10,22 @@ from scipy import stats
 from torch.func import vmap
 
 import keyed_by_hand
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 
 KEYS = torch.tensor([0, 1, 2, 12345, 2**31, 2**32 + 1, 2**63 - 1])
 PLACES = (
-    keyed.CROP,
-    keyed.FLIP,
-    keyed.ROTATE,
-    keyed.DROPOUT,
-    keyed.DROPOUT + 1,
-    keyed.OWN,
+    counter_rng.CROP,
+    counter_rng.FLIP,
+    counter_rng.ROTATE,
+    counter_rng.DROPOUT,
+    counter_rng.DROPOUT + 1,
+    counter_rng.OWN,
 )
 
 
 def test_numbers_are_those_of_the_hash_written_with_unbounded_integers():
     for key, place in itertools.product(KEYS, PLACES):
-        numbers = keyed.uniform(key, place, (3, 7)).flatten().tolist()
+        numbers = counter_rng.uniform(key, place, (3, 7)).flatten().tolist()
         assert numbers == [
             keyed_by_hand.uniform(int(key), place, position) for position in range(21)
         ]
@@ -33,9 +33,11 @@ def test_numbers_are_those_of_the_hash_written_with_unbounded_integers():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_normal_numbers_are_those_of_the_hash_and_normal(dtype):
-    few = keyed.normal(torch.tensor(5), keyed.OWN, torch.zeros(3, 7, dtype=torch.float64))
-    np.testing.assert_allclose(few, keyed_by_hand.normal(5, keyed.OWN, (3, 7)), rtol=1e-12)
-    many = keyed.normal(torch.tensor(7), keyed.OWN, torch.zeros(100_000, dtype=dtype))
+    few = counter_rng.normal(
+        torch.tensor(5), counter_rng.OWN, torch.zeros(3, 7, dtype=torch.float64)
+    )
+    np.testing.assert_allclose(few, keyed_by_hand.normal(5, counter_rng.OWN, (3, 7)), rtol=1e-12)
+    many = counter_rng.normal(torch.tensor(7), counter_rng.OWN, torch.zeros(100_000, dtype=dtype))
     assert many.dtype == dtype
     assert many.abs().max() < 5.8
     assert stats.kstest(many.double().numpy(), "norm").pvalue > 1e-5
@@ -43,20 +45,20 @@ def test_normal_numbers_are_those_of_the_hash_and_normal(dtype):
 
 def test_the_type_and_range_are_those_promised_and_the_key_is_left_alone():
     key = torch.tensor(7)
-    numbers = keyed.uniform(key, 0, (1000, 1000))
+    numbers = counter_rng.uniform(key, 0, (1000, 1000))
     assert numbers.dtype == torch.float32
     assert 0 <= numbers.min() < 1e-5
     assert 1 - 1e-5 < numbers.max() < 1
     assert key == 7
-    assert keyed.uniform(key, 0, (0, 3)).shape == (0, 3)
+    assert counter_rng.uniform(key, 0, (0, 3)).shape == (0, 3)
 
 
 @pytest.mark.parametrize("key", [0, 1, 2**40 + 3])
 def test_a_million_numbers_are_uniform_in_their_high_and_low_bits(key):
     """Chi-square over 1,024 bins; 6 tests at 1e-5 each fail by chance once in 16,000."""
-    numbers = (keyed.uniform(torch.tensor(key), keyed.DROPOUT, (1_000_000,)) * 2**24).to(
-        torch.int64
-    )
+    numbers = (
+        counter_rng.uniform(torch.tensor(key), counter_rng.DROPOUT, (1_000_000,)) * 2**24
+    ).to(torch.int64)
     for bins in (numbers >> 14, numbers & 1023):
         assert stats.chisquare(torch.bincount(bins, minlength=1024).numpy()).pvalue > 1e-5
 
@@ -66,7 +68,7 @@ def test_neighbouring_keys_places_and_positions_are_uncorrelated():
     5.5 of it once in 20,000."""
     n = 100_000
     streams = [
-        keyed.uniform(torch.tensor(key), place, (n,)) for key in range(10) for place in PLACES
+        counter_rng.uniform(torch.tensor(key), place, (n,)) for key in range(10) for place in PLACES
     ]
     correlations = torch.corrcoef(torch.stack(streams)) - torch.eye(len(streams))
     assert correlations.abs().max() < 5.5 * n**-0.5
@@ -77,20 +79,22 @@ def test_neighbouring_keys_places_and_positions_are_uncorrelated():
 
 def test_no_two_keys_or_places_share_a_stream():
     keys = torch.cat([torch.arange(50), torch.arange(50) << 32])
-    first = vmap(lambda key: torch.stack([keyed.uniform(key, place, (8,)) for place in PLACES]))(
-        keys
-    ).reshape(-1, 8)
+    first = vmap(
+        lambda key: torch.stack([counter_rng.uniform(key, place, (8,)) for place in PLACES])
+    )(keys).reshape(-1, 8)
     assert len(torch.unique(first, dim=0)) == 99 * len(PLACES), "key 0 is in both halves"
 
 
 def test_vmap_over_keys_gives_the_bits_of_a_loop():
     for place in PLACES:
-        batched = vmap(lambda key, place=place: keyed.uniform(key, place, (5, 3, 2)))(KEYS)
+        batched = vmap(lambda key, place=place: counter_rng.uniform(key, place, (5, 3, 2)))(KEYS)
         assert torch.equal(
-            batched, torch.stack([keyed.uniform(key, place, (5, 3, 2)) for key in KEYS])
+            batched, torch.stack([counter_rng.uniform(key, place, (5, 3, 2)) for key in KEYS])
         )
 
 
 def test_padding_a_batch_leaves_the_numbers_of_its_real_rows():
     for key in KEYS:
-        assert torch.equal(keyed.uniform(key, 16, (9, 4, 3))[:5], keyed.uniform(key, 16, (5, 4, 3)))
+        assert torch.equal(
+            counter_rng.uniform(key, 16, (9, 4, 3))[:5], counter_rng.uniform(key, 16, (5, 4, 3))
+        )

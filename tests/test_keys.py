@@ -7,16 +7,14 @@ part without any; a key that changes without need trains again what is there.
 
 import dataclasses
 import functools
-import inspect
-import typing
 
 import pytest
 import torch
 
 from pflpipe import cells
 from pflpipe.methods import registry
-from pflpipe.methods.base import AFTER_TRAINING
 from pflpipe.methods.registry import NAMES
+from pflpipe.options import Declared, Option
 from pflpipe.simulation import rounds
 from simulations import personal_models, plan, simulation
 
@@ -209,9 +207,7 @@ def test_a_new_option_with_its_default_renames_nothing():
 def test_a_new_hyperparameter_with_its_default_renames_no_run(every, monkeypatch):
     cell = changed("training", evaluate_every=every)
     before, info = (registry.key(cell), registry.run_id(cell)), registry.info
-    option = inspect.Parameter(
-        "option", inspect.Parameter.KEYWORD_ONLY, default=0.5, annotation=float
-    )
+    option = Declared("option", Option(), float, 0.5)
 
     def newer(name, source=""):
         entry = info(name, source)
@@ -237,19 +233,18 @@ def test_keys_are_256_bits_and_ids_are_names_of_files():
 
 def alternative(name, parameter):
     """Another value of a hyper-parameter, far enough away to show."""
-    kind, default = parameter.annotation, parameter.default
-    if typing.get_origin(kind) is typing.Annotated:
-        kind, bounds, *_ = typing.get_args(kind)
-        if kind is int:
-            return 1 if default > 1 else 3
-        return default * 4 + 0.7 if bounds.high > 1 else (default + 0.5) % 1
-    if typing.get_origin(kind) is typing.Literal:
-        return next(choice for choice in typing.get_args(kind) if choice != default)
+    kind, default, option = parameter.type, parameter.default, parameter.option
+    if kind is int:
+        return 1 if default > 1 else 3
+    if kind is float:
+        return (default + 0.5) % 1 if option.most == 1 else default * 4 + 0.7
+    if option.words:
+        return next(choice for choice in option.words if choice != default)
     return not default if kind is bool else {"personal_layers": "fc1"}[name]
 
 
 def marked(parameter):
-    return AFTER_TRAINING in typing.get_args(parameter.annotation)
+    return not parameter.option.trained
 
 
 HYPERPARAMETERS = {

@@ -14,6 +14,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from pflpipe.cells import Privacy
+from pflpipe.named import OF_MESSAGES, WITHOUT_BOUND
 from pflpipe.privacy import mechanism
 from pflpipe.privacy.accounting import (
     calibrate,
@@ -22,8 +23,7 @@ from pflpipe.privacy.accounting import (
     epsilon_replace_one,
     make_plan,
 )
-from pflpipe.privacy.departures import OF_MESSAGES
-from pflpipe.privacy.ledger import WITHOUT_BOUND, Ledger, ledger
+from pflpipe.privacy.ledger import Ledger, ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.records import from_json, to_json

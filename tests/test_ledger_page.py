@@ -19,7 +19,7 @@ import warm
 from pflpipe.audit import cases
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
-from pflpipe.privacy.departures import DEPARTURES
+from pflpipe.named import DEPARTURES
 from pflpipe.report import ledger_page
 from pflpipe.report.ledger_page import page, summary
 from pflpipe.report.tables import write_study

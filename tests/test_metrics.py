@@ -27,7 +27,7 @@ from pflpipe.study import metrics, search
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline
 from pflpipe.study.metrics import BUILT_IN
-from pflpipe.study.outline import Drawing, Study
+from pflpipe.study.study_spec import Drawing, Study
 from simulations import CLASSES, simulation, with_states
 
 ALL = {name: metric.of for name, metric in BUILT_IN.items()}

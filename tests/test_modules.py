@@ -14,7 +14,7 @@ from torch.func import vmap
 import malformed
 from pflpipe import cells
 from pflpipe.errors import ConfigError
-from pflpipe.learning import networks
+from pflpipe.learning import architectures, networks
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import evaluation, rounds
@@ -128,9 +128,9 @@ def test_a_copy_of_the_mlp_has_its_fisher_information_and_features(net, method, 
 
 def test_normalisation_layers_and_the_head_are_found_under_our_names(net):
     model = net(NORMED, USED)
-    names = networks.parameter_names(model)
+    names = architectures.parameter_names(model)
     assert names == tuple(build(model).shapes)
-    assert networks.norm_names(names) == ("norm_bn.weight", "norm_bn.bias")
+    assert architectures.norm_names(names) == ("norm_bn.weight", "norm_bn.bias")
     assert names[-2:] == networks.HEAD
     registry.check_model("fedbn", model)
     with pytest.raises(ConfigError, match="method fedbn: model"):
@@ -141,7 +141,7 @@ def test_a_parameter_of_the_module_itself_is_trained(net):
     model = net("self.scale = nn.Parameter(torch.ones(4))", "z = z * self.scale")
     network = build(model)
     assert next(iter(network.shapes)) == "scale"
-    assert networks.norm_names(network.shapes) == ()
+    assert architectures.norm_names(network.shapes) == ()
     world = simulation("dp_fedavg", model=model)
     assert not torch.equal(ended(world).params["scale"], torch.ones(4, dtype=torch.float64))
 
@@ -299,8 +299,8 @@ def test_an_edited_file_is_read_again(net):
 
 
 def test_the_file_of_a_network_is_known():
-    assert networks.file_of(cells.Model("studies/my_net.py:Net")) == Path("studies/my_net.py")
-    assert networks.file_of(cells.Model("mlp", (4,))) is None
+    assert architectures.file_of(cells.Model("studies/my_net.py:Net")) == Path("studies/my_net.py")
+    assert architectures.file_of(cells.Model("mlp", (4,))) is None
 
 
 def test_options_are_part_of_a_cell_and_none_changes_no_id():

@@ -28,7 +28,7 @@ from pflpipe.report import tidy
 from pflpipe.report.figures import registry as figures
 from pflpipe.report.figures import style
 from pflpipe.simulation import runs, scores
-from pflpipe.study.outline import Drawing, Row, Study
+from pflpipe.study.study_spec import Drawing, Row, Study
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN, TEST = (9, 0, 1, 6, 0, 3), (2, 3, 0, 1, 4, 0)

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 
 from pflpipe import cells
 from pflpipe.errors import ConfigError
-from pflpipe.learning import networks
+from pflpipe.learning import architectures, networks
 
 GREY, COLOUR = (28, 28, 1), (32, 32, 3)
 SHAPES = {"cnn_femnist": GREY, "cnn_svhn": COLOUR, "cnn_cifar": COLOUR, "cnn_centaur": COLOUR}
@@ -170,7 +170,9 @@ def test_parameter_counts(model, shape, classes, parameters):
 
 def test_every_network_has_a_twin_and_is_named_in_the_documents():
     words = (Path(__file__).resolve().parents[1] / "studies" / "README.md").read_text()
-    assert [name for name in networks.NAMES if name not in TWINS or f"`{name}`" not in words] == []
+    assert [
+        name for name in architectures.NAMES if name not in TWINS or f"`{name}`" not in words
+    ] == []
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from pflpipe.report import tidy
 from pflpipe.seeds import seed_for
 from pflpipe.simulation import evaluation, rounds, runs, scores
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 from pflpipe.trees import Tree
 from simulations import assert_equal, open_plan, plan, simulation
 

@@ -14,7 +14,7 @@ from pflpipe.errors import ConfigError
 from pflpipe.learning import augment
 from pflpipe.options import Option
 from pflpipe.study import settings
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,14 @@ def test_values_of_a_file_have_one_spelling():
         ),
         (
             Block("round", share=float("nan")),
-            ["here.share; got nan; expected a number > 0 and < 1"],
+            ["here.share; got nan; expected a finite number"],
+        ),
+        (
+            Block("round", share="0.5", colours=(True,)),  # type: ignore[arg-type]
+            [
+                "here.share; got '0.5'; expected a finite number",
+                "here.colours; got True; expected one of red, blue; known: blue, red",
+            ],
         ),
     ],
 )

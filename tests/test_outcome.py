@@ -14,7 +14,7 @@ from pflpipe.pipeline import outcome
 from pflpipe.report import tidy
 from pflpipe.study import config
 from pflpipe.study.load import load_outline
-from pflpipe.study.outline import Outline
+from pflpipe.study.study_spec import Outline
 
 RESULTS = Path("results")
 ACCURACY = {"fedavg": 90.0, "dp_fedavg": 60.0, "feddpa": 70.0, "fedper": 50.0, "fedrep": 40.0}

@@ -22,7 +22,7 @@ from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import tidy
 from pflpipe.study import layouts
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Chosen, PaperLayout, Row, Study
+from pflpipe.study.study_spec import Chosen, PaperLayout, Row, Study
 
 NAMES = {"dp_fedavg": "DP-FedAvg", "feddpa": "FedDPA & co_1 (50%)"}
 LAYOUT = PaperLayout(

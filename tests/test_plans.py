@@ -12,7 +12,7 @@ from pflpipe import trees
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data.datasets import prepare
 from pflpipe.files import canonical_json
-from pflpipe.learning import networks
+from pflpipe.learning import architectures, networks
 from pflpipe.pipeline.project import plan_request
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import ledger
@@ -100,7 +100,7 @@ def test_plan_script_reads_from_the_data_whether_their_classes_are_declared(decl
     ("model", "tensors", "layers"), [(Model("mlp", (4, 4)), 6, 3), (Model("cnn_cifar"), 12, 6)]
 )
 def test_names_of_parameters_depend_on_the_model_alone(model, tensors, layers):
-    names = networks.parameter_names(model)
+    names = architectures.parameter_names(model)
     assert (len(names), len(trees.layers(names))) == (tensors, layers)
     assert names == tuple(networks.build(model, (32, 32, 3), 7).shapes)
 

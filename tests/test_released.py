@@ -35,7 +35,7 @@ from pflpipe.records import to_json
 from pflpipe.report import released, tidy
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.simulation.clients import Examples
-from pflpipe.study.outline import Chosen, Row, Study
+from pflpipe.study.study_spec import Chosen, Row, Study
 from simulations import simulation
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,6 +96,8 @@ def train(folder: Path, first: Sequence[int]) -> Path:
         test_images=features[:9],
         test_labels=labels[:9],
         classes=np.int64(3),
+        mean=[0.5],
+        std=[0.5],
     )
     held = [
         np.asarray(first, dtype=np.int64),

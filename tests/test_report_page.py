@@ -18,7 +18,7 @@ import fake_results
 from pflpipe.errors import DataError
 from pflpipe.report import audits, ledger_page, report_page, verdict
 from pflpipe.report.tables import write_study
-from pflpipe.study.outline import Drawing, Study
+from pflpipe.study.study_spec import Drawing, Study
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "workflow" / "report"

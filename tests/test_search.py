@@ -32,8 +32,8 @@ from pflpipe.report.comparison import round_up
 from pflpipe.study import search
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline, load_study
-from pflpipe.study.outline import Outline, Study
 from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Outline, Study
 
 EXAMPLE = malformed.ROOT / "docs/examples/mr_mtl.py"
 STUDY = malformed.STUDY | {

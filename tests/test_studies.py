@@ -16,7 +16,7 @@ from pflpipe.privacy.accounting import make_plan
 from pflpipe.study import config
 from pflpipe.study.check import validate
 from pflpipe.study.load import study_names
-from pflpipe.study.outline import Row
+from pflpipe.study.study_spec import Row
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "studies"

@@ -27,8 +27,8 @@ from pflpipe.report.render_table import latex, markdown, tex_escape
 from pflpipe.report.summary import summarise
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import COLUMNS, averages, join, stored, tidy
-from pflpipe.study.outline import Chosen, Row, Study
 from pflpipe.study.settings import NO_PRIVACY, layout
+from pflpipe.study.study_spec import Chosen, Row, Study
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry
 from pflpipe.report import mlflow_export, mlflow_runs, tidy
-from pflpipe.study.outline import Chosen, Study
+from pflpipe.study.study_spec import Chosen, Study
 from tracked import SETTINGS, World, small
 
 pytestmark = pytest.mark.pipeline

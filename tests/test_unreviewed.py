@@ -45,8 +45,8 @@ from pflpipe.report.figures import style
 from pflpipe.study import figures as drawings
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Drawing, PaperLayout, Row, Study
 from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Drawing, PaperLayout, Row, Study
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = {"epsilon": 8.0, "delta": 1e-3, "clip_norm": 0.5}

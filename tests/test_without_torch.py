@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -10,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import malformed
-from pflpipe import without_torch
+from pflpipe import options
 from pflpipe.errors import PflpipeError
+from pflpipe.methods import registry
 
 ANSWERS = """
 import json, os, sys
 from pathlib import Path
-from pflpipe import without_torch
 from pflpipe.errors import PflpipeError
 
 def answers():
@@ -31,7 +33,7 @@ def answers():
             found[folder] = str(error)
     return found
 
-print(json.dumps([without_torch.run(answers), "torch" in sys.modules]))
+print(json.dumps([answers(), "torch" in sys.modules]))
 """
 
 
@@ -84,74 +86,15 @@ finally:
     assert started(program, *command.split(), folder=tmp_path).splitlines()[-1] == "False"
 
 
-# A torch of a few lines, because importing the real one takes seconds.
-TORCH = """
-class Tensor: pass
-def ones(count): return [1.0] * count
-float32, float64 = "f32", "f64"
-class nn:
-    class Linear:
-        def __init__(self, wide, narrow): self.bias = [0.0] * narrow
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("import torch\nanswer = sum(torch.ones(3))", "3.0"),
-        ("from torch import Tensor, nn\nanswer = isinstance(3, Tensor)", "False"),
-        ("from torch import nn\nclass Net(nn.Linear): pass\nanswer = len(Net(2, 3).bias)", "3"),
-        ("import torch\nanswer = torch.float32 == torch.float64", "False"),
-        ("import torch\nanswer = 'yes' if torch.float32 else 'no'", "yes"),
-        ("import torch\nanswer = str(torch.float32)", "f32"),
-        (
-            "from torch import nn\nclass Net(nn.Linear): pass\nanswer = Net.no_such",
-            "AttributeError",
-        ),
-    ],
-)
-def test_what_needs_torch_gets_it(text, answer, tmp_path):
-    (tmp_path / "torch.py").write_text(TORCH)
-    (tmp_path / "needs.py").write_text(text)
-    program = """
-import sys
-sys.path.insert(0, ".")
-from pflpipe import without_torch
-
-def command():
-    sys.modules.pop("needs", None)
-    import needs
-    return needs.answer
-
-try:
-    print(without_torch.run(command))
-except AttributeError:
-    print("AttributeError")
-"""
-    assert started(program, folder=tmp_path) == f"{answer}\n"
-
-
-def test_an_error_of_the_user_is_told_at_the_first_attempt(tmp_path):
-    program = """
-import sys
-from pflpipe import without_torch
-from pflpipe.errors import ConfigError
-
-def command():
-    import torch
-    print("asked")
-    raise ConfigError("no")
-
-try:
-    without_torch.run(command)
-except ConfigError:
-    print("torch" in sys.modules)
-"""
-    assert started(program, folder=tmp_path) == "asked\nFalse\n"
-
-
-def test_with_torch_at_hand_a_command_runs_once():
-    assert "torch" in sys.modules
-    calls: list[int] = []
-    without_torch.run(lambda: calls.append(1))
-    assert calls == [1]
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_what_the_syntax_tree_says_of_a_method_is_what_python_says(name):
+    module = importlib.import_module(f"pflpipe.methods.{name}")
+    signature = inspect.signature(getattr(module, name), eval_str=True)
+    entry = registry.info(name)
+    assert entry.about == module.ABOUT
+    assert entry.hyperparameters == options.of_signature(signature)
+    assert all(
+        item.default is not inspect.Parameter.empty for item in entry.hyperparameters.values()
+    )
+    assert entry.factory is getattr(module, name)
+    assert {item.kind for item in signature.parameters.values()} <= {inspect.Parameter.KEYWORD_ONLY}

@@ -10,7 +10,7 @@ from typing import Any
 
 import fake_results
 from pflpipe.report import mlflow_export, tidy
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 SETTINGS = (
     "MLFLOW_TRACKING_URI",

@@ -27,13 +27,13 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(title="MR-MTL", paper="Liu et al., NeurIPS 2022")
 
 
-def mr_mtl(*, weight: Annotated[float, Range(0)] = 0.1) -> Method:
+def mr_mtl(*, weight: Annotated[float, Option(least=0)] = 0.1) -> Method:
     """Return the method."""
 
     def init_client(params: Params, task: Task) -> ClientState:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pflpipe.cells import Cell, Model, Partition, Privacy, Server, Training
     from pflpipe.learning.networks import Network
     from pflpipe.learning.task import Batches, Task
-    from pflpipe.methods.base import About, Method, Range, Upload
+    from pflpipe.methods.base import About, Method, Option, Upload
     from pflpipe.privacy.accounting import calibrate, epsilon, make_plan
     from pflpipe.privacy.ledger import Ledger, ledger
     from pflpipe.privacy.mechanism import Uploads, release
@@ -36,7 +36,7 @@ _HOMES = {
     "cells": ("Cell", "Model", "Partition", "Privacy", "Server", "Training"),
     "learning.networks": ("Network",),
     "learning.task": ("Batches", "Task"),
-    "methods.base": ("About", "Method", "Range", "Upload"),
+    "methods.base": ("About", "Method", "Option", "Upload"),
     "privacy.accounting": ("calibrate", "epsilon", "make_plan"),
     "privacy.ledger": ("Ledger", "ledger"),
     "privacy.mechanism": ("Uploads", "release"),
@@ -55,10 +55,10 @@ __all__ = [
     "Metric",
     "Model",
     "Network",
+    "Option",
     "Partition",
     "Plan",
     "Privacy",
-    "Range",
     "Result",
     "Server",
     "Task",

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pflpipe import options
 from pflpipe.files import canonical_json
-from pflpipe.named import DATASETS
+from pflpipe.named import DATASETS, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
 from pflpipe.options import Option
 
 MEANING = 2
@@ -39,7 +39,7 @@ class Partition:
             words=("dirichlet", "pathological", "iid", "natural"),
             heading="partition",
             phrase="{} partition",
-            alone=True,
+            bare=True,
         ),
     ]
     clients: Annotated[
@@ -51,7 +51,7 @@ class Partition:
             unless=("kind", "natural"),
             heading="M",
             phrase="M = {} clients",
-            said={0: "all"},
+            value_labels={0: "all"},
         ),
     ] = 0
     alpha: Annotated[
@@ -131,7 +131,7 @@ class Partition:
             least=0,
             heading="common test",
             phrase="{} rows of common test",
-            said={0: "all"},
+            value_labels={0: "all"},
         ),
     ] = 0
 
@@ -145,7 +145,7 @@ class Model:
         Option(
             "name of a network; or file.py:Net, a torch.nn.Module in a file whose path is relative "
             "to the study's file (in a cell: to the working directory), and which is run",
-            alone=True,
+            bare=True,
         ),
     ]
     hidden: Annotated[
@@ -188,7 +188,7 @@ class Training:
             least=0,
             heading="batch",
             phrase="batch size {}",
-            said={0: "all local data"},
+            value_labels={0: "all local data"},
         ),
     ]
     optimizer: Annotated[str, Option("of the local steps", words=("sgd", "adam"), phrase="{}")]
@@ -261,6 +261,9 @@ class Training:
     ] = "float32"
 
 
+_NOISY = ("mechanism", "gaussian", "laplace")
+
+
 @dataclass(frozen=True)
 class Privacy:
     """The guarantee asked for: either ``epsilon`` (the noise is calibrated to it) or
@@ -273,19 +276,38 @@ class Privacy:
     ] = "none"
     epsilon: Annotated[
         float | None,
-        Option("central epsilon at delta", above=0, heading="target ε", condition=False),
+        Option(
+            "central epsilon at delta",
+            above=0,
+            only=_NOISY,
+            either="noise_multiplier",
+            heading="target ε",
+            condition=False,
+        ),
     ] = None
     noise_multiplier: Annotated[
-        float | None, Option("noise std over sensitivity", above=0, heading="σ", condition=False)
+        float | None,
+        Option("noise std over sensitivity", above=0, only=_NOISY, heading="σ", condition=False),
     ] = None
     delta: Annotated[
-        float | None, Option("of the guarantee", above=0, below=1, heading="δ", phrase="δ = {}")
+        float | None,
+        Option(
+            "of the guarantee",
+            above=0,
+            below=1,
+            only=_NOISY,
+            needed=True,
+            heading="δ",
+            phrase="δ = {}",
+        ),
     ] = None
     clip_norm: Annotated[
         float | None,
         Option(
             "bound on the norm of one client's whole update",
             above=0,
+            only=_NOISY,
+            needed=True,
             heading="C",
             phrase="clip norm C = {}",
         ),
@@ -412,7 +434,7 @@ def claim_of(mechanism: str, departures: Collection[str], source: str) -> str:
 class Cell:
     """One training run.
 
-    ``departures`` are the named steps that the certified mechanism lacks (privacy/departures.py).
+    ``departures`` are the named steps that the certified mechanism lacks (named.py).
     ``source`` is where a method from outside the package is (``registry.locate``).
     """
 
@@ -422,7 +444,7 @@ class Cell:
             f"{DATASET_WORDS}, known to pflpipe or given to your own arrays in config.yaml",
             pattern=DATASET_PATTERN,
             heading="data set",
-            alone=True,
+            bare=True,
         ),
     ]
     partition: Partition
@@ -454,8 +476,6 @@ class Cell:
         # study.
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         blocks = {name: dict(vars(values[name])) for name in BLOCKS}
-        if not self.source:  # the JSON of a job without one stays what it was, and nothing reruns
-            del values["source"]
         return values | blocks | {"hyperparameters": dict(self.hyperparameters)}
 
     @classmethod
@@ -541,9 +561,7 @@ class Cell:
     def plan_needs_partition(self) -> bool:
         """Whether a departure makes the ledger depend on how many examples each client holds, or
         how many clients there are follows from the data."""
-        sized = {"sample_level_calibration", "data_size_weights"}
-        counts = self.privacy.mechanism != "none" and not sized.isdisjoint(self.departures)
-        return counts or not self.partition.clients
+        return self._departs(OF_SIZES) or not self.partition.clients
 
     @property
     def plan_needs_data(self) -> bool:
@@ -556,13 +574,15 @@ class Cell:
     def plan_needs_model(self) -> bool:
         """Whether a departure makes the ledger depend on how many tensors or layers the model
         has."""
-        split = {"per_tensor_clip", "per_layer_clip_unscaled"}
-        return self.privacy.mechanism != "none" and not split.isdisjoint(self.departures)
+        return self._departs(SPLIT_CLIP)
 
     @property
     def plan_needs_lr(self) -> bool:
         """Whether a departure makes the noise depend on the learning rate."""
-        return self.privacy.mechanism != "none" and "learning_rate_in_noise" in self.departures
+        return self._departs(OF_LEARNING_RATE)
+
+    def _departs(self, names: frozenset[str]) -> bool:
+        return self.privacy.mechanism != "none" and not names.isdisjoint(self.departures)
 
 
 #: The blocks of a cell by name.

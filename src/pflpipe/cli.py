@@ -6,16 +6,14 @@ A command returns the lines that it prints.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pflpipe import without_torch
 from pflpipe._version import __version__
 from pflpipe.program import run_script
 
 if TYPE_CHECKING:
-    from pflpipe.study.outline import Study
+    from pflpipe.study.study_spec import Study
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -29,12 +27,6 @@ def main() -> NoReturn:
             print(line)
 
     run_script(command)
-
-
-def _reading(command: Callable[[argparse.Namespace], list[str]]) -> dict[str, Any]:
-    """Return the default of a command that only reads what files declare: it may do so twice, first
-    without torch."""
-    return {"run": lambda arguments: without_torch.run(lambda: command(arguments))}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,18 +49,18 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="check this study instead of those of the config; repeatable",
     )
-    validate.set_defaults(**_reading(_validate))
+    validate.set_defaults(run=_validate)
     methods = commands.add_parser(
         "methods", help="list the methods and their hyper-parameters; of those named, all there is"
     )
     methods.add_argument("name", nargs="*", help="print its card: formulas, claim, citation")
-    methods.set_defaults(**_reading(_methods))
+    methods.set_defaults(run=_methods)
     studies = commands.add_parser(
         "studies",
         help="list the studies by purpose, with runs and the estimated time of their training",
     )
     _add_config(studies)
-    studies.set_defaults(**_reading(_studies))
+    studies.set_defaults(run=_studies)
     rank = commands.add_parser(
         "rank",
         help="order a study's hyper-parameter sets by validation accuracy, or its search's metric",
@@ -78,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     rank.add_argument(
         "--all", action="store_true", help="every set instead of the five best of each method"
     )
-    rank.set_defaults(**_reading(_rank))
+    rank.set_defaults(run=_rank)
     figures = commands.add_parser(
         "figures", help="draw a study's figures from finished results; start nothing"
     )
@@ -126,9 +118,9 @@ def _add_study(parser: argparse.ArgumentParser, name: str = "study", **options: 
 
 
 def _init(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import begin
+    from pflpipe.study import init
 
-    files = begin.write(arguments.study)
+    files = init.write(arguments.study)
     return [
         *(f"{file}: written" for file in files),
         f"next: pflpipe validate --study {arguments.study}",

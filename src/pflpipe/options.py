@@ -3,12 +3,15 @@
 ``lr: Annotated[float, Option("learning rate", above=0)]`` is the only place that knows its type,
 its bounds and the words for it. The JSON schema of a study, the checks of a block that was built in
 Python, and the headings of tables are made from that. An option with a default needs nothing else.
+A hyper-parameter is an option too: an argument of a method's factory in the place of a field.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
+import numbers
 import re
 import types
 import typing
@@ -21,6 +24,14 @@ from pflpipe.errors import ConfigError, Problems, nearest
 
 Block = TypeVar("Block")
 _JSON = {bool: "boolean", float: "number", int: "integer", str: "string", Path: "string"}
+_ACCEPTED: dict[type, Any] = {
+    bool: bool,
+    float: numbers.Real,
+    int: numbers.Integral,
+    str: str,
+    Path: (str, Path),
+}
+_WORDS = {bool: "true or false", float: "a finite number", int: "a whole number"}
 
 
 @dataclass(frozen=True)
@@ -28,47 +39,56 @@ class Option:
     """What a field may say, and the words for it. Bounds and words of a tuple are its items'.
 
     Attributes:
-        text: what it is; where there is a ``pattern``, what fits it.
+        text: what it is; where there is a ``pattern``, what fits it. A hyper-parameter has its
+            text in the header of the method's file.
         least, above, most, below: bounds, the last of each pair excluded.
         words: the only values, if there are any. Of a default that is none of them (no mechanism,
             where a method asks for no privacy) nobody can ask, and a study has the first instead.
         pattern: regular expression of a text.
         keys: regular expression of the keys of a mapping, and words for it.
-        some, distinct: of a tuple: not empty; no item twice.
+        non_empty, distinct: of a tuple: not empty; no item twice.
         only: a field of the same block and the values, one of which it must have for this option to
             be more than its default; without values, any but None.
         needed: whether the option must then be given.
+        either: a field of the same block; where ``only`` allows both, one of the two must be given.
         unless: a field of the same block and the value with which alone this option may be left
             out, at a default that its bounds exclude.
         heading, phrase: as the heading of a column, and in a caption with ``{}`` for the value; by
             default the field's name.
-        said: values that have words of their own.
-        alone: whether a value in a table's head needs no heading beside it.
+        value_labels: values that have words of their own.
+        bare: whether a value in a table's head needs no heading beside it.
         always: whether a caption says it even where it is the default.
         condition: whether it tells runs apart in tables and figures; not where a row has other
             words for it, or it changes no result.
+        trained: of a hyper-parameter: whether training reads it, or ``personalize`` alone.
+        layers: of a hyper-parameter: whether it is about the network's layers. A text has the
+            beginnings of their names, separated by commas, and leaves a layer out; a number is at
+            most theirs.
     """
 
-    text: str
+    text: str = ""
     _: dataclasses.KW_ONLY
     least: float | None = None
     above: float | None = None
     most: float | None = None
     below: float | None = None
-    words: tuple[str, ...] = ()
+    words: tuple[Any, ...] = ()
     pattern: str = ""
     keys: tuple[str, str] | None = None
-    some: bool = False
+    non_empty: bool = False
     distinct: bool = False
     only: tuple[str, ...] = ()
     needed: bool = False
+    either: str = ""
     unless: tuple[str, str] | None = None
     heading: str = ""
     phrase: str = ""
-    said: Mapping[Any, str] = field(default_factory=dict)
-    alone: bool = False
+    value_labels: Mapping[Any, str] = field(default_factory=dict)
+    bare: bool = False
     always: bool = False
     condition: bool = True
+    trained: bool = True
+    layers: bool = False
 
     def value_text(self, value: Any) -> str:
         """Return one value in words, for titles and table heads."""
@@ -76,7 +96,9 @@ class Option:
             return "+".join(map(str, value)) or "none"
         if value is None:
             return "none"
-        return self.said.get(value, f"{value:g}" if isinstance(value, float) else str(value))
+        return self.value_labels.get(
+            value, f"{value:g}" if isinstance(value, float) else str(value)
+        )
 
 
 @dataclass(frozen=True)
@@ -103,12 +125,31 @@ def _read(kind: type) -> Iterator[Declared]:
     hints = typing.get_type_hints(kind, include_extras=True)
     for item in dataclasses.fields(kind):
         if typing.get_origin(hints[item.name]) is typing.Annotated:
-            bare, option = typing.get_args(hints[item.name])
-            heading = option.heading or item.name
-            words = {"heading": heading, "phrase": option.phrase or f"{heading} {{}}"}
             factory = item.default_factory
             default = item.default if factory is dataclasses.MISSING else factory()
-            yield Declared(item.name, dataclasses.replace(option, **words), bare, default)
+            yield _declare(item.name, hints[item.name], default)
+
+
+def _declare(name: str, hint: Any, default: Any) -> Declared:
+    option = Option()
+    if typing.get_origin(hint) is typing.Annotated:
+        hint, option = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        option = dataclasses.replace(option, words=typing.get_args(hint))
+        hint = type(option.words[0])
+    heading = option.heading or name
+    phrase = option.phrase or f"{heading} {{}}"
+    option = dataclasses.replace(option, heading=heading, phrase=phrase)
+    return Declared(name, option, hint, default)
+
+
+def of_signature(signature: inspect.Signature) -> dict[str, Declared]:
+    """Return the options that are the arguments of a function, by name: of type bool, int, float,
+    str or Literal, perhaps Annotated with an Option."""
+    return {
+        name: _declare(name, parameter.annotation, parameter.default)
+        for name, parameter in signature.parameters.items()
+    }
 
 
 def blocks(kind: type) -> Mapping[str, type]:
@@ -155,7 +196,7 @@ def rules(item: Declared) -> dict[str, Any]:
     if kind is tuple:
         items = limits if option.words else {"type": _JSON[inner], **limits}
         found |= {"type": "array", "items": items, "uniqueItems": option.distinct}
-        found |= {"minItems": 1} if option.some else {}
+        found |= {"minItems": 1} if option.non_empty else {}
     elif kind is dict:
         found |= {"type": "object"}
         if inner in _JSON:
@@ -183,9 +224,13 @@ def build(kind: type[Block], values: Mapping[str, Any]) -> Block:
     """Return a block from schema-checked values with one spelling per number, so that ``lr: 1`` and
     ``lr: 1.0`` are the same cell."""
     found = declared(kind)
-    given = {name: _spelled(value, found[name].type) for name, value in values.items()}
     asked = {name: item.option.words[0] for name, item in found.items() if _unspeakable(item)}
-    return kind(**{**asked, **given})
+    return kind(**{**asked, **spelled(found, values)})
+
+
+def spelled(items: Mapping[str, Declared], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return checked values with one spelling per number."""
+    return {name: _spelled(value, items[name].type) for name, value in values.items()}
 
 
 def check(block: Any, location: str) -> None:
@@ -219,6 +264,11 @@ def check(block: Any, location: str) -> None:
                 problems.add(
                     ConfigError(f"{here} is missing", do=f"{location}.{other} {found} needs it")
                 )
+            rival = getattr(block, option.either or name)
+            if fits and option.either and (value is None) == (rival is None):
+                given = "neither is" if value is None else "both are"
+                what = f"{location} needs either {name} or {option.either}, {given} given"
+                problems.add(ConfigError(what))
             if not fits and value != item.default:
                 what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(fitting)])}"
                 do = f"remove it for {found}" if fitting else f"add {other}, or remove it"
@@ -228,12 +278,18 @@ def check(block: Any, location: str) -> None:
 
 def check_value(value: Any, item: Declared, location: str) -> None:
     """Raise ConfigError unless this is a value of an option."""
-    option = item.option
+    option, (kind, inner, _) = item.option, _parts(item.type)
+    kind = inner if kind is tuple else kind
     if option.words:
-        if value not in option.words and (not _unspeakable(item) or value != item.default):
-            do = nearest(value, option.words)
+        unknown = value not in option.words or isinstance(value, bool)
+        if unknown and (not _unspeakable(item) or value != item.default):
+            do = nearest(str(value), map(str, option.words))
             raise ConfigError(location, got=value, expected=f"one of {one_of(option)}", do=do)
-    elif value == "":
+    elif kind in _ACCEPTED and not (
+        isinstance(value, _ACCEPTED[kind]) and (kind is bool) == isinstance(value, bool)
+    ):
+        raise ConfigError(location, got=value, expected=_WORDS.get(kind, "text"))
+    elif value == "" and not option.layers:
         raise ConfigError(location, got=value, expected="text that is not empty")
     elif isinstance(value, str) and option.pattern and not re.search(option.pattern, value):
         raise ConfigError(location, got=value, expected=option.text)
@@ -244,7 +300,8 @@ def check_value(value: Any, item: Declared, location: str) -> None:
         and (option.most is None or value <= option.most)
         and (option.below is None or value < option.below)
     ):
-        raise ConfigError(location, got=value, expected=f"a number {bounds(option)}".strip())
+        expected = f"a number {bounds(option)}" if math.isfinite(value) else _WORDS[float]
+        raise ConfigError(location, got=value, expected=expected)
 
 
 def bounds(option: Option) -> str:
@@ -255,7 +312,7 @@ def bounds(option: Option) -> str:
 
 def one_of(option: Option) -> str:
     """Return an option's words as a list in one line."""
-    return ", ".join(option.words)
+    return ", ".join(map(str, option.words))
 
 
 def _unspeakable(item: Declared) -> bool:

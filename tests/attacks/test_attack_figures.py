@@ -20,7 +20,7 @@ from pflpipe.report.attacks.registry import draw
 from pflpipe.report.figures import style
 from pflpipe.study import documents, load
 from pflpipe.study import figures as drawings
-from pflpipe.study.outline import Drawing, Row, Study
+from pflpipe.study.study_spec import Drawing, Row, Study
 
 ROOT = Path(__file__).resolve().parents[2]
 HIGHEST = 10.0

@@ -27,7 +27,7 @@ from pflpipe.records import to_json
 from pflpipe.report.attacks import canaries as shown
 from pflpipe.simulation import rounds
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 from releases import length
 from simulations import assert_equal, plan, simulation, spied
 

@@ -27,7 +27,7 @@ from pflpipe.records import to_json
 from pflpipe.report.attacks import inversion as shown
 from pflpipe.simulation import rounds
 from pflpipe.simulation.runs import Inputs, simulate
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 
 CLIENTS = 20
 BASE = Cell(
@@ -84,6 +84,8 @@ def inputs_of(folder):
                 test_images=images[:9],
                 test_labels=np.arange(9),
                 classes=10,
+                mean=datasets.info("cifar10").mean,
+                std=datasets.info("cifar10").std,
             )
         return target
 
@@ -335,8 +337,9 @@ def test_the_search_follows_the_message_of_a_convolutional_network_to_its_pictur
 ):
     monkeypatch.setattr(inversion, "STEPS", 200)
     cell = dataclasses.replace(OPEN, dataset="cifar10", model=Model("cnn_cifar"))
-    world = simulate(cell, inputs_of(cell), device="cpu", backend="loop")
-    known = inversion._public(cell, world)
+    inputs = inputs_of(cell)
+    world = simulate(cell, inputs, device="cpu", backend="loop")
+    known = inversion._public(cell, inputs, world)
     ramp = torch.linspace(0.2, 0.8, 32)
     image = torch.stack(
         [ramp.expand(32, 32), ramp.flip(0).expand(32, 32), ramp.expand(32, 32).T], dim=-1
@@ -362,8 +365,9 @@ def test_the_search_follows_the_message_of_a_convolutional_network_to_its_pictur
 def test_the_search_imitates_all_local_steps_of_a_client(inputs_of):
     training = dataclasses.replace(OPEN.training, local_epochs=3, momentum=0.9, weight_decay=0.01)
     cell = dataclasses.replace(OPEN, dataset="cifar10", model=Model("cnn_cifar"), training=training)
-    world = simulate(cell, inputs_of(cell), device="cpu", backend="loop")
-    known = inversion._public(cell, world)
+    inputs = inputs_of(cell)
+    world = simulate(cell, inputs, device="cpu", backend="loop")
+    known = inversion._public(cell, inputs, world)
     message = inversion._message(world, known, world.train.x[:1], world.train.y[:1], place=0)
     imitated = inversion._imitated(world.train.x[:1], world.train.y[:1], known)
     torch.testing.assert_close(imitated.detach(), inversion._flat(message), rtol=1e-4, atol=1e-6)

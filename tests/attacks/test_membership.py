@@ -36,7 +36,7 @@ from pflpipe.seeds import derived_key
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 from pflpipe.trees import Tree
 from simulations import assert_equal, open_plan, params_after, plan, simulation, spied
 

@@ -23,6 +23,7 @@ from pflpipe.attacks import injected_clients, one_run
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import ConfigError
 from pflpipe.files import write_json
+from pflpipe.named import DEPARTURES
 from pflpipe.privacy import accounting, departures, mechanism
 from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.privacy.mechanism import Released, Uploads
@@ -32,7 +33,7 @@ from pflpipe.report.attacks import results as results_of
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 from releases import length
 from simulations import assert_equal, plan, simulation, spied
 
@@ -469,7 +470,7 @@ def test_a_run_without_noise_or_whose_canaries_would_need_private_extras_is_refu
 
 def test_every_departure_that_reads_more_than_a_size_is_left_out():
     assert departures._EXTRAS.keys() - {"data_size_weights"} == attacks.EXTRAS
-    for name in departures.DEPARTURES.keys() - attacks.EXTRAS:
+    for name in DEPARTURES.keys() - attacks.EXTRAS:
         assert attacks.lacks("one_run", dataclasses.replace(CELL, departures=(name,))) == ""
     assert attacks.lacks("one_run", dataclasses.replace(CELL, training=SAMPLED)) == ""
 

@@ -19,7 +19,7 @@ from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy.departures import DEPARTURES
+from pflpipe.named import DEPARTURES
 from pflpipe.report import audits
 from pflpipe.report.figures import style
 from pflpipe.study.load import load_study

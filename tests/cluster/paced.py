@@ -13,7 +13,7 @@ import torch
 
 from pflpipe import trees
 from pflpipe.learning.task import Task
-from pflpipe.methods.base import About, Method, Range
+from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.dp_fedavg import local_update
 from pflpipe.trees import Params, ServerState, Update
 
@@ -27,7 +27,7 @@ def _told(what: str, number: int) -> float:
     return float(file.read_text()) if file.exists() else 0.0
 
 
-def paced(*, number: Annotated[int, Range(0)] = 0) -> Method:
+def paced(*, number: Annotated[int, Option(least=0)] = 0) -> Method:
     """Return the method; every number is a run of its own."""
 
     def aggregate(

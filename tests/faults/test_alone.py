@@ -13,7 +13,7 @@ import pytest
 
 import test_runs
 from pflpipe.cells import Cell
-from pflpipe.simulation import alone, runs
+from pflpipe.simulation import run_lock, runs
 from pflpipe.simulation.processes import ALONE
 from reliability import record
 
@@ -79,19 +79,19 @@ def test_a_run_that_an_old_worker_still_trains_is_waited_for_and_has_the_same_bi
 @pytest.mark.parametrize(("fingerprint", "done"), [("mine", True), ("another", False)])
 def test_only_the_same_run_is_taken_over(fingerprint, done, tmp_path, monkeypatch):
     path, waits, found = tmp_path / "x.lock", threading.Event(), []
-    flock = alone.fcntl.flock
+    flock = run_lock.fcntl.flock
 
     def noting(file: int, how: int) -> None:
-        if how == alone.fcntl.LOCK_EX:
+        if how == run_lock.fcntl.LOCK_EX:
             waits.set()
         flock(file, how)
 
     def second() -> None:
-        with alone.turn(path, "mine", ALONE) as is_done:
+        with run_lock.exclusive(path, "mine", ALONE) as is_done:
             found.append(is_done)
 
-    monkeypatch.setattr(alone.fcntl, "flock", noting)
-    with alone.turn(path, fingerprint, ALONE) as is_done:
+    monkeypatch.setattr(run_lock.fcntl, "flock", noting)
+    with run_lock.exclusive(path, fingerprint, ALONE) as is_done:
         assert not is_done
         thread = threading.Thread(target=second)
         thread.start()
@@ -105,7 +105,7 @@ def test_a_run_that_failed_is_not_taken_over_and_one_without_locks_is_trained(
     tmp_path, monkeypatch
 ):
     path = tmp_path / "x.lock"
-    with pytest.raises(ZeroDivisionError), alone.turn(path, "mine", ALONE):
+    with pytest.raises(ZeroDivisionError), run_lock.exclusive(path, "mine", ALONE):
         raise ZeroDivisionError
     assert not path.exists()
     path.write_text("process 1 of a machine that lost its power")
@@ -113,8 +113,8 @@ def test_a_run_that_failed_is_not_taken_over_and_one_without_locks_is_trained(
     def refuse(file: int, how: int) -> None:
         raise OSError(37, "No locks available")
 
-    with alone.turn(path, "mine", ALONE) as is_done:
+    with run_lock.exclusive(path, "mine", ALONE) as is_done:
         assert not is_done
-    monkeypatch.setattr(alone.fcntl, "flock", refuse)
-    with alone.turn(path, "mine", ALONE) as is_done:
+    monkeypatch.setattr(run_lock.fcntl, "flock", refuse)
+    with run_lock.exclusive(path, "mine", ALONE) as is_done:
         assert not is_done

@@ -23,8 +23,8 @@ from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.report.tidy import existing, tidy
 from pflpipe.simulation import runs, scores
 from pflpipe.study import load, ranking
-from pflpipe.study.outline import Study
 from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Study
 from reliability import record
 
 pytestmark = pytest.mark.faults

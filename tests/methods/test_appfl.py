@@ -10,7 +10,7 @@ import torch
 import numpy_mlp
 from pflpipe import cells
 from pflpipe.errors import ConfigError
-from pflpipe.learning import networks
+from pflpipe.learning import architectures
 from pflpipe.methods import appfl as module
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
@@ -252,8 +252,8 @@ def test_layers_that_the_model_does_not_have_are_named(layers, message):
 @pytest.mark.parametrize("layers", ["", "head", "conv1,head", "fc", "conv, head"])
 def test_beginnings_of_layer_names_are_accepted(layers):
     registry.check_model("appfl", cells.Model("cnn_cifar"), {"personal_layers": layers})
-    shapes = networks.build(cells.Model("cnn_cifar"), (32, 32, 3), 10).shapes
-    kept = module.appfl(personal_layers=layers).check(shapes)
+    shapes = architectures.shapes(cells.Model("cnn_cifar"), (32, 32, 3), 10)
+    kept = architectures.layers_named(shapes, layers, "personal_layers")
     words = [word.strip() for word in layers.split(",") if word]
     assert kept == tuple(name for name in shapes if any(name.startswith(word) for word in words))
 

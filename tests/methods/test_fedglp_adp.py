@@ -9,7 +9,7 @@ import torch
 
 import keyed_by_hand
 from pflpipe import cells, seeds, trees
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 from pflpipe.methods import fedglp_adp as module
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, Upload
@@ -119,7 +119,7 @@ def numpy_run(w_global, clients, rounds, published, trend, acndp):
                     if acndp:
                         share *= np.sqrt(2 * server["tw"][int(k in layers[1])])
                     copy[k] = copy[k] + share * keyed_by_hand.normal(
-                        key, keyed.OWN + place, copy[k].shape
+                        key, counter_rng.OWN + place, copy[k].shape
                     )
             for k in sent:
                 total[k] += sent[k]

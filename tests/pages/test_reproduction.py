@@ -14,7 +14,7 @@ from pages import publish, reproduction
 from pflpipe.errors import DataError
 from pflpipe.report import tidy
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 STUDY = malformed.STUDY | {
     "title": "FedDPA, Table 2, one column",

@@ -25,8 +25,8 @@ from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.report.statistics import Difference
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
-from pflpipe.study.outline import Study
 from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Study
 
 NEW = 4
 METHODS = ("local_only", "fedavg", "dp_fedavg", "fedper", "feddpa", "feddpa!")

@@ -40,8 +40,8 @@ from pflpipe.files import atomic, write_json
 from pflpipe.report.comparison import METRICS
 from pflpipe.report.summary import caption
 from pflpipe.report.tidy import averages, existing, finished, of_cells, tidy
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import layout
+from pflpipe.study.study_spec import Study
 
 RUN_COLUMNS = (
     *("line", "method", "budget", "claim", "adjacency", "epsilon_nominal", "epsilon_central"),

@@ -30,8 +30,8 @@ from pflpipe.report.figures import registry
 from pflpipe.report.tidy import finished, tidy
 from pflpipe.study import config, figures
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
 from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Study
 
 
 def write(names: Sequence[str]) -> None:

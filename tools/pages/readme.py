@@ -25,8 +25,8 @@ from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.tidy import existing, stored
 from pflpipe.study.config import STUDIES
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import NO_PRIVACY
+from pflpipe.study.study_spec import Study
 
 QUICKSTART, PUBLISHED = "quickstart", "quickstart_published"
 TABLE, SENTENCES, COMPARED = (

@@ -24,7 +24,7 @@ from pflpipe.report.comparison import largest, over_seeds, round_up
 from pflpipe.report.render_table import markdown
 from pflpipe.report.sentences import escaped
 from pflpipe.study.load import load_study
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 FOLDER = "reproduction"
 FAR = 3.0

@@ -131,7 +131,7 @@ def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, n
         DataError: the data set has no images, or fewer than ``CANDIDATES`` training examples.
     """
     simulation = simulate(cell, inputs, device=device, backend=backend)
-    known = _public(cell, simulation)
+    known = _public(cell, inputs, simulation)
     rows = _candidates(simulation)
     x, y = simulation.train.x[rows], simulation.train.y[rows]
     count = CANDIDATES if _first_layer(known) else SEARCHED
@@ -248,7 +248,7 @@ def _imitated(x: Tensor, label: Tensor, known: Known) -> Tensor:
     )
 
 
-def _public(cell: Cell, simulation: Simulation) -> Known:
+def _public(cell: Cell, inputs: Inputs, simulation: Simulation) -> Known:
     shape = tuple(simulation.train.x.shape[1:])
     if len(shape) != 3:
         raise DataError(
@@ -261,7 +261,8 @@ def _public(cell: Cell, simulation: Simulation) -> Known:
             "inversion attack: optimizer", got=cell.training.optimizer, expected="sgd"
         )
     ends = datasets.normalise(
-        np.array([[[[0] * shape[2]]], [[[255] * shape[2]]]], np.uint8), cell.dataset
+        np.array([[[[0] * shape[2]]], [[[255] * shape[2]]]], np.uint8),
+        *datasets.load_scale(inputs.data),
     )
     low, high = torch.from_numpy(ends[:, 0, 0]).to(simulation.train.x)
     return Known(

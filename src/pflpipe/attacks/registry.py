@@ -19,11 +19,11 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.files import atomic
 from pflpipe.methods import registry
-from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
+from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP
 
 if TYPE_CHECKING:
     from pflpipe.simulation.runs import Inputs
-    from pflpipe.study.outline import Study
+    from pflpipe.study.study_spec import Study
 
 LEAST_CLIENTS = 12
 """Least number of clients for membership inference: a quarter of them calibrates, and each of these

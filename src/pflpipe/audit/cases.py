@@ -22,8 +22,8 @@ from pflpipe.cells import Cell, Privacy
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods import base, registry
 from pflpipe.methods.registry import NAMES
+from pflpipe.named import DEPARTURES
 from pflpipe.privacy import accounting
-from pflpipe.privacy.departures import DEPARTURES
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key

@@ -21,13 +21,15 @@ from torch import Tensor
 
 from pflpipe import cells, trees
 from pflpipe.learning import networks
-from pflpipe.learning.networks import Network, Shapes
+from pflpipe.learning.architectures import Shapes
+from pflpipe.learning.networks import Network
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, unscaled
+from pflpipe.named import OF_MESSAGES
 from pflpipe.privacy import adaptive, mechanism
-from pflpipe.privacy.departures import OF_MESSAGES, groups
+from pflpipe.privacy.departures import groups
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import release_rng

@@ -8,6 +8,8 @@
   [N, T, C] sequences (time, then channels); ``train_labels`` int64 [N] in 0..K-1; ``test_images``,
   ``test_labels`` likewise; ``classes`` int64 scalar K; ``classes_found`` true, only where nobody
   declared K and it is one more than the largest label;
+- ``mean``, ``std`` float64 [C] or [1]: the constants of ``normalise``, which follow from the data
+  set's name and never from its values;
 - ``train_users``, ``test_users`` int64 [N] in 0..U-1, numbered in the sorted order of the original
   ids, both or none. Every id of either is a user, those without training rows too.
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,7 @@ IMAGES = ("train_images", "test_images")
 LABELS = ("train_labels", "test_labels")
 USERS = ("train_users", "test_users")
 KEYS = (*IMAGES, *LABELS, *USERS, "classes")  # whatever else a user's file holds is not read
+SCALE = ("mean", "std")
 FOUND = "classes_found"
 
 
@@ -50,7 +53,8 @@ class Arrays:
     """A data set in memory; see the module's first lines for shapes and types.
 
     ``declared``: whether the package or the source states K. Otherwise K follows from everybody's
-    labels, which the ledger of a private run says (``study.plans``).
+    labels, which the ledger of a private run says (``study.plans``). ``mean``, ``std``: per-channel
+    (or one for all) constants of ``normalise``, on the scale 0..1.
     """
 
     train_images: np.ndarray
@@ -61,6 +65,8 @@ class Arrays:
     train_users: np.ndarray | None = None
     test_users: np.ndarray | None = None
     declared: bool = True
+    mean: Sequence[float] = (0.5,)
+    std: Sequence[float] = (0.5,)
 
     @property
     def users(self) -> np.ndarray | None:
@@ -154,7 +160,7 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
     """
     shapes = _shapes(path)
     _check_shapes(str(path), shapes, dataset)
-    small = _read(path, set(shapes) - set(IMAGES))
+    small = _read(path, (key for key in KEYS if key in shapes and key not in IMAGES))
     classes, declared = _check_labels(str(path), small, dataset)
     users = small.get("train_users")
     sizes = (
@@ -182,17 +188,26 @@ def load_arrays(path: Path) -> Arrays:
     """
     shapes = _shapes(path)
     _check_shapes(str(path), shapes, None)
-    missing = {*IMAGES, *LABELS, "classes"} - set(shapes)
+    missing = {*IMAGES, *LABELS, *SCALE, "classes"} - set(shapes)
     if missing:
         raise DataError(
             f"{path}: {min(missing)} is missing", do="make the file with workflow/scripts/data.py"
         )
-    raw = _read(path, shapes)
+    raw = _read(path, (key for key in KEYS if key in shapes))
     pin = path.with_suffix(".pin")
     if pin.exists() and not pins.fits(raw, pin):
         raise DataError(f"{path} has other values than were written", do=AGAIN)
     parts: dict[str, Any] = {key: raw[key] for key in (*IMAGES, *LABELS, *USERS) if key in raw}
-    return Arrays(**parts, classes=int(raw["classes"]), declared=FOUND not in shapes)
+    mean, std = load_scale(path)
+    return Arrays(
+        **parts, classes=int(raw["classes"]), declared=FOUND not in shapes, mean=mean, std=std
+    )
+
+
+def load_scale(path: Path) -> tuple[list[float], list[float]]:
+    """Return the constants of ``normalise``, mean and std, from a finished file."""
+    mean, std = (values.tolist() for values in _read(path, SCALE).values())
+    return mean, std
 
 
 def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path) -> None:
@@ -217,8 +232,10 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
     elif source is not None and not source.is_dir():
         shapes = _shapes(source)
         _check_shapes(str(source), shapes, dataset)
-        found = {"classes"} if FOUND in shapes else set()  # a finished file, under another name
-        raw, location = _read(source, set(shapes) - found), str(source)
+        keys = [key for key in KEYS if key in shapes]
+        if FOUND in shapes:  # a finished file, under another name
+            keys.remove("classes")
+        raw, location = _read(source, keys), str(source)
     elif info(dataset).needs_network:
         raw = downloads.read_original(
             dataset,
@@ -240,6 +257,9 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         key: np.asarray(value) for key in KEYS if (value := getattr(made, key)) is not None
     }
     pins.keep(dataset, arrays, target.with_suffix(".pin"))
+    arrays |= {
+        key: np.asarray(getattr(made, key)) for key in SCALE
+    }  # of the name, which has the pin
     if not made.declared:  # no value that training reads, so the pin is the same without it
         arrays[FOUND] = np.asarray(True)
     with atomic(target) as path:
@@ -304,21 +324,21 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
     everything: dict[str, Any] = {**images, **labels, **users}
     if "test_images" not in raw:
         everything |= _split(everything, location, dataset or location)
-    return Arrays(**everything, classes=classes, declared=declared)
+    known = DATASETS.get(dataset or "")
+    scale = {key: getattr(known, key) for key in SCALE} if known else {}
+    return Arrays(**everything, classes=classes, declared=declared, **scale)
 
 
-def normalise(images: np.ndarray, dataset: str) -> np.ndarray:
+def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
     """Return network inputs: float32 [N, H, W, C] (channels last), or float32 features [N, D] and
     sequences [N, T, C] as they are.
 
     Args:
         images: uint8 [N, H, W] or [N, H, W, C], or float32 [N, D] or [N, T, C].
-        dataset: the constants are those of ``DATASETS``, and 0.5 and 0.5 for any other name.
+        mean, std: those of the data set, ``Arrays``.
     """
     if images.dtype != np.uint8:
         return images
-    known = DATASETS.get(dataset)
-    mean, std = (known.mean, known.std) if known else ((0.5,), (0.5,))
     scaled = images.reshape(len(images), *_image_shape(images.shape, images.dtype))
     scaled = scaled.astype(np.float32)
     scaled /= np.float32(255)
@@ -421,12 +441,12 @@ def _shapes(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     return headers
 
 
-def _read(path: Path, keys: Container[str]) -> dict[str, np.ndarray]:
+def _read(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
     """Read arrays of an .npz file whose headers were read; pickled objects are refused, never
     loaded."""
     try:
         with np.load(path, allow_pickle=False) as bundle:
-            return {key: bundle[key] for key in KEYS if key in keys}
+            return {key: bundle[key] for key in keys}
     except DAMAGE as error:
         do = (
             "write the file again; for text use dtype 'U', for images one array, no lists of arrays"

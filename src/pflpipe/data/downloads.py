@@ -369,18 +369,9 @@ def _svhn(cls: Any) -> Original:
     return Original(archives, _have(files), shutil.copy, read, " and ".join(files))
 
 
-def _raw(
-    train_images: np.ndarray,
-    train_labels: np.ndarray,
-    test_images: np.ndarray,
-    test_labels: np.ndarray,
-) -> Raw:
-    return {
-        "train_images": train_images,
-        "train_labels": train_labels,
-        "test_images": test_images,
-        "test_labels": test_labels,
-    }
+def _raw(*arrays: np.ndarray) -> Raw:
+    names = ("train_images", "train_labels", "test_images", "test_labels")
+    return dict(zip(names, arrays, strict=True))
 
 
 # Federated EMNIST: 3,400 writers; the files of TensorFlow Federated or of LEAF (same writers, same

@@ -9,14 +9,12 @@ get the normalised value of black instead of 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pflpipe.errors import ConfigError
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 
 MARGIN = 4  # pixels of black that a crop can reach on each side
 DEGREES = 20.0  # largest rotation to either side
@@ -48,20 +46,9 @@ class Augment:
         return x
 
 
-def check(names: Sequence[str], image_shape: tuple[int, ...]) -> None:
-    """Raise ConfigError if there are transforms and the examples are not images ``(H, W, C)``."""
-    if names and len(image_shape) != 3:
-        raise ConfigError(
-            "training.augment",
-            got=f"{', '.join(names)} for examples of shape {tuple(image_shape)}",
-            expected="images, shape (H, W, C)",
-            do="remove it for features",
-        )
-
-
 def _crop(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
     batch, height, width, _ = x.shape
-    draw = keyed.uniform(key, keyed.CROP, (batch, 2))
+    draw = counter_rng.uniform(key, counter_rng.CROP, (batch, 2))
     shift = (draw * (2 * MARGIN + 1)).to(torch.int64) - MARGIN
     rows = torch.arange(height, device=x.device).view(1, -1, 1) + shift[:, 0].view(-1, 1, 1)
     columns = torch.arange(width, device=x.device).view(1, 1, -1) + shift[:, 1].view(-1, 1, 1)
@@ -69,7 +56,7 @@ def _crop(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
 
 
 def _flip(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
-    turned = keyed.uniform(key, keyed.FLIP, (x.shape[0],)) < 0.5
+    turned = counter_rng.uniform(key, counter_rng.FLIP, (x.shape[0],)) < 0.5
     return torch.where(turned.view(-1, 1, 1, 1), x.flip(2), x)
 
 
@@ -77,7 +64,8 @@ def _rotate(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
     batch, height, width, _ = x.shape
     # In float64: the last bits of sin and cos depend on the batch's layout in memory, and in
     # float32 they could round to another pixel.
-    angle = (2 * keyed.uniform(key, keyed.ROTATE, (batch,)).double() - 1) * math.radians(DEGREES)
+    draw = counter_rng.uniform(key, counter_rng.ROTATE, (batch,)).double()
+    angle = (2 * draw - 1) * math.radians(DEGREES)
     cos, sin = angle.cos().view(-1, 1, 1), angle.sin().view(-1, 1, 1)
     down = (
         torch.arange(height, dtype=torch.float64, device=x.device).view(1, -1, 1) - (height - 1) / 2

@@ -32,7 +32,7 @@ from torch.nn.parameter import UninitializedParameter
 from pflpipe import outside
 from pflpipe.errors import ConfigError
 from pflpipe.files import canonical_json
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 from pflpipe.trees import Tree
 
 HEAD = ("head.weight", "head.bias")
@@ -252,7 +252,7 @@ class _Dropout(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return ``z`` with entries dropped, in training only."""
-        return keyed.dropout(z, self.rate, self.key if self.training else None, self.stream)
+        return counter_rng.dropout(z, self.rate, self.key if self.training else None, self.stream)
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class _Body:
         dropouts = {
             path: part.p for path, part in trained.named_modules() if isinstance(part, nn.Dropout)
         }
-        for stream, (path, rate) in enumerate(dropouts.items(), start=keyed.DROPOUT):
+        for stream, (path, rate) in enumerate(dropouts.items(), start=counter_rng.DROPOUT):
             trained.set_submodule(path, _Dropout(rate, stream))
         keys = tuple(f"{path}.key" for path in dropouts)
         constants = {path: value for path, value in trained.named_buffers() if path not in keys}

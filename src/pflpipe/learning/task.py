@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe.learning import fisher, solvers
-from pflpipe.learning.networks import HEAD, Network, norm_names
+from pflpipe.learning.architectures import norm_names
+from pflpipe.learning.networks import HEAD, Network
 from pflpipe.learning.solvers import Batch, Minimize, Objective, Schedule, Solver
 from pflpipe.privacy.plan import Plan
 from pflpipe.trees import AnyTree, Params, Tree
@@ -48,8 +49,8 @@ class Batches:
 
     @property
     def key(self) -> Tensor:
-        """Key of the client's random numbers in this round, for the places ``keyed.OWN`` and above:
-        that of its first step, or 0 for a client without steps.
+        """Key of the client's random numbers in this round, for the places ``counter_rng.OWN`` and
+        above: that of its first step, or 0 for a client without steps.
 
         Like the order of its batches, it comes from the stream named by the round and the client.
         It shares nothing with the noise of a release.

@@ -39,11 +39,11 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.ditto import keep, kept, nothing_kept
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="APFL", paper="Deng, Kamani, Mahdavi 2020")
+ABOUT = About(title="APFL", paper="Deng, Kamani, Mahdavi 2020", cost=2.3)
 
 
 def mixed(alpha: Tensor, v: Tree, w: Tree) -> Params:
@@ -51,7 +51,9 @@ def mixed(alpha: Tensor, v: Tree, w: Tree) -> Params:
     return Params({name: alpha * v[name] + (1 - alpha) * w[name] for name in w})
 
 
-def apfl(*, alpha: Annotated[float, Range(0, 1)] = 0.5, adaptive: bool = True) -> Method:
+def apfl(
+    *, alpha: Annotated[float, Option(least=0, most=1)] = 0.5, adaptive: bool = True
+) -> Method:
     """Return the method."""
 
     def init_client(params: Params, task: Task) -> ClientState:

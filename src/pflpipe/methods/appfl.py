@@ -31,14 +31,14 @@ of its mechanism.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Annotated
 
-from pflpipe import trees
-from pflpipe.errors import ConfigError, nearest
+from pflpipe.learning.architectures import layers_named
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Task
-from pflpipe.methods.base import About, Method
+from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.fedper import keep
 
 ABOUT = About(
@@ -63,33 +63,17 @@ def keep_layers(method: str, personal_layers: str, solver: Callable[[Task], Solv
         personal_layers: prefixes of layer names, separated by commas.
         solver: the local optimizer.
     """
-    prefixes = [prefix.strip() for prefix in personal_layers.split(",") if prefix.strip()]
 
-    def personal(names: Iterable[str]) -> tuple[str, ...]:
-        """Return the parameters that stay on the client; raise ConfigError if a prefix matches no
-        layer, or if no layer is left to share."""
-        layers = trees.layers(names)
-        for prefix in prefixes:
-            if not any(layer.startswith(prefix) for layer in layers):
-                raise ConfigError(
-                    f"method {method}: personal_layers",
-                    got=prefix,
-                    expected=f"the beginning of one of {', '.join(layers)}",
-                    do=nearest(prefix, layers),
-                )
-        kept = [layer for layer in layers if layer.startswith(tuple(prefixes))]
-        if len(kept) == len(layers):
-            raise ConfigError(
-                f"method {method}: personal_layers",
-                got=personal_layers,
-                expected="at least one layer left to share",
-            )
-        return tuple(name for layer in kept for name in layers[layer])
+    def personal(task: Task) -> tuple[str, ...]:
+        """Return the parameters that stay on the client."""
+        return layers_named(
+            task.network.shapes, personal_layers, f"method {method}: personal_layers"
+        )
 
-    return replace(keep(lambda task: personal(task.network.shapes), solver), check=personal)
+    return keep(personal, solver)
 
 
-def appfl(*, personal_layers: str = "head") -> Method:
+def appfl(*, personal_layers: Annotated[str, Option(layers=True)] = "head") -> Method:
     """Return the method."""
 
     def solver(task: Task) -> Solver:

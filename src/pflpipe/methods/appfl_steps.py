@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from pflpipe.methods.appfl import bounded, keep_layers
-from pflpipe.methods.base import About, Method, Range
+from pflpipe.methods.base import About, Method, Option
 
 ABOUT = About(
     title="APPFL (steps)",
@@ -42,7 +42,9 @@ ABOUT = About(
 
 
 def appfl_steps(
-    *, personal_layers: str = "head", local_steps: Annotated[int, Range(1)] = 10
+    *,
+    personal_layers: Annotated[str, Option(layers=True)] = "head",
+    local_steps: Annotated[int, Option(least=1)] = 10,
 ) -> Method:
     """Return the method."""
     method = keep_layers("appfl_steps", personal_layers, lambda task: bounded(task, local_steps))

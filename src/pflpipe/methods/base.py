@@ -7,15 +7,16 @@ of the method's block in a study.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.networks import Shapes
+from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.task import Batches, Task
+from pflpipe.methods.about import About as About
+from pflpipe.options import Option as Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 
@@ -69,10 +70,6 @@ def only_parameters(task: Task) -> Shapes:
     return {}
 
 
-def fits_every_model(names: Sequence[str]) -> None:
-    """Accept every model: the hyper-parameters name no part of it."""
-
-
 def train_locally(
     params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
 ) -> Params:
@@ -101,14 +98,10 @@ class Method:
             clipped jointly under one budget, which ``scale`` divides over its parts.
         absorb: ``(state, message, task) -> state``, for published mechanisms that release single
             messages: it shows a client its own noised message.
-        check: ``(names)``, raises ConfigError if the hyper-parameters do not fit a model whose
-            parameters have these names.
         local_steps: number of steps of ``batches.train``; 0 trains the study's local epochs.
         head_epochs: number of epochs of ``batches.head``; 0 builds no such schedule.
         full_pass: whether the method reads ``batches.all``.
         draws: whether a client draws random numbers, from ``batches.key``.
-        avoids: departures of ``ABOUT`` that do not apply with these hyper-parameters, for example
-            because an ablation removes the step.
     """
 
     local_update: Callable[
@@ -124,59 +117,11 @@ class Method:
     sends: Callable[[Task], Sequence[str]] = everything
     parts: Callable[[Task], Shapes] = only_parameters
     absorb: Callable[[ClientState, Update, Task], ClientState] | None = None
-    check: Callable[[Sequence[str]], object] = fits_every_model
     local_steps: int = 0
     head_epochs: int = 0
     full_pass: bool = False
     draws: bool = False
-    avoids: tuple[str, ...] = ()
 
     def upload(self, task: Task) -> Shapes:
         """Return name -> shape of everything that one client sends."""
         return {name: task.network.shapes[name] for name in self.sends(task)} | self.parts(task)
-
-
-@dataclass(frozen=True)
-class About:
-    """The facts that a method file declares about its method.
-
-    Attributes:
-        title: the method's name in print.
-        paper: authors, venue, year.
-        private: whether its releases are clipped and noised; otherwise the claim is ``none``.
-        sends: whether anything leaves a client; otherwise the server takes no step.
-        has_global_model: whether there is a server model to test.
-        mechanism: the noise of its paper; its claims are audited with this noise.
-        trains: another method with the same training, to the bit, at equal values of their common
-            hyper-parameters. The two may differ in ``personalize`` only. Empty if there is none.
-        needs: parts that a network must have: ``body`` (layers before the head), ``norm``
-            (normalisation layers). Without them this would be another method.
-        departures: departures of both profiles, such as the weights of a non-private method.
-        paper_departures: further departures of ``profile: paper``.
-        official_departures: further departures of ``official_code: true``.
-    """
-
-    title: str
-    paper: str
-    private: bool = True
-    sends: bool = True
-    has_global_model: bool = True
-    mechanism: str = "gaussian"
-    trains: str = ""
-    needs: tuple[str, ...] = ()
-    departures: tuple[str, ...] = ()
-    paper_departures: tuple[str, ...] = ()
-    official_departures: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Range:
-    """Closed bounds of a hyper-parameter, for ``Annotated[float, Range(0)]``."""
-
-    low: float = -math.inf
-    high: float = math.inf
-
-
-AFTER_TRAINING = "read by personalize alone"
-"""Marks a hyper-parameter that training does not read: ``Annotated[float, Range(0),
-AFTER_TRAINING]``. Runs that differ in it alone share one training run."""

@@ -33,16 +33,16 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="BLUR + LUS", paper="Cheng et al., CVPR 2022")
+ABOUT = About(title="BLUR + LUS", paper="Cheng et al., CVPR 2022", cost=1.4)
 
 
 def blur_lus(
     *,
-    weight: Annotated[float, Range(0)] = 0.4,
-    keep_ratio: Annotated[float, Range(0, 1)] = 0.5,
+    weight: Annotated[float, Option(least=0)] = 0.4,
+    keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.5,
     score: Literal["gradient", "magnitude"] = "gradient",
 ) -> Method:
     """Return the method."""

@@ -29,7 +29,7 @@ from typing import Annotated
 
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
 ABOUT = About(
@@ -39,10 +39,10 @@ ABOUT = About(
 
 def centaur(
     *,
-    head_epochs: Annotated[int, Range(1)] = 15,
-    head_lr: Annotated[float, Range(0)] = 0.01,
-    head_momentum: Annotated[float, Range(0, 1)] = 0.9,
-    head_weight_decay: Annotated[float, Range(0)] = 1e-4,
+    head_epochs: Annotated[int, Option(least=1)] = 15,
+    head_lr: Annotated[float, Option(least=0)] = 0.01,
+    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.9,
+    head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
 ) -> Method:
     """Return the method."""
     solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)

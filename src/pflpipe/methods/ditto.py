@@ -29,11 +29,11 @@ import torch
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.fedprox import proximal
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="Ditto", paper="Li et al., ICML 2021")
+ABOUT = About(title="Ditto", paper="Li et al., ICML 2021", cost=2.1)
 
 
 def nothing_kept(params: Params) -> ClientState:
@@ -56,7 +56,7 @@ def kept(state: ClientState, params: Params) -> Tree:
     return trees.where(begun, trees.within("own.", state), params)
 
 
-def ditto(*, weight: Annotated[float, Range(0)] = 0.1) -> Method:
+def ditto(*, weight: Annotated[float, Option(least=0)] = 0.1) -> Method:
     """Return the method."""
 
     def init_client(params: Params, task: Task) -> ClientState:

@@ -22,7 +22,7 @@ from typing import Annotated
 
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import AFTER_TRAINING, About, Method, Range
+from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.dp_fedavg import local_update
 from pflpipe.trees import ClientState, Params, ServerState
 
@@ -33,10 +33,10 @@ ABOUT = About(
 
 def dp_fedavg_fb(
     *,
-    head_epochs: Annotated[int, Range(1), AFTER_TRAINING] = 15,
-    head_lr: Annotated[float, Range(0), AFTER_TRAINING] = 0.01,
-    head_momentum: Annotated[float, Range(0, 1), AFTER_TRAINING] = 0.9,
-    head_weight_decay: Annotated[float, Range(0), AFTER_TRAINING] = 1e-4,
+    head_epochs: Annotated[int, Option(least=1, trained=False)] = 15,
+    head_lr: Annotated[float, Option(least=0, trained=False)] = 0.01,
+    head_momentum: Annotated[float, Option(least=0, most=1, trained=False)] = 0.9,
+    head_weight_decay: Annotated[float, Option(least=0, trained=False)] = 1e-4,
 ) -> Method:
     """Return the method."""
     solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)

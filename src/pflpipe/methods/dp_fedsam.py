@@ -31,17 +31,18 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(
     title="DP-FedSAM",
     paper="Shi et al., CVPR 2023",
     official_departures=("per_tensor_clip", "data_size_weights", "public_sampling"),
+    cost=2.0,
 )
 
 
-def dp_fedsam(*, rho: Annotated[float, Range(0)] = 0.5) -> Method:
+def dp_fedsam(*, rho: Annotated[float, Option(least=0)] = 0.5) -> Method:
     """Return the method."""
 
     def train(params: Params, batches: Batches, task: Task) -> tuple[Params, Tensor]:

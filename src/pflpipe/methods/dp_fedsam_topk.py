@@ -27,17 +27,22 @@ from typing import Annotated
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.dp_fedsam import dp_fedsam
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(
-    title="DP-FedSAM-top-k", paper="Shi et al. 2023", paper_departures=("noise_on_support",)
+    title="DP-FedSAM-top-k",
+    paper="Shi et al. 2023",
+    paper_departures=("noise_on_support",),
+    cost=2.0,
 )
 
 
 def dp_fedsam_topk(
-    *, rho: Annotated[float, Range(0)] = 0.5, keep_ratio: Annotated[float, Range(0, 1)] = 0.4
+    *,
+    rho: Annotated[float, Option(least=0)] = 0.5,
+    keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.4,
 ) -> Method:
     """Return the method."""
     dense = dp_fedsam(rho=rho)

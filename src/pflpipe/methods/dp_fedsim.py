@@ -46,7 +46,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.feddpa import min_max
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -54,6 +54,7 @@ ABOUT = About(
     title="DP-FedSim",
     paper="Mao et al.",
     paper_departures=("data_dependent_clip", "per_layer_clip_unscaled", "raw_similarity_weights"),
+    cost=1.5,
 )
 
 
@@ -107,7 +108,7 @@ def mean_cosine(tree: Tree, reference: Tree) -> Tensor:
 
 def dp_fedsim(
     *,
-    threshold: Annotated[float, Range(0)] = 0.4,
+    threshold: Annotated[float, Option(least=0)] = 0.4,
     agc: bool = True,
     msa: bool = True,
     fisher_norm: Literal["sum", "minmax"] = "sum",

@@ -49,7 +49,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch, Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
@@ -58,21 +58,22 @@ ABOUT = About(
     has_global_model=False,
     needs=("body",),
     paper_departures=("noise_on_support",),
+    cost=1.5,
 )
 
 
 def dp_pfeddsu(
     *,
-    keep_ratio: Annotated[float, Range(0, 1)] = 0.05,
-    masked_layers: Annotated[int, Range(1)] = 4,
-    weight: Annotated[float, Range(0)] = 0.2,
+    keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.05,
+    masked_layers: Annotated[int, Option(least=1)] = 4,
+    weight: Annotated[float, Option(least=0)] = 0.2,
     rt: bool = True,
     dan: bool = True,
     ste: bool = False,
-    head_epochs: Annotated[int, Range(1)] = 15,
-    head_lr: Annotated[float, Range(0)] = 0.01,
-    head_momentum: Annotated[float, Range(0, 1)] = 0.9,
-    head_weight_decay: Annotated[float, Range(0)] = 1e-4,
+    head_epochs: Annotated[int, Option(least=1)] = 15,
+    head_lr: Annotated[float, Option(least=0)] = 0.01,
+    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.9,
+    head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
 ) -> Method:
     """Return the method."""
     solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)

@@ -44,7 +44,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.feddpa import fisher_mask, split_objectives
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -57,6 +57,7 @@ ABOUT = About(
         "data_size_weights",
         "noise_not_divided",
     ),
+    cost=2.4,
 )
 
 
@@ -67,11 +68,11 @@ def sum_of_norms(tree: Tree) -> Tensor:
 
 def fedaddp(
     *,
-    tau: Annotated[float, Range(0)] = 0.4,
-    lambda_1: Annotated[float, Range(0)] = 0.1,
-    lambda_2: Annotated[float, Range(0)] = 0.05,
-    beta: Annotated[float, Range(0)] = 0.1,
-    r_min: Annotated[float, Range(0)] = 1e-3,
+    tau: Annotated[float, Option(least=0)] = 0.4,
+    lambda_1: Annotated[float, Option(least=0)] = 0.1,
+    lambda_2: Annotated[float, Option(least=0)] = 0.05,
+    beta: Annotated[float, Option(least=0)] = 0.1,
+    r_min: Annotated[float, Option(least=0)] = 1e-3,
 ) -> Method:
     """Return the method."""
 

@@ -42,7 +42,6 @@ the start of that pass. A client that was never in training starts from the whol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -50,14 +49,13 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.errors import ConfigError
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 from pflpipe.learning.solvers import Batch, Schedule, Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="FedALA", paper="Zhang et al., AAAI 2023")
+ABOUT = About(title="FedALA", paper="Zhang et al., AAAI 2023", cost=2.1)
 
 
 def some_rows(batches: Batches, share: float) -> Schedule:
@@ -71,7 +69,7 @@ def some_rows(batches: Batches, share: float) -> Schedule:
     places = torch.arange(steps * width, device=whole.index.device)
     # Sorting uniform numbers is a draw without replacement of a fixed shape, which vmap needs.
     # Padded places get 2, so that they come last.
-    drawn = keyed.uniform(batches.key, keyed.OWN, (steps * width,))
+    drawn = counter_rng.uniform(batches.key, counter_rng.OWN, (steps * width,))
     order = torch.where(places < batches.n, drawn, 2.0).argsort(stable=True)
     count = (share * batches.n.double() + 1e-9).floor().long()  # 0.29 * 100 is less than 29
     left = count - width * torch.arange(steps, device=order.device)
@@ -94,10 +92,10 @@ def repeated(once: Schedule, times: int, more: Tensor) -> Schedule:
 
 def fedala(
     *,
-    p: Annotated[int, Range(0)] = 1,
-    eta: Annotated[float, Range(0)] = 1.0,
-    share: Annotated[float, Range(0, 1)] = 0.8,
-    start_epochs: Annotated[int, Range(1)] = 11,
+    p: Annotated[int, Option(least=0, layers=True)] = 1,
+    eta: Annotated[float, Option(least=0)] = 1.0,
+    share: Annotated[float, Option(least=0, most=1)] = 0.8,
+    start_epochs: Annotated[int, Option(least=1)] = 11,
 ) -> Method:
     """Return the method."""
     solver = Solver("sgd", eta, low=0.0, high=1.0)
@@ -106,13 +104,6 @@ def fedala(
         """Return the parameters of the last p layers."""
         layers = list(trees.layers(params).values())[-p:] if p else []
         return {name: params[name] for names in layers for name in names}
-
-    def check(names: Sequence[str]) -> None:
-        layers = len(trees.layers(names))
-        if p > layers:
-            raise ConfigError(
-                "method fedala: p", got=p, expected=f"at most {layers}, the model's layers"
-            )
 
     def init_client(params: Params, task: Task) -> ClientState:
         weights = {name: torch.ones_like(value) for name, value in top(params).items()}
@@ -164,7 +155,6 @@ def fedala(
         local_update,
         personalize=personalize,
         init_client=init_client,
-        check=check,
         full_pass=p > 0,
         draws=p > 0,
     )

@@ -51,13 +51,14 @@ from pflpipe import trees
 from pflpipe.learning.penalties import DistancePenalty
 from pflpipe.learning.solvers import Objective
 from pflpipe.learning.task import Batches, Loss, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(
     title="FedDPA",
     paper="Yang et al., NeurIPS 2023",
     official_departures=("sample_level_calibration", "data_size_weights", "update_against_global"),
+    cost=2.4,
 )
 
 
@@ -110,9 +111,9 @@ def split_objectives(
 
 def feddpa(
     *,
-    tau: Annotated[float, Range(0)] = 0.4,
-    lambda_1: Annotated[float, Range(0)] = 0.05,
-    lambda_2: Annotated[float, Range(0)] = 0.1,
+    tau: Annotated[float, Option(least=0)] = 0.4,
+    lambda_1: Annotated[float, Option(least=0)] = 0.05,
+    lambda_2: Annotated[float, Option(least=0)] = 0.1,
     dfp: bool = True,
     ac: bool = True,
     schedule: Literal["alternate", "two_phase"] = "alternate",

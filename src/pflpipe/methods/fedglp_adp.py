@@ -60,9 +60,9 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning import keyed
+from pflpipe.learning import counter_rng
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.feddpa import split_objectives
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -70,6 +70,8 @@ ABOUT = About(
     title="FedGLP-ADP",
     paper="Xiao et al., CMC 2026",
     paper_departures=("noise_on_support", "divide_by_counts", "client_clip_weights"),
+    only_with={"acndp": ("client_clip_weights",)},
+    cost=2.1,
 )
 
 
@@ -168,13 +170,13 @@ def grow(mask: Tree, update: Tree, progress: Tensor, beta: float) -> Tree:
 
 def fedglp_adp(
     *,
-    beta: Annotated[float, Range(0, 1)] = 0.3,
-    a: Annotated[float, Range(0)] = 0.2,
-    sigma_0: Annotated[float, Range(0)] = 1.705,
+    beta: Annotated[float, Option(least=0, most=1)] = 0.3,
+    a: Annotated[float, Option(least=0)] = 0.2,
+    sigma_0: Annotated[float, Option(least=0)] = 1.705,
     dynamic: bool = True,
-    gamma: Annotated[float, Range(0)] = 0.4,
-    lambda_1: Annotated[float, Range(0)] = 0.05,
-    lambda_2: Annotated[float, Range(0)] = 0.1,
+    gamma: Annotated[float, Option(least=0)] = 0.4,
+    lambda_1: Annotated[float, Option(least=0)] = 0.05,
+    lambda_2: Annotated[float, Option(least=0)] = 0.1,
     glp: bool = True,
     acndp: bool = True,
     trend: Literal["raw", "rms"] = "raw",
@@ -239,7 +241,9 @@ def fedglp_adp(
         share = task.clip_norm * sigma / math.sqrt(task.plan.expected_cohort)
         return {
             name: value
-            + share * unit.get(name, 1.0) * keyed.normal(batches.key, keyed.OWN + place, value)
+            + share
+            * unit.get(name, 1.0)
+            * counter_rng.normal(batches.key, counter_rng.OWN + place, value)
             for place, (name, value) in enumerate(message.items())
         }
 
@@ -301,5 +305,4 @@ def fedglp_adp(
         scale,
         absorb=absorb,
         draws=True,
-        avoids=() if acndp else ("client_clip_weights",),
     )

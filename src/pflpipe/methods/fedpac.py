@@ -58,10 +58,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.networks import Shapes
+from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.centaur import centaur
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -85,12 +85,12 @@ def class_means(params: Tree, batches: Batches, task: Task) -> tuple[Tensor, Ten
 
 def fedpac(
     *,
-    weight: Annotated[float, Range(0)] = 1.0,
-    centroid_scale: Annotated[float, Range(1e-6)] = 6.0,
-    head_epochs: Annotated[int, Range(1)] = 1,
-    head_lr: Annotated[float, Range(0)] = 0.1,
-    head_momentum: Annotated[float, Range(0, 1)] = 0.5,
-    head_weight_decay: Annotated[float, Range(0)] = 5e-4,
+    weight: Annotated[float, Option(least=0)] = 1.0,
+    centroid_scale: Annotated[float, Option(least=1e-6)] = 6.0,
+    head_epochs: Annotated[int, Option(least=1)] = 1,
+    head_lr: Annotated[float, Option(least=0)] = 0.1,
+    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.5,
+    head_weight_decay: Annotated[float, Option(least=0)] = 5e-4,
 ) -> Method:
     """Return the method."""
     fedrep = centaur(

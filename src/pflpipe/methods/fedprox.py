@@ -28,7 +28,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Loss, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="FedProx", paper="Li et al., MLSys 2020")
@@ -44,7 +44,7 @@ def proximal(origin: Tree, weight: float, task: Task) -> Loss:
     return loss
 
 
-def fedprox(*, weight: Annotated[float, Range(0)] = 0.1) -> Method:
+def fedprox(*, weight: Annotated[float, Option(least=0)] = 0.1) -> Method:
     """Return the method."""
 
     def local_update(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pflpipe.methods.base import About, Method, Range
+from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.centaur import centaur
 
 ABOUT = About(
@@ -35,10 +35,10 @@ ABOUT = About(
 
 def fedrep(
     *,
-    head_epochs: Annotated[int, Range(1)] = 10,
-    head_lr: Annotated[float, Range(0)] = 0.01,
-    head_momentum: Annotated[float, Range(0, 1)] = 0.5,
-    head_weight_decay: Annotated[float, Range(0)] = 1e-4,
+    head_epochs: Annotated[int, Option(least=1)] = 10,
+    head_lr: Annotated[float, Option(least=0)] = 0.01,
+    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.5,
+    head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
 ) -> Method:
     """Return the method."""
     return centaur(

@@ -47,10 +47,10 @@ from pflpipe import trees
 from pflpipe.learning.directions import batch_gradient, surrogate
 from pflpipe.learning.solvers import Batch, Schedule
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import AnyTree, ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="Per-FedAvg", paper="Fallah et al., NeurIPS 2020")
+ABOUT = About(title="Per-FedAvg", paper="Fallah et al., NeurIPS 2020", cost=4.1)
 
 
 def moved(w: AnyTree, gradient: Tree, rate: float) -> AnyTree:
@@ -96,9 +96,9 @@ def minibatches(schedule: Schedule, batch: Batch) -> Iterator[Batch]:
 
 def per_fedavg(
     *,
-    alpha: Annotated[float, Range(0)] = 0.1,
+    alpha: Annotated[float, Option(least=0)] = 0.1,
     variant: Literal["fo", "hf"] = "hf",
-    delta: Annotated[float, Range(1e-6)] = 1e-3,
+    delta: Annotated[float, Option(least=1e-6)] = 1e-3,
 ) -> Method:
     """Return the method."""
 

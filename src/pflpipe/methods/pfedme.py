@@ -44,19 +44,19 @@ from pflpipe import trees
 from pflpipe.learning.directions import batch_gradient, surrogate
 from pflpipe.learning.solvers import Batch, Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.fedprox import proximal
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="pFedMe", paper="Dinh et al., NeurIPS 2020")
+ABOUT = About(title="pFedMe", paper="Dinh et al., NeurIPS 2020", cost=5.4)
 
 
 def pfedme(
     *,
-    weight: Annotated[float, Range(0)] = 15.0,
-    steps: Annotated[int, Range(1)] = 5,
-    inner_lr: Annotated[float, Range(0)] = 0.05,
-    beta: Annotated[float, Range(0)] = 1.0,
+    weight: Annotated[float, Option(least=0)] = 15.0,
+    steps: Annotated[int, Option(least=1)] = 5,
+    inner_lr: Annotated[float, Option(least=0)] = 0.05,
+    beta: Annotated[float, Option(least=0)] = 1.0,
 ) -> Method:
     """Return the method."""
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import AFTER_TRAINING, About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
@@ -41,12 +41,12 @@ ABOUT = About(title="PMTL-FT", paper="Hu et al. 2021; baseline of Shen et al. (C
 
 def pmtl_ft(
     *,
-    weight: Annotated[float, Range(0)] = 1.0,
+    weight: Annotated[float, Option(least=0)] = 1.0,
     detached: bool = False,
-    head_epochs: Annotated[int, Range(1), AFTER_TRAINING] = 15,
-    head_lr: Annotated[float, Range(0), AFTER_TRAINING] = 0.01,
-    head_momentum: Annotated[float, Range(0, 1), AFTER_TRAINING] = 0.9,
-    head_weight_decay: Annotated[float, Range(0), AFTER_TRAINING] = 1e-4,
+    head_epochs: Annotated[int, Option(least=1, trained=False)] = 15,
+    head_lr: Annotated[float, Option(least=0, trained=False)] = 0.01,
+    head_momentum: Annotated[float, Option(least=0, most=1, trained=False)] = 0.9,
+    head_weight_decay: Annotated[float, Option(least=0, trained=False)] = 1e-4,
 ) -> Method:
     """Return the method."""
     fine_tuned = dp_fedavg_fb(

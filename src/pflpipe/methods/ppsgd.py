@@ -36,7 +36,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch, Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Range, Upload
+from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="PPSGD", paper="Bietti et al., ICML 2022")
@@ -44,11 +44,11 @@ ABOUT = About(title="PPSGD", paper="Bietti et al., ICML 2022")
 
 def ppsgd(
     *,
-    head_epochs: Annotated[int, Range(1)] = 1,
+    head_epochs: Annotated[int, Option(least=1)] = 1,
     head_optimizer: Literal["sgd", "adam"] = "sgd",
-    head_lr: Annotated[float, Range(0)] = 0.1,
-    head_momentum: Annotated[float, Range(0, 1)] = 0.0,
-    head_weight_decay: Annotated[float, Range(0)] = 0.0,
+    head_lr: Annotated[float, Option(least=0)] = 0.1,
+    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.0,
+    head_weight_decay: Annotated[float, Option(least=0)] = 0.0,
 ) -> Method:
     """Return the method."""
     solver = Solver(head_optimizer, head_lr, head_momentum, head_weight_decay)

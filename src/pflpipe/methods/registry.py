@@ -4,7 +4,7 @@ A method is a handful of pure functions of ONE client; a method file is a factor
 hyper-parameters that returns them, and reads like the paper's algorithm box. The signature of the
 factory (types, defaults, ranges) is the schema of its block in a study. A file in this folder is
 found because it is there; methods from outside are named by a study's ``file.py:name`` or by an
-installed package (outside.py).
+installed package (plugins.py).
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import math
 import os
 import pkgutil
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pflpipe import cells
+from pflpipe import cells, options
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import networks
-from pflpipe.methods import outside
-from pflpipe.methods.base import AFTER_TRAINING, About, Method, Range
+from pflpipe.learning import architectures
+from pflpipe.methods import about as declarations
+from pflpipe.methods import plugins
+from pflpipe.methods.about import About
+from pflpipe.options import Declared
 from pflpipe.seeds import STREAMS
 
-_HELPERS = {"base", "outside", "registry"}
+if TYPE_CHECKING:
+    from pflpipe.methods.base import Method
+
+_HELPERS = {"about", "base", "plugins", "registry"}
 NAMES = tuple(
     sorted(
         module.name
@@ -50,12 +53,21 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """A known method: its name, its factory, and what its file says about it."""
+    """A known method: its name and source, and what its file declares."""
 
     name: str
-    factory: Callable[..., Method]
+    source: str
     about: About
-    hyperparameters: dict[str, inspect.Parameter]
+    hyperparameters: Mapping[str, Declared]
+
+    @property
+    def factory(self) -> Callable[..., Method]:
+        """The function that makes the method of its hyper-parameters; needs torch."""
+        if self.source:
+            return plugins.load(self.name, self.source)[0]
+        module = importlib.import_module(f"pflpipe.methods.{self.name}")
+        factory: Callable[..., Method] = getattr(module, self.name)
+        return factory
 
 
 def locate(written: str, folder: str | os.PathLike[str] = ".") -> tuple[str, str]:
@@ -74,13 +86,13 @@ def locate(written: str, folder: str | os.PathLike[str] = ".") -> tuple[str, str
         ConfigError: unknown, or two methods have the name.
     """
     if ":" in written or written.endswith(".py"):
-        name, source = outside.in_file(written, folder)
-        others = ["pflpipe"] * (name in NAMES) + list(filter(None, [outside.module_of(name)]))
+        name, source = plugins.in_file(written, folder)
+        others = ["pflpipe"] * (name in NAMES) + list(filter(None, [plugins.module_of(name)]))
     else:
-        name, source = written, outside.module_of(written)
+        name, source = written, plugins.module_of(written)
         others = ["pflpipe"] * (name in NAMES and source != "")
         if name not in NAMES and not source:
-            known = {*NAMES, *outside.offered()}
+            known = {*NAMES, *plugins.offered()}
             raise ConfigError(f"unknown method {name!r}", do=nearest(name, known))
     if others:
         raise ConfigError(
@@ -94,7 +106,7 @@ def locate(written: str, folder: str | os.PathLike[str] = ".") -> tuple[str, str
 def listed() -> list[tuple[str, str]]:
     """Return name and source of all methods that need no file beside a study: the package's own,
     then those of installed packages."""
-    return [locate(name) for name in (*NAMES, *outside.offered())]
+    return [locate(name) for name in (*NAMES, *plugins.offered())]
 
 
 def file_of(name: str, source: str = "") -> Path:
@@ -119,7 +131,7 @@ def info(name: str, source: str = "") -> MethodInfo:
     """Return the entry of a method; its file runs once in a process.
 
     Raises:
-        ConfigError: unknown, or its file is not a method (outside.py).
+        ConfigError: unknown, or its file is not a method (plugins.py).
     """
     return _info(name, os.path.abspath(source) if source.endswith(".py") else source)
 
@@ -127,23 +139,23 @@ def info(name: str, source: str = "") -> MethodInfo:
 @functools.cache
 def _info(name: str, source: str) -> MethodInfo:
     if source:
-        factory, about = outside.load(name, source)
+        factory, about = plugins.load(name, source)
+        hyperparameters = options.of_signature(inspect.signature(factory, eval_str=True))
     elif name in NAMES:
-        module = importlib.import_module(f"pflpipe.methods.{name}")
-        factory, about = getattr(module, name), module.ABOUT
+        about, hyperparameters = declarations.read(file_of(name), name)
     else:
         raise ConfigError("method", got=name, do=nearest(name, NAMES))
-    parameters = dict(inspect.signature(factory, eval_str=True).parameters)
-    for key, entry in parameters.items():
-        _checked(f"{name}.{key}", entry.default, entry.annotation)
+    for key, item in hyperparameters.items():
+        options.check_value(item.default, item, f"hyper-parameter {name}.{key}")
     for what, words, known in (
         ("needs", about.needs, _PARTS),
         ("trains", filter(None, [about.trains]), NAMES),
+        ("only_with", about.only_with, hyperparameters),
     ):
         for word in words:
             if word not in known:
                 raise ConfigError(f"method {name}: ABOUT.{what}", got=word, do=nearest(word, known))
-    return MethodInfo(name, factory, about, parameters)
+    return MethodInfo(name, source, about, hyperparameters)
 
 
 def of(cell: cells.Cell) -> MethodInfo:
@@ -165,7 +177,7 @@ def trained(cell: cells.Cell) -> cells.Cell:
     kept = {
         name: cell.hyperparameters.get(name, entry.default)
         for name, entry in own.hyperparameters.items()
-        if name in known and AFTER_TRAINING not in typing.get_args(entry.annotation)
+        if name in known and entry.option.trained
     }
     return dataclasses.replace(
         cell,
@@ -226,7 +238,13 @@ def departures(
     """Return the departures that a profile of a method executes; without hyper-parameters, those of
     its defaults."""
     entry = info(name, source)
-    about, avoided = entry.about, entry.factory(**(hyperparameters or {})).avoids
+    about, values = entry.about, hyperparameters or {}
+    avoided = {
+        departure
+        for key, departures in about.only_with.items()
+        if not values.get(key, entry.hyperparameters[key].default)
+        for departure in departures
+    }
     if official_code and profile != "paper":
         raise ConfigError(
             f"official_code of {name}", got=official_code, expected="profile: paper beside it"
@@ -250,8 +268,9 @@ def check_model(
 ) -> None:
     """Raise ConfigError when the method or its hyper-parameters need layers that the model does not
     have."""
-    names = networks.parameter_names(model)
-    parts = {"body": set(names) - set(networks.HEAD), "norm": networks.norm_names(names)}
+    names = architectures.parameter_names(model)
+    layers = architectures.layers_of(names)
+    parts = {"body": set(layers) - {"head"}, "norm": architectures.norm_names(names)}
     entry = info(name, source)
     for part in entry.about.needs:
         if not parts[part]:
@@ -261,7 +280,17 @@ def check_model(
                 expected=_PARTS[part],
                 do="leave the method out here",
             )
-    entry.factory(**(hyperparameters or {})).check(names)
+    for key, item in entry.hyperparameters.items():
+        if item.option.layers:
+            value, location = (
+                (hyperparameters or {}).get(key, item.default),
+                f"method {name}: {key}",
+            )
+            if isinstance(value, str):
+                architectures.layers_named(names, value, location)
+            elif value > len(layers):
+                expected = f"at most {len(layers)}, the model's layers"
+                raise ConfigError(location, got=value, expected=expected)
 
 
 def check_hyperparameters(name: str, values: dict[str, Any], source: str = "") -> dict[str, Any]:
@@ -278,47 +307,7 @@ def check_hyperparameters(name: str, values: dict[str, Any], source: str = "") -
                 f"hyper-parameter {name}.{key} does not exist",
                 do=nearest(key, known) if known else f"{name} has none",
             )
-    return {
-        key: _checked(f"{name}.{key}", values.get(key, entry.default), entry.annotation)
-        for key, entry in known.items()
-    }
-
-
-def _checked(location: str, value: Any, annotation: Any) -> Any:
-    bounds = Range()
-    if typing.get_origin(annotation) is typing.Annotated:
-        annotation, bounds, *_ = typing.get_args(annotation)
-    if typing.get_origin(annotation) is typing.Literal:
-        choices = typing.get_args(annotation)
-        if value not in choices or isinstance(value, bool):
-            raise ConfigError(
-                f"hyper-parameter {location}",
-                got=value,
-                expected=f"one of {', '.join(map(str, choices))}",
-            )
-        return value
-    if annotation is bool:
-        if not isinstance(value, bool):
-            raise ConfigError(f"hyper-parameter {location}", got=value, expected="true or false")
-        return value
-    if annotation is str:
-        if not isinstance(value, str):
-            raise ConfigError(f"hyper-parameter {location}", got=value, expected="text")
-        return value
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int if annotation is int else (int, float))
-        or not math.isfinite(value)
-    ):
-        raise ConfigError(
-            f"hyper-parameter {location}",
-            got=value,
-            expected="a whole number" if annotation is int else "a finite number",
-        )
-    if not bounds.low <= value <= bounds.high:
-        raise ConfigError(
-            f"hyper-parameter {location}",
-            got=value,
-            expected=f"a number in [{bounds.low:g}, {bounds.high:g}]",
-        )
-    return annotation(value)
+    found = {key: values.get(key, item.default) for key, item in known.items()}
+    for key, value in found.items():
+        options.check_value(value, known[key], f"hyper-parameter {name}.{key}")
+    return options.spelled(known, found)

@@ -16,7 +16,7 @@ from pflpipe.report import comparison, mlflow_export, tidy
 from pflpipe.report.comparison import Group, epsilon_text, finite
 from pflpipe.study.config import Config
 from pflpipe.study.load import finish
-from pflpipe.study.outline import Outline
+from pflpipe.study.study_spec import Outline
 
 LOGS = Path("logs")
 MOST = 10

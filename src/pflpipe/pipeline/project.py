@@ -20,7 +20,7 @@ from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data import datasets
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import networks
+from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.pipeline import code_version
 from pflpipe.report.epsilon_as_published import as_published
@@ -30,7 +30,7 @@ from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.documents import read_yaml
 from pflpipe.study.load import finish, load_outline, study_names
-from pflpipe.study.outline import Drawing, Outline, Study
+from pflpipe.study.study_spec import Drawing, Outline, Study
 
 
 class Project:
@@ -327,7 +327,7 @@ class Project:
     def files_of(self, cells: Iterable[Cell]) -> list[Path]:
         """Return the files with the methods of cells, and the networks that are the user's own."""
         found = {self._method_file(cell.method, cell.source) for cell in cells}
-        networks_of_users = {networks.file_of(cell.model) for cell in cells}
+        networks_of_users = {architectures.file_of(cell.model) for cell in cells}
         return sorted(found | {file for file in networks_of_users if file is not None})
 
     def method_files(self, names: Iterable[str]) -> list[Path]:

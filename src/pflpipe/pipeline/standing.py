@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pflpipe.errors import DataError
-from pflpipe.study.cost import words
+from pflpipe.study.runtime_estimate import words
 
 FILE = "status.txt"
 ENDED = "snakemake ended"

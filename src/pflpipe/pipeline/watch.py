@@ -28,11 +28,11 @@ from typing import Any, TextIO
 from pflpipe.errors import DataError
 from pflpipe.files import write_text
 from pflpipe.pipeline.standing import ENDED, FILE
-from pflpipe.study import catalog, cost, load
+from pflpipe.study import catalog, load, runtime_estimate
 from pflpipe.study.catalog import headers
 from pflpipe.study.config import Config
-from pflpipe.study.cost import words
-from pflpipe.study.outline import Chosen, Outline
+from pflpipe.study.runtime_estimate import words
+from pflpipe.study.study_spec import Chosen, Outline
 
 LOGS = Path("logs/train")
 EVERY = 5.0
@@ -55,7 +55,7 @@ class Runs:
 
     Attributes:
         study: its name.
-        seconds: id of a run -> the estimate of what it takes (study/cost.py), to weigh runs with.
+        seconds: id of a run -> the estimate of what it takes, to weigh runs with.
         labels: id of a run -> how people call it.
         growing: whether more of them will be asked for than were at first, because a search had
             chosen nothing then.
@@ -124,7 +124,7 @@ class Studies:
         seconds, labels = {}, {}
         for run, cell in catalog.runs(outline, choices).items():
             header = self._header(cell.dataset)
-            seconds[run] = cost.seconds(cell, header) if header else 1.0
+            seconds[run] = runtime_estimate.seconds(cell, header) if header else 1.0
             labels[run] = " ".join(cell.words[2:])  # data and partition are those of the study
         return Runs(outline.name, seconds, labels, outline.name in self._growing)
 

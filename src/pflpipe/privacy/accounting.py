@@ -28,8 +28,8 @@ import numpy as np
 
 from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
+from pflpipe.named import check_adaptive, check_departures
 from pflpipe.privacy import adaptive, replaced
-from pflpipe.privacy.departures import check_departures
 from pflpipe.privacy.plan import Adaptive, Plan
 
 FINEST_INTERVAL = 1e-4
@@ -104,7 +104,7 @@ def make_plan(
         adaptive=_adaptive(privacy, sample_rate * clients),
     )
     if plan.adaptive is not None:
-        adaptive.check_fits(names)
+        check_adaptive(names)
     if privacy.epsilon is not None:
         plan = _reached(plan, privacy, names, sizes, local_epochs, batch_size, lr)
     if plan.adaptive is not None:

@@ -34,13 +34,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
 from pflpipe.errors import PrivacyError
-from pflpipe.privacy.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import LARGEST, LEAST, Plan
 from pflpipe.trees import Tree
@@ -49,19 +47,6 @@ HALF = 0.5
 """Absolute value of a centred bit."""
 BITS = "bits"
 """Name of the only tensor of the second part."""
-
-
-def check_fits(departures: Collection[str]) -> None:
-    """Raise PrivacyError for departures without a joint norm to adapt to, or without one noised sum
-    for the bits."""
-    without = (OF_MESSAGES | WITHOUT_JOINT_CLIP).intersection(departures)
-    if without:
-        raise PrivacyError(
-            f"departure {min(without)}: privacy.clip_quantile",
-            got="adaptive clipping",
-            expected="a fixed clip_norm",
-            do="adaptive clipping is for one noised sum of jointly clipped updates",
-        )
 
 
 def multiplier_of_updates(plan: Plan) -> float:

@@ -1,9 +1,9 @@
 """Departures: named steps of published mechanisms that the certified mechanism lacks.
 
-A cell names its departures; mechanism.py executes them with the functions here. Departures in
-``OF_MESSAGES`` change single messages. The noise is then drawn for every message, as in the papers,
-instead of once for the sum. Most departures read private values of the clients, the extras, so none
-of them is certified:
+named.py lists them. A cell names its departures; mechanism.py executes them with the functions
+here. Departures in ``OF_MESSAGES`` change single messages. The noise is then drawn for every
+message, as in the papers, instead of once for the sum. Most departures read private values of the
+clients, the extras, so none of them is certified:
 
 ======================  ==========================================================================
 departure               extras it reads, each with the leading axes ``[..., M]``
@@ -30,77 +30,10 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.errors import PrivacyError, nearest
+from pflpipe.errors import PrivacyError
+from pflpipe.named import OF_MESSAGES, SPLIT_CLIP
 from pflpipe.privacy.clipping import clip_groups
 from pflpipe.privacy.plan import Plan
-
-DEPARTURES: dict[str, str] = {
-    "client_clip_weights": "each client chooses how its clip bound is divided over the layers",
-    "clip_in_training": "gradients are clipped inside local training, the message itself is not",
-    "data_dependent_clip": "clip thresholds are computed from the client's own update",
-    "data_dependent_noise": "the noise scale is computed from private values",
-    "data_size_weights": (
-        "messages are averaged with weights proportional to the clients' numbers of examples"
-    ),
-    "divide_by_counts": "each coordinate is divided by the number of clients that sent it",
-    "learning_rate_in_noise": (
-        "the noise is scaled by twice the learning rate, which the bounded change has in it already"
-    ),
-    "no_composition": "the budget of one round is quoted as the budget of the whole run",
-    "noise_not_divided": "each message carries the whole noise instead of its share",
-    "noise_on_support": "noise only on the coordinates that a client's private mask keeps",
-    "noise_per_participant": (
-        "each drawn client adds a share of the noise, so its size follows the drawn count"
-    ),
-    "per_layer_clip_unscaled": (
-        "each layer is clipped to C but the noise is scaled for one joint bound C"
-    ),
-    "per_tensor_clip": "each tensor is clipped to C but the noise is scaled for one joint bound C",
-    "private_clamp": (
-        "updates are clamped to bounds computed from private values instead of being clipped"
-    ),
-    "public_sampling": "which clients take part can be predicted, so sampling amplifies nothing",
-    "raw_similarity_weights": "messages are weighted by similarities of models that carry no noise",
-    "sample_level_calibration": (
-        "the noise multiplier is calibrated for single examples of DP-SGD, not for clients"
-    ),
-    "update_against_global": (
-        "the update is taken against the global model instead of the start of local work"
-    ),
-}
-"""Steps of published methods that the certified mechanism lacks. A cell names them; its claim is
-then at most ``nominal``."""
-
-OF_MESSAGES = frozenset(
-    {
-        "client_clip_weights",
-        "data_dependent_clip",
-        "data_dependent_noise",
-        "data_size_weights",
-        "divide_by_counts",
-        "noise_not_divided",
-        "noise_on_support",
-        "noise_per_participant",
-        "private_clamp",
-        "raw_similarity_weights",
-    }
-)
-"""Departures under which every client's message carries noise of its own."""
-
-OF_CALIBRATION = frozenset({"learning_rate_in_noise", "no_composition", "sample_level_calibration"})
-"""Departures in the calibration of the noise to an epsilon; they have no effect on a run whose
-multiplier is given."""
-
-SPLIT_CLIP = frozenset({"per_tensor_clip", "per_layer_clip_unscaled"})
-"""Departures that clip each part of an update to C separately."""
-
-WITHOUT_JOINT_CLIP = SPLIT_CLIP | {
-    "client_clip_weights",
-    "clip_in_training",
-    "data_dependent_clip",
-    "private_clamp",
-}
-"""Departures that replace the joint clip, or leave it out."""
 
 _EXTRAS = {
     "client_clip_weights": ("clip_weights",),
@@ -112,17 +45,6 @@ _EXTRAS = {
     "private_clamp": ("centre.", "radius."),
     "raw_similarity_weights": ("similarity",),
 }
-
-
-def check_departures(departures: Iterable[str]) -> frozenset[str]:
-    """Return the departures as a set; raise PrivacyError for one that is unknown."""
-    names = frozenset(departures)
-    for name in sorted(names):
-        if name not in DEPARTURES:
-            raise PrivacyError(
-                "departure", got=name, expected="a known one", do=nearest(name, DEPARTURES)
-            )
-    return names
 
 
 def check_extras(

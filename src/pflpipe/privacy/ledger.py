@@ -19,6 +19,7 @@ import numpy as np
 from pflpipe import trees
 from pflpipe.cells import Privacy, claim_of
 from pflpipe.errors import PrivacyError
+from pflpipe.named import OF_MESSAGES, SPLIT_CLIP, WITHOUT_BOUND, check_departures
 from pflpipe.privacy import adaptive
 from pflpipe.privacy.accounting import (
     checked_sizes,
@@ -28,28 +29,9 @@ from pflpipe.privacy.accounting import (
     epsilon_rdp,
     epsilon_replace_one,
 )
-from pflpipe.privacy.departures import OF_MESSAGES, SPLIT_CLIP, check_departures, message_share
+from pflpipe.privacy.departures import message_share
 from pflpipe.privacy.mechanism import public_cohort
 from pflpipe.privacy.plan import Plan
-
-WITHOUT_BOUND = {
-    "client_clip_weights": (
-        "each client's private weights set its noise, and a layer of weight 0 has none"
-    ),
-    "clip_in_training": (
-        "the message itself is not clipped, so nothing limits what one client changes"
-    ),
-    "data_dependent_clip": "a client's clip bounds follow its own update and have no upper limit",
-    "data_dependent_noise": "the size of the noise follows private values and may be 0",
-    "divide_by_counts": "a coordinate that only one client keeps is exactly 0 without that client",
-    "noise_on_support": "coordinates without noise show which ones a client's private mask keeps",
-    "private_clamp": (
-        "the centre of the clamp is private and may be anywhere, so nothing limits what one "
-        "client changes"
-    ),
-    "raw_similarity_weights": "a client's raw model sets its weight and thereby that of all others",
-}
-"""Departures under which no finite epsilon holds at any delta below 1, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,16 +39,9 @@ import torch
 from torch import Tensor
 
 from pflpipe.errors import PrivacyError, nearest
+from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_departures
 from pflpipe.privacy.clipping import clip, for_clients, squares
-from pflpipe.privacy.departures import (
-    OF_MESSAGES,
-    WITHOUT_JOINT_CLIP,
-    bounded,
-    check_departures,
-    check_extras,
-    deviation,
-    weights,
-)
+from pflpipe.privacy.departures import bounded, check_extras, deviation, weights
 from pflpipe.privacy.noise import laplace, normal
 from pflpipe.privacy.plan import Plan
 

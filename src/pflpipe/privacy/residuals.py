@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pflpipe.named import OF_MESSAGES
 from pflpipe.privacy.adaptive import BITS, HALF, multiplier_of_updates
-from pflpipe.privacy.departures import OF_MESSAGES, deviation
+from pflpipe.privacy.departures import deviation
 from pflpipe.privacy.mechanism import Released, Uploads, public_cohort
 from pflpipe.privacy.noise import laplace, normal
 from pflpipe.privacy.plan import Plan

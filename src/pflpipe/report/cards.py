@@ -14,7 +14,6 @@ and its further lines by eight. Brackets at the end hold where a default comes f
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import typing
 from collections.abc import Iterator
@@ -23,10 +22,9 @@ from pathlib import Path
 
 from pflpipe.cells import WITHOUT_DEPARTURES, claim_of
 from pflpipe.methods import registry
-from pflpipe.methods.base import AFTER_TRAINING, Range, fits_every_model
 from pflpipe.methods.registry import MethodInfo
-from pflpipe.privacy.departures import DEPARTURES, OF_MESSAGES, WITHOUT_JOINT_CLIP
-from pflpipe.privacy.ledger import WITHOUT_BOUND
+from pflpipe.named import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND, WITHOUT_JOINT_CLIP
+from pflpipe.options import Declared, bounds
 
 FORMULAS = {
     "minimises": "A client minimises",
@@ -178,46 +176,36 @@ def _claims(entry: MethodInfo, source: str) -> Iterator[str]:
 
 def _knob(entry: MethodInfo, key: str, said: Header) -> str:
     parameter = entry.hyperparameters[key]
-    hint, marks = parameter.annotation, tuple[typing.Any, ...]()
-    if typing.get_origin(hint) is typing.Annotated:
-        hint, marks = typing.get_args(hint)[0], typing.get_args(hint)[1:]
-    bounds = next((mark for mark in marks if isinstance(mark, Range)), Range())
     meaning, origin = said.knobs.get(key, ("", ""))
-    words = [f"`{key}` = `{_yaml(parameter)}`, {_values(hint, bounds)}", f": {meaning}."]
+    words = [f"`{key}` = `{_yaml(parameter)}`, {_values(parameter)}", f": {meaning}."]
     if not meaning:
         words[1] = "."
     if origin:
         words.append(f" Default: {origin}.")
-    if AFTER_TRAINING in marks:
+    if not parameter.option.trained:
         words.append(" Read after training alone: other values share the training run.")
     return "".join(words)
 
 
-def _yaml(parameter: inspect.Parameter) -> str:
+def _yaml(parameter: Declared) -> str:
     value = parameter.default
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _values(hint: typing.Any, bounds: Range) -> str:
-    if typing.get_origin(hint) is typing.Literal:
-        return " or ".join(f"`{word}`" for word in typing.get_args(hint))
-    if hint is bool:
-        return "`true` or `false`"
-    if hint is str:
-        return "text"
-    kind = "a whole number" if hint is int else "a number"
-    signs = {">=": bounds.low, "<=": bounds.high}
-    limits = [f"{sign} {bound:g}" for sign, bound in signs.items() if abs(bound) != float("inf")]
-    return f"{kind} {' and '.join(limits)}".strip()
+def _values(parameter: Declared) -> str:
+    if parameter.option.words:
+        return " or ".join(f"`{word}`" for word in parameter.option.words)
+    kinds = {bool: "`true` or `false`", str: "text", int: "a whole number", float: "a number"}
+    return f"{kinds[parameter.type]} {bounds(parameter.option)}".strip()
 
 
 def _refusals(entry: MethodInfo, source: str) -> Iterator[str]:
     """Yield what a study may not combine with a method."""
     about = entry.about
     yield from (_LACKS[part] for part in about.needs)
-    if entry.factory().check is not fits_every_model:
+    if any(parameter.option.layers for parameter in entry.hyperparameters.values()):
         yield "a network whose layers do not fit its hyper-parameters"
     for departures, words in _versions(entry, source).items() if about.private else ():
         departing = frozenset(departures)

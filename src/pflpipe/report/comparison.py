@@ -19,8 +19,8 @@ from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
 from pflpipe.study.metrics import ALWAYS, columns
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import NO_PRIVACY, layout
+from pflpipe.study.study_spec import Study
 
 ALONE, PLAIN, OPEN = "local_only", "dp_fedavg", "fedavg"
 """The baselines: learning alone, one private model for all, and the same without privacy."""

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from pflpipe.cells import Cell, Privacy
 from pflpipe.methods import registry
-from pflpipe.privacy.departures import OF_CALIBRATION, OF_MESSAGES
-from pflpipe.privacy.ledger import WITHOUT_BOUND, Planned
+from pflpipe.named import OF_CALIBRATION, OF_MESSAGES, WITHOUT_BOUND
+from pflpipe.privacy.ledger import Planned
 
 
 def departures(cell: Cell) -> frozenset[str]:

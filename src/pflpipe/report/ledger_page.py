@@ -24,8 +24,7 @@ from pflpipe.errors import DataError
 from pflpipe.files import write_text
 from pflpipe.methods import registry
 from pflpipe.methods.base import About
-from pflpipe.privacy.departures import DEPARTURES, OF_CALIBRATION
-from pflpipe.privacy.ledger import WITHOUT_BOUND
+from pflpipe.named import DEPARTURES, OF_CALIBRATION, WITHOUT_BOUND
 from pflpipe.report import audits, comparison
 from pflpipe.report.comparison import (
     WORK,

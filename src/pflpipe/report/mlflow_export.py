@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
     from pflpipe.report.mlflow_runs import Tracked
-    from pflpipe.study.outline import Study
+    from pflpipe.study.study_spec import Study
 
 EVERY = 10.0
 """Seconds between two looks of a watch, at least."""

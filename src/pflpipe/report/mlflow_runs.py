@@ -29,8 +29,8 @@ from pflpipe.report.comparison import METRICS, finite, largest, round_up
 from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
 from pflpipe.study.config import STUDIES
-from pflpipe.study.outline import Row, Study
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED, Setting, flatten, layout
+from pflpipe.study.study_spec import Row, Study
 
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as a description, in Markdown."""

@@ -27,8 +27,8 @@ from pflpipe.report.comparison import (
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.report.summary import dagger, not_covered
 from pflpipe.study import layouts
-from pflpipe.study.outline import PaperLayout, Study
 from pflpipe.study.settings import budget_text
+from pflpipe.study.study_spec import PaperLayout, Study
 
 # Less is better, and a difference between two of them has no sign to print.
 _COSTS = {

@@ -11,7 +11,7 @@ import pandas as pd
 from pflpipe import origin, records
 from pflpipe.report.tidy import existing
 from pflpipe.simulation.record import Program, Record
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 
 def of_cells(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, str]:

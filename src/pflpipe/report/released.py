@@ -31,8 +31,8 @@ from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.report.comparison import round_up
 from pflpipe.report.tidy import existing, record_of
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION
+from pflpipe.study.study_spec import Study
 
 SIZES = ("releases", "parameters", "uploaded_parameters", "upload_bytes_per_round")
 """What is taken of ``run.json``, by name, so that a number which a run writes tomorrow is not

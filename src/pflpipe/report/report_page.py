@@ -26,8 +26,8 @@ from pflpipe.files import write_text
 from pflpipe.report import audits, ledger_page, provenance, tables, verdict
 from pflpipe.report.comparison import round_up
 from pflpipe.report.tidy import existing, stored
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED
+from pflpipe.study.study_spec import Study
 
 DOTS_PER_PIXEL = 300 / 96
 """Of a figure's file, for a pixel of a page: so that its text has the size that it has in print."""

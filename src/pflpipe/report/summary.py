@@ -29,7 +29,6 @@ from pflpipe.report.comparison import (
 )
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.study.metrics import ACCURACY, MetricColumn
-from pflpipe.study.outline import Chosen, Study
 from pflpipe.study.settings import (
     CHOSEN_ON_VALIDATION,
     MEASURED,
@@ -39,6 +38,7 @@ from pflpipe.study.settings import (
     layout,
     phrase,
 )
+from pflpipe.study.study_spec import Chosen, Study
 
 Column = tuple[str, Callable[[Group], str]]
 """Heading, and what stands below it for a group."""

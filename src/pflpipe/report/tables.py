@@ -14,7 +14,7 @@ from pflpipe.report import paper_table
 from pflpipe.report.render_table import Table, latex, markdown
 from pflpipe.report.summary import summarise
 from pflpipe.report.tidy import tidy, write
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 
 def write_study(study: Study, results: Path, target: Path) -> None:

@@ -23,8 +23,8 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.report import epsilon_as_published
 from pflpipe.simulation.record import Record
 from pflpipe.study.metrics import ALWAYS, MetricColumn, columns
-from pflpipe.study.outline import Row, Study
 from pflpipe.study.settings import model_name
+from pflpipe.study.study_spec import Row, Study
 
 # fmt: off
 COLUMNS = (

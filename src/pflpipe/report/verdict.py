@@ -8,8 +8,8 @@ import pandas as pd
 
 from pflpipe.report import comparison, sentences
 from pflpipe.report.comparison import ALONE, Group, by_budget, of_claim
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import layout
+from pflpipe.study.study_spec import Study
 
 Budgets = Mapping[str, Sequence[Group]]
 """Groups by what was asked for."""

@@ -23,8 +23,8 @@ from pflpipe.errors import PrivacyError
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import Method
+from pflpipe.named import SPLIT_CLIP
 from pflpipe.privacy import adaptive, mechanism
-from pflpipe.privacy.departures import SPLIT_CLIP
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import of_bits, of_release
 from pflpipe.seeds import release_rng, seed_for

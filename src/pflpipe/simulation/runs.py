@@ -31,14 +31,14 @@ from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, write_text
-from pflpipe.learning import networks
+from pflpipe.learning import architectures, networks
 from pflpipe.learning.augment import Augment
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.residuals import Residuals
 from pflpipe.records import to_json
-from pflpipe.simulation import alone, evaluation
+from pflpipe.simulation import evaluation, run_lock
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
@@ -127,9 +127,10 @@ def build(
     """
     target = device_of(device)
     entry = registry.of(cell)
+    scale = arrays.mean, arrays.std
     examples = [
         Examples(
-            torch.from_numpy(datasets.normalise(images, cell.dataset)).to(target, dtype),
+            torch.from_numpy(datasets.normalise(images, *scale)).to(target, dtype),
             torch.from_numpy(labels).to(target, torch.int64),
         )
         for images, labels in (
@@ -143,7 +144,7 @@ def build(
     )
     transform = None
     if cell.training.augment:
-        black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), cell.dataset)[0, 0, 0]
+        black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), *scale)[0, 0, 0]
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
     network = networks.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
     chosen = choose_backend(backend, target.type, network.parameters)
@@ -166,7 +167,7 @@ def build(
         augment=transform,
         processes=processes,
         name=cell.method,
-        reviewed=not cell.source and networks.file_of(cell.model) is None,
+        reviewed=not cell.source and architectures.file_of(cell.model) is None,
         server_check=check,
     ).isolated(backend)
 
@@ -188,7 +189,7 @@ def train(
     ``run.json`` into ``out``.
 
     A run that was killed at any moment continues from its last checkpoint and ends with the same
-    bits (CPU). While another process trains the same run, this one waits (alone.py).
+    bits (CPU). While another process trains the same run, this one waits (run_lock.py).
 
     Args:
         cell: what to train, ``registry.run_cell``.
@@ -206,7 +207,7 @@ def train(
     """
     simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
     fingerprint, name = _fingerprint(cell, inputs, simulation, code), registry.run_id(cell)
-    with alone.turn(checkpoints / f"{name}.lock", fingerprint, processes) as done:
+    with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:
         if not done:
             _train(simulation, cell, out, checkpoints, fingerprint, checkpoint_seconds, commit)
 
@@ -402,7 +403,7 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) 
     digest.update(f"{asdict(simulation.plan)} {simulation.backend} {machine}".encode())
     digest.update(registry.file_of(cell.method, cell.source).read_bytes())
     digest.update(inputs.partition.read_bytes())
-    if file := networks.file_of(cell.model):
+    if file := architectures.file_of(cell.model):
         digest.update(file.read_bytes())
     for values in (simulation.train.x, simulation.train.y):
         digest.update(values.cpu().contiguous().numpy().tobytes())

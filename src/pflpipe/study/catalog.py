@@ -11,10 +11,10 @@ from pflpipe.data import datasets
 from pflpipe.data.datasets import Header
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
-from pflpipe.study import cost
+from pflpipe.study import runtime_estimate
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline, study_names
-from pflpipe.study.outline import Chosen, Outline
+from pflpipe.study.study_spec import Chosen, Outline
 
 COMPARISONS, SEARCHES = "Comparisons", "Comparisons after a search on validation data"
 
@@ -30,8 +30,8 @@ def lines(settings: Config) -> Iterator[str]:
     for name in study_names():
         outline = load_outline(name)
         found = runs(outline)
-        seconds = cost.total(found.values(), header)
-        words = f"{len(found)} runs, about {cost.words(seconds)}"
+        seconds = runtime_estimate.total(found.values(), header)
+        words = f"{len(found)} runs, about {runtime_estimate.words(seconds)}"
         text = f"{name}: {outline.document['title']}\n    {words}; {outline}"
         order = float("inf") if seconds is None else seconds
         groups.setdefault(purpose(outline), []).append((order, text))

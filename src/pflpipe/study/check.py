@@ -4,16 +4,16 @@ arrays."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pflpipe.data import datasets, partition
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import augment, networks
+from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.study import load
 from pflpipe.study.config import STUDIES, Config
-from pflpipe.study.outline import Outline, Study
+from pflpipe.study.study_spec import Outline, Study
 
 
 def validate(
@@ -83,10 +83,10 @@ def _check_data(
             with problems.at(location):
                 partition.check(wanted, found.classes, found.train_size, found.users)
             with problems.at(location):
-                networks.check(model, found.image_shape, found.classes)
+                architectures.shapes(model, found.image_shape, found.classes)
                 fitting.add(model)
             with problems.at(location):
-                augment.check(transforms, found.image_shape)
+                check_augment(transforms, found.image_shape)
     works = {
         (c.method, c.source, c.model, canonical_json(c.hyperparameters)): c.hyperparameters
         for c in study.cells
@@ -95,3 +95,15 @@ def _check_data(
         if model in fitting:
             with problems.at(location):
                 registry.check_model(method, model, hyperparameters, origin)
+
+
+def check_augment(names: Sequence[str], image_shape: tuple[int, ...]) -> None:
+    """Raise ConfigError when there are transforms and the examples are not images ``(H, W,
+    C)``."""
+    if names and len(image_shape) != 3:
+        raise ConfigError(
+            "training.augment",
+            got=f"{', '.join(names)} for examples of shape {tuple(image_shape)}",
+            expected="images, shape (H, W, C)",
+            do="remove it for features",
+        )

@@ -31,7 +31,7 @@ class Config:
 
     studies: Annotated[
         tuple[str, ...],
-        Option("names of files in studies/, without .yaml", some=True, distinct=True),
+        Option("names of files in studies/, without .yaml", non_empty=True, distinct=True),
     ]
     data_dir: Annotated[Path, Option("folder of data sets, relative to the working directory")] = (
         Path("data")

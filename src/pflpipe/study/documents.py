@@ -27,6 +27,7 @@ from pflpipe import options
 from pflpipe.cells import BLOCKS, Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.study.candidates import SearchRange
+from pflpipe.study.figures import ATTACKS, KINDS
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
 _DEEPEST = 20
@@ -167,6 +168,10 @@ def schema() -> dict[str, Any]:
     # A file's own blocks may lack what axes and methods add.
     parts = {name: {**rules, "required": []} for name, rules in blocks.items()}
     whole["$defs"] |= words | parts
+    drawn = whole["$defs"]["figures"]
+    drawn["additionalProperties"]["properties"]["kind"]["enum"] = list(KINDS)
+    attack = drawn["patternProperties"].pop("attack")
+    drawn["patternProperties"][f"^({'|'.join(ATTACKS)})$"] = attack
     whole["$defs"]["cell"] = {
         "description": "one expanded run",
         "type": "object",
@@ -193,6 +198,15 @@ def study_violations(document: Any) -> Iterator[Violation]:
 def cell_violations(values: Any) -> Iterator[Violation]:
     """Yield what the schema finds wrong with the values of one expanded run."""
     return violations(values, _validator("cell"))
+
+
+def check_labels(labels: Iterable[str], entries: Iterable[dict[str, Any]], location: str) -> None:
+    """Raise ConfigError unless each label is a method or a variant of a study's entries."""
+    known = {entry[key] for entry in entries for key in ("name", "variant") if key in entry}
+    for label in labels:
+        if label not in known:
+            what = f"{location}: {label!r} is no method or variant of this study"
+            raise ConfigError(what, do=nearest(label, known))
 
 
 @dataclass(frozen=True)

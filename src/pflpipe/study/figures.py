@@ -9,7 +9,7 @@ from typing import Any
 from pflpipe.cells import PATHS
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.study.metrics import ALWAYS, Metric, columns
-from pflpipe.study.outline import Drawing, Outline, Row, Study
+from pflpipe.study.study_spec import Drawing, Outline, Row, Study
 
 KINDS = (
     *("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost"),

@@ -10,8 +10,9 @@ from typing import Any
 from pflpipe.cells import OPTIONS, PATHS
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods import registry
-from pflpipe.study.outline import PaperLayout, Row
+from pflpipe.study import documents
 from pflpipe.study.settings import condition_text, describe, heading
+from pflpipe.study.study_spec import PaperLayout, Row
 
 _ANY = object()  # where a condition does not apply to a run: the run stands in every column
 
@@ -70,15 +71,7 @@ def read(document: dict[str, Any], file: str) -> PaperLayout | None:
     for path in block["columns"]:
         if path not in known:
             raise ConfigError(f"{location}.columns: unknown path {path!r}", do=nearest(path, known))
-    ours = {entry["name"] for entry in entries} | {
-        entry["variant"] for entry in entries if "variant" in entry
-    }
-    for name in names:
-        if name not in ours:
-            raise ConfigError(
-                f"{location}.rows: {name!r} is no method or variant of this study",
-                do=nearest(name, ours),
-            )
+    documents.check_labels(names, entries, f"{location}.rows")
     source = f"{paper['paper']}, {paper['table']}" if paper else ""
     return PaperLayout(tuple(block["columns"]), metric, names, source, location)
 
@@ -151,7 +144,7 @@ def _header(paths: Sequence[str], column: tuple[Any, ...], row: Row) -> tuple[st
         if value is None and path.startswith("partition."):
             words.append(row.cell.partition.kind)  # "iid", where the others have their alpha
         else:
-            alone = path in OPTIONS and OPTIONS[path].option.alone
+            bare = path in OPTIONS and OPTIONS[path].option.bare
             text = condition_text(value, path)
-            words.append(text if alone else f"{heading(path)} = {text}")
+            words.append(text if bare else f"{heading(path)} = {text}")
     return tuple(words)

@@ -19,11 +19,10 @@ from pflpipe.cells import BLOCKS, Cell, Privacy, Server
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import read_json
 from pflpipe.methods import registry
-from pflpipe.privacy import adaptive
-from pflpipe.privacy.departures import OF_CALIBRATION, check_departures
+from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
 from pflpipe.study import documents, expansion, figures, layouts, metrics, printed
 from pflpipe.study.config import RESULTS, STUDIES
-from pflpipe.study.outline import Candidate, Chosen, Drawing, Line, Outline, Row, Study
+from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
 
 def study_names(folder: str | os.PathLike[str] = STUDIES) -> tuple[str, ...]:
@@ -232,13 +231,12 @@ def _cell(
     if not about.private:
         blocks["privacy"] = Privacy()
     elif "privacy" not in values:
+        blocks.pop("privacy", None)
         do = "a private method needs epsilon or noise_multiplier, delta and clip_norm"
         own.add(ConfigError("privacy is missing", do=do))
-    elif "privacy" in blocks:
-        _check_privacy(blocks["privacy"], own)
-        if blocks["privacy"].clip_quantile is not None:
-            with own.at():
-                adaptive.check_fits(departures)
+    elif "privacy" in blocks and blocks["privacy"].clip_quantile is not None:
+        with own.at():
+            check_adaptive(departures)
     for block, built in blocks.items():
         with own.at():
             options.check(built, block)
@@ -271,16 +269,3 @@ def _cell(
         departures=departures,
         source=source,
     )
-
-
-def _check_privacy(privacy: Privacy, problems: Problems) -> None:
-    """Note what a private method's budget lacks."""
-    if (privacy.epsilon is None) == (privacy.noise_multiplier is None):
-        given = "neither is" if privacy.epsilon is None else "both are"
-        problems.add(
-            ConfigError(f"privacy needs either epsilon or noise_multiplier, {given} given")
-        )
-    for key in ("delta", "clip_norm"):
-        if getattr(privacy, key) is None:
-            do = "a private method needs it"
-            problems.add(ConfigError(f"privacy.{key} is missing", do=do))

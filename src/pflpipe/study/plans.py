@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from pflpipe.cells import Cell
-from pflpipe.learning import networks
+from pflpipe.learning import architectures
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, ledger
 
@@ -40,7 +40,7 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = Tru
         batch_size=cell.training.batch_size,
         lr=cell.training.lr,
     )
-    parameters = networks.parameter_names(cell.model) if cell.plan_needs_model else ()
+    parameters = architectures.parameter_names(cell.model) if cell.plan_needs_model else ()
     entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
     if plan.mechanism != "none" and not declared:
         entry = dataclasses.replace(entry, warnings=(CLASSES_FOUND, *entry.warnings))

@@ -17,7 +17,7 @@ from typing import Any
 from pflpipe.cells import PATHS, Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods import registry
-from pflpipe.privacy.departures import OF_CALIBRATION
+from pflpipe.named import OF_CALIBRATION
 from pflpipe.study import documents
 from pflpipe.study.settings import flatten
 
@@ -147,16 +147,9 @@ def _check_match(match: dict[str, str], rows: list[dict[str, Any]], location: st
 def _check_methods(
     named: dict[str, str], entries: list[dict[str, Any]], rows: list[dict[str, Any]], location: str
 ) -> None:
-    ours = {entry["name"] for entry in entries} | {
-        entry["variant"] for entry in entries if "variant" in entry
-    }
+    documents.check_labels(named, entries, location)
     printed = {row["method"] for row in rows}
     for name, method in named.items():
-        if name not in ours:
-            raise ConfigError(
-                f"{location}: {name!r} is no method or variant of this study",
-                do=nearest(name, ours),
-            )
         if method not in printed:
             raise ConfigError(
                 f"{location}.{name}: the table has no method {method!r}",

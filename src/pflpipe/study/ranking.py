@@ -17,8 +17,8 @@ from pflpipe.errors import DataError
 from pflpipe.files import intact
 from pflpipe.study import expansion, metrics
 from pflpipe.study.metrics import Metric
-from pflpipe.study.outline import Chosen, Outline, Study
 from pflpipe.study.settings import flatten
+from pflpipe.study.study_spec import Chosen, Outline, Study
 
 #: What is asked of a method rather than chosen for it: sets are averaged over these.
 VALIDATION = "personal_validation"

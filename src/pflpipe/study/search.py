@@ -21,8 +21,8 @@ from pflpipe.methods import registry
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.study import metrics, ranking
-from pflpipe.study.outline import Candidate, Chosen, Line, Outline
 from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Candidate, Chosen, Line, Outline
 
 
 def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:

@@ -15,7 +15,7 @@ from typing import Any
 from pflpipe import options
 from pflpipe.cells import OPTIONS, Cell
 from pflpipe.options import Option
-from pflpipe.study.outline import Row, Study
+from pflpipe.study.study_spec import Row, Study
 
 NO_PRIVACY = "no privacy"
 # Said wherever such numbers are shown, so that nobody takes the epsilon beside them for a promise

@@ -16,7 +16,7 @@ from pflpipe.attacks.canaries import estimate
 from pflpipe.cells import Cell
 from pflpipe.report.attacks import results as attacks
 from pflpipe.report.figures import style
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 ERRORS = 3
 """Standard errors by which an estimate must exceed the claim to be an alarm."""

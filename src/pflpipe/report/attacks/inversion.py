@@ -17,8 +17,8 @@ from pflpipe.cells import Cell
 from pflpipe.report.attacks import results as attacks
 from pflpipe.report.comparison import round_up
 from pflpipe.report.figures import style
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import Setting
+from pflpipe.study.study_spec import Study
 
 SHOWN = 4
 """Images of the first seed that a figure of a column's width shows."""

@@ -22,8 +22,8 @@ from pflpipe.errors import DataError
 from pflpipe.privacy.accounting import delta_of
 from pflpipe.report.attacks import results as attacks
 from pflpipe.report.figures import style
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import Setting
+from pflpipe.study.study_spec import Study
 
 Bound = Callable[[np.ndarray], np.ndarray]
 

@@ -13,7 +13,7 @@ from pflpipe.attacks.one_run import ERROR, judged
 from pflpipe.privacy.accounting import delta_of
 from pflpipe.report.attacks import results as attacks
 from pflpipe.report.figures import rows, style
-from pflpipe.study.outline import Study
+from pflpipe.study.study_spec import Study
 
 
 def table(study: Study, results: Path) -> pd.DataFrame:

@@ -13,8 +13,8 @@ from pflpipe.files import atomic
 from pflpipe.report.attacks import canaries, inversion, membership, one_run
 from pflpipe.report.figures import style
 from pflpipe.report.summary import not_covered
-from pflpipe.study.outline import Drawing, Study
 from pflpipe.study.settings import DIAGNOSTICS
+from pflpipe.study.study_spec import Drawing, Study
 
 
 class Shown(Protocol):

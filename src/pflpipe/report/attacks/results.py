@@ -12,8 +12,8 @@ from pflpipe.attacks import registry
 from pflpipe.cells import Cell
 from pflpipe.errors import DataError
 from pflpipe.privacy.ledger import Planned
-from pflpipe.study.outline import Study
 from pflpipe.study.settings import Setting, layout
+from pflpipe.study.study_spec import Study
 
 
 def settings(name: str, study: Study) -> list[tuple[Setting, list[Cell]]]:

@@ -12,8 +12,8 @@ from pflpipe.report.figures import clients, curves, ranked, style
 from pflpipe.report.figures.source import Source
 from pflpipe.report.summary import not_covered
 from pflpipe.report.tidy import stored
-from pflpipe.study.outline import Drawing, Study
 from pflpipe.study.settings import DIAGNOSTICS
+from pflpipe.study.study_spec import Drawing, Study
 
 KINDS: Mapping[str, Callable[[Source], Figure]] = {
     "privacy_utility": ranked.privacy_utility,

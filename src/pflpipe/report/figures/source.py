@@ -15,8 +15,8 @@ from pflpipe.report import comparison
 from pflpipe.report.comparison import PLAIN, Group
 from pflpipe.report.tidy import existing
 from pflpipe.study.metrics import Metric
-from pflpipe.study.outline import Drawing, Study
 from pflpipe.study.settings import NO_PRIVACY, describe, layout
+from pflpipe.study.study_spec import Drawing, Study
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from pflpipe.simulation.processes import Processes
 
 
 @contextlib.contextmanager
-def turn(path: Path, fingerprint: str, processes: Processes) -> Iterator[bool]:
+def exclusive(path: Path, fingerprint: str, processes: Processes) -> Iterator[bool]:
     """Wait until nobody else trains this run; yield whether the one who did has finished it.
 
     On a file system without locks nobody is waited for.

@@ -30,27 +30,6 @@ times as many of the convolutional networks."""
 ANY_NETWORK = 2_000
 """The same for a network that is not among them, such as a user's own."""
 
-PASSES = {
-    "apfl": 2.3,
-    "blur_lus": 1.4,
-    "ditto": 2.1,
-    "dp_fedsam": 2.0,
-    "dp_fedsam_topk": 2.0,
-    "dp_fedsim": 1.5,
-    "dp_pfeddsu": 1.5,
-    "fedaddp": 2.4,
-    "fedala": 2.1,
-    "feddpa": 2.4,
-    "fedglp_adp": 2.1,
-    "per_fedavg": 4.1,
-    "pfedme": 5.4,
-}
-"""How many times as long as DP-FedAvg a method takes for an image: a second gradient, a second
-model, or Fisher information by example. CPU time of cnn_cifar with two clients of 500 images, four
-epochs and batches of 64, as in the papers (`benchmarks/bench_rounds.py estimates`, AMD EPYC,
-2026-11-25; within a fifth of it when measured again). Fisher information weighs more in fewer
-epochs. Once, where a method is not among them."""
-
 
 def images(cell: Cell, header: Header) -> float:
     """Return the expected number of images that a run trains on, over all rounds and clients.
@@ -69,7 +48,9 @@ def images(cell: Cell, header: Header) -> float:
 
 def seconds(cell: Cell, header: Header) -> float:
     """Return the estimate of a run in seconds of one CPU thread; arguments as for ``images``."""
-    speed = SPEED.get(cell.model.name, ANY_NETWORK) / PASSES.get(cell.method, 1.0)
+    from pflpipe.methods import registry
+
+    speed = SPEED.get(cell.model.name, ANY_NETWORK) / registry.of(cell).about.cost
     return images(cell, header) / speed
 
 

@@ -17,11 +17,14 @@ import re
 import typing
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pflpipe import outside
 from pflpipe.errors import ConfigError, nearest
-from pflpipe.methods.base import About, Method
+from pflpipe.methods.about import About
+
+if TYPE_CHECKING:
+    from pflpipe.methods.base import Method
 
 GROUP = "pflpipe.methods"
 """Group of the entry points by which a package offers methods: ``name = "package.module:name"``."""
@@ -35,7 +38,6 @@ HOOKS = {
     "scale": ("params", "server", "task"),
     "sends": ("task",),
     "absorb": ("state", "message", "task"),
-    "check": ("names",),
 }
 """What each hook is called with, in this order."""
 
@@ -158,8 +160,10 @@ def _check_factory(factory: Any, name: str, file: str) -> None:
             raise ConfigError(
                 f"{location}: type of hyper-parameter {parameter.name}",
                 got="none" if kind is parameter.empty else inspect.formatannotation(kind),
-                expected="int, float, bool, str or Literal, perhaps Annotated with a Range",
+                expected="int, float, bool, str or Literal, perhaps Annotated with an Option",
             )
+    from pflpipe.methods.base import Method
+
     with outside.in_one_line(file, factory.__code__.co_filename):
         method = factory()
     if not isinstance(method, Method):

@@ -1,0 +1,232 @@
+"""Names and shapes of the parameters of each network, and the examples that each network takes.
+
+networks.py computes with them. This module does without torch, whose import takes seconds: a study
+is checked with it. Only a network from a file of the user's own (modules.py) needs torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pflpipe import cells, options, outside
+from pflpipe.errors import ConfigError, nearest
+
+Shapes = dict[str, tuple[int, ...]]
+"""Name -> shape of each parameter, in forward order. A layer is the part of a name before the last
+dot. The last word of a normalisation layer's name starts with ``norm``."""
+
+
+def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
+    """Return the parameters of a network.
+
+    Args:
+        model: name and options.
+        image_shape: shape of one example: ``(H, W, C)``, ``(T, C)`` or ``(D,)``.
+        classes: number of classes K.
+
+    Raises:
+        ConfigError: the model is unknown, has options that it does not know, or does not fit the
+            examples or the number of classes. A network from a file of the user's own is made, and
+            called on random examples.
+    """
+    check_options(model)
+    if outside.is_reference(model.name):
+        from pflpipe.learning import modules
+
+        return modules.adapt(model.name, model.options, tuple(image_shape), classes).shapes
+    _check_fit(model, image_shape, classes)
+    if model.name in RESNETS:
+        body = RESNETS[model.name].shapes(image_shape[2])
+    elif model.name == "mlp":
+        body = _mlp([math.prod(image_shape), *(model.hidden or ())])
+    else:
+        body = _cnn(model.name, classes)
+    # The last parameter is a bias of as many numbers as there are features.
+    features = next(reversed(body.values()), (math.prod(image_shape),))[0]
+    return body | _linear("head", features, classes)
+
+
+def file_of(model: cells.Model) -> Path | None:
+    """Return the user's file that a network comes from, which its runs depend on; None for those of
+    this package."""
+    return outside.file_of(model.name) if outside.is_reference(model.name) else None
+
+
+def check_options(model: cells.Model) -> None:
+    """Check what depends on the name alone."""
+    own = outside.is_reference(model.name)
+    if not own and model.name not in NAMES:
+        raise ConfigError(
+            "model.name",
+            got=model.name,
+            do=f"{nearest(model.name, NAMES)} one of your own is written file.py:Net",
+        )
+    if model.options and not own:
+        raise ConfigError(
+            "model.options are for networks of your own, file.py:Net",
+            got=model.name,
+            do="remove them for other models",
+        )
+    options.check(model, "model")
+
+
+def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> None:
+    """Check that a network of this package fits the images and classes."""
+    if classes < 2:
+        raise ConfigError("data set", got=classes, expected="at least 2 classes")
+    if model.name == "cnn_centaur" and classes not in _CENTAUR_WIDTHS:
+        raise ConfigError(
+            "model cnn_centaur", got=f"{classes} classes", expected="10 or 100, as in the paper"
+        )
+    shape = tuple(image_shape)
+    if model.name in RESNETS:
+        fits = len(shape) == 3 and min(shape[:2]) >= 8 and shape[2] in (1, 3)
+        wanted = "images of at least 8 x 8 with 1 or 3 channels"
+    else:
+        fits = model.name == "mlp" or shape == _IMAGE_SHAPES[model.name]
+        wanted = f"shape {_IMAGE_SHAPES.get(model.name)}"
+    if not fits:
+        raise ConfigError(
+            f"model {model.name} and the data set's examples",
+            got=shape,
+            expected=wanted,
+            do="choose mlp",
+        )
+
+
+def parameter_names(model: cells.Model) -> tuple[str, ...]:
+    """Return the names of a network's parameters in forward order; they depend on neither the
+    images nor the classes."""
+    if outside.is_reference(model.name):
+        from pflpipe.learning import modules
+
+        return modules.names(model.name, model.options)
+    return tuple(shapes(model, _IMAGE_SHAPES.get(model.name, (32, 32, 3)), classes=10))
+
+
+def norm_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of a network's parameter names that belong to normalisation layers, whose last
+    word starts with ``norm``."""
+    return tuple(
+        name for name in names if name.rpartition(".")[0].rpartition(".")[2].startswith("norm")
+    )
+
+
+def layers_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the layers of a network's parameters, in their order."""
+    return tuple(dict.fromkeys(name.rpartition(".")[0] for name in names))
+
+
+def layers_named(names: Iterable[str], beginnings: str, location: str) -> tuple[str, ...]:
+    """Return the parameters of some of a network's layers.
+
+    Args:
+        names: all parameters.
+        beginnings: of the layers' names, separated by commas.
+        location: starts messages.
+
+    Raises:
+        ConfigError: the network has no such layers, or no others.
+    """
+    names, words = tuple(names), [word for item in beginnings.split(",") if (word := item.strip())]
+    layers = layers_of(names)
+    for word in words:
+        if not any(layer.startswith(word) for layer in layers):
+            known = f"the beginning of one of {', '.join(layers)}"
+            raise ConfigError(location, got=word, expected=known, do=nearest(word, layers))
+    if all(layer.startswith(tuple(words)) for layer in layers):
+        raise ConfigError(location, got=beginnings, expected="at least one layer left to share")
+    return tuple(name for name in names if name.rpartition(".")[0].startswith(tuple(words)))
+
+
+def _mlp(widths: Sequence[int]) -> Shapes:
+    found: Shapes = {}
+    for layer, (wide, narrow) in enumerate(itertools.pairwise(widths), start=1):
+        found |= _linear(f"fc{layer}", wide, narrow)
+    return found
+
+
+def _cnn(name: str, classes: int) -> Shapes:
+    """Return the layers below the head: with it 1,206,590 parameters for FEMNIST's 62 classes,
+    1,626,442, 343,946 and 734,762 for the 10 classes of the others."""
+    if name == "cnn_femnist":
+        return _conv("conv1", 1, 32) | _conv("conv2", 32, 64) | _linear("fc1", 9216, 128)
+    if name == "cnn_svhn":
+        return _conv("conv1", 3, 32) | _conv("conv2", 32, 64) | _linear("fc1", 12544, 128)
+    if name == "cnn_cifar":
+        found = _conv("conv1", 3, 16) | _conv("conv2", 16, 32) | _conv("conv3", 32, 32)
+        return found | _linear("fc1", 512, 512) | _linear("fc2", 512, 128)
+    width = _CENTAUR_WIDTHS[classes]
+    found = _conv("conv1", 3, 64, 5) | _conv("conv2", 64, 64, 5)
+    return found | _linear("fc1", 1600, width) | _linear("fc2", width, 32)
+
+
+@dataclass(frozen=True)
+class ResNet:
+    """A ResNet for small images (He et al., CVPR 2016, section 4.2): a 3x3 stem without stride or
+    pooling, then basic blocks.
+
+    Stages after the first halve the image; where a block changes the width, its shortcut is a 1x1
+    convolution (option B).
+
+    Attributes:
+        widths: channels of each stage.
+        blocks: basic blocks of each stage.
+        groups: groups of every GroupNorm.
+    """
+
+    widths: tuple[int, ...]
+    blocks: int
+    groups: int
+
+    def strides(self) -> Iterator[tuple[str, int, int]]:
+        """Yield name, width and stride of each block, in forward order."""
+        for stage, width in enumerate(self.widths, start=1):
+            for number in range(1, self.blocks + 1):
+                yield f"stage{stage}.block{number}", width, 2 if stage > 1 and number == 1 else 1
+
+    def shapes(self, colours: int) -> Shapes:
+        """Return the layers below the head, for images of so many channels."""
+        channels = self.widths[0]
+        found = _conv("conv1", colours, channels, bias=False) | _norm("norm1", channels)
+        for block, width, _ in self.strides():
+            found |= _conv(f"{block}.conv1", channels, width, bias=False)
+            found |= _norm(f"{block}.norm1", width)
+            found |= _conv(f"{block}.conv2", width, width, bias=False)
+            found |= _norm(f"{block}.norm2", width)
+            if channels != width:
+                found |= _conv(f"{block}.shortcut", channels, width, 1, bias=False)
+                found |= _norm(f"{block}.norm3", width)
+            channels = width
+        return found
+
+
+def _linear(name: str, inputs: int, outputs: int) -> Shapes:
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+
+def _conv(name: str, inputs: int, outputs: int, side: int = 3, bias: bool = True) -> Shapes:
+    weight: Shapes = {f"{name}.weight": (outputs, inputs, side, side)}
+    return weight | {f"{name}.bias": (outputs,)} if bias else weight
+
+
+def _norm(name: str, channels: int) -> Shapes:
+    return {f"{name}.weight": (channels,), f"{name}.bias": (channels,)}
+
+
+RESNETS = {
+    "resnet20": ResNet((16, 32, 64), 3, groups=8),
+    "resnet18": ResNet((64, 128, 256, 512), 2, groups=32),
+}
+_CENTAUR_WIDTHS = {10: 384, 100: 128}  # classes -> width of the first linear layer
+_IMAGE_SHAPES = {
+    "cnn_femnist": (28, 28, 1),
+    "cnn_svhn": (32, 32, 3),
+    "cnn_cifar": (32, 32, 3),
+    "cnn_centaur": (32, 32, 3),
+}
+NAMES = ("mlp", *_IMAGE_SHAPES, *RESNETS)
