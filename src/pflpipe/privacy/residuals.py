@@ -74,6 +74,7 @@ def of_release(
             is present.
     """
     took_part = {client for client, here in zip(clients, present.tolist(), strict=True) if here}
+    # Both directions: present without being drawn, and drawn without being present.
     strangers = took_part ^ _cohort(plan, departures, key, residuals.releases)
     coordinates = mismatches = 0
     if plan.noise_multiplier and plan.clip_norm:
