@@ -19,10 +19,10 @@ from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data.partition import Split
 from pflpipe.files import write_json
 from pflpipe.methods import registry
-from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
 from pflpipe.seeds import numpy_rng
+from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.study_spec import Row, Study
 
 ROUNDS = 4

@@ -671,7 +671,7 @@ MUTANTS = {
         "test_config.py",
     ),
     "an infinite epsilon as a number": Mutant(
-        "report/epsilon_as_published.py",
+        "study/epsilon_as_published.py",
         "return math.inf if is_private and _is_countable(cell, departures(cell)) else None",
         "return 0.0",
         "test_epsilon_as_published.py",

@@ -22,10 +22,10 @@ from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Adaptive
 from pflpipe.records import from_json, to_json
-from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.seeds import release_rng
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
+from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.load import read
 from releases import generator
 from simulations import assert_equal, held, plan, simulation, snapshot, spied

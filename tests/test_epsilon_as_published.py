@@ -13,7 +13,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy.accounting import epsilon, make_plan
 from pflpipe.privacy.ledger import WITHOUT_BOUND, Planned, ledger
-from pflpipe.report import epsilon_as_published
+from pflpipe.study import epsilon_as_published
 from pflpipe.study.load import load_study
 
 FEDDPA = Cell(

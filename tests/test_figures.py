@@ -361,6 +361,24 @@ def test_soundness_is_the_difference_of_the_published_version_to_the_certified_o
     assert float(line.get_xdata()[0]) == pytest.approx(expected.mean())
 
 
+def test_soundness_compares_a_version_with_the_certified_one_of_its_hyperparameters(
+    study: Study, tmp_path: Path
+) -> None:
+    own = only(study, "feddpa")
+    cells = [cell for cell in own.cells if not cell.departures]
+    others = [Row(dataclasses.replace(cell, hyperparameters={"tau": 0.1})) for cell in cells]
+    both = dataclasses.replace(own, rows=(*others, *own.rows))
+    frame = tidy.tidy(both, fake_results.write(both, tmp_path))
+    frame["personal_own"] = 80.0
+    frame.loc[frame["claim"] == "nominal", "personal_own"] = 83.0
+    frame.loc[frame["hyperparameters"].str.contains('"tau": 0.1'), "personal_own"] = 10.0
+    drawing = Drawing("soundness", "soundness")
+    with matplotlib.rc_context(fname=style.SHEET):
+        figure = registry.draw(both, drawing, tmp_path, tmp_path, frame)
+    ((_, line),) = dots(figure).items()
+    assert float(line.get_xdata()[0]) == pytest.approx(3.0)
+
+
 def test_an_interval_is_students_over_the_differences_at_the_same_seeds(
     study: Study, folder: Path
 ) -> None:

@@ -16,7 +16,7 @@ import browser
 import fake_audits
 import fake_results
 from pflpipe.errors import DataError
-from pflpipe.report import audits, ledger_page, report_page, verdict
+from pflpipe.report import audits, ledger_page, report_page, sentences
 from pflpipe.report.tables import write_study
 from pflpipe.study.study_spec import Drawing, Study
 
@@ -78,7 +78,7 @@ def items(text: str) -> list[str]:
 def test_the_report_asks_answers_and_shows(text: str, study: Study, results: Path) -> None:
     assert html.escape(QUESTION) in text
     frame = ledger_page.read(results / "tables" / "tiny.csv")
-    said = list(verdict.of_study(study, frame))
+    said = list(sentences.of_study(study, frame))
     assert items(part(text, "verdict-tiny")) == said
     assert len(said) == 4
     assert said[0].startswith("At ε = 2, ")
@@ -97,8 +97,7 @@ def test_the_report_says_what_is_true_what_is_not_covered_and_how_to_make_it_aga
     text: str, results: Path
 ) -> None:
     frame = ledger_page.read(results / "tables" / "tiny.csv")
-    audit = ledger_page.read_audits(results / "tables" / "audit.csv")
-    for term, words in ledger_page.summary(frame, audit):
+    for term, words in ledger_page.summary(frame, ledger_page.audited(frame, results)):
         assert f"<dt>{term}</dt><dd>{words}</dd>" in part(text, "ledger")
     verdicts = re.findall(r'<td class="w (\w+)">\1</td></tr>', part(text, "audit"))
     assert set(verdicts) == {"kept", "refuted", "unsound"}
@@ -124,7 +123,7 @@ def test_a_panel_of_conditions_has_sentences_of_its_own(study: Study, tmp_path: 
     wide = dataclasses.replace(study, rows=rows)
     folder = fake_results.write(wide, tmp_path)
     write_study(wide, folder, folder / "tables" / "tiny.csv")
-    said = list(verdict.of_study(wide, ledger_page.read(folder / "tables" / "tiny.csv")))
+    said = list(sentences.of_study(wide, ledger_page.read(folder / "tables" / "tiny.csv")))
     assert [sentence.partition(": ")[0] for sentence in said] == ["α = 0.1"] * 3 + ["α = 1"] * 3
 
 

@@ -22,11 +22,11 @@ from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.report.comparison import Group, epsilon_text, mean_text, round_up
-from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.report.render_table import latex, markdown, tex_escape
 from pflpipe.report.summary import summarise
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import COLUMNS, averages, join, stored, tidy
+from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.settings import NO_PRIVACY, layout
 from pflpipe.study.study_spec import Chosen, Row, Study
 

@@ -18,6 +18,7 @@ import yaml
 
 import fake_results
 import pflpipe
+from pflpipe import records
 from pflpipe.audit import cases
 from pflpipe.cells import CLAIMS, Cell, Model, Privacy, Training, claim_of
 from pflpipe.errors import ConfigError
@@ -26,20 +27,20 @@ from pflpipe.methods import registry
 from pflpipe.pipeline import project
 from pflpipe.pipeline.project import Project, plan_request
 from pflpipe.privacy.accounting import make_plan
-from pflpipe.privacy.ledger import ledger
+from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.report import (
     cards,
     ledger_page,
     mlflow_runs,
     paper_table,
     released,
+    sentences,
     summary,
     tables,
     tidy,
-    verdict,
 )
 from pflpipe.report.attacks import membership
-from pflpipe.report.attacks import results as attacked
+from pflpipe.report.attacks.results import attacked
 from pflpipe.report.figures import registry as figures
 from pflpipe.report.figures import style
 from pflpipe.study import figures as drawings
@@ -235,14 +236,16 @@ def test_a_table_in_a_papers_layout_marks_its_name(study, frame):
 
 
 def test_no_sentence_about_certified_models_names_it_and_one_more_compares_it(study, frame):
-    said = list(verdict.of_study(study, frame))
+    said = list(sentences.of_study(study, frame))
     assert named_as_certified(said) == []
     (alone,) = (text for text in said if "mr_mtl (unreviewed)" in text and "alone" in text)
     assert "mr_mtl (unreviewed) is better than learning alone" in alone
     (best,) = (text for text in said if "unreviewed ones among them" in text)
     assert "the best personal models, unreviewed ones among them, are those of mr_mtl" in best
     kept = dataclasses.replace(study, rows=tuple(r for r in study.rows if not r.cell.source))
-    before = list(verdict.of_study(kept, frame[frame["method"] != "mr_mtl"].reset_index(drop=True)))
+    before = list(
+        sentences.of_study(kept, frame[frame["method"] != "mr_mtl"].reset_index(drop=True))
+    )
     assert [text for text in said if "unreviewed" not in text] == before, "of the others"
 
 
@@ -373,17 +376,17 @@ def test_its_table_waits_for_the_audits_of_the_mechanism(study):
 
 
 def test_an_attacked_run_of_it_is_held_against_what_its_plan_allows(study, results):
-    bounds = [membership._bound(cell, results) for cell in (*outside(study)[:1], *study.cells)]
-    assert bounds[0] is not None
-    rates = np.array([0.1])
     ours = next(cell for cell in study.cells if cell.claim == "certified")
-    bound = membership._bound(ours, results)
+    plans = [results / "plans" / f"{cell.plan_id}.json" for cell in (outside(study)[0], ours)]
+    its, bound = (membership._bound(records.load(Planned, plan)) for plan in plans)
+    assert its is not None
     assert bound is not None
-    assert math.isclose(bounds[0](rates)[0], bound(rates)[0])
+    rates = np.array([0.1])
+    assert math.isclose(its(rates)[0], bound(rates)[0])
 
 
-def test_tables_and_figures_of_attacks_have_the_word_with_its_name(study):
-    labels = [setting.label for setting, _ in attacked.settings("canaries", study)]
+def test_tables_and_figures_of_attacks_have_the_word_with_its_name(study, results):
+    labels = [one.setting.label for one in attacked("canaries", study, results)]
     assert labels.count("mr_mtl (unreviewed)") == 2
     assert labels.count("dp_fedavg") == 2
 

@@ -29,7 +29,7 @@ from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.records import to_json
 from pflpipe.report.attacks import one_run as shown
-from pflpipe.report.attacks import results as results_of
+from pflpipe.report.attacks.results import attacked
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
 from pflpipe.simulation.simulation import Simulation
@@ -525,8 +525,9 @@ def test_the_table_holds_a_bound_of_all_seeds_together_against_the_claim(stored,
     assert table["verdict"].tolist() == ["not refuted", "refuted", "refuted", "out of reach"]
     assert (table["epsilon_lower"] <= table["epsilon_highest"]).all()
     assert table["epsilon_lower"].iloc[1] > 3.5
-    one, other = (results_of.found("one_run", cell, stored[1]) for cell in stored[0].cells[2:4])
-    together = [np.concatenate([one[name], other[name]]) for name in ("heads", "scores")]
+    setting = attacked("one_run", *stored)[1]
+    assert setting.cells == stored[0].cells[2:4]
+    together = [setting.pooled(name) for name in ("heads", "scores")]
     assert table["epsilon_lower"].iloc[1] == one_run.judged(*together, 1e-3)["epsilon_lower"]
 
 
@@ -567,7 +568,7 @@ def test_an_infinite_claim_and_one_setting_alone_can_be_drawn(stored):
     study, results = stored
     alone = Study("made", "Made", "Made up.", study.rows[:2])
     cell = study.cells[0]
-    known = results_of.planned(cell, results)
+    known = attacked("one_run", alone, results)[0].planned
     nothing = dataclasses.replace(known.ledger, epsilon_central=math.inf)
     changed = dataclasses.replace(known, ledger=nothing)
     write_json(results / "plans" / f"{cell.plan_id}.json", to_json(changed))

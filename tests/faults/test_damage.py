@@ -19,10 +19,10 @@ from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
 from pflpipe.records import to_json
-from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.report.tidy import existing, tidy
 from pflpipe.simulation import runs, scores
 from pflpipe.study import load, ranking
+from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Study
 from reliability import record

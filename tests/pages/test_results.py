@@ -14,17 +14,17 @@ import pandas as pd
 import pytest
 
 import fake_results
-from pages import archive, publish, results
+from pages import archive, publish, results, wording
 from pages.gains import cost, gains
 from pages.publish import finished_part
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.report import sentences
-from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.report.statistics import Difference
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
+from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Study
 
@@ -495,15 +495,15 @@ def test_every_word_of_comparison_has_an_interval_that_excludes_0():
         0: Difference(2.0, -0.1, 4.1, 0.06, 5),
     }
     for sign, word in ((1, "better than"), (-1, "worse than"), (0, "not distinguishable from")):
-        assert sentences.verdict(kinds[sign]) == word
+        assert wording.verdict(kinds[sign]) == word
         (found,) = re.findall(
             "better|worse|not distinguishable", sentences.against({"a": kinds[sign]}, "b")
         )
         assert word.startswith(found)
-    assert sentences.number(kinds[1]) == "+2.0 (0.001 to 4.0)"
-    assert sentences.number(kinds[-1]) == "-2.0 (-4.0 to -0.04)"
-    assert sentences.number(Difference(2.0, -math.inf, math.inf, 1.0, 2)) == "+2.0"
-    assert sentences.number(Difference(math.nan, -math.inf, math.inf, 1.0, 0)) == "–"
+    assert wording.number(kinds[1]) == "+2.0 (0.001 to 4.0)"
+    assert wording.number(kinds[-1]) == "-2.0 (-4.0 to -0.04)"
+    assert wording.number(Difference(2.0, -math.inf, math.inf, 1.0, 2)) == "+2.0"
+    assert wording.number(Difference(math.nan, -math.inf, math.inf, 1.0, 0)) == "–"
 
 
 def test_a_long_list_is_counted():

@@ -19,7 +19,7 @@ import pandas as pd
 from pflpipe.cells import CLAIMS, Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_text
-from pflpipe.report import comparison, provenance, verdict
+from pflpipe.report import comparison, provenance, sentences
 from pflpipe.report.comparison import Group
 from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.tidy import existing, stored
@@ -239,9 +239,9 @@ def _sentences(lines: Sequence[_Method]) -> Iterator[str]:
     """Yield what the table says at a glance, a sentence each: who may be the best, the references,
     and what a nominal epsilon is worth."""
     groups = _groups(lines)
-    yield from verdict.leaders(comparison.by_budget(comparison.of_claim(groups, "certified")))
-    yield from verdict.references(groups)
-    yield from verdict.claims_that_fail(groups)
+    yield from sentences.leaders(comparison.by_budget(comparison.of_claim(groups, "certified")))
+    yield from sentences.references(groups)
+    yield from sentences.claims_that_fail(groups)
 
 
 def _compared(lines: Sequence[_Method]) -> str:

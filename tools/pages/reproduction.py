@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from pages import wording
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json, write_text
 from pflpipe.report import paper_table, tidy
 from pflpipe.report.comparison import largest, over_seeds, round_up
 from pflpipe.report.render_table import markdown
-from pflpipe.report.sentences import escaped
 from pflpipe.study.load import load_study
 from pflpipe.study.study_spec import Study
 
@@ -110,9 +110,9 @@ def _part(source: Path, studies: Path) -> str:
         f"{len(shown.rows)} of {len(study.rows)} runs are finished." if missing else "",
         markdown(paper_table.table(shown, study.layout, frame)).strip(),
         f"Farther than {FAR:g} points from the print:" if differences else "",
-        "\n".join(f"- {escaped(text)}" for text in differences),
+        "\n".join(f"- {wording.escaped(text)}" for text in differences),
         _said(source) or ("Not explained." if differences else ""),
-        escaped(study.description.strip()),
+        wording.escaped(study.description.strip()),
         "\n\n".join(dict.fromkeys(told[str(cell)] for cell in frame["cell"])),
     ]
     return "\n\n".join(filter(None, lines))

@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from pages import across_studies, archive
+from pages import across_studies, archive, wording
 from pages.archive import Archive
 from pages.gains import THIRDS, cost, curve, gains
 from pflpipe.files import write_text
-from pflpipe.report import comparison, sentences, statistics, verdict
+from pflpipe.report import comparison, sentences, statistics
 from pflpipe.report.comparison import (
     ALONE,
     BOLD_WORDS,
@@ -132,18 +132,11 @@ class _Page:
         """Yield five sentences: together or alone, who is best, what personalization adds, who
         gains, what privacy costs; fewer where a study lacks what one compares with, and two more
         where lines are unreviewed."""
-        yield from verdict.compared([g for section in self.sections for g in section.groups])
+        yield from sentences.compared([g for section in self.sections for g in section.groups])
         certified = self.of_claim("certified")
-        yield sentences.each_budget(
-            {
-                budget: sentences.against(
-                    {group.label: one for group, one in found.items()},
-                    f"{PLAIN} (one model for all)",
-                )
-                for budget, section in certified.items()
-                if (found := section.against(self.find(budget, PLAIN)))
-            }
-        )
+        budgets = {budget: section.groups for budget, section in certified.items()}
+        name = f"{PLAIN} (one model for all)"
+        yield sentences.over(budgets, lambda budget: self.find(budget, PLAIN), name)
         if certified:
             *_, section = certified.values()
             yield from self._of_the_leader(section)
@@ -158,14 +151,14 @@ class _Page:
             ]
             worst = section.against(self.alone, "personal_own_worst_decile")[leader]
             parts.append(
-                f"the worst tenth of its clients is {sentences.verdict(worst)} that of learning "
-                f"alone, {sentences.number(worst)}"
+                f"the worst tenth of its clients is {wording.verdict(worst)} that of learning "
+                f"alone, {wording.number(worst)}"
             )
             new = section.gain("new")
             if leader in new:
                 parts.append(
-                    f"clients who were not there are {sentences.stand(new[leader])} learning "
-                    f"alone, {sentences.number(new[leader])}"
+                    f"clients who were not there are {wording.stand(new[leader])} learning "
+                    f"alone, {wording.number(new[leader])}"
                 )
             yield f"{sentences.joined(parts)}."
         public = self.find(NO_PRIVACY, OPEN)
@@ -173,8 +166,8 @@ class _Page:
             # Which group is compared was chosen by the data, so all are.
             price = section.against(public)[leader]
             yield (
-                f"{name} is {sentences.verdict(price)} {OPEN} without privacy, "
-                f"{sentences.number(price)}, and its clients together send "
+                f"{name} is {wording.verdict(price)} {OPEN} without privacy, "
+                f"{wording.number(price)}, and its clients together send "
                 f"{_megabytes(leader.rows)} MB in a run."
             )
 
@@ -340,7 +333,7 @@ class _Page:
         if self.alone is not None:
             tables += [self.who_gains(), self.by_group()]
         tables.append(self.costs())
-        told = [sentences.escaped(about.description)] if about.description else []
+        told = [wording.escaped(about.description)] if about.description else []
         note = images / NOTE
         return "\n\n".join(
             [
@@ -349,7 +342,7 @@ class _Page:
                 _numbered(self.sentences()),
                 *pictures,
                 *told,
-                sentences.escaped(about.caption),
+                wording.escaped(about.caption),
                 *(markdown(table).strip() for table in tables),
                 *dict.fromkeys(about.measured.values()),
                 about.runs,
@@ -378,7 +371,7 @@ def write(docs: Path) -> Path | None:
         for study in studies
         if study.about.missing
     ]
-    text = "\n\n".join([*parts, *map(sentences.escaped, waiting)])
+    text = "\n\n".join([*parts, *map(wording.escaped, waiting)])
     write_text(docs / "results.md", "\n".join([HEAD, text, ""]))
     return docs / "results.md"
 
@@ -395,13 +388,13 @@ def _across(found: across_studies.Standings) -> str:
 
 def _numbered(answers: Iterable[str]) -> str:
     return "\n".join(
-        f"{number}. {sentences.escaped(text)}"
+        f"{number}. {wording.escaped(text)}"
         for number, text in enumerate(filter(None, answers), start=1)
     )
 
 
 def _entry(found: Mapping[Group, Difference], group: Group) -> Entry:
-    return Entry(sentences.number(found[group]) if group in found else "–")
+    return Entry(wording.number(found[group]) if group in found else "–")
 
 
 def _budget(section: _Section) -> str:

@@ -14,7 +14,12 @@ rule released:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        code=code("released"),
+        code=code(
+            "released",
+            lambda wc: [
+                PROJECT.package / f"report/released.{kind}" for kind in ("md", "yaml")
+            ],
+        ),
     message:
         "Released part of {wildcards.study}"
     shell:

@@ -7,6 +7,7 @@ rule report:
         [figure for study in SETTINGS.studies for figure in PROJECT.figures(study)],
         f"{RESULTS}/ledger.html",
         f"{RESULTS}/tables/audit.csv",
+        PROJECT.all_audits(),
     output:
         f"{RESULTS}/report.html",
     log:

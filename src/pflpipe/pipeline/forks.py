@@ -3,8 +3,8 @@
 A new interpreter imports torch for two or three seconds, which is most of a job on small data. So
 one process imports it once, while Snakemake goes to work, and forks for every script. Snakemake
 starts a small program (``forked.py``) that hands its words, folder, environment and output to that
-process, waits, and ends as the script ended. What is imported stays
-as it was when Snakemake started, whatever is edited while it works.
+process, waits, and ends as the script ended. What is imported stays as it was when Snakemake
+started, whatever is edited while it works.
 
 The process is an optimisation, and its end fails no job: a fork answers its caller by itself, and a
 caller that finds nobody is replaced by Python. So it is where nothing forks: jobs on a cluster,

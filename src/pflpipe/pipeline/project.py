@@ -23,12 +23,12 @@ from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.pipeline import code_version
-from pflpipe.report.epsilon_as_published import as_published
 from pflpipe.study import config, metrics, printed
 from pflpipe.study import figures as drawings
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.documents import read_yaml
+from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.load import finish, load_outline, study_names
 from pflpipe.study.study_spec import Drawing, Outline, Study
 

@@ -19,6 +19,8 @@ from pflpipe.files import atomic, read_json, write_text
 from pflpipe.methods import registry
 from pflpipe.report.comparison import round_up
 from pflpipe.report.figures import rows, style
+from pflpipe.report.templates import filled
+from pflpipe.report.tidy import existing
 
 # fmt: off
 COLUMNS = (
@@ -34,12 +36,7 @@ COLUMNS = (
 
 COLOURS = {"kept": "#009E73", "unsound": "#E69F00", "refuted": "#D55E00"}
 _GREY = "#555555"
-_CLAIMED: dict[str, Any] = {
-    "marker": "|",
-    "markersize": 9,
-    "markeredgewidth": 1.5,
-    "linestyle": "none",
-}
+_CLAIMED: dict[str, Any] = {"marker": "|", "ms": 9, "mew": 1.5, "linestyle": "none"}
 _AUDITED: dict[str, Any] = {"marker": "o", "linestyle": "none"}
 _LEDGER: dict[str, Any] = {"marker": "D", "markerfacecolor": "white", "linestyle": "none"}
 
@@ -53,20 +50,17 @@ def table(results: Path, audited: Sequence[Subject] | None = None) -> pd.DataFra
     Raises:
         PrivacyError: a certified claim is not kept, or an audit proves more than the ledger says.
     """
-    found: dict[str, dict[str, Any]] = {}
-    rows = []
-    for subject in subjects() if audited is None else audited:
-        name = subject.case.id
-        if name not in found:
-            found[name] = read_json(results / "audits" / f"{name}.json")
-        rows.append(found[name] | {"method": subject.method or None, "profile": subject.profile})
-    require_kept(found.values())
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    numbers = [
-        name
-        for name in COLUMNS
-        if name.startswith(("epsilon_", "mu_", "sens", "spread", "noise", "excess"))
+    shown = subjects() if audited is None else audited
+    ids = dict.fromkeys(subject.case.id for subject in shown)
+    audits = {name: read_json(existing(results / "audits" / f"{name}.json")) for name in ids}
+    require_kept(audits.values())
+    rows = [
+        audits[one.case.id] | {"method": one.method or None, "profile": one.profile}
+        for one in shown
     ]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    kinds = ("epsilon_", "mu_", "sens", "spread", "noise", "excess")
+    numbers = [name for name in COLUMNS if name.startswith(kinds)]
     return frame.assign(**{name: frame[name].astype(float) for name in numbers})
 
 
@@ -84,74 +78,17 @@ def write(results: Path, target: Path) -> None:
 
 def markdown(frame: pd.DataFrame) -> str:
     """Return one line per distinct audit, for people."""
-    head = (
-        *(
-            "release",
-            "trust",
-            "claim",
-            "ε claimed",
-            "ε true",
-            "moves by",
-            "depends on noise",
-            "noise",
-            "ε at least",
-        ),
-        *("sees noise below", "runs see noise below", "verdict"),
-    )
-    lines = []
-    for names, row in distinct(frame):
-        levels = filter(
-            None, ["coupled" * bool(row["flagged_coupled"]), "runs" * bool(row["flagged_runs"])]
-        )
-        why = " and ".join(levels)
-        lines.append(
-            [
-                names,
-                row["trust"],
-                row["claim"],
-                *map(round_up, (row["epsilon_claimed"], row["epsilon_true"])),
-                f"{row['sensitivity']:.3g} (at most {row['sensitivity_most']:.4g})",
-                f"{row['spread']:.0e}",
-                "–"
-                if math.isnan(row["noise"])
-                else f"{row['noise']:.4f} (at least {row['noise_least']:.4f})",
-                f"{row['epsilon_lower']:.3g}",
-                f"{row['detects']:.4f}",
-                f"{row['detects_runs']:.3f}",
-                f"{row['verdict']} ({why})" if why else row["verdict"],
-            ]
-        )
-    text = "\n".join(
-        "| " + " | ".join(map(str, cells)) + " |" for cells in [head, ["---"] * len(head), *lines]
-    )
-    return (
-        "# Audit of every distinct release\n\n"
-        "Moves by: how far one client moves one release, in units of what the claim covers. "
-        "Depends on noise: how much\n"
-        "that movement varies with the noise's seed, at most 1e-4. Noise: how much of it there "
-        "is, as a fraction of the\n"
-        "claim's. ε at least: what the errors of an attacker in thousands of runs leave possible "
-        "(99 %); 2,000 runs show at\n"
-        "most 26 at delta 0.02 and 34 at delta 1e-5. Sees noise below: the largest factor by "
-        "which all noise of a mechanism\n"
-        "that keeps such a claim could be too small and be found so in nine audits of ten; runs "
-        "see: the same by whole runs\n"
-        "alone, 0 where they prove nothing.\n\n"
-        "Verdicts: kept, no violation found; refuted, the claimed ε is false; unsound, the "
-        "release violates what its proof\n"
-        "needs, and the claimed ε holds all the same. docs/audit.md says more.\n\n" + text + "\n"
-    )
+    template = Path(__file__).with_name("audit.md")
+    return filled(template, audits=distinct(frame), round_up=round_up)
 
 
 def figure(frame: pd.DataFrame, width: float) -> Figure:
     """Draw for every distinct release the claimed epsilon, the audited lower bound and the epsilon
     of the ledger, in a width in inches."""
     audited = distinct(frame)
-    names = [f"{names} ({row['trust']})" for names, row in audited]
-    ids = [row["audit"] for _, row in audited]
-    block = rows.Block("", [dict(zip(ids, names, strict=True))])
+    names = {row["audit"]: f"{names} ({row['trust']})" for names, row in audited}
     heading = "Claims and what an audit proves: the ε of each distinct release, log scale."
-    drawn, (place,) = rows.draw([block], width, heading)
+    drawn, (place,) = rows.draw([rows.Block("", [names])], width, heading)
     (axes,) = place.axes
     finite = [float(v) for v in frame["epsilon_true"] if math.isfinite(v)] + [8.0]
     edge = 3 * max(*finite, *frame["epsilon_claimed"].astype(float))
@@ -184,22 +121,19 @@ def figure(frame: pd.DataFrame, width: float) -> Figure:
 
 def distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     """Return the distinct audits with the names of those who share each."""
-    found = []
+    releases = []
     for _, members in frame.groupby("audit", sort=False):
         first = members.iloc[0]
+        titles = [registry.info(name).about.title for name in members["method"].dropna()]
+        strict = first["profile"] == "strict"
+        names = f"{', '.join(titles)}, {'certified' if strict else 'as published'}"
         if first["profile"] == "alone":
             names = f"only {first['departures']}"
         elif first["profile"] == "adaptive":
             names = "adaptive clipping"
-        elif first["profile"] == "strict" and len(members) > 3:
+        elif strict and len(members) > 3:
             names = f"{len(members)} methods, certified"
-        else:
-            titles = [registry.info(name).about.title for name in members["method"].dropna()]
-            names = (
-                f"{', '.join(titles)}, "
-                f"{'certified' if first['profile'] == 'strict' else 'as published'}"
-            )
         if 0 < first["sample_rate"] < 1:
             names += ", drawn"
-        found.append((names, {str(name): value for name, value in first.items()}))
-    return found
+        releases.append((names, {str(name): value for name, value in first.items()}))
+    return releases

@@ -69,7 +69,7 @@ def header(name: str, source: str = "", knobs: typing.Collection[str] = ()) -> H
     text = registry.file_of(name, source).read_text(encoding="utf-8")
     header = ast.get_docstring(ast.parse(text)) or ""
     formulas: dict[str, str] = {}
-    found: dict[str, tuple[str, str]] = {}
+    meanings: dict[str, tuple[str, str]] = {}
     ends: list[tuple[int, int]] = []
     for item in _ITEM.finditer(header):
         word, words = item[1], " ".join(item[2].split())
@@ -77,26 +77,26 @@ def header(name: str, source: str = "", knobs: typing.Collection[str] = ()) -> H
             formulas[word] = words
         elif word in knobs:
             meaning, _, origin = words.partition(" [")
-            found[word] = (meaning, origin.removesuffix("]"))
+            meanings[word] = (meaning, origin.removesuffix("]"))
         else:
             continue
         ends.append(item.span())
     if not ends:
         return Header(header, {}, {}, "")
     before, after = header[: ends[0][0]], header[ends[-1][1] :]
-    return Header(before.strip(), formulas, found, after.strip("\n"))
+    return Header(before.strip(), formulas, meanings, after.strip("\n"))
 
 
 def citations(name: str) -> list[str]:
     """Return the BibTeX entries of a method; none for one that no paper proposes, or that is not
     pflpipe's."""
     entries = re.findall(r"^@.*?^}", _CITATIONS.read_text(encoding="utf-8"), re.M | re.S)
-    found = []
+    cited = []
     for entry in entries:
         keywords = re.search(r"\n  keywords = {(.*)},", entry)
         if keywords and name in keywords[1].split(", "):
-            found.append(entry.replace(keywords[0], ""))
-    return found
+            cited.append(entry.replace(keywords[0], ""))
+    return cited
 
 
 def card(name: str) -> str:
@@ -111,18 +111,18 @@ def card(name: str) -> str:
     name, source = registry.locate(name)
     entry = registry.info(name, source)
     about = entry.about
-    said = header(name, source, entry.hyperparameters)
-    parts = [f"## {name}", said.what or f"{about.title} ({about.paper})"]
+    parsed = header(name, source, entry.hyperparameters)
+    parts = [f"## {name}", parsed.what or f"{about.title} ({about.paper})"]
     if source:
         parts.append(f"From `{source}`.")
-    formulas = [f"- {FORMULAS[word]}: {words}" for word, words in said.formulas.items()]
+    formulas = [f"- {FORMULAS[word]}: {words}" for word, words in parsed.formulas.items()]
     parts.append("\n".join(formulas))
     parts.append("**Claim**\n\n" + "\n".join(f"- {line}" for line in _claims(entry, source)))
-    knobs = [f"- {_knob(entry, key, said)}" for key in entry.hyperparameters]
+    knobs = [f"- {_knob(entry, key, parsed)}" for key in entry.hyperparameters]
     parts.append("**Hyper-parameters**\n\n" + ("\n".join(knobs) or "None of its own."))
     refused = [f"- {line}" for line in _refusals(entry, source)]
     parts.append("**Refuses**\n\n" + "\n".join(refused) if refused else "")
-    parts.append(f"**Readings and differences**\n\n{said.notes}" if said.notes else "")
+    parts.append(f"**Readings and differences**\n\n{parsed.notes}" if parsed.notes else "")
     cited = "\n\n".join(citations(name))
     parts.append(f"**Cite**\n\n```bibtex\n{cited}\n```" if cited else "")
     return "\n\n".join(filter(None, parts))
@@ -138,12 +138,12 @@ def _versions(entry: MethodInfo, source: str) -> dict[tuple[str, ...], str]:
     asked = [("`profile: strict`", "strict", False), ("`profile: paper`", "paper", False)]
     if entry.about.official_departures:
         asked.append(("`profile: paper` with `official_code: true`", "paper", True))
-    found: dict[tuple[str, ...], str] = {}
+    versions: dict[tuple[str, ...], str] = {}
     for words, profile, official in asked:
         departures = registry.departures(entry.name, profile, official, source)
-        before = found.get(departures)
-        found[departures] = f"{before} and {words}" if before else words
-    return found
+        before = versions.get(departures)
+        versions[departures] = f"{before} and {words}" if before else words
+    return versions
 
 
 def _claims(entry: MethodInfo, source: str) -> Iterator[str]:
@@ -174,9 +174,9 @@ def _claims(entry: MethodInfo, source: str) -> Iterator[str]:
         yield f"{words}: **{claim}**. It departs in {steps}. {holds}"
 
 
-def _knob(entry: MethodInfo, key: str, said: Header) -> str:
+def _knob(entry: MethodInfo, key: str, parsed: Header) -> str:
     parameter = entry.hyperparameters[key]
-    meaning, origin = said.knobs.get(key, ("", ""))
+    meaning, origin = parsed.knobs.get(key, ("", ""))
     words = [f"`{key}` = `{_yaml(parameter)}`, {_values(parameter)}", f": {meaning}."]
     if not meaning:
         words[1] = "."

@@ -141,18 +141,17 @@ def groups(study: Study, frame: pd.DataFrame) -> list[Group]:
 def sections(members: Iterable[Group]) -> list[list[Group]]:
     """Return the groups that compete with each other, those of one facet, budget and claim, in
     order; in a section the largest mean comes first."""
-    found: dict[Any, list[Group]] = {}
-    for group in members:
-        key = (tuple(group.facet.values()), group.budget, group.claim)
-        found.setdefault(key, []).append(group)
-    facets = list(dict.fromkeys(facet for facet, *_ in found))
-    ordered = sorted(found.items(), key=lambda item: (facets.index(item[0][0]), item[1][0].order))
+    competing = by(members, lambda group: (tuple(group.facet.values()), group.budget, group.claim))
+    facets = list(dict.fromkeys(facet for facet, *_ in competing))
+    ordered = sorted(
+        competing.items(), key=lambda item: (facets.index(item[0][0]), item[1][0].order)
+    )
     return [ranked(section) for _, section in ordered]
 
 
-def ranked(members: Iterable[Group], metric: str = MAIN) -> list[Group]:
+def ranked(members: Iterable[Group]) -> list[Group]:
     """Return the groups, that with the largest mean first."""
-    return sorted(members, key=lambda group: (-group.mean(metric), group.label))
+    return sorted(members, key=lambda group: (-group.mean(), group.label))
 
 
 def of_claim(members: Iterable[Group], *claims: str) -> list[Group]:
@@ -167,10 +166,10 @@ def by_budget(members: Iterable[Group]) -> dict[str, list[Group]]:
 
 def by(members: Iterable[Group], key: Callable[[Group], Any]) -> dict[Any, list[Group]]:
     """Return the groups of each key, in order."""
-    found: dict[Any, list[Group]] = {}
+    result: dict[Any, list[Group]] = {}
     for group in members:
-        found.setdefault(key(group), []).append(group)
-    return found
+        result.setdefault(key(group), []).append(group)
+    return result
 
 
 def find(members: Iterable[Group], label: str, budget: str = NO_PRIVACY) -> Group | None:
@@ -191,8 +190,8 @@ def contest(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> Cont
 
 def best(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> frozenset[Group]:
     """Return the groups that may be the best; none where nothing can be compared."""
-    found = contest(members, column, sign)
-    return found.kept if found else frozenset()
+    outcome = contest(members, column, sign)
+    return outcome.kept if outcome else frozenset()
 
 
 def against(

@@ -10,35 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 from pflpipe.audit.cases import of_methods
 from pflpipe.audit.coupled import WIDEST
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
-from pflpipe.errors import DataError
 from pflpipe.files import write_text
 from pflpipe.methods import registry
 from pflpipe.methods.base import About
 from pflpipe.named import DEPARTURES, OF_CALIBRATION, WITHOUT_BOUND
 from pflpipe.report import audits, comparison
-from pflpipe.report.comparison import (
-    WORK,
-    Group,
-    by,
-    finite,
-    largest,
-    mean_text,
-    of_claim,
-    over_seeds,
-    round_down,
-    round_up,
-)
-from pflpipe.report.tidy import existing, read
+from pflpipe.report.comparison import WORK, Group, by, largest, of_claim, round_up
+from pflpipe.report.templates import filled
+from pflpipe.report.tidy import read
 
 SETTING = (
     *("study", "dataset", "partition", "alpha", "classes_per_client", "clients"),
@@ -74,60 +61,37 @@ def write(tables: Sequence[Path], results: Path, template: Path, target: Path) -
         DataError: a table or an audit is missing, or a table lacks a column.
     """
     frame = pd.concat([read(path) for path in tables], ignore_index=True)
+    write_text(target, page(frame, audited(frame, results), template))
+
+
+def audited(frame: pd.DataFrame, results: Path) -> pd.DataFrame:
+    """Return the audit's table of the methods of a tidy table, as they sample their clients."""
     drawn = bool((frame["sample_rate"] < 1).any())
-    audited = audits.table(results, of_methods(set(frame["method"]), drawn))
-    write_text(target, page(frame, audited, template))
+    return audits.table(results, of_methods(set(frame["method"]), drawn))
 
 
 def page(frame: pd.DataFrame, audited: pd.DataFrame, template: Path) -> str:
     """Return the HTML page of a tidy table and the audit's table."""
+    return filled(template, **sections(frame, audited))
+
+
+def sections(frame: pd.DataFrame, audited: pd.DataFrame) -> dict[str, Any]:
+    """Return what the ledger's sections in the templates of the pages show."""
     verdicts = _verdicts(audited)
     private = frame[frame["claim"] != "none"]
     settings = private.groupby(list(SETTING), sort=False, dropna=False)
-    return filled(
-        template,
-        summary=list(summary(frame, audited)),
-        settings=[_setting(list(_groups(rows)), verdicts) for _, rows in settings],
-        columns=_LEDGER,
-        ledger=list(_groups(private)),
-        text=_text,
-        cost=_cost,
-        title=_title,
-    )
-
-
-def filled(template: Path, **values: Any) -> str:
-    """Return the text of a template of the pages' folder, in which what it is given is escaped."""
-    return _templates(template.parent).get_template(template.name).render(**values)
-
-
-@cache
-def _templates(folder: Path) -> jinja2.Environment:
-    """Return what keeps the folder's templates; one is compiled when it is first asked for, and
-    when its file has changed."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def read_audits(path: Path) -> pd.DataFrame:
-    """Return the audit's table.
-
-    Raises:
-        DataError: it is missing or lacks a column.
-    """
-    frame = pd.read_csv(existing(path), float_precision="round_trip")
-    if missing := [name for name in AUDIT if name not in frame]:
-        raise DataError(
-            f"{path}: columns",
-            got=f"none called {', '.join(missing)}",
-            do="delete that file and run snakemake again",
-        )
-    return frame
+    return {
+        "summary": list(summary(frame, audited)),
+        "settings": [_setting(list(_groups(rows)), verdicts) for _, rows in settings],
+        "columns": _LEDGER,
+        "ledger": list(_groups(private)),
+        "text": _text,
+        "cost": _cost,
+        "title": _title,
+        "short": _short,
+        "departures": DEPARTURES,
+        "unbounded": WITHOUT_BOUND,
+    }
 
 
 def _groups(private: pd.DataFrame) -> Iterator[Group]:
@@ -189,7 +153,7 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
         if published
         and sound
         and sound.claim == "certified"
-        and (gap := over_seeds(_gaps(published, sound, "personal_own"))) > -math.inf
+        and (gap := comparison.over_seeds(_gaps(published, sound, "personal_own"))) > -math.inf
     ]
     if costs:
         ends = dict.fromkeys([min(costs), max(costs)])
@@ -219,7 +183,7 @@ def _count(number: int, word: str) -> str:
 
 def _each_budget(groups: Iterable[Group]) -> str:
     """Return what holds for each budget that groups without departures were asked for."""
-    budgets = by(groups, lambda group: f"{group.budget}, δ = {group.first('delta'):g}")
+    budgets = by(groups, lambda group: f"{group.budget}, δ = {_short(group.first('delta'))}")
     parts = []
     for budget, members in budgets.items():
         rows = pd.concat([group.rows for group in members])
@@ -273,8 +237,7 @@ def _setting(groups: Sequence[Group], verdicts: Mapping[Any, list[str]]) -> dict
                 {
                     "method": method,
                     "about": about,
-                    "departures": {name: DEPARTURES[name] for name in published},
-                    "unbounded": WITHOUT_BOUND,
+                    "departures": published,
                     "audits": {
                         word: verdicts.get((method, frozenset(names) - OF_CALIBRATION), [])
                         for word, names in (("published", published), ("sound", ()))
@@ -303,7 +266,7 @@ def _title(group: Group) -> str:
 
 def _gaps(published: Group, sound: Group, metric: str) -> list[float]:
     """Return sound minus published at the seeds that both have, in percentage points."""
-    return finite(sound.values(metric) - published.values(metric))
+    return comparison.finite(sound.values(metric) - published.values(metric))
 
 
 def _cost(published: Group | None, sound: Group | None, metric: str) -> str:
@@ -311,14 +274,14 @@ def _cost(published: Group | None, sound: Group | None, metric: str) -> str:
     if published is None or sound is None:
         return "not run"
     gaps = _gaps(published, sound, metric)
-    text = mean_text(gaps, max(len(published.rows), len(sound.rows)))
+    text = comparison.mean_text(gaps, max(len(published.rows), len(sound.rows)))
     return f"+{text}" if gaps and sum(gaps) > 0 else text.replace("-", "−")
 
 
 def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
     """Return (method, departures of its release) -> what the attacks on that release showed, one
     sentence for each trust. How the noise was calibrated, no attack on a release can see."""
-    found: dict[Any, list[str]] = {}
+    sentences: dict[Any, list[str]] = {}
     for flagged, row in zip(_flags(audited), audited.to_dict("records"), strict=True):
         seen = {"central": "Noisy sums", "local": "Single messages"}[row["trust"]]
         if row["sample_rate"] < 1:
@@ -330,15 +293,16 @@ def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
             moved = "infinitely farther than"
         noise = ", and the noise follows private data" if row["spread"] > WIDEST else ""
         lower = float(row["epsilon_lower"])
-        shown = "no finite ε" if lower == math.inf else f"ε ≥ {_plain(round_down(lower))}"
+        bound = f"ε ≥ {_plain(comparison.round_down(lower))}"
+        shown = "no finite ε" if lower == math.inf else bound
         sentence = (
             f"{seen}: {claimed} {'REFUTED' if flagged else 'not refuted'}; one client moves a "
             f"release {moved} that covers{noise}; {shown} shown"
         )
         names = [] if pd.isna(row["departures"]) else str(row["departures"]).split("+")
         key = row["method"], frozenset(filter(None, names)) - OF_CALIBRATION
-        found.setdefault(key, []).append(sentence)
-    return found
+        sentences.setdefault(key, []).append(sentence)
+    return sentences
 
 
 def _text(group: Group, name: str) -> str:
@@ -347,7 +311,7 @@ def _text(group: Group, name: str) -> str:
     if values.empty:
         return "–"
     if name.startswith("noise_multiplier"):
-        return _plain(round_down(values.min()))
+        return _plain(comparison.round_down(values.min()))
     worst = values.max()
     if name in ("clip_norm", "clip_quantile"):
         return f"{worst:g}"
@@ -355,6 +319,10 @@ def _text(group: Group, name: str) -> str:
         return f"{worst:g}" + " (nominal)" * (group.claim not in WITHOUT_DEPARTURES)
     runs = group.first("search_runs") if name == "epsilon_with_search" else None
     return _plain(round_up(worst)) + ("" if runs is None else f" ({runs:g} runs)")
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"
 
 
 def _plain(text: str) -> str:

@@ -104,7 +104,7 @@ def of_study(study: Study, results: Path, *, partial: bool = False) -> list[Trac
     tracked = [_study_run(study, results, is_done)]
     for setting in layout(study).settings:
         rows = [study.rows[index] for index in setting.indices]
-        trained = [row for row in rows if not partial or _is_trained(row.cell, results)]
+        trained = [row for row in rows if not partial or _is_trained(row, results)]
         if trained:
             tracked += _Group(study, results, setting, trained, scores).runs()
     return tracked
@@ -127,10 +127,10 @@ def _by_cell(frame: pd.DataFrame) -> _Scores:
     return {record["cell"]: record for record in frame.to_dict("records")}
 
 
-def _is_trained(cell: Cell, results: Path) -> bool:
+def _is_trained(row: Row, results: Path) -> bool:
     # run.json is written last.
-    run = results / "runs" / registry.run_id(cell) / "run.json"
-    return run.is_file() and _plan(cell, results).is_file()
+    run = results / "runs" / row.run / "run.json"
+    return run.is_file() and _plan(row.cell, results).is_file()
 
 
 def _plan(cell: Cell, results: Path) -> Path:
@@ -247,7 +247,7 @@ class _Group:
 
     def _seed(self, row: Row) -> Tracked:
         cell = row.cell
-        folder = self.results / "runs" / registry.run_id(cell)
+        folder = self.results / "runs" / row.run
         files = {name: existing(folder / name) for name in ("run.json", "rounds.csv")}
         run = tidy.record_of(folder, self.plans[cell.plan_id].plan, cell.departures)
         # Training ended when run.json was written. MLflow shows the time of training.

@@ -13,17 +13,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from pflpipe.report import comparison
-from pflpipe.report.comparison import (
-    BOLD_WORDS,
-    METRICS,
-    Group,
-    claim_notes,
-    epsilon_text,
-    finite,
-    largest,
-    mean_text,
-    round_up,
-)
+from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, finite, round_up
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.report.summary import dagger, not_covered
 from pflpipe.study import layouts
@@ -106,12 +96,12 @@ def _group(study: Study, name: str, frame: pd.DataFrame, indices: Sequence[int])
 def _gains(layout: PaperLayout, section: Sequence[Group]) -> dict[Group, float]:
     """Return the groups that may be the best; with its distance to the next one where only one may
     be and it is no cost, else with 0."""
-    found = comparison.contest(section, "worth")
-    if found is None:
+    outcome = comparison.contest(section, "worth")
+    if outcome is None:
         return {}
-    is_shown = found.decided and layout.metric not in _COSTS
-    distance = min(difference.mean for difference in found.behind.values()) if is_shown else 0.0
-    return dict.fromkeys(found.kept, distance)
+    is_shown = outcome.decided and layout.metric not in _COSTS
+    distance = min(difference.mean for difference in outcome.behind.values()) if is_shown else 0.0
+    return dict.fromkeys(outcome.kept, distance)
 
 
 def _lines(
@@ -123,7 +113,7 @@ def _lines(
     marks = "".join(f" [{claim}]" for claim in ("unreviewed", "nominal") if claim in claims)
 
     def ours(group: Group) -> Entry:
-        text = mean_text(finite(group.rows["quantity"]), len(group.rows), digits)
+        text = comparison.mean_text(finite(group.rows["quantity"]), len(group.rows), digits)
         gain = f" ↑{gains[group]:.{digits}f}" if gains.get(group) else ""
         return Entry(text + gain + dagger(group), bold=group in gains)
 
@@ -144,12 +134,14 @@ def _printed(layout: PaperLayout, group: Group) -> str:
 
 
 def _nominal(group: Group) -> str:
-    claimed = largest(group.rows["epsilon_nominal"])
+    claimed = comparison.largest(group.rows["epsilon_nominal"])
     return "" if claimed is None else round_up(claimed)
 
 
 def _honest(group: Group) -> str:
-    return epsilon_text(group) if group.claim == "none" else group.worst("epsilon_central")
+    return (
+        comparison.epsilon_text(group) if group.claim == "none" else group.worst("epsilon_central")
+    )
 
 
 def _notes(layout: PaperLayout, groups: Sequence[Group], *, ours_too: bool) -> Iterator[str]:
@@ -165,7 +157,7 @@ def _notes(layout: PaperLayout, groups: Sequence[Group], *, ours_too: bool) -> I
             f"ε: what the noise provides for a whole client (central trust) at δ = {words}, the "
             "largest over the seeds."
         )
-    yield from claim_notes(groups)
+    yield from comparison.claim_notes(groups)
     is_cost = layout.metric in _COSTS
     gain = "" if is_cost else "; ↑ the distance of one that is bold alone to the next"
     yield f"Bold, in its column among rows of the same budget and claim: {BOLD_WORDS}{gain}."

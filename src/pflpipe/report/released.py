@@ -15,6 +15,7 @@ import math
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.report.comparison import round_up
+from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, record_of
+from pflpipe.study import documents
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION
 from pflpipe.study.study_spec import Study
 
@@ -38,72 +41,9 @@ SIZES = ("releases", "parameters", "uploaded_parameters", "upload_bytes_per_roun
 """What is taken of ``run.json``, by name, so that a number which a run writes tomorrow is not
 published by itself."""
 
-PROMISES = {
-    "claim": (
-        "certified: the run took every step of the mechanism, so that epsilon_central is true of it"
-    ),
-    "adjacency": (
-        "what neighbours are; zero_out: one client's message is replaced by zeros in every round"
-    ),
-    "trust": (
-        "whom all epsilons but the local ones trust; central: the server, to add the noise and "
-        "show nothing else"
-    ),
-    "sampling": (
-        "who takes part in a round; everybody, or poisson: each client by a secret draw of its own"
-    ),
-    "releases_per_round": "noisy sums in a round",
-    "epsilon_target": "what the study asked for",
-    "epsilon_central": (
-        "what holds at delta against whoever sees the noisy sums of all rounds and the models "
-        "made of them"
-    ),
-    "epsilon_replace_one": "the same, if neighbours replace a client's message by another one",
-    "epsilon_local": (
-        "what holds at delta against a server that sees every message with its own share of the "
-        "noise: whether a client sent anything but noise"
-    ),
-    "epsilon_local_replace_one": (
-        "the same, if neighbours replace a client's message by another one: which data it holds"
-    ),
-    "epsilon_rdp": (
-        "what the Renyi accountant prints for epsilon_central; looser, to compare with papers"
-    ),
-    "delta": (
-        "the chance that the promise fails altogether; a delta near 1/M, M clients, promises very "
-        "little"
-    ),
-    "noise_multiplier": "the noise's standard deviation (Laplace: its scale) over clip_norm",
-    "noise_multiplier_effective": "the part of it that epsilon_central counts",
-    "noise_multiplier_message": "that of a single message, which epsilon_local counts",
-    "clip_norm": "bound on the length of one client's message; of the first round, if it adapts",
-    "clip_quantile": "of the messages' lengths, which an adaptive bound follows",
-    "clip_bit_noise": "standard deviation of the noise on the sum of the bits that tell of it",
-    "noise_multiplier_update": "the updates' part of the noise, over the bound of the round",
-    "warnings": "what makes a number say less than it seems to",
-    "releases": "noisy sums of the run, one in each round",
-    "parameters": "scalars of the model",
-    "uploaded_parameters": "scalars that a client sends in a round, the mean over the rounds",
-    "upload_bytes_per_round": "what the expected number of participants sends, whoever was drawn",
-}
-"""What each number in a run's file says; a name that ends in _1e5 is the same at delta = 1e-5."""
-
-NOT_COVERED = (
-    "Accuracies, losses, times and numbers of participants are diagnostics: measured without "
-    "noise, covered by no epsilon, and therefore not in here.",
-    "What belongs to one client - its own model, head or mask - stays with that client and is not "
-    "in here either.",
-    "Runs add up. Whatever else is published about the same clients, from other studies too, "
-    "costs them more than is said here.",
-    "A partition of another seed deals the same examples to other simulated clients. Whoever "
-    "means to protect an example and not a client adds up all runs.",
-    "The noise is pseudo-random and follows from the settings, so whoever has this folder can "
-    "compute it. Epsilon is what the mechanism gives with secret noise; data that are not public "
-    "need a deployment that draws it so.",
-    "The same settings give the same noise, whatever the code does with it. A run that another "
-    "version of a method made under the same settings shows, beside the one here, the difference "
-    "of both without noise: publish one of them.",
-)
+_WORDS = documents.read_yaml(Path(__file__).with_name("released.yaml"))
+"""What each number in a run's file says, and what no epsilon covers."""
+_README = Path(__file__).with_name("released.md")
 
 
 def left_out(cell: Cell) -> str:
@@ -151,11 +91,12 @@ def write(study: Study, results: Path, target: Path) -> None:
             "runs": {name: _guarantee(run.ledger) for name, run in runs.items()},
             "same_clients": _together(published, {name: run.plan for name, run in runs.items()}),
             "left_out": missing,
-            "promises": PROMISES,
-            "not_covered": [_choice(study), *NOT_COVERED],
+            "promises": _WORDS["promises"],
+            "not_covered": [_choice(study), *_WORDS["not_covered"]],
         }
         write_json(folder / "manifest.json", manifest)
-        write_text(folder / "README.md", _readme(study.title, manifest))
+        text = filled(_README, title=study.title, round_up=_rounded, **manifest)
+        write_text(folder / "README.md", text)
         folder.rename(target)
 
 
@@ -165,13 +106,12 @@ def _chosen(study: Study) -> tuple[dict[str, Cell], list[dict[str, str]]]:
     published: dict[str, Cell] = {}
     missing: dict[str, dict[str, str]] = {}
     keys = set()
-    for cell in study.cells:
-        name, key, why = registry.run_id(cell), registry.key(cell), left_out(cell)
-        if why:
-            missing[name] = {"run": name, "method": cell.method, "why": why}
-        elif key not in keys:
-            keys.add(key)
-            published[name] = cell
+    for row in study.rows:
+        if why := left_out(row.cell):
+            missing[row.run] = {"run": row.run, "method": row.cell.method, "why": why}
+        elif row.key not in keys:
+            keys.add(row.key)
+            published[row.run] = row.cell
     return published, [run for name, run in missing.items() if name not in published]
 
 
@@ -229,24 +169,20 @@ def _together(cells: Mapping[str, Cell], plans: Mapping[str, Plan]) -> list[dict
     groups: dict[str, list[str]] = {}
     for name, cell in cells.items():
         groups.setdefault(_clients(cell), []).append(name)
-    known: dict[Any, Any] = {}
-    found = []
+    curve = cache(_curve)  # seeds repeat each other's plans
+    totals = []
     for names in groups.values():
         first = cells[names[0]]
-        natural = first.partition.kind == "natural"
-        key = tuple(sorted((plans[name] for name in names), key=repr))
-        if key not in known:  # seeds repeat each other's plans
-            known[key] = _curve(key)
-        found.append(
+        users = f"users of {first.dataset}"
+        is_natural = first.partition.kind == "natural"
+        totals.append(
             {
-                "clients": f"users of {first.dataset}"
-                if natural
-                else f"partition {first.partition_id}",
+                "clients": users if is_natural else f"partition {first.partition_id}",
                 "runs": names,
-                "epsilon_central": known[key],
+                "epsilon_central": curve(tuple(sorted((plans[name] for name in names), key=repr))),
             }
         )
-    return found
+    return totals
 
 
 def _clients(cell: Cell) -> str:
@@ -264,10 +200,10 @@ def _clients(cell: Cell) -> str:
 
 def _curve(plans: Sequence[Plan]) -> list[dict[str, Any]]:
     deltas = sorted({accounting.delta_of(plan) for plan in plans} | {1e-5})
-    found = {delta: accounting.composed_epsilon(plans, delta) for delta in deltas}
+    epsilons = {delta: accounting.composed_epsilon(plans, delta) for delta in deltas}
     return [
         {"delta": delta, "epsilon": "inf" if value == math.inf else value}
-        for delta, value in found.items()
+        for delta, value in epsilons.items()
     ]
 
 
@@ -290,64 +226,5 @@ def _choice(study: Study) -> str:
     )
 
 
-def _readme(title: str, manifest: Mapping[str, Any]) -> str:
-    runs = [
-        f"| `{name}` | {_shown(found['epsilon_central'])} | {found['delta']:g} | "
-        f"{_shown(found['epsilon_central_1e5'])} |"
-        for name, found in manifest["runs"].items()
-    ]
-    together = [
-        f"| {group['clients']} | {len(group['runs'])} | {_shown(point['epsilon'])} | "
-        f"{point['delta']:g} |"
-        for group in manifest["same_clients"]
-        for point in group["epsilon_central"]
-    ]
-    promises = [f"- `{name}`: {words}" for name, words in manifest["promises"].items()]
-    not_covered = [f"- {words}" for words in manifest["not_covered"]]
-    missing = [f"- `{run['run']}`: {run['why']}" for run in manifest["left_out"]] or ["Nothing."]
-    return f"""# {title}: what is released
-
-The certified runs of the study `{manifest["study"]}`, and nothing of them that no epsilon covers.
-
-- `<run>.npz`: the final global model, one array for each parameter. Arrays called `server/...` are
-  what the server computed from the releases besides. Parts that a method leaves to its clients have
-  their public first values.
-- `<run>.json`: the settings (`cell`), the mechanism (`plan`), what it guarantees (`ledger`) and the
-  sizes of its messages (`released`).
-- `manifest.json`: this page for machines.
-
-## What is promised
-
-Protected is one client with all of its data, over all rounds of a run: whatever that client held,
-what is here would have come out alike, up to epsilon and delta, had its messages been zeros.
-
-| run | epsilon_central | delta | at delta 1e-5 |
-|---|--:|--:|--:|
-{_lines(runs)}
-
-All runs here together cost the same clients:
-
-| clients | runs | epsilon_central | delta |
-|---|--:|--:|--:|
-{_lines(together)}
-
-The numbers of a run's file; a name that ends in `_1e5` is the same at delta = 1e-5:
-
-{_lines(promises)}
-
-## What is not
-
-{_lines(not_covered)}
-
-## Left out
-
-{_lines(missing)}
-"""
-
-
-def _lines(found: Sequence[str]) -> str:
-    return "\n".join(found)
-
-
-def _shown(epsilon: float | str) -> str:
+def _rounded(epsilon: float | str) -> str:
     return round_up(float(epsilon))

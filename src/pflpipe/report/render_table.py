@@ -35,54 +35,49 @@ class Table:
     labels: int
     groups: tuple[str, ...] = ()
 
+    @property
+    def sides(self) -> str:
+        """``l`` for every column of words, ``r`` for every column of numbers."""
+        return "l" * self.labels + "r" * (len(self.header) - self.labels)
+
 
 def markdown(table: Table) -> str:
     """Return the table as a GitHub table between its caption and its notes."""
-
-    def line(texts: Iterable[str]) -> str:
-        return (
-            "| " + " | ".join(text.replace("|", "\\|").replace("_", "\\_") for text in texts) + " |"
-        )
-
+    groups = table.groups or ("",) * len(table.header)
+    header = [", ".join(filter(None, words)) for words in zip(groups, table.header, strict=True)]
+    rule = "|".join("---" if side == "l" else "--:" for side in table.sides)
     rows = [
-        line(f"**{entry.text}**" if entry.bold else entry.text for entry in entries)
+        _markdown_row(f"**{entry.text}**" if entry.bold else entry.text for entry in entries)
         for section in table.sections
         for entries in section
     ]
-    groups = table.groups or ("",) * len(table.header)
-    header = [", ".join(filter(None, words)) for words in zip(groups, table.header, strict=True)]
-    rule = (
-        "|"
-        + "|".join("---" if column < table.labels else "--:" for column in range(len(header)))
-        + "|"
-    )
-    notes = [f"- {note}" for note in table.notes]
-    escaped = [
-        text.replace("_", "\\_")
-        for text in (f"**{table.name}**: {table.caption}", "\n".join(notes))
-    ]
-    return "\n".join([escaped[0], "", line(header), rule, *rows, "", escaped[1], ""])
+    caption = _escaped(f"**{table.name}**: {table.caption}")
+    notes = "\n".join(_escaped(f"- {note}") for note in table.notes)
+    return "\n".join([caption, "", _markdown_row(header), f"|{rule}|", *rows, "", notes, ""])
+
+
+def _markdown_row(texts: Iterable[str]) -> str:
+    escaped = (_escaped(text).replace("|", "\\|") for text in texts)
+    return f"| {' | '.join(escaped)} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("_", "\\_")
 
 
 def latex(table: Table) -> str:
     """Return the table as a ``table`` environment; the document must load booktabs."""
-    columns = "".join("l" if column < table.labels else "r" for column in range(len(table.header)))
     body = "\n\\midrule\n".join(
-        "\n".join(
-            " & ".join(_tex_entry(entry) for entry in entries) + r" \\" for entries in section
-        )
+        "\n".join(f"{' & '.join(map(_tex_entry, entries))} \\\\" for entries in section)
         for section in table.sections
     )
-    headings = [
-        _tex_heading(text, "l" if column < table.labels else "r")
-        for column, text in enumerate(table.header)
-    ]
+    headings = [_tex_heading(*pair) for pair in zip(table.header, table.sides, strict=True)]
     notes = "\\\\\n".join(map(tex_escape, table.notes))
     return (
         "% needs \\usepackage{booktabs}\n"
         "\\begin{table}[t]\n\\centering\n\\footnotesize\n\\setlength{\\tabcolsep}{3pt}\n"
         f"\\caption{{{tex_escape(table.caption)}}}\n\\label{{tab:{table.name}}}\n\\smallskip\n"
-        f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}\n\\toprule\n{_tex_groups(table.groups)}"
+        f"\\begin{{tabular}}{{@{{}}{table.sides}@{{}}}}\n\\toprule\n{_tex_groups(table.groups)}"
         + " & ".join(headings)
         + f" \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\n"
         f"\\medskip\n\\parbox{{\\linewidth}}{{\\scriptsize\\raggedright\n{notes}}}\n\\end{{table}}\n"
@@ -116,33 +111,22 @@ def _tex_entry(entry: Entry) -> str:
     return f"\\textbf{{{text}}}" if entry.bold else text
 
 
-_TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "±": r"$\pm$",
-    "∞": r"$\infty$",
-    "†": r"$^\dagger$",
-    "–": "--",
-    "ε": r"$\varepsilon$",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "γ": r"$\gamma$",
-    "δ": r"$\delta$",
-    "λ": r"$\lambda$",
-    "μ": r"$\mu$",
-    "σ": r"$\sigma$",
-    "τ": r"$\tau$",
-    "×": r"$\times$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "↑": r"$\uparrow$",
+# fmt: off
+_MATH = {
+    "±": "pm", "∞": "infty", "ε": "varepsilon", "α": "alpha", "β": "beta", "γ": "gamma",
+    "δ": "delta", "λ": "lambda", "μ": "mu", "σ": "sigma", "τ": "tau", "×": "times", "≤": "leq",
+    "≥": "geq", "↑": "uparrow",
 }
+# fmt: on
+_TEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {character: f"$\\{name}$" for character, name in _MATH.items()}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": "$<$", ">": "$>$", "†": r"$^\dagger$", "–": "--"}
+)
 
 
 def tex_escape(text: str) -> str:
     """Return text that LaTeX prints as it stands (special characters, the Greek letters and signs
     used in studies)."""
-    return "".join(_TEX.get(character, character) for character in text)
+    return text.translate(_TEX)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import importlib.metadata
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from PIL import Image
 from pflpipe import origin
 from pflpipe._version import __version__
 from pflpipe.files import write_text
-from pflpipe.report import audits, ledger_page, provenance, tables, verdict
+from pflpipe.report import audits, ledger_page, provenance, sentences, tables
 from pflpipe.report.comparison import round_up
+from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, stored
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED
 from pflpipe.study.study_spec import Study
@@ -32,16 +33,6 @@ from pflpipe.study.study_spec import Study
 DOTS_PER_PIXEL = 300 / 96
 """Of a figure's file, for a pixel of a page: so that its text has the size that it has in print."""
 VERSIONS = ("torch", "numpy", "opacus", "dp-accounting", "pandas", "scipy", "matplotlib")
-NOT_COVERED = (
-    MEASURED,
-    "Personal models stay with their clients (joint DP): who sees one of them sees that client's "
-    "data at work.",
-    "An ε is about one study. What the same people gave to another study, or to a search for "
-    "hyper-parameters, adds up; the ledger's last lines count what it knows of.",
-    "Noise and sampling come from a generator that can be repeated and is not cryptographic: this "
-    "is a tool for research.",
-)
-"""Sentences that hold for every study; what holds for one of them stands with its table."""
 
 
 def write(
@@ -55,7 +46,7 @@ def write(
     """Write the page of finished studies.
 
     Args:
-        results: folder with tables/, figures/, plans/ and runs/.
+        results: folder with tables/, figures/, audits/, plans/ and runs/.
         root: of the code, whose commit is named.
         settings: words of the command line that config.yaml does not have, quoted for a shell.
         template: report.html.
@@ -64,23 +55,22 @@ def write(
         DataError: a result is missing or of another version of a study.
     """
     frames = {study.name: stored(study, results) for study in studies}
-    audited = ledger_page.read_audits(results / "tables" / "audit.csv")
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    searched = any(row.chosen for study in studies for row in study.rows)
-    text = ledger_page.filled(
+    everything = pd.concat(frames.values(), ignore_index=True)
+    audited = audits.table(results)
+    text = filled(
         template,
         made=f"Written {made} by pflpipe {__version__}.",
         studies=[_study(study, frames[study.name], results) for study in studies],
-        ledger=list(ledger_page.summary(pd.concat(frames.values(), ignore_index=True), audited)),
-        audit={
-            "rows": list(_audit(audited)),
-            "figure": _picture(
-                results / "figures" / "audit.png", "claims against what an audit shows"
-            ),
-        },
-        not_covered=[*NOT_COVERED, *([CHOSEN_ON_VALIDATION] if searched else [])],
+        audits=audits.distinct(audited[audited["profile"] != "alone"]),
+        round_up=round_up,
+        audit_figure=_picture(results / "figures/audit.png", "claims against what an audit shows"),
+        measured=MEASURED,
+        chosen=CHOSEN_ON_VALIDATION if any(r.chosen for s in studies for r in s.rows) else "",
         commands=list(_commands(results, root, settings)),
-        versions=_versions(),
+        versions={"Python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in VERSIONS},
+        **ledger_page.sections(everything, ledger_page.audited(everything, results)),
     )
     write_text(target, text)
 
@@ -88,10 +78,8 @@ def write(
 def _study(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, Any]:
     folder = results / "figures" / study.name
     return {
-        "name": study.name,
-        "title": study.title,
-        "question": study.description.strip(),
-        "verdict": list(verdict.of_study(study, frame)),
+        "study": study,
+        "verdict": list(sentences.of_study(study, frame)),
         "tables": tables.shown(study, frame, results),
         "figures": [
             _picture(folder / f"{drawing.name}.png", f"{study.name}: {drawing.name}")
@@ -109,18 +97,6 @@ def _picture(file: Path, words: str) -> dict[str, Any]:
     return {"data": base64.b64encode(content).decode(), "width": width, "words": words}
 
 
-def _audit(frame: pd.DataFrame) -> Iterator[Mapping[str, str]]:
-    for names, row in audits.distinct(frame[frame["profile"] != "alone"]):
-        yield {
-            "names": names,
-            "trust": "the world" if row["trust"] == "central" else "the server",
-            "claimed": round_up(row["epsilon_claimed"]),
-            "ledger": round_up(row["epsilon_true"]),
-            "least": f"{row['epsilon_lower']:.3g}",
-            "verdict": row["verdict"],
-        }
-
-
 def _commands(results: Path, root: Path, settings: str) -> Iterator[str]:
     """Yield the commands that make the page again."""
     commit, is_changed = origin.parted(origin.commit(root))
@@ -129,8 +105,3 @@ def _commands(results: Path, root: Path, settings: str) -> Iterator[str]:
     yield "make install"
     words = [".venv/bin/snakemake --cores all", settings, f"-- {results}/report.html"]
     yield " ".join(filter(None, words))
-
-
-def _versions() -> dict[str, str]:
-    found = {"Python": platform.python_version()}
-    return found | {name: importlib.metadata.version(name) for name in VERSIONS}

@@ -1,23 +1,106 @@
 """Sentences about a comparison, in a vocabulary that follows from intervals.
 
-"Better" and "worse" are said of a line whose adjusted interval excludes 0, "best" of one that
-nobody else may be; everything else is "not distinguishable", or a number without a word. Whatever
-generates text that compares takes its words from here.
+"Better" and "worse" are said of a group whose adjusted interval excludes 0, "best" of one that no
+other group may be; everything else is "not distinguishable", or a number without a word. Whatever
+generates text that compares takes its words from here: the verdict of a study's report, and the
+pages in tools/.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pandas as pd
 
 from pflpipe.report import comparison
-from pflpipe.report.comparison import Group
+from pflpipe.report.comparison import ALONE, Group, by_budget, of_claim
 from pflpipe.report.statistics import MIN_SEEDS, Difference
+from pflpipe.study.settings import layout
+from pflpipe.study.study_spec import Study
 
 NAMED = 5
 """Of a longer list as many are named; the others are counted."""
 FEW = 3
 """A longer list of lines that a sentence is not about is only counted."""
+Budgets = Mapping[str, Sequence[Group]]
+"""Groups by what was asked for."""
+
+
+# ---------------------------------------------------------------- of a study
+
+
+def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
+    """Yield the sentences of a study, one panel of its conditions after the other: which method is
+    better than learning alone, which may be the best, the references, what a nominal epsilon is
+    worth.
+
+    Args:
+        frame: what ``tidy`` made of the study.
+    """
+    groups = comparison.groups(study, frame)
+    for facet in layout(study).facets:
+        where = ", ".join(f"{name} = {value}" for name, value in facet.items())
+        panel = [group for group in groups if group.belongs(facet)]
+        for sentence in (*compared(panel), *references(panel), *claims_that_fail(panel)):
+            yield f"{where}: {sentence}" if where else sentence
+
+
+def compared(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield which method is better than learning alone and which may be the best: certified groups
+    among themselves, then unreviewed ones, with this word after their names, beside the
+    certified."""
+    baseline = comparison.find(of_claim(groups, "none"), ALONE)
+    certified, unreviewed = (by_budget(of_claim(groups, c)) for c in ("certified", "unreviewed"))
+    everything = {budget: [*certified.get(budget, ()), *own] for budget, own in unreviewed.items()}
+    for own, rivals, whose in (
+        (certified, certified, "certified personal models"),
+        (unreviewed, everything, "personal models, unreviewed ones among them,"),
+    ):
+        alone = over(own, lambda budget: baseline, f"learning alone ({ALONE})")
+        yield from filter(None, [alone])
+        yield from leaders(rivals, whose)
+
+
+def over(budgets: Budgets, baseline: Callable[[str], Group | None], name: str) -> str:
+    """Return which groups of each budget are better than the baseline at it; nothing for budgets
+    without one."""
+    parts = {}
+    for budget, members in budgets.items():
+        differences = comparison.against(members, baseline(budget))
+        if differences:
+            named = {group.name: difference for group, difference in differences.items()}
+            parts[budget] = against(named, name)
+    return each_budget(parts)
+
+
+def leaders(budgets: Budgets, whose: str = "certified personal models") -> Iterator[str]:
+    """Yield which method may be the best at each budget, in one sentence about models that are
+    ``whose``."""
+    parts = {b: leader(members, whose) for b, members in budgets.items()}
+    if parts:
+        yield each_budget(parts)
+
+
+def references(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield what is reached without privacy."""
+    words = [f"{group.label} {group.mean():.1f}" for group in of_claim(groups, "none")]
+    if words:
+        yield f"Without privacy: {', '.join(words)}."
+
+
+def claims_that_fail(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield what the nominal epsilons of each method are worth."""
+    nominal = comparison.by(of_claim(groups, "nominal"), lambda group: group.label)
+    for label, budgets in nominal.items():
+        worth = ", and ".join(
+            f"what it calls ε = {group.worst('epsilon_nominal')} is "
+            f"{group.worst('epsilon_central')}"
+            for group in budgets
+        )
+        yield f"The claim of {label} does not hold: {worth} for a client."
+
+
+# ---------------------------------------------------------------- parts of sentences
 
 
 def names(labels: Sequence[str]) -> str:
@@ -28,54 +111,23 @@ def names(labels: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
-def number(difference: Difference, digits: int = 1) -> str:
-    """Return ``+3.2 (0.5 to 5.9)``; the mean alone where there is no interval, ``–`` where nothing
-    is known.
-
-    An end that is not 0 is never printed as 0, so that what is printed excludes 0 where the
-    interval does.
-    """
-    if math.isnan(difference.mean):
-        return "–"
-    mean = f"{difference.mean:+.{digits}f}"
-    if not math.isfinite(difference.low):
-        return mean
-    low, high = (_end(value, digits) for value in (difference.low, difference.high))
-    return f"{mean} ({low} to {high})"
-
-
-def _end(value: float, digits: int) -> str:
-    text = f"{value:.{digits}f}"
-    return text if float(text) or not value else f"{value:.1g}"
-
-
-def verdict(difference: Difference) -> str:
-    """Return ``better than``, ``worse than`` or ``not distinguishable from``."""
-    return ("not distinguishable from", "better than", "worse than")[difference.sign]
-
-
-def stand(difference: Difference) -> str:
-    """Return ``better off than``, ``worse off than`` or ``not distinguishable from``, of people."""
-    return verdict(difference).replace(" than", " off than")
-
-
-def against(found: Mapping[str, Difference], baseline: str) -> str:
+def against(differences: Mapping[str, Difference], baseline: str) -> str:
     """Return which lines are better than a baseline, or that the seeds show none that is, and how
     many are worse or not told from it: part of a sentence, without its budget."""
-    ranked = sorted(found, key=lambda label: -found[label].mean)
+    ranked = sorted(differences, key=lambda label: -differences[label].mean)
     better, same, worse = (
-        [label for label in ranked if found[label].sign == sign] for sign in (1, 0, -1)
+        [label for label in ranked if differences[label].sign == sign] for sign in (1, 0, -1)
     )
     if better:
-        said = f"{names(better)} {are(better)} better than {baseline}, "
+        text = f"{names(better)} {are(better)} better than {baseline}, "
     else:
-        said = f"the seeds show no gain over {baseline} by any method: "
+        text = f"the seeds show no gain over {baseline} by any method: "
     rest = [
         f"{_few(labels)} {are(labels)} {word}"
         for labels, word in ((same, "not distinguishable from it"), (worse, "worse"))
         if labels
     ]
-    return f"{said}{' and '.join(rest)}".rstrip(", ")
+    return f"{text}{' and '.join(rest)}".rstrip(", ")
 
 
 def _few(labels: Sequence[str]) -> str:
@@ -99,11 +151,6 @@ def each_budget(parts: Mapping[str, str]) -> str:
     return f"{text}." if text else ""
 
 
-def escaped(text: str) -> str:
-    """Return text for Markdown, where an underscore is a mark."""
-    return text.replace("_", "\\_")
-
-
 def leader(members: Sequence[Group], whose: str) -> str:
     """Return which method is or may be the best: part of a sentence, without its budget.
 
@@ -111,16 +158,16 @@ def leader(members: Sequence[Group], whose: str) -> str:
         members: groups of one budget.
         whose: what is compared, such as ``certified personal models``.
     """
-    found = comparison.contest(members)
-    if found is None:
+    outcome = comparison.contest(members)
+    if outcome is None:
         first = max(members, key=Group.mean)
         few = f"fewer than {MIN_SEEDS} common seeds, so nobody is ranked"
         reason = "nothing to compare it with" if len(members) == 1 else few
         return f"the largest mean of the {whose} is {first.mean():.1f}, of {first.name} ({reason})"
-    top = found.leader
-    if found.decided:
+    top = outcome.leader
+    if outcome.decided:
         return f"the best {whose} are those of {top.name}, {top.mean():.1f}"
-    others = sorted(found.kept - {top}, key=lambda group: (-group.mean(), group.label))
+    others = sorted(outcome.kept - {top}, key=lambda group: (-group.mean(), group.label))
     return (
         f"the largest mean of the {whose} is {top.mean():.1f}, of {top.name}, not distinguishable "
         f"from {names([group.name for group in others])}"

@@ -15,29 +15,11 @@ import pandas as pd
 
 from pflpipe.cells import WITHOUT_DEPARTURES
 from pflpipe.report import comparison
-from pflpipe.report.comparison import (
-    BOLD_WORDS,
-    METRICS,
-    Group,
-    by,
-    by_budget,
-    claim_notes,
-    epsilon_text,
-    finite,
-    of_claim,
-    round_up,
-)
+from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite, round_up
 from pflpipe.report.render_table import Entry, Table
+from pflpipe.study import settings
 from pflpipe.study.metrics import ACCURACY, MetricColumn
-from pflpipe.study.settings import (
-    CHOSEN_ON_VALIDATION,
-    MEASURED,
-    NO_PRIVACY,
-    Setting,
-    is_usual,
-    layout,
-    phrase,
-)
+from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED, NO_PRIVACY, Setting, layout
 from pflpipe.study.study_spec import Chosen, Study
 
 Column = tuple[str, Callable[[Group], str]]
@@ -123,7 +105,7 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
         frame: the columns ``claim`` and ``adjacency`` of the study's rows.
     """
     shared = layout(study).shared.items()
-    words = [phrase(path, value) for path, value in shared if not is_usual(path, value)]
+    words = [settings.phrase(*item) for item in shared if not settings.is_usual(*item)]
     title = study.title if study.title.endswith("?") else f"{study.title.rstrip('.')}."
     sentence = f"{title} Shared by all rows: {', '.join(words)}."
     if set(frame["claim"]) != {"none"}:
@@ -148,15 +130,15 @@ def not_covered(study: Study, measured: str = MEASURED) -> str:
 
 def _guarantees(claim: str, groups: Iterable[Group]) -> Iterator[str]:
     """Yield the privacy that each budget of a claim provides, and for whom where it differs."""
-    ordered = sorted(of_claim(groups, claim), key=lambda group: group.order)
-    for budget, members in by_budget(ordered).items():
-        found = by(members, _guarantee)
-        for text, some in found.items():
+    ordered = sorted(comparison.of_claim(groups, claim), key=lambda group: group.order)
+    for budget, members in comparison.by_budget(ordered).items():
+        texts = comparison.by(members, _guarantee)
+        for text, some in texts.items():
             places = {group.facet_text for group in some}
             others = {group.facet_text for group in members if group not in some}
             labels = dict.fromkeys(group.label for group in some)  # of other mechanisms
             where = ", ".join(labels) if places & others else "; ".join(sorted(places))
-            yield f"{claim.capitalize()} {budget}{f' ({where})' * (len(found) > 1)}: {text}"
+            yield f"{claim.capitalize()} {budget}{f' ({where})' * (len(texts) > 1)}: {text}"
 
 
 def _guarantee(group: Group) -> str:
@@ -170,11 +152,11 @@ def _guarantee(group: Group) -> str:
     )
 
 
-def _searches(study: Study, settings: Iterable[Setting]) -> Iterator[str]:
+def _searches(study: Study, tried: Iterable[Setting]) -> Iterator[str]:
     """Yield what a search chose, and what looking for it costs; nothing for a study without one."""
     chosen: dict[str, list[str]] = {}
     efforts: dict[str, list[tuple[str, Chosen]]] = {}
-    for setting in settings:
+    for setting in tried:
         if choice := study.rows[setting.indices[0]].chosen:
             budget = "" if setting.budget == NO_PRIVACY else setting.budget
             where = ", ".join(filter(None, [budget, setting.facet_text]))
@@ -184,9 +166,9 @@ def _searches(study: Study, settings: Iterable[Setting]) -> Iterator[str]:
             efforts.setdefault(effort, []).append((setting.label, choice))
     for label, choices in chosen.items():
         yield f"{label}: chosen by the search: {'; '.join(choices)}."
-    for effort, found in efforts.items():
-        labels = ", ".join(dict.fromkeys(label for label, _ in found))
-        cost = _cost([choice for _, choice in found])
+    for effort, attempts in efforts.items():
+        labels = ", ".join(dict.fromkeys(label for label, _ in attempts))
+        cost = _cost([choice for _, choice in attempts])
         where = "on validation data of other splits of these examples"
         yield f"{labels}: chosen {effort} {where}{cost}."
 
@@ -212,9 +194,9 @@ def _notes(
 ) -> Iterator[str]:
     for claim in WITHOUT_DEPARTURES:
         yield from _guarantees(claim, groups)
-    yield from claim_notes(groups)
+    yield from comparison.claim_notes(groups)
     yield from (f"Warning: {warning}." for warning in warnings)
-    silent = {group.label for group in of_claim(groups, "none") if not group.sends}
+    silent = {group.label for group in comparison.of_claim(groups, "none") if not group.sends}
     if silent:
         yield f"Sends nothing, so it leaks nothing: {', '.join(sorted(silent))}."
     if any(group.claim != "none" for group in groups):

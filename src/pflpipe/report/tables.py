@@ -21,9 +21,9 @@ def write_study(study: Study, results: Path, target: Path) -> None:
     """Write the tidy table to ``target`` (.csv), and the summary and the table in a paper's layout
     next to it (.md, .tex)."""
     frame = tidy(study, results)
-    found = shown(study, frame, results)
-    write_text(target.with_suffix(".md"), "\n".join(map(markdown, found)))
-    write_text(target.with_suffix(".tex"), "\n".join(map(latex, found)))
+    tables = shown(study, frame, results)
+    write_text(target.with_suffix(".md"), "\n".join(map(markdown, tables)))
+    write_text(target.with_suffix(".tex"), "\n".join(map(latex, tables)))
     write(frame, target)
 
 

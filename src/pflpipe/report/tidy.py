@@ -20,8 +20,8 @@ from pflpipe.files import AGAIN, atomic, intact
 from pflpipe.privacy import executed
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
-from pflpipe.report import epsilon_as_published
 from pflpipe.simulation.record import Record
+from pflpipe.study import epsilon_as_published
 from pflpipe.study.metrics import ALWAYS, MetricColumn, columns
 from pflpipe.study.settings import model_name
 from pflpipe.study.study_spec import Row, Study
@@ -52,6 +52,8 @@ _WORDS = frozenset(
 )
 """Columns that are text even where they look like a number."""
 _LEDGER = [one.name for one in dataclasses.fields(Ledger) if one.name in COLUMNS]
+_PARTITION = ("alpha", "classes_per_client", "new_clients")
+_TRAINING = ("sample_rate", "rounds", "local_epochs", "batch_size")
 _SOLVER = ("optimizer", "lr", "momentum", "weight_decay")
 
 
@@ -64,23 +66,22 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
     what does not exist is ``None``. Raises DataError when a result file lacks what it should hold,
     or when a private run did something else than its plan says.
     """
-    scores: dict[str, pd.DataFrame] = {}
-    plans = cache(lambda name: _planned(results, name))  # one for the cells of all seeds
-    records = []
+    folder = results / "scores" / study.name
+    scores = cache(lambda method: pd.read_csv(existing(folder / f"{method}.csv")))
+    plans = cache(
+        lambda plan: records.load(Planned, existing(results / "plans" / f"{plan}.json"))
+    )  # one for the cells of all seeds
+    rows = []
     for row in study.rows:
-        method = row.cell.method
-        if method not in scores:
-            scores[method] = pd.read_csv(
-                existing(results / "scores" / study.name / f"{method}.csv")
-            )
-        clients = scores[method][scores[method]["cell"] == row.cell.id]
+        clients = scores(row.cell.method)
+        clients = clients[clients["cell"] == row.cell.id]
         if clients.empty:
             raise DataError(
-                f"scores/{study.name}/{method}.csv has no rows for cell {row.cell.id}",
+                f"scores/{study.name}/{row.cell.method}.csv has no rows for cell {row.cell.id}",
                 do="delete that file and run snakemake again",
             )
-        records.append(_record(study, row, clients, results, plans))
-    return pd.DataFrame(records, columns=_columns(study), dtype=object)
+        rows.append(_record(study, row, clients, results, plans))
+    return pd.DataFrame(rows, columns=_columns(study), dtype=object)
 
 
 def _columns(study: Study) -> list[str]:
@@ -113,13 +114,9 @@ def _record(
         "study": study.name,
         "dataset": cell.dataset,
         "partition": partition.kind,
-        "alpha": partition.alpha,
-        "classes_per_client": partition.classes_per_client,
+        **{name: getattr(partition, name) for name in _PARTITION},
         "clients": plan.clients,
-        "sample_rate": training.sample_rate,
-        "rounds": training.rounds,
-        "local_epochs": training.local_epochs,
-        "batch_size": training.batch_size,
+        **{name: getattr(training, name) for name in _TRAINING},
         "model": model_name(cell),
         "method": cell.method,
         "variant": row.variant or None,
@@ -139,7 +136,6 @@ def _record(
         "paper_value": row.paper_value,
         "paper_metric": row.paper_metric,
         "cell": cell.id,
-        "new_clients": partition.new_clients,
         "nonfinite_uploads": run.diagnostics.nonfinite_uploads,
     }
 
@@ -167,10 +163,6 @@ def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
     return run
 
 
-def _planned(results: Path, name: str) -> Planned:
-    return records.load(Planned, existing(results / "plans" / f"{name}.json"))
-
-
 def averages(
     clients: pd.DataFrame, columns: Mapping[str, MetricColumn] = columns(ALWAYS)
 ) -> dict[str, float | None]:
@@ -188,15 +180,16 @@ def averages(
     }
 
 
-def existing(path: Path) -> Path:
+def existing(path: Path, target: Path | str = "results/tables/all.csv") -> Path:
     """Return the path. Raises DataError when there is no such file (a script that was called before
-    its inputs were made), or it is damaged (``files.intact``)."""
+    its inputs were made), or it is damaged (``files.intact``).
+
+    Args:
+        target: of the command that makes it.
+    """
     if not path.is_file():
-        again = (
-            "let snakemake make it (after removing a run's folder): snakemake --cores 2 "
-            "results/tables/all.csv"
-        )
-        raise DataError(f"{path} does not exist", do=again)
+        make = "let snakemake make it (after removing a run's folder): snakemake --cores 2"
+        raise DataError(f"{path} does not exist", do=f"{make} {target}")
     return intact(path)
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from pflpipe import records
 from pflpipe.cells import WITHOUT_DEPARTURES, Cell
 from pflpipe.files import write_json
-from pflpipe.methods import registry
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.study import metrics, ranking
@@ -88,11 +87,7 @@ def _record(line: Line, chosen: Chosen, column: str, means: Sequence[float]) -> 
 
 def _runs(line: Line) -> dict[str, Cell]:
     """Return the training runs of a search, each by its key, with one of the cells that need it."""
-    return {
-        registry.key(row.cell): row.cell
-        for candidate in line.candidates
-        for row in candidate.trials
-    }
+    return {row.key: row.cell for candidate in line.candidates for row in candidate.trials}
 
 
 def _cost(line: Line, best: Candidate, results: Path) -> dict[str, Any]:

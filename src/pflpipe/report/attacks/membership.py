@@ -12,17 +12,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import NullFormatter
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from pflpipe.attacks.membership import SCORES
-from pflpipe.cells import WITHOUT_DEPARTURES, Cell
+from pflpipe.cells import WITHOUT_DEPARTURES
 from pflpipe.errors import DataError
 from pflpipe.privacy.accounting import delta_of
-from pflpipe.report.attacks import results as attacks
+from pflpipe.privacy.ledger import Planned
+from pflpipe.report.attacks.results import Attacked, attacked
 from pflpipe.report.figures import style
-from pflpipe.study.settings import Setting
 from pflpipe.study.study_spec import Study
 
 Bound = Callable[[np.ndarray], np.ndarray]
@@ -61,33 +61,28 @@ def table(study: Study, results: Path) -> pd.DataFrame:
     handful of clients.
     """
     records = []
-    for setting, cells in attacks.settings("membership", study):
-        limit = _bound(cells[0], results)
+    for one in attacked("membership", study, results):
+        limit = _bound(one.planned)
         for score in SCORES:
-            games = list(_scored(score, cells, results))
-            member, values = _pooled(score, cells, results)
+            games = list(_games(one, score))
+            member, values = _pooled(one, score)
             false, true = _curve(member, values)
             areas = [roc_auc_score(*game) for game in games if 0 < game[0].sum() < len(game[0])]
+            held_out = int((~member).sum())
             record = {
-                "method": setting.label,
-                "budget": setting.budget,
-                **setting.facet,
+                **one.identity,
                 "score": score,
                 "seeds": len(games),
-            }
-            held_out = int((~member).sum())
-            record |= {
                 "members": int(member.sum()),
                 "held_out": held_out,
                 "auc": roc_auc_score(member, values),
+                "auc_deviation": float(np.std(areas, ddof=1)) if len(areas) > 1 else np.nan,
             }
-            record["auc_deviation"] = float(np.std(areas, ddof=1)) if len(areas) > 1 else np.nan
             for rate in RATES:
                 resolved = held_out >= _trials(rate)
                 record[f"tpr_at_{rate:g}"] = true[false <= rate].max() if resolved else np.nan
-                record[f"bound_at_{rate:g}"] = (
-                    np.nan if limit is None else float(limit(np.array([rate]))[0])
-                )
+                most = np.nan if limit is None else float(limit(np.array([rate]))[0])
+                record[f"bound_at_{rate:g}"] = most
             records.append(record)
     return pd.DataFrame(records)
 
@@ -100,9 +95,11 @@ def figure(study: Study, results: Path, width: float) -> Figure:
     axes are logarithmic and begin where ``FALSE_POSITIVES`` are expected; with too few held-out
     clients for any of ``RATES`` they are linear.
     """
-    settings = attacks.settings("membership", study)
-    facets = dict.fromkeys(tuple(setting.facet.items()) for setting, _ in settings)
-    names = list(dict.fromkeys(_name(setting) for setting, _ in settings))
+    settings = attacked("membership", study, results)
+    blocks: dict[str, list[Attacked]] = {}
+    for one in settings:
+        blocks.setdefault(one.setting.facet_text, []).append(one)
+    names = dict.fromkeys(map(_name, settings))
     looks = dict(zip(names, itertools.cycle(LOOKS)))
     columns = 2 * style.columns(width)
     lines = math.ceil(len(SCORES) / columns)
@@ -113,56 +110,55 @@ def figure(study: Study, results: Path, width: float) -> Figure:
         "that a plan without departures allows any attack; dotted: guessing. AUC: area under the "
         "curve.",
     )
-    blocks = [[entry for entry in settings if tuple(entry[0].facet.items()) == f] for f in facets]
-    keys = [_Key(block, width) for block in blocks]
+    keys = [_Key(block, width) for block in blocks.values()]
     panels = lines * (0.75 * width / columns + _FRAME)
     heights = [height for key in keys for height in (panels, key.height + _PAD)]
     drawing.set_figheight(above + sum(heights))
     parts: Any = drawing.subfigures(len(heights), 1, height_ratios=heights)
-    for block, key, above_it, below in zip(blocks, keys, parts[::2], parts[1::2], strict=True):
+    for key, above_it, below in zip(keys, parts[::2], parts[1::2], strict=True):
         grid = above_it.subplots(lines, columns, squeeze=False)
         for axes, letter, score in zip(grid.flat, LETTERS, SCORES, strict=True):
-            _panel(axes, score, block, results, looks)
+            _panel(axes, score, key.settings, looks)
             words = f"{letter}: {SCORES[score]}"
             axes.set_title("\n".join(style.lines_of(words, 0.8 * width / columns)), loc="left")
         for axes in grid[:, 0]:
             axes.set_ylabel("members found")
         for axes in grid[-1]:
             axes.set_xlabel("held-out clients\ntaken for members")
-        key.draw(below.add_subplot(), results, looks)
+        key.draw(below.add_subplot(), looks)
     return drawing
 
 
-def _name(setting: Setting) -> str:
-    return f"{setting.label}, {setting.budget}"
+def _name(one: Attacked) -> str:
+    return f"{one.setting.label}, {one.setting.budget}"
 
 
 class _Key:
     """Which line is which of the settings of one condition, in rows, with the areas under its
     curves."""
 
-    def __init__(self, settings: list[tuple[Setting, list[Cell]]], width: float) -> None:
+    def __init__(self, settings: list[Attacked], width: float) -> None:
         room = width - _SAMPLE - _NUMBER * (len(SCORES) + 1)
         self.settings = settings
         self.width = width
-        self.names = [style.lines_of(_name(setting), room) for setting, _ in settings]
+        self.names = [style.lines_of(_name(one), room) for one in settings]
         self.height = style.LINE * (1 + sum(map(len, self.names)))
         """In inches."""
 
-    def draw(self, axes: Axes, results: Path, looks: Mapping[str, Mapping[str, Any]]) -> None:
+    def draw(self, axes: Axes, looks: Mapping[str, Mapping[str, Any]]) -> None:
         """Write it over the whole of axes."""
         axes.set_axis_off()
         axes.set(xlim=(0, self.width), ylim=(self.height, 0))
         ends = self.width - _NUMBER * np.arange(len(SCORES))[::-1]
-        axes.text(0, 0, self.settings[0][0].facet_text, va="top", fontweight="bold")
+        axes.text(0, 0, self.settings[0].setting.facet_text, va="top", fontweight="bold")
         for x, word in zip((ends[0] - _NUMBER, *ends), ("AUC", *LETTERS), strict=True):
             axes.text(x, 0, word, va="top", ha="right")
         y = style.LINE
-        for (setting, cells), name in zip(self.settings, self.names, strict=True):
-            axes.plot([0, 0.7 * _SAMPLE], [y + style.LINE / 2] * 2, **looks[_name(setting)])
+        for one, name in zip(self.settings, self.names, strict=True):
+            axes.plot([0, 0.7 * _SAMPLE], [y + style.LINE / 2] * 2, **looks[_name(one)])
             axes.text(_SAMPLE, y, "\n".join(name), va="top")
             for x, score in zip(ends, SCORES, strict=True):
-                area = roc_auc_score(*_pooled(score, cells, results))
+                area = roc_auc_score(*_pooled(one, score))
                 axes.text(x, y, f"{area:.2f}", va="top", ha="right")
             y += style.LINE * len(name)
 
@@ -170,18 +166,17 @@ class _Key:
 def _panel(
     axes: Axes,
     score: str,
-    settings: list[tuple[Setting, list[Cell]]],
-    results: Path,
+    settings: list[Attacked],
     looks: Mapping[str, Mapping[str, Any]],
 ) -> None:
     rates, fewest = np.logspace(-4, 0, 200), math.inf
     axes.plot(rates, rates, color=style.PLAIN, linestyle=":", linewidth=1)
-    for setting, cells in settings:
-        member, values = _pooled(score, cells, results)
+    for one in settings:
+        member, values = _pooled(one, score)
         false, true = _curve(member, values)
-        look = looks[_name(setting)]
+        look = looks[_name(one)]
         axes.plot(np.maximum(false, rates[0]), true, drawstyle="steps-post", **look)
-        limit = _bound(cells[0], results)
+        limit = _bound(one.planned)
         if limit is not None:
             axes.plot(rates, limit(rates), color=look["color"], linestyle="--", linewidth=0.7)
         fewest = min(fewest, (~member).sum())
@@ -189,7 +184,7 @@ def _panel(
         least = FALSE_POSITIVES / fewest
         axes.set(xscale="log", yscale="log", xlim=(least, 1.0), ylim=(least, 1.0))
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_major_formatter(lambda value, _: f"{value:g}")
             axis.set_minor_formatter(NullFormatter())
     else:
         axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
@@ -201,20 +196,17 @@ def _trials(rate: float) -> int:
     return math.ceil(FALSE_POSITIVES / rate)
 
 
-def _scored(
-    score: str, cells: list[Cell], results: Path
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _games(one: Attacked, score: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield for each run who is a member and the score, of the clients that tossed a coin."""
-    for cell in cells:
-        game = attacks.found("membership", cell, results)
+    for game in one.arrays:
         judged = ~game["calibration"]
         yield game["member"][judged], game[score][judged]
 
 
-def _pooled(score: str, cells: list[Cell], results: Path) -> tuple[np.ndarray, np.ndarray]:
+def _pooled(one: Attacked, score: str) -> tuple[np.ndarray, np.ndarray]:
     """Return who is a member and the score, of the clients of all runs."""
-    member, values = zip(*_scored(score, cells, results), strict=True)
-    return np.concatenate(member), np.concatenate(values)
+    judged = ~one.pooled("calibration")
+    return one.pooled("member")[judged], one.pooled(score)[judged]
 
 
 def _curve(member: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -227,8 +219,8 @@ def _curve(member: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return false, true
 
 
-def _bound(cell: Cell, results: Path) -> Bound | None:
-    """Return the largest true positive rate that a cell's plan allows at false positive rates; None
+def _bound(planned: Planned) -> Bound | None:
+    """Return the largest true positive rate that a plan allows at false positive rates; None
     if it promises nothing.
 
     The trade-off curve of mu-GDP for Gaussian noise without sampling, else the line of the ledger's
@@ -236,7 +228,6 @@ def _bound(cell: Cell, results: Path) -> Bound | None:
     examples change what others send. A curve of an unreviewed row that is above the line shows
     that its file does so.
     """
-    planned = attacks.planned(cell, results)
     plan, central = planned.plan, planned.ledger.epsilon_central
     departs = planned.ledger.claim not in WITHOUT_DEPARTURES
     if departs or not plan.noise_multiplier or central is None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from pflpipe.attacks.one_run import ERROR, judged
 from pflpipe.privacy.accounting import delta_of
-from pflpipe.report.attacks import results as attacks
+from pflpipe.report.attacks.results import attacked
 from pflpipe.report.figures import rows, style
 from pflpipe.study.study_spec import Study
 
@@ -24,53 +24,44 @@ def table(study: Study, results: Path) -> pd.DataFrame:
     no guesses could have refuted it, else ``not refuted``.
     """
     records = []
-    for setting, cells in attacks.settings("one_run", study):
-        planned = attacks.planned(cells[0], results)
-        plan, ledger = planned.plan, planned.ledger
-        games = [attacks.found("one_run", cell, results) for cell in cells]
-        heads, scores = (
-            np.concatenate([game[name] for game in games]) for name in ("heads", "scores")
-        )
+    for one in attacked("one_run", study, results):
+        plan, ledger = one.planned.plan, one.planned.ledger
         asked = ledger.epsilon_nominal
         claimed = ledger.epsilon_central if asked is None else asked
         assert claimed is not None  # only what has a mechanism is attacked so
-        found = judged(heads, scores, delta_of(plan))
-        record = {
-            "method": setting.label,
-            "budget": setting.budget,
-            **setting.facet,
-            "seeds": len(cells),
-        }
-        record |= found
-        record |= {
-            "epsilon_claimed": claimed,
-            "delta": plan.delta,
-            "verdict": _verdict(found, claimed),
-        }
-        records.append(record)
+        judgement = judged(one.pooled("heads"), one.pooled("scores"), delta_of(plan))
+        records.append(
+            {
+                **one.identity,
+                "seeds": len(one.cells),
+                **judgement,
+                "epsilon_claimed": claimed,
+                "delta": plan.delta,
+                "verdict": _verdict(judgement, claimed),
+            }
+        )
     return pd.DataFrame(records)
 
 
-def _verdict(found: Mapping[str, float], claimed: float) -> str:
-    if found["epsilon_lower"] > claimed:
+def _verdict(judgement: Mapping[str, float], claimed: float) -> str:
+    if judgement["epsilon_lower"] > claimed:
         return "refuted"
-    return "not refuted" if found["epsilon_highest"] > claimed else "out of reach"
+    return "not refuted" if judgement["epsilon_highest"] > claimed else "out of reach"
 
 
 def figure(study: Study, results: Path, width: float) -> Figure:
     """Draw for each setting the bound, how far it could have come, and the claim; one far beyond
     lies at the right edge."""
-    settings, numbers = attacks.settings("one_run", study), table(study, results)
-    names = dict(enumerate(attacks.words(setting) for setting, _ in settings))
-    block = rows.Block("", [names])
+    numbers = table(study, results)
+    names = dict(enumerate(one.words for one in attacked("one_run", study, results)))
     heading = (
         f"ε that guesses about one run's canaries show to be spent, with {1 - ERROR:.0%} "
         "confidence, and the ε that is claimed, at the right edge if it is larger. A bound above "
         "the claim refutes it."
     )
-    drawing, (place,) = rows.draw([block], width, heading)
+    drawing, (place,) = rows.draw([rows.Block("", [names])], width, heading)
     (axes,) = place.axes
-    heights = np.array([place.heights[index] for index in names])
+    heights = np.array(list(place.heights.values()))
     edge = max(1.0, 1.3 * numbers["epsilon_highest"].max())
     highest, lower = numbers["epsilon_highest"], numbers["epsilon_lower"]
     axes.hlines(heights, 0, highest, color=style.REST, linewidth=5, label="reach of a bound")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from pflpipe.files import atomic
@@ -16,30 +15,21 @@ from pflpipe.report.summary import not_covered
 from pflpipe.study.settings import DIAGNOSTICS
 from pflpipe.study.study_spec import Drawing, Study
 
-
-class Shown(Protocol):
-    """What a module of this package offers."""
-
-    def figure(self, study: Study, results: Path, width: float) -> Figure:
-        """Draw what was found for the cells of a study, from ``results/attacks`` and
-        ``results/plans``, in one of ``style.WIDTHS`` (inches)."""
-
-    def table(self, study: Study, results: Path) -> pd.DataFrame:
-        """Return the numbers of the figure."""
-
-
-SHOWN: Mapping[str, Shown] = {
+SHOWN: Mapping[str, Any] = {
     "membership": membership,
     "inversion": inversion,
     "canaries": canaries,
     "one_run": one_run,
 }
-"""The names of ``attacks.registry``."""
+"""By the names of ``attacks.registry``, modules with the functions ``figure(study, results,
+width)`` and ``table(study, results)``: what was found for the cells of a study, from
+``results/attacks`` and ``results/plans``, drawn in one of ``style.WIDTHS`` (inches), and its
+numbers."""
 
 
 def draw(study: Study, drawing: Drawing, results: Path) -> Figure:
     """Draw an attack's figure above a line about what no epsilon covers."""
-    figure = SHOWN[drawing.kind].figure(study, results, drawing.width)
+    figure: Figure = SHOWN[drawing.kind].figure(study, results, drawing.width)
     style.foot(figure, not_covered(study, f"Measured values are {DIAGNOSTICS}"))
     return figure
 

@@ -3,59 +3,81 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pflpipe import records
 from pflpipe.attacks import registry
 from pflpipe.cells import Cell
-from pflpipe.errors import DataError
 from pflpipe.privacy.ledger import Planned
+from pflpipe.report.tidy import existing
 from pflpipe.study.settings import Setting, layout
 from pflpipe.study.study_spec import Study
 
 
-def settings(name: str, study: Study) -> list[tuple[Setting, list[Cell]]]:
-    """Return the settings of a study that have cells for an attack, with these cells, in the
-    study's order; an unreviewed one has this word in its label."""
-    ids = {cell.id for cell in registry.cells(name, study)}
-    rows = study.rows
-    chosen = [
-        (setting, [rows[i].cell for i in setting.indices if rows[i].cell.id in ids])
-        for setting in layout(study).settings
-    ]
-    return [(_marked(setting, attacked[0]), attacked) for setting, attacked in chosen if attacked]
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """A setting of a study that an attack is about; an unreviewed one has this word in its label.
+
+    Attributes:
+        cells: of the setting, those that are attacked: one or more.
+        results: folder with ``attacks/`` and ``plans/``.
+    """
+
+    attack: str
+    setting: Setting
+    cells: tuple[Cell, ...]
+    results: Path
+
+    @cached_property
+    def plans(self) -> list[Planned]:
+        """Plan and ledger of each cell. DataError when they do not exist."""
+        files = [self.results / "plans" / f"{cell.plan_id}.json" for cell in self.cells]
+        return [records.load(Planned, existing(file, file)) for file in files]
+
+    @property
+    def planned(self) -> Planned:
+        """Those of the first cell, which stand for all seeds."""
+        return self.plans[0]
+
+    @cached_property
+    def arrays(self) -> list[dict[str, np.ndarray]]:
+        """The arrays that the attack wrote for each cell. DataError when it has not."""
+        loaded = []
+        for cell in self.cells:
+            file = self.results / "attacks" / self.attack / f"{cell.id}.npz"
+            with np.load(existing(file, file), allow_pickle=False) as bundle:
+                loaded.append(dict(bundle))
+        return loaded
+
+    def pooled(self, name: str) -> np.ndarray:
+        """Return an array of all cells together."""
+        return np.concatenate([arrays[name] for arrays in self.arrays])
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The first columns of a table."""
+        return {"method": self.setting.label, "budget": self.setting.budget, **self.setting.facet}
+
+    @property
+    def words(self) -> str:
+        """What a figure calls the setting."""
+        setting = self.setting
+        return ", ".join(filter(None, [setting.label, setting.budget, setting.facet_text]))
 
 
-def _marked(setting: Setting, cell: Cell) -> Setting:
-    if cell.claim != "unreviewed":
-        return setting
-    return dataclasses.replace(setting, label=f"{setting.label} (unreviewed)")
-
-
-def words(setting: Setting) -> str:
-    """Return what a figure calls a setting."""
-    return ", ".join(filter(None, [setting.label, setting.budget, setting.facet_text]))
-
-
-def found(name: str, cell: Cell, results: Path) -> dict[str, np.ndarray]:
-    """Return the arrays that an attack wrote for a cell; DataError when it has not."""
-    with np.load(
-        _made(results / "attacks" / name / f"{cell.id}.npz"), allow_pickle=False
-    ) as bundle:
-        return dict(bundle)
-
-
-def planned(cell: Cell, results: Path) -> Planned:
-    """Return a cell's plan and its ledger as they lie in ``results/plans``; DataError when they do
-    not."""
-    return records.load(Planned, _made(results / "plans" / f"{cell.plan_id}.json"))
-
-
-def _made(path: Path) -> Path:
-    if not path.is_file():
-        raise DataError(
-            f"{path} does not exist", do=f"let snakemake make it: snakemake --cores 2 {path}"
-        )
-    return path
+def attacked(attack: str, study: Study, results: Path) -> list[Attacked]:
+    """Return the settings of a study that have cells for an attack, in the study's order."""
+    ids = {cell.id for cell in registry.cells(attack, study)}
+    settings = []
+    for setting in layout(study).settings:
+        cells = tuple(study.cells[i] for i in setting.indices if study.cells[i].id in ids)
+        if cells and cells[0].claim == "unreviewed":
+            setting = dataclasses.replace(setting, label=f"{setting.label} (unreviewed)")
+        if cells:
+            settings.append(Attacked(attack, setting, cells, results))
+    return settings

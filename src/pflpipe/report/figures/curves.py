@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,21 +33,19 @@ def convergence(source: Source) -> Figure:
     panels = [panel for panel in source.panels if tables.keys() & {*panel.groups}]
     source.require(bool(panels), f"{source.drawing.metric} by round (training.evaluate_every)")
     strong = _strong(source, panels[-1], tables)
-    columns = min(len(panels), style.columns(source.drawing.width))
-    lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(source.drawing.width, 1), layout="constrained")
     is_all = all(group.label in strong for panel in panels for group in panel.groups)
     others = "" if is_all else "; grey: the other methods"
-    above = style.head(
-        figure,
+    heading = (
         f"Accuracy by round, {source.words}{_tested(source)}. Mean over {source.seeds_text}, "
-        f"shaded: their range{others}.",
+        f"shaded: their range{others}."
     )
-    height = max(1.5, style.LINE * 2 * len(strong))
-    figure.set_figheight(above + lines * (height + 3.4 * style.LINE))
-    grid: Any = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
+    width = source.drawing.width
+    height = max(1.5, style.LINE * 2 * len(strong)) + 3.4 * style.LINE
+    columns = min(len(panels), style.columns(width))
+    lines = -(-len(panels) // columns)
+    figure, grid = style.panels(
+        len(panels), (lines, columns), width, heading, lines * height, sharex=True, sharey=True
+    )
     named = []
     for axes, panel in zip(grid.flat, panels, strict=False):
         points = []

@@ -106,11 +106,11 @@ def ranks(source: Source) -> Figure:
     for panel in source.panels:
         certified = source.values(of_claim(panel.groups, CERTIFIED))
         values = source.metric.sign * pd.DataFrame(certified)
-        found = rank_intervals(values, source.study.name, panel.title)
-        means = values[list(found)].mean()
-        intervals = {g: (1.0 + (means > means[g]).sum(), *found[g]) for g in found}
-        if len(intervals) > 1:
-            parts.append((panel.title, _numbers_of(intervals)))
+        intervals = rank_intervals(values, source.study.name, panel.title)
+        means = values[list(intervals)].mean()
+        numbers = {g: (1.0 + (means > means[g]).sum(), *ends) for g, ends in intervals.items()}
+        if len(numbers) > 1:
+            parts.append((panel.title, _numbers_of(numbers)))
     source.require(bool(parts), f"two certified methods to rank, with {MIN_SEEDS} seeds")
     heading = (
         f"Rank by {source.what}, {source.words}, of certified methods. Dot: rank of the mean; bar: "
@@ -118,9 +118,10 @@ def ranks(source: Source) -> Figure:
         "than too many."
     )
     figure, places = _dotted(source, parts, heading, "rank (1 = best)", sign=-1)
-    for place, (_, numbers) in zip(places, parts, strict=True):
-        place.axes[0].set_xlim(0.5, len(numbers) + 0.5)
-        place.axes[0].set_xticks(np.unique(np.linspace(1, len(numbers), 5).round()))
+    for place in places:
+        last = len(place.heights)
+        place.axes[0].set_xlim(0.5, last + 0.5)
+        place.axes[0].set_xticks(np.unique(np.linspace(1, last, 5).round()))
     return figure
 
 
@@ -220,15 +221,17 @@ _COSTS: Mapping[str, Callable[[pd.DataFrame], float]] = {
 }
 
 
-def _frame(found: Mapping[Group, Difference]) -> pd.DataFrame:
+def _frame(differences: Mapping[Group, Difference]) -> pd.DataFrame:
     """Return the numbers of a part; a dot without an interval where the seeds are too few for
     one."""
-    numbers = _numbers_of({group: (one.mean, one.low, one.high) for group, one in found.items()})
+    numbers = _numbers_of(
+        {group: (one.mean, one.low, one.high) for group, one in differences.items()}
+    )
     return numbers.replace([np.inf, -np.inf], np.nan)
 
 
-def _numbers_of(found: Mapping[Group, tuple[float, float, float]]) -> pd.DataFrame:
-    return pd.DataFrame([*found.values()], [*found], ["estimate", "low", "high"])
+def _numbers_of(numbers: Mapping[Group, tuple[float, float, float]]) -> pd.DataFrame:
+    return pd.DataFrame([*numbers.values()], [*numbers], ["estimate", "low", "high"])
 
 
 def _dotted(

@@ -74,18 +74,13 @@ def draw(
     blocks = [block.wrapped(width / columns) for block in blocks]
     lines = [blocks[start : start + columns] for start in range(0, len(blocks), columns)]
     heights = [max(block.height for block in line) for line in lines]
-    figure = Figure(figsize=(width, 1), layout="constrained")
-    above = style.head(figure, heading)
-    figure.set_figheight(above + style.LINE * (sum(heights) + _FRAME * len(lines)))
-    grid: Any = figure.subplots(
-        len(lines), columns * parts, squeeze=False, gridspec_kw={"height_ratios": heights}
-    )
-    panels = grid.reshape(-1, parts)
-    for axes in panels[len(blocks) :].flat:
-        axes.set_axis_off()
+    shape, tall = (len(lines), columns * parts), style.LINE * (sum(heights) + _FRAME * len(lines))
+    ratios: Any = {"height_ratios": heights}
+    count = len(blocks) * parts
+    figure, grid = style.panels(count, shape, width, heading, tall, gridspec_kw=ratios)
     return figure, [
         _place(tuple(axes), block, heights[index // columns])
-        for index, (axes, block) in enumerate(zip(panels, blocks, strict=False))
+        for index, (axes, block) in enumerate(zip(grid.reshape(-1, parts), blocks, strict=False))
     ]
 
 

@@ -74,8 +74,8 @@ class Source:
 
     def values(self, groups: Sequence[Group]) -> dict[Group, pd.Series[float]]:
         """Return the figure's metric by seed for each group that has it."""
-        found = {group: group.values(self.drawing.metric) for group in groups}
-        return {group: values for group, values in found.items() if values.notna().any()}
+        series = {group: group.values(self.drawing.metric) for group in groups}
+        return {group: values for group, values in series.items() if values.notna().any()}
 
     def name(self, group: Group) -> str:
         """Return a group's label and, in a second line, what has to be known of its privacy. †

@@ -83,6 +83,26 @@ def head(figure: Figure, words: str) -> float:
     return len(lines) * LINE
 
 
+def panels(
+    count: int, shape: tuple[int, int], width: float, heading: str, height: float, **options: Any
+) -> tuple[Figure, Any]:
+    """Return a figure with a grid of axes below its heading, and the grid; places that are not
+    needed are empty.
+
+    Args:
+        count: of axes.
+        shape: lines and columns of the grid.
+        height: of the grid with its titles and labels, in inches.
+        options: of ``Figure.subplots``.
+    """
+    figure = Figure(figsize=(width, 1), layout="constrained")
+    figure.set_figheight(head(figure, heading) + height)
+    grid: Any = figure.subplots(*shape, squeeze=False, **options)
+    for axes in grid.flat[count:]:
+        axes.set_axis_off()
+    return figure, grid
+
+
 def foot(figure: Figure, words: str) -> None:
     """Write a note below a figure, over its whole width, which makes it higher by its own height.
     A legend stays above it."""
