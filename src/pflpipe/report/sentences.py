@@ -54,7 +54,7 @@ def compared(groups: Sequence[Group]) -> Iterator[str]:
     everything = {budget: [*certified.get(budget, ()), *own] for budget, own in unreviewed.items()}
     for own, rivals, whose in (
         (certified, certified, "certified personal models"),
-        (unreviewed, everything, "personal models, unreviewed ones among them,"),
+        (unreviewed, everything, "personal models, unreviewed ones included"),
     ):
         alone = over(own, lambda budget: baseline, f"learning alone ({ALONE})")
         yield from filter(None, [alone])
@@ -159,16 +159,17 @@ def leader(members: Sequence[Group], whose: str) -> str:
         whose: what is compared, such as ``certified personal models``.
     """
     outcome = comparison.contest(members)
+    top = outcome.leader if outcome else max(members, key=Group.mean)
+    place = f"of the {whose} ({top.mean():.1f} %)"
     if outcome is None:
-        first = max(members, key=Group.mean)
-        few = f"fewer than {MIN_SEEDS} common seeds, so nobody is ranked"
-        reason = "nothing to compare it with" if len(members) == 1 else few
-        return f"the largest mean of the {whose} is {first.mean():.1f}, of {first.name} ({reason})"
-    top = outcome.leader
+        alone = "there is nothing to compare it with"
+        few = f"fewer than {MIN_SEEDS} common seeds rank no method"
+        reason = alone if len(members) == 1 else few
+        return f"{top.name} has the highest mean {place}, but {reason}"
     if outcome.decided:
-        return f"the best {whose} are those of {top.name}, {top.mean():.1f}"
+        return f"{top.name} is the best {place}"
     others = sorted(outcome.kept - {top}, key=lambda group: (-group.mean(), group.label))
+    rivals = names([group.name for group in others])
     return (
-        f"the largest mean of the {whose} is {top.mean():.1f}, of {top.name}, not distinguishable "
-        f"from {names([group.name for group in others])}"
+        f"{top.name} has the highest mean {place}, but the seeds do not separate it from {rivals}"
     )
