@@ -3,7 +3,6 @@ from ``results/tables/<study>.csv`` by everything else that shows a number."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import math
@@ -210,11 +209,9 @@ def read(source: Path) -> pd.DataFrame:
     Raises:
         DataError: there is no such file, or it has other columns.
     """
-    records = [
-        [_value(name, text) for name, text in zip(COLUMNS, row, strict=True)]
-        for row in _rows(source)
-    ]
-    return pd.DataFrame(records, columns=list(COLUMNS), dtype=object)
+    texts = _texts(source)
+    columns = {name: [_value(name, text) for text in texts[name]] for name in COLUMNS}
+    return pd.DataFrame(columns, dtype=object)
 
 
 def finished(study: Study, results: Path) -> Study:
@@ -267,21 +264,18 @@ def stored(study: Study, results: Path) -> pd.DataFrame:
 def join(sources: Sequence[Path], target: Path) -> None:
     """Concatenate tidy tables, byte for byte, in the order given. Raises DataError for a file with
     other columns."""
-    lines = [row for source in sources for row in _rows(source)]
-    with atomic(target) as path, open(path, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *lines])
+    write(pd.concat(map(_texts, sources)), target)
 
 
-def _rows(source: Path) -> list[list[str]]:
-    with open(existing(source), encoding="utf-8", newline="") as file:
-        header, *rows = csv.reader(file)
-    if tuple(header) != COLUMNS:
+def _texts(source: Path) -> pd.DataFrame:
+    frame = pd.read_csv(existing(source), dtype=str, keep_default_na=False)
+    if tuple(frame.columns) != COLUMNS:
         raise DataError(
             f"{source} has other columns than this version writes",
-            got=[name for name in header if name not in COLUMNS] or "missing or reordered columns",
+            got=[name for name in frame if name not in COLUMNS] or "missing or reordered columns",
             do="delete that file and run snakemake again",
         )
-    return rows
+    return frame
 
 
 def _value(name: str, text: str) -> Any:
