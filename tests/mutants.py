@@ -215,8 +215,8 @@ MUTANTS = {
     ),
     "the proof of isolation compares nothing of the message": Mutant(
         "simulation/isolation.py",
-        "for name, value in self.found.items()\n                if not",
-        "for name, value in self.found.items()\n                if name[:5] == 'state' and not",
+        "for name, value in self.results.items()\n                if not",
+        "for name, value in self.results.items()\n                if name[:5] == 'state' and not",
         "test_isolation.py",
     ),
     "padded by another client's row": Mutant(
@@ -252,13 +252,13 @@ MUTANTS = {
     "vmap is always said to keep clients apart": Mutant(
         "simulation/simulation.py",
         "        return all(\n            trees.same_bits(among",
-        "        return bool(some) or all(\n            trees.same_bits(among",
+        "        return bool(sample) or all(\n            trees.same_bits(among",
         "test_isolation.py",
     ),
     "no client trains alone when vmap is tried": Mutant(
         "simulation/simulation.py",
-        "for group in (some, some[:2], some[:1])",
-        "for group in (some, some[:2])",
+        "for group in (sample, sample[:2], sample[:1])",
+        "for group in (sample, sample[:2])",
         "test_isolation.py",
     ),
     "hooks may write into what they are given": Mutant(
@@ -275,14 +275,14 @@ MUTANTS = {
     ),
     "the server's step is not computed again": Mutant(
         "simulation/server_check.py",
-        '("scale", "params", "server"), found, strict=True',
-        '("scale",) * 3, (found[0],) * 3, strict=True',
+        '("scale", "params", "server"), results, strict=True',
+        '("scale",) * 3, (results[0],) * 3, strict=True',
         "test_outside_hooks.py",
     ),
     "the scale is not computed again": Mutant(
         "simulation/server_check.py",
-        '("scale", "params", "server"), found, strict=True',
-        '("params", "params", "server"), (found[1], *found[1:]), strict=True',
+        '("scale", "params", "server"), results, strict=True',
+        '("params", "params", "server"), (results[1], *results[1:]), strict=True',
         "test_outside_hooks.py",
     ),
     "methods from outside without a second process": Mutant(
@@ -311,8 +311,8 @@ MUTANTS = {
     ),
     "labels that cannot be are kept": Mutant(
         "api.py",
-        "        x[strange], y[strange] = math.nan, 0",
-        "        y[strange] = 0",
+        "        x[invalid], y[invalid] = math.nan, 0",
+        "        y[invalid] = 0",
         "test_api.py",
     ),
     "classes read from labels without a word": Mutant(

@@ -68,5 +68,5 @@ def steps(world, client, round, schedule):
     y)."""
     cut = world.work(client, round)[schedule]
     own = [index[:count] for index, count in zip(cut.index, cut.count, strict=True)]
-    x, y = world.train.x[cut.own].numpy(), world.train.y[cut.own].numpy()
+    x, y = world.train.x[cut.row_indices].numpy(), world.train.y[cut.row_indices].numpy()
     return [(x[places], y[places]) for places in own]

@@ -347,6 +347,27 @@ def test_run_script_maps_endings_to_exit_codes(error, code):
     assert stopped.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (["--tables", "a", "b", "--out", "c"], ([Path("a"), Path("b")], Path("c"), 1, None)),
+        (["--tables", "--out=c", "--some-count=2", "--source=d"], ([], Path("c"), 2, Path("d"))),
+        (["--out", "c"], None),
+        (["--tables", "a", "--out", "c", "--some-count", "many"], None),
+    ],
+)
+def test_a_step_takes_the_words_that_its_signature_names(words, given, monkeypatch, capsys):
+    called = []
+
+    def step(tables: list[Path], out: Path, some_count: int = 1, source: Path | None = None):
+        called.append((tables, out, some_count, source))
+
+    monkeypatch.setattr("sys.argv", ["step.py", *words])
+    with pytest.raises(SystemExit) as stopped:
+        program.run_step(step)
+    assert (called, stopped.value.code) == (([given], 0) if given else ([], 2))
+
+
 def test_starting_the_command_line_imports_nothing_heavy():
     names = ["torch", "numpy", "yaml", "jsonschema", "mlflow", "opacus", "pandas", "matplotlib"]
     check = f"import sys, pflpipe.cli\nprint([name for name in {names!r} if name in sys.modules])"

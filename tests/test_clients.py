@@ -147,15 +147,15 @@ def test_the_shapes_of_a_client_follow_from_its_size_and_hold_its_rows(
             (np.arange(7, 7 + size), np.random.default_rng(1)),
         )
     )
-    room = one.room
-    assert room == other.room
-    assert room.steps >= one.index.shape[0]
-    assert room.rows >= size
+    shape = one.padded
+    assert shape == other.padded
+    assert shape.steps >= one.index.shape[0]
+    assert shape.rows >= size
     if len(one.count):
-        assert room.width >= one.index.shape[1]
-        assert room.width % 4 == 0
+        assert shape.width >= one.index.shape[1]
+        assert shape.width % 4 == 0
     padded = clients._padded_steps([one, other], CPU)
-    assert padded["count"].shape == (2, room.steps)
+    assert padded["count"].shape == (2, shape.steps)
     assert padded["count"].sum(1).tolist() == [one.count.sum(), other.count.sum()]
 
 

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import json
 import os
 import select
+import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+import warm
 from pflpipe import program
 from pflpipe.pipeline import forks
 from pflpipe.pipeline.project import Project
 from pflpipe.study.config import Config
 
 pytestmark = pytest.mark.pipeline
+SOURCE = str(Path(forks.__file__).parents[2])
 # A module that is nowhere else, so that a script can tell where it runs.
-START = (
-    f"import sys; sys.path.insert(0, {str(Path(forks.__file__).parents[2])!r})\n"
-    "from pflpipe.pipeline import forks\n"
-    "print(forks.start({folder!r}, {modules!r}), flush=True)\n"
-)
-"""A program that starts the process and prints its name."""
-GO = "import sys\nprint('begun', flush=True)\nsys.exit(len(open('go').read()))\n"
-"""A script that waits for somebody to write to a pipe."""
 KNOWN = f"import sys\nprint({'warmed'!r} in sys.modules)\n"
+PARENT = """
+import sys; from pathlib import Path
+sys.path.insert(0, {source!r})
+from pflpipe.pipeline import forks
+forks.start(Path({address!r}), {path!r}, {modules!r})
+print("started", flush=True)
+sys.stdin.read()
+"""
+"""A program that starts the process and ends with its standard input."""
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +46,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def started(folder: Path, modules: tuple[str, ...] = ("warmed",)) -> str:
+    """Start a process and return a program that runs scripts in its forks."""
+    address = forks.new_address()
+    forks.start(address, str(folder), modules)
+    return warm.shim(folder / address.parent.name, address)
+
+
 @pytest.fixture(scope="module")
 def python(folder: Path) -> str:
-    return forks.start(str(folder), ["warmed"])
+    return started(folder)
 
 
 @pytest.fixture
@@ -86,7 +96,7 @@ def test_words_folder_environment_output_and_path_are_those_of_python(python, sc
 
 @pytest.mark.parametrize(
     ("line", "code"),
-    [("", 0), ("sys.exit(2)", 2), ("sys.exit('no')", 1), ("1 / 0", 1), ("os._exit(9)", 9)],
+    [("", 0), ("sys.exit(2)", 2), ("sys.exit('no')", 1), ("1 / 0", 1)],
 )
 def test_it_ends_as_the_script_ends(python, script, line, code):
     script.write_text(f"import os, sys\n{line}\n")
@@ -101,20 +111,12 @@ def test_a_signal_that_ends_the_script_ends_its_caller(python, script):
     assert run(python, script).returncode == -signal.SIGKILL
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 60
-    while not (holds := condition()) and time.monotonic() < end:
-        os.sched_yield()
-    assert holds, what
-
-
 @dataclass(frozen=True)
 class Sleeping:
-    """A caller whose script sleeps, the script's process and a hold on it, and the process that
+    """A caller whose script waits for ``go``, a hold on the script's process, and the process that
     forked it."""
 
     caller: subprocess.Popen[str]
-    script: int
     ended: int
     process: int
 
@@ -124,13 +126,17 @@ class Sleeping:
 
 @contextlib.contextmanager
 def sleeping(python: str, script: Path) -> Iterator[Sleeping]:
+    os.mkfifo(script.with_name("go"))
     script.write_text(
-        "import os, time\nprint(os.getpid(), os.getppid(), flush=True)\ntime.sleep(600)\n"
+        "import os, sys\nprint(os.getpid(), os.getppid(), flush=True)\n"
+        "sys.exit(len(open('go').read()))\n"
     )
-    with subprocess.Popen([python, str(script)], stdout=subprocess.PIPE, text=True) as caller:
+    with subprocess.Popen(
+        [python, str(script)], stdout=subprocess.PIPE, text=True, cwd=script.parent
+    ) as caller:
         assert caller.stdout is not None
         found, process = map(int, caller.stdout.readline().split())
-        yield Sleeping(caller, found, os.pidfd_open(found), process)
+        yield Sleeping(caller, os.pidfd_open(found), process)
 
 
 def test_a_caller_that_is_killed_takes_its_script_along(python, script):
@@ -139,97 +145,33 @@ def test_a_caller_that_is_killed_takes_its_script_along(python, script):
         assert asleep.is_over()
 
 
-def test_a_script_and_its_caller_that_end_at_the_same_time_leave_the_process_at_work(
-    python, script, tmp_path
-):
+def test_a_process_that_is_killed_disturbs_neither_a_script_nor_the_next_one(folder, script):
+    python = started(folder)
     with sleeping(python, script) as asleep:
-        os.kill(asleep.process, signal.SIGSTOP)  # so that it hears of both ends at once
-        state = Path(f"/proc/{asleep.process}/stat")
-        wait_until(lambda: state.read_text().rsplit(") ")[-1][0] == "T", "it has stopped")
-        os.kill(asleep.script, signal.SIGKILL)
-        asleep.caller.kill()
-        assert asleep.is_over()
-    os.kill(asleep.process, signal.SIGCONT)
-    other = tmp_path / "other.py"
-    other.write_text("import os\nprint(os.getppid())\n")
-    assert run(python, other).stdout == f"{asleep.process}\n"
-
-
-def test_a_process_that_is_killed_takes_its_scripts_along(folder, script):
-    with sleeping(forks.start(str(folder), ["warmed"]), script) as asleep:
+        process = os.pidfd_open(asleep.process)
         os.kill(asleep.process, signal.SIGKILL)
-        assert asleep.caller.wait(60) == 1
-        assert asleep.is_over()
+        assert select.select([process], [], [], 60)[0]
+        script.with_name("go").write_text("seven..")
+        assert asleep.caller.wait(60) == 7
+    script.write_text(KNOWN)
+    assert run(python, script).stdout == "False\n"
 
 
-def test_a_script_outlives_the_parent_of_the_process_and_its_caller_hears_how_it_ended(
-    folder, script, tmp_path
-):
-    os.mkfifo(tmp_path / "go")
-    script.write_text(GO)
-    code = f"{START.format(folder=str(folder), modules=['warmed'])}\nsys.stdin.read()\n"
+def test_a_script_outlives_the_parent_of_the_process_which_ends_and_leaves_nothing(folder, script):
+    address = forks.new_address()
+    code = PARENT.format(source=SOURCE, address=str(address), path=str(folder), modules=("warmed",))
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
-        warm = Path(parent.stdout.readline().strip())
-        with subprocess.Popen(
-            [str(warm), str(script)], stdout=subprocess.PIPE, cwd=tmp_path, text=True
-        ) as caller:
-            assert caller.stdout is not None
-            assert caller.stdout.readline() == "begun\n"
+        assert parent.stdout.readline() == "started\n"
+        with sleeping(warm.shim(folder / "outlived", address), script) as asleep:
+            process = os.pidfd_open(asleep.process)
             parent.kill()
-            wait_until(lambda: not warm.exists(), "it takes no more requests")
-            (tmp_path / "go").write_text("seven..")
-            assert caller.wait(60) == 7
-
-
-def test_a_script_outlives_a_parent_that_ends_while_more_is_imported(folder, script, tmp_path):
-    for name in ("go", "held"):
-        os.mkfifo(tmp_path / name)
-    script.write_text(GO)
-    (folder / "held.py").write_text(f"open({str(tmp_path / 'held')!r}).read()\n")
-    (folder / "killer.py").write_text(
-        "import os, select, sys\nos.kill(os.getppid(), 9)\nselect.select([sys.stdin], [], [])\n"
-    )
-    code = START.format(folder=str(folder), modules=["held", "killer", "missing"])
-    with (
-        subprocess.Popen(
-            [sys.executable, "-c", f"{code}\nsys.stdin.read()\n"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as parent,
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller,
-    ):
-        assert parent.stdout is not None
-        warm = Path(parent.stdout.readline().strip())
-        caller.settimeout(60)
-        caller.connect(str(warm.with_name("socket")))  # before anything is imported
-        request = json.dumps([[str(script)], str(tmp_path), dict(os.environ)]).encode()
-        socket.send_fds(caller, [request], [1, 2])
-        (tmp_path / "held").write_text("")
-        message, held, _, _ = socket.recv_fds(caller, 16, 1)
-        assert (message, len(held)) == (b"begun", 1)
-        wait_until(lambda: not warm.exists(), "it takes no more requests")
-        (tmp_path / "go").write_text("seven..")
-        assert caller.recv(16) == b"7"
-
-
-def test_a_script_that_ended_before_its_caller_looked_ends_it_with_its_code(script, tmp_path):
-    address = str(tmp_path / "socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(address)
-        listener.listen()
-        words = [sys.executable, "-IS", str(forks.CLIENT), sys.executable, address, str(script)]
-        with subprocess.Popen(words) as caller, subprocess.Popen(["true"]) as ended:
-            hold = os.pidfd_open(ended.pid)
-            ended.wait()  # nothing has its number any more
-            connection, _ = listener.accept()
-            with connection:
-                socket.send_fds(connection, [b"begun"], [hold])
-                connection.sendall(b"7")
-                assert caller.wait(60) == 7
+            assert select.select([process], [], [], 60)[0]
+            assert not address.parent.exists()
+            script.with_name("go").write_text("seven..")
+            assert asleep.caller.wait(60) == 7
 
 
 @pytest.mark.parametrize("words", [("-c", KNOWN), ("-m", "json.tool", "--help")])
@@ -245,35 +187,63 @@ def test_a_script_that_has_several_threads_is_left_to_python(python, script):
     assert run(python, script, OMP_NUM_THREADS="1").stdout == "True\n"
 
 
-@pytest.fixture
-def ended(folder: Path) -> Iterator[str]:
-    """The program of a process whose parent is gone."""
-    code = START.format(folder=str(folder), modules=["warmed"])
-    answer = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    return answer.stdout.strip()
+def test_where_the_process_cannot_listen_nothing_is_started(tmp_path):
+    address = tmp_path / ("long" * 40) / "socket"  # a socket's name has at most 107 bytes
+    forks.start(address, "")
+    assert not address.parent.exists()
 
 
-def test_the_process_ends_with_its_parent_and_leaves_nothing(ended):
-    # Its standard output, which is the pipe that was read to its end above, is closed by then.
-    assert not Path(ended).parent.exists()
+# In a filter of system calls (seccomp) that answers one of them with an error, as containers do:
+# the process is started, and then a script.
+REFUSED = """
+import ctypes, os, struct, subprocess, sys; from pathlib import Path
+number, answer, source, address, path, *command = sys.argv[1:]
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, int(number)), (0x06, 0, 0, 0x00050000 | int(answer)),
+         (0x06, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+program = ctypes.create_string_buffer(struct.pack("HP", len(steps), ctypes.addressof(code)))
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program, 0, 0):
+    sys.exit(os.strerror(ctypes.get_errno()))
+sys.path.insert(0, source)
+from pflpipe.pipeline import forks
+forks.start(Path(address), path, ["warmed"])
+sys.exit(subprocess.run(command).returncode)
+"""
+PIDFD_OPEN, SOCKET = 434, 41
 
 
-def test_after_its_end_scripts_are_left_to_python(python, script, tmp_path):
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")
+@pytest.mark.parametrize("answer", [errno.ENOSYS, errno.EPERM])
+@pytest.mark.parametrize(("call", "forked"), [(PIDFD_OPEN, "True\n"), (SOCKET, "False\n")])
+def test_a_system_that_refuses_a_call_has_its_scripts_run(call, forked, answer, folder, script):
     script.write_text(KNOWN)
-    words = [sys.executable, "-IS", str(forks.CLIENT), sys.executable, str(tmp_path / "nobody")]
-    answer = subprocess.run([*words, str(script)], capture_output=True, text=True)
-    assert answer.stdout == "False\n"
+    address = forks.new_address()
+    command = [warm.shim(folder / address.parent.name, address), str(script)]
+    words = [str(call), str(answer), SOURCE, str(address), str(folder), *command]
+    result = subprocess.run([sys.executable, "-c", REFUSED, *words], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, forked), result.stderr
 
 
-def test_a_system_without_what_is_needed_has_python_itself(monkeypatch, tmp_path):
-    monkeypatch.delattr(os, "pidfd_open")
-    assert forks.start("") == sys.executable
-    monkeypatch.undo()
-    folder = tmp_path / ("long" * 40)  # a socket's name has at most 107 bytes
-    folder.mkdir()
-    monkeypatch.setattr(forks.tempfile, "tempdir", str(folder))
-    assert forks.start("") == sys.executable
-    assert not list(folder.iterdir())
+NOEXEC = 'mount -t tmpfs -o noexec none "$0" && TMPDIR="$0" exec "$@"'
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run(["unshare", "--mount", "true"], check=False).returncode != 0,
+    reason="this user may not mount",
+)
+def test_a_temporary_folder_that_is_mounted_noexec_has_its_scripts_run(folder, script, tmp_path):
+    script.write_text(KNOWN)
+    (tmp_path / "tmp").mkdir()
+    address = tmp_path / "tmp" / "pflpipe" / "socket"
+    command = [warm.shim(folder / "noexec", address), str(script)]
+    begin = PARENT.format(
+        source=SOURCE, address=str(address), path=str(folder), modules=("warmed",)
+    ).replace("sys.stdin.read()", f"import subprocess; subprocess.run({command!r})")
+    words = ["sh", "-c", NOEXEC, str(tmp_path / "tmp"), sys.executable, "-c", begin]
+    result = subprocess.run(["unshare", "--mount", *words], capture_output=True, text=True)
+    assert result.stdout == "started\nTrue\n", result.stderr
 
 
 def test_what_is_imported_for_scripts_can_be_imported():
@@ -283,7 +253,7 @@ def test_what_is_imported_for_scripts_can_be_imported():
 
 def test_where_one_of_these_is_missing_scripts_are_left_to_python(folder, script):
     script.write_text(KNOWN)
-    assert run(forks.start(str(folder), ["missing"]), script).stdout == "False\n"
+    assert run(started(folder, ("missing",)), script).stdout == "False\n"
 
 
 def test_a_script_notes_what_it_took_where_somebody_asks(monkeypatch, tmp_path):

@@ -15,6 +15,7 @@ import pytest
 
 import warm
 from mutants import MUTANTS
+from pflpipe.pipeline.project import ELSEWHERE
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "pflpipe"
@@ -262,3 +263,33 @@ def test_every_mutant_can_still_be_planted():
     for name, mutant in MUTANTS.items():
         assert (PACKAGE / mutant.file).read_text().count(mutant.before) == 1, name
         assert all((ROOT / "tests" / test).is_file() for test in mutant.tests.split()), name
+
+
+OF_SNAKEMAKE = {
+    "workflow.snakefile",
+    "workflow.main_snakefile",
+    "workflow.is_main_process",
+    "workflow.deployment_settings",
+    "snakemake.utils import min_version",
+    "snakemake.exceptions import WorkflowError",
+    "snakemake.settings.types import DeploymentMethod",
+    "snakemake.logging import logger",
+    "logger.info",
+    "logger.error",
+}
+"""What the workflow and the package take from Snakemake besides the words of its language."""
+
+
+def test_only_these_names_of_snakemake_s_own_are_used():
+    snakefiles = [ROOT / "Snakefile", *(ROOT / "workflow").rglob("*.smk")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in [*snakefiles, *MODULES])
+    code = re.sub(r'"""(?s:.*?)"""|#.*', "", text)
+    pattern = r"\bworkflow\.\w+|\blogger\.\w+|\bsnakemake[\w.]* import \w+"
+    assert set(re.findall(pattern, code)) == OF_SNAKEMAKE
+
+
+def test_jobs_that_may_run_on_a_cluster_are_given_what_they_were_planned_with():
+    rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
+    bodies = re.split(r"^(?:rule|checkpoint) (\w+):", rules, flags=re.MULTILINE)[1:]
+    names = zip(bodies[::2], bodies[1::2], strict=True)
+    assert {name for name, body in names if "localrule: True" not in body} == set(ELSEWHERE)

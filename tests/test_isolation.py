@@ -14,7 +14,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import clients, rounds
 from pflpipe.simulation import simulation as engine
-from pflpipe.simulation.clients import Room
+from pflpipe.simulation.clients import Padded
 from pflpipe.simulation.isolation import CLIENTS
 from simulations import plan, simulation
 from two_worlds import ROUNDS, differences, given, movement, play, with_pool
@@ -214,9 +214,9 @@ def test_a_run_whose_groups_are_padded_to_the_widest_is_refused(monkeypatch):
 
     def widest(hook, states, work, *rest):
         """Pad all to the largest that is there, as a batch is usually padded."""
-        rows = max(len(one["train"].own) for one in work)
-        room = Room(world.training.local_epochs, 4 * math.ceil(rows / 4), rows)
-        padded = [{**one, "train": dataclasses.replace(one["train"], room=room)} for one in work]
+        rows = max(len(one["train"].row_indices) for one in work)
+        shape = Padded(world.training.local_epochs, 4 * math.ceil(rows / 4), rows)
+        padded = [{**one, "train": dataclasses.replace(one["train"], padded=shape)} for one in work]
         return original(hook, states, padded, *rest)
 
     changes = {"sizes": (30, 9, 14, 11), "batch_size": 0, "local_epochs": 5}

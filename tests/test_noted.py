@@ -31,7 +31,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "workflow/scripts/partition.py").write_text("from pflpipe import shared\n")
     project = Project(Config(studies=("tiny",)), tmp_path, thorough=False)
-    return project.note([load_outline("tiny")], elsewhere=["train"])
+    return project.note([load_outline("tiny")])
 
 
 def begin(noted: str, method: str = "mr_mtl") -> str:

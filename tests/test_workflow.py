@@ -213,6 +213,26 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
 
 
 @pytest.mark.pipeline
+def test_the_hooks_say_how_far_the_runs_are_and_at_the_end_where_everything_is(project):
+    (run,) = (project / "results/runs").glob("*local_only*")
+    shutil.rmtree(run)
+    (project / "results/scores/tiny/local_only.csv").unlink()
+    (project / "results/tables/tiny.csv").unlink()
+    program = "from snakemake.cli import main; main()"
+    words = ("snakemake", "--cores", "1", "results/tables/tiny.csv")
+    result = warm.python(program, words, project, environment())
+    assert result.returncode == 0, result.stderr
+    printed = result.stderr.splitlines()
+    assert {"tiny 1/2", "tiny 2/2", "tiny: results/tables/tiny.md, .tex, .csv"} <= set(printed)
+    written = (project / "results/status.txt").read_text().splitlines()
+    assert written == [
+        "tiny: 2 of 2 runs done, 0 running",
+        "snakemake ended with everything done",
+    ]
+    assert not (project / "logs/planned.json").exists()
+
+
+@pytest.mark.pipeline
 def test_jobs_run_with_the_threads_they_were_given(finished):
     runs = [json.loads(file.read_text()) for file in (finished / "results/runs").glob("*/run.json")]
     assert [run["program"]["threads"] for run in runs] == [1, 1]
@@ -860,15 +880,14 @@ def test_every_failed_attempt_at_mlflow_counts_until_one_succeeds(settings, mark
     assert Project(settings, ROOT, thorough=False).failures("tiny") == failures
 
 
-def test_the_report_is_made_with_the_settings_of_the_snakemake_that_makes_it():
-    assert settings_words([], None) == []
-    assert settings_words([Path("a b.yaml")], ["x=1", "y=2"]) == [
-        "--configfile",
-        "a b.yaml",
-        "--config",
-        "x=1",
-        "y=2",
-    ]
+def test_the_report_is_made_with_the_settings_of_the_snakemake_that_makes_it(tmp_path):
+    file = tmp_path / "config.yaml"
+    given = {"device": "cpu", "studies": ["tiny"]}
+    words = ['device="cpu"', 'studies=["tiny"]']
+    assert settings_words(given, file) == ["--config", *words], "there is no file"
+    file.write_text("device: auto\nstudies: [tiny]\n")
+    assert settings_words(given, file) == ["--config", words[0]]
+    assert settings_words({"device": "auto"}, file) == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import fcntl
 import functools
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from pflpipe.pipeline import forks
 
 FOLDER = "PFLPIPE_TESTS_WARM"
 """The variable that tells the test processes where they find the server (conftest.py)."""
+CLIENT = Path(forks.__file__).with_name("forked.py")
 
 # What scripts import. Not the package itself.
 _OF_SCRIPTS = (
@@ -38,13 +40,15 @@ _OF_SCRIPTS = (
 
 # It ends some seconds after the last test process has.
 _SERVER = """
-import json, logging, os, runpy, select, socket, sys, traceback
+import json, logging, os, pathlib, runpy, select, socket, sys, traceback
 import jsonschema, snakemake.cli, snakemake.report, snakemake.workflow, torch
 
 snakemake.cli.get_argument_parser()  # imports the plugins
 # The file and not the module: a project under test runs its own copy of the package.
 start = runpy.run_path(sys.argv[2])["start"]
-interpreters = [start("", sys.argv[3:]), start("", ["torch"])]
+interpreters = list(json.loads(sys.argv[3]))
+for address, modules in json.loads(sys.argv[3]).values():
+    start(pathlib.Path(address), "", modules)
 
 
 def finish(run):
@@ -96,6 +100,14 @@ while ready := select.select([listener, *alive], [], [], None if alive else 10)[
 """
 
 
+def shim(file: Path, address: Path) -> str:
+    """Write a program that runs a script as Python does, in a fork of the process at an address."""
+    words = shlex.join([sys.executable, "-IS", str(CLIENT)])
+    file.write_text(f'#!/bin/sh\nPFLPIPE_FORKS={shlex.quote(str(address))} exec {words} "$@"\n')
+    file.chmod(0o700)
+    return str(file)
+
+
 class _Server(NamedTuple):
     stream: IO[str]
     interpreters: list[str]
@@ -119,8 +131,13 @@ def _server() -> _Server:
                 listener.bind(str(folder / "socket"))
                 listener.listen()
                 number = listener.fileno()
+                forking = {}
+                for name, modules in (("python", _OF_SCRIPTS), ("with_torch", ["torch"])):
+                    address = forks.new_address()
+                    forking[shim(folder / name, address)] = str(address), modules
+                words = [str(number), forks.__file__, json.dumps(forking)]
                 subprocess.Popen(
-                    [sys.executable, "-c", _SERVER, str(number), forks.__file__, *_OF_SCRIPTS],
+                    [sys.executable, "-c", _SERVER, *words],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -1,8 +1,8 @@
-"""The Python door: train one method on your own tensors, or one cell of a study, and see accuracies
-and ledger.
+"""The Python interface: train a method on your own tensors, or a cell of a study, and get
+accuracies and ledger.
 
-The pipeline's rules call the same functions file by file. Nothing here writes a file, except that
-``run`` makes a data set that is not there yet.
+The pipeline calls the same functions. Nothing here writes a file, except that ``run`` prepares a
+missing data set.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from pflpipe.study.plans import plan_of
 from pflpipe.trees import Tree
 
 Shard = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
-"""One client's examples: ``x`` float ``[n, ...]`` (images channels last), ``y`` integers
+"""Examples of one client: ``x`` float ``[n, ...]`` (images channels last), ``y`` integers
 ``[n]``."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run.
+    """The result of a finished run.
 
     Attributes:
         simulation, progress: the federation, and its state after the last round: the global model
-            ``progress.params``, what clients keep, the diagnostics of every round
+            ``progress.params``, the clients' states, the diagnostics of every round
             ``progress.rows``.
-        ledger: what the run may claim: ``claim``, ``epsilon_central`` at ``delta``, warnings ...
-            (``pflpipe.ledger``). It covers what was released, not the accuracies.
+        ledger: the claims of the run: ``claim``, ``epsilon_central`` at ``delta``, warnings ...
+            (``pflpipe.ledger``). They cover the releases, not the accuracies.
         clients: one row per client: ``train_size`` and accuracies in percent (``personal_own``,
-            ``personal_common``, ``global_own``, ``global_common``; NaN over no examples).
-            Diagnostics: measured on the clients' own data, covered by no epsilon.
-        new_clients: one row per client who took no part in training (``partition.new_clients`` of
-            a cell): ``personal_new`` and ``global_new`` on its own test examples. Diagnostics too.
+            ``personal_common``, ``global_own``, ``global_common``; NaN over no examples). These are
+            diagnostics, measured on the clients' data without noise: no epsilon covers them.
+        new_clients: one row per client that took no part in training (``partition.new_clients`` of
+            a cell): ``personal_new`` and ``global_new`` on its test examples. Diagnostics too.
     """
 
     simulation: Simulation
@@ -79,7 +79,7 @@ class Result:
 
     @cached_property
     def accuracies(self) -> dict[str, float]:
-        """Means over the clients that have examples to test on, in percent."""
+        """Mean accuracies over the clients with test examples, in percent."""
         return {name: over_clients(row[name] for row in self.clients) for name in CURVES}
 
 
@@ -103,51 +103,51 @@ def federation(
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
 ) -> Simulation:
-    """Return a federation of clients who hold these tensors.
+    """Return the federation of clients with these tensors.
 
     A run is private if its ``privacy`` has a mechanism. Then no error, no shape and no default
-    follows from a value that a client holds, because no epsilon would cover it. An example with a
-    NaN, an infinity, or a label that is not one of the K classes becomes a row of NaN: its client
-    trains on what it has, and its message counts as zero if it is not finite (docs/numerics.md). A
-    run without a mechanism refuses such values.
+    depends on a client's values, because no epsilon would cover this. An example with a NaN, an
+    infinity, or a label that is not one of the K classes becomes a row of NaN. Its client trains on
+    it, and its message counts as zero if it is not finite (docs/numerics.md). A run without a
+    mechanism refuses such values.
 
     Args:
-        method: a name that ``pflpipe methods`` lists, or hooks of your own.
-        clients: each client's examples, M of them. They are taken as they are: scale them first.
-            Their form is public, as M is, and checked: numbers of one dtype, one shape of an
-            example, as many labels as examples. A client without examples has ``x [0, ...]``.
+        method: a name that ``pflpipe methods`` lists, or your own hooks.
+        clients: the examples of each of the M clients. They are not scaled: scale them first. M and
+            the form of the examples are public and checked: one dtype, one shape of an example, as
+            many labels as examples. A client without examples has ``x [0, ...]``.
         model: a name or ``Model``, or a ``Network``.
         training: rounds, local work, sampling.
-        privacy: what is asked for, such as ``Privacy(epsilon=8, delta=1e-4, clip_norm=0.5)``: the
-            mechanism is then Gaussian. None: no privacy, for methods that promise none.
-        server: how the server steps by what is released, such as ``Server("adam", lr=0.03)``;
-            None: it adds it.
-        hyperparameters: of a named method; the rest have their defaults.
-        tests: each client's own test examples. None: ``test_fraction`` of its examples, drawn
-            from a stream of its own, and these take no part in training.
+        privacy: the request, such as ``Privacy(epsilon=8, delta=1e-4, clip_norm=0.5)``; its
+            mechanism is then Gaussian. None: no privacy, for methods without a guarantee.
+        server: the server optimizer, such as ``Server("adam", lr=0.03)``. None: the server adds the
+            release.
+        hyperparameters: hyper-parameters of a named method; others have their defaults.
+        tests: test examples of each client. None: ``test_fraction`` of its examples, drawn from a
+            separate stream and left out of training.
         classes: the number of classes K, which a private run needs unless ``model`` is a
             ``Network``. None: K of the ``Network``, or one more than the largest label, at least 2.
-        seed: of what runs share to be comparable: initial parameters, batches, held-out rows.
-        secret: noise and cohorts follow from it and from the settings. None: a fresh secret for
+        seed: seed of everything that runs share to be comparable: initial parameters, batches,
+            held-out rows.
+        secret: determines noise and cohorts, together with the settings. None: a fresh secret for
             every call. Give one only to repeat a run on the same data: two runs with the same noise
-            on different data publish the difference of the data. Settings are all arguments but
-            ``device`` and ``backend``; of ``clients`` and ``tests`` M, the shape of an example, and
-            whether there are tests, and no value. Two calls with one secret that differ in a
-            setting share no noise. Two that differ in device or backend share it, as their releases
-            differ by rounding: publish one of them.
-        method_name, model_name: a name for a ``Method`` and for a ``Network`` of your own, which
-            stands for its code among the settings. A ``secret`` needs it; give other code another
-            name.
+            on different data publish the difference of the data. The settings are all arguments
+            except ``device`` and ``backend``; of ``clients`` and ``tests`` only M, the shape of an
+            example, and whether there are tests. Calls with one secret and different settings share
+            no noise. Calls that differ only in device or backend share their noise, and their
+            releases differ by rounding: publish only one of them.
+        method_name, model_name: a name for your own ``Method`` or ``Network``, which represents its
+            code in the settings. A ``secret`` needs it; give different code a different name.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<index>``.
         backend: ``auto``, ``loop`` or ``vmap``.
         dtype: of parameters and examples.
 
     Raises:
-        DataError: no clients, tensors of another form; without a mechanism also values that nobody
-            can train on.
+        DataError: no clients, or tensors of another form; without a mechanism also values that
+            cannot be trained on.
         ConfigError, PrivacyError: a name is unknown, a setting is missing or impossible.
     """
-    privacy = _asked(method, privacy)
+    privacy = _request(method, privacy)
     server = server or Server()
     options.check(server, "server")
     target = device_of(device)
@@ -157,19 +157,23 @@ def federation(
         raise DataError("clients", got="none", expected="one pair (x, y) for each client")
     if tests is not None and len(tests) != len(shards):
         raise DataError("tests", got=f"{len(tests)} pairs", expected=f"{len(shards)}, as clients")
-    own = [_shard(f"tests[{i}]", shard, dtype) for i, shard in enumerate(tests or [])]
-    shapes = {tuple(x.shape[1:]) for x, _ in (*shards, *own)}
+    test_shards = [_shard(f"tests[{i}]", shard, dtype) for i, shard in enumerate(tests or [])]
+    shapes = {tuple(x.shape[1:]) for x, _ in (*shards, *test_shards)}
     if len(shapes) > 1:
         raise DataError("clients: shapes of an example", got=sorted(shapes), expected="one")
     train, test, split = (
-        _held_out(shards, test_fraction, seed) if tests is None else _given(shards, own)
+        _held_out(shards, test_fraction, seed)
+        if tests is None
+        else _with_tests(shards, test_shards)
     )
-    known = _classes(classes, model, privacy, (train, test))
-    for x, y in (train, test):  # joined here, so the caller's own tensors stay as they are
-        strange = (y < 0) | (y >= known)
-        x[strange], y[strange] = math.nan, 0
+    class_count = _classes(classes, model, privacy, (train, test))
+    # In place: these tensors are joined copies, so the caller's tensors do not change.
+    for x, y in (train, test):
+        invalid = (y < 0) | (y >= class_count)
+        x[invalid], y[invalid] = math.nan, 0
     (shape,) = shapes
-    network = model if isinstance(model, Network) else networks.build(model, shape, known)
+    network = model if isinstance(model, Network) else networks.build(model, shape, class_count)
+    # Your own hooks have no departures: they run under the certified mechanism.
     departures: tuple[str, ...] = ()
     values = dict(hyperparameters or {})
     if isinstance(method, Method):
@@ -195,6 +199,7 @@ def federation(
         train=Examples(train[0].to(target), train[1].to(target)),
         test=Examples(test[0].to(target), test[1].to(target)),
         seed=seed,
+        # Every setting that changes a message, so that different messages never share noise.
         key=_key(
             secret,
             method=_named("method", method, method_name, secret),
@@ -226,13 +231,14 @@ def train(
     on_round: Callable[[Progress], None] = lambda progress: None,
     **settings: Any,
 ) -> Result:
-    """Train a method on your own tensors and test every client's personal model.
+    """Return the result of training a method on your own tensors, with every client's personal
+    model tested.
 
     Args:
         method, clients, privacy, settings: see ``federation``.
-        on_round: is shown the progress after every round.
+        on_round: called with the progress after every round.
     """
-    privacy = _asked(method, privacy)
+    privacy = _request(method, privacy)
     simulation = federation(method, clients, privacy=privacy, **settings)
     sizes = np.array([len(rows) for rows in simulation.split.train])
     parameters = tuple(simulation.network.shapes)
@@ -250,12 +256,13 @@ def run(
     backend: str = "auto",
     on_round: Callable[[Progress], None] = lambda progress: None,
 ) -> Result:
-    """Run one cell of a study (``load_study(name).cells``), with the bits that the pipeline has.
+    """Return the result of one cell of a study (``load_study(name).cells``), with the same bits as
+    in the pipeline.
 
     Args:
-        cell: what to run.
-        data: folder of the data sets ``<name>.npz``; one that is not there is made as the pipeline
-            makes it, which may download.
+        cell: the cell to run.
+        data: folder of the data sets ``<name>.npz``. A missing one is prepared as in the pipeline,
+            which may download it.
         device, backend, on_round: see ``federation`` and ``train``.
     """
     file = data / f"{cell.dataset}.npz"
@@ -277,6 +284,7 @@ def _finish(
     on_round: Callable[[Progress], None],
 ) -> Result:
     done = rounds.run(simulation, rounds.start(simulation), on_round)
+    # A run whose releases are not those of its plan returns no result.
     if simulation.plan.mechanism != "none":
         executed.check(
             simulation.plan,
@@ -295,9 +303,9 @@ def _finish(
     )
 
 
-def _asked(method: str | Method, privacy: Privacy | None) -> Privacy:
-    """Return the request with the mechanism that it implies; refuse one that the method cannot
-    keep, and a private method without one."""
+def _request(method: str | Method, privacy: Privacy | None) -> Privacy:
+    """Return the request with the mechanism that it implies; raise ConfigError if the method cannot
+    fulfil it, or if a private method has none."""
     private = isinstance(method, str) and registry.info(method).about.private
     if privacy is None:
         if private:
@@ -311,8 +319,8 @@ def _asked(method: str | Method, privacy: Privacy | None) -> Privacy:
         raise ConfigError(
             f"method {method}: privacy", got=str(privacy), expected="none: it promises nothing"
         )
-    asked = privacy.epsilon is not None or privacy.noise_multiplier is not None
-    if privacy.mechanism == "none" and asked:
+    wants_noise = privacy.epsilon is not None or privacy.noise_multiplier is not None
+    if privacy.mechanism == "none" and wants_noise:
         privacy = dataclasses.replace(privacy, mechanism="gaussian")
     for name in ("clip_norm", "delta"):
         if privacy.mechanism == "gaussian" and getattr(privacy, name) is None:
@@ -321,16 +329,17 @@ def _asked(method: str | Method, privacy: Privacy | None) -> Privacy:
 
 
 def _key(secret: str | None, **settings: Any) -> str:
-    """Return the key of a run, from which its noise follows: a digest of the secret and all
-    settings, and of no value of the data."""
-    # repr: values of any type, such as NumPy's; two spellings of a number only draw other noise
+    """Return the key of a run, which determines its noise: a digest of the secret and all settings,
+    without any value of the data."""
+    # repr takes values of any type, such as NumPy's. Two spellings of one number only give
+    # different noise.
     return derived_key(repr([secret or secrets.token_hex(32), STREAMS, settings]))
 
 
 def _named(
     what: str, value: str | Method | Model | Network, name: str | None, secret: str | None
 ) -> Any:
-    """Return what stands for a method or a model among the settings of a key."""
+    """Return the representation of a method or a model in the settings of a key."""
     if isinstance(value, str):
         return value
     if isinstance(value, Model):
@@ -351,8 +360,8 @@ def _classes(
     privacy: Privacy,
     parts: Sequence[tuple[Tensor, Tensor]],
 ) -> int:
-    """Return the number of classes K. Only without a mechanism it may follow from the examples
-    ``parts``, and values that nobody can train on are refused."""
+    """Return the number of classes K. Only without a mechanism it may come from the examples
+    ``parts``; then values that cannot be trained on raise DataError."""
     if isinstance(model, Network):
         outputs = model.shapes[HEAD[0]][0]
         if classes not in (None, outputs):
@@ -369,21 +378,21 @@ def _classes(
                 do="add classes=",
             )
         return classes
-    found = 0
+    largest = 0
     for x, y in parts:
         lowest, highest = (int(y.min()), int(y.max())) if len(y) else (0, 0)
         if lowest < 0:
             raise DataError("labels", got=lowest, expected="whole numbers 0 to K - 1")
         if not bool(torch.isfinite(x).all()):
             raise DataError("examples", got="NaN or infinity", expected="finite numbers")
-        found = max(found, highest + 1)
-    if classes is not None and found > classes:
-        raise DataError("classes", got=classes, expected=f"at least {found}, of the labels")
-    return classes or max(found, 2)
+        largest = max(largest, highest + 1)
+    if classes is not None and largest > classes:
+        raise DataError("classes", got=classes, expected=f"at least {largest}, of the labels")
+    return classes or max(largest, 2)
 
 
 def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return a client's tensors after a check of their form, which no value decides."""
+    """Return a client's tensors; raise DataError for another form. The check reads no values."""
     x, y = (torch.as_tensor(values) for values in shard)
     if x.ndim < 2 or len(x) != len(y) or y.ndim != 1:
         got = f"x {list(x.shape)}, y {list(y.shape)}"
@@ -394,7 +403,7 @@ def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]
 
 
 def _joined(shards: Sequence[tuple[Tensor, Tensor]]) -> tuple[tuple[Tensor, Tensor], list[Any]]:
-    """Return all examples in one pair of tensors, and each client's rows in it."""
+    """Return all examples in one pair of tensors, and the rows of each client."""
     pair = torch.cat([x for x, _ in shards]), torch.cat([y for _, y in shards])
     ends = np.cumsum([len(y) for _, y in shards])
     rows = [np.arange(end - len(y), end) for end, (_, y) in zip(ends, shards, strict=True)]
@@ -408,18 +417,19 @@ def _held_out(
         raise ConfigError("test_fraction", got=fraction, expected="0 <= fraction < 1")
     pair, rows = _joined(shards)
     train, test = [], []
-    for client, mine in enumerate(rows):
-        held = draw_out(len(mine), fraction, numpy_rng(seed, "own tests", client))
-        test.append(mine[held])
-        train.append(mine[~held])
+    for client, client_rows in enumerate(rows):
+        held_out = draw_out(len(client_rows), fraction, numpy_rng(seed, "own tests", client))
+        test.append(client_rows[held_out])
+        train.append(client_rows[~held_out])
     common = np.concatenate(test)
-    nothing = [np.arange(0) for _ in shards]
-    return pair, pair, Split(train, nothing, test, common, own_from_train=False)
+    no_rows = [np.arange(0) for _ in shards]
+    # One pair of tensors for training and test; the split has the rows of each.
+    return pair, pair, Split(train, no_rows, test, common, own_from_train=False)
 
 
-def _given(
+def _with_tests(
     shards: Sequence[tuple[Tensor, Tensor]], tests: Sequence[tuple[Tensor, Tensor]]
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Split]:
-    (train, rows), (test, own) = _joined(shards), _joined(tests)
-    nothing = [np.arange(0) for _ in shards]
-    return train, test, Split(rows, nothing, own, np.arange(len(test[1])))
+    (train, rows), (test, test_rows) = _joined(shards), _joined(tests)
+    no_rows = [np.arange(0) for _ in shards]
+    return train, test, Split(rows, no_rows, test_rows, np.arange(len(test[1])))

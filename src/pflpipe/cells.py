@@ -1,12 +1,12 @@
-"""A cell: exactly what one training run depends on, nothing more, with a readable id and a digest.
+"""A cell: all settings of one training run, with a readable id and a digest.
 
-A study expands to cells (study/load.py). An option of a study is a field here and nothing else:
-its type, default, bounds and words make the schema, the checks and the headings (options.py).
+A study expands to cells (study/load.py). An option of a study is a field of this file: its type,
+default, bounds and choices give the schema, the checks and the headings (options.py).
 
-Cells that are equal have the same id, whichever study asks, and cells that differ only in what
-happens after training share one training run (``registry.trained``). Ids and keys are made of what
-differs from the defaults, so a new option renames nothing. A default that changes is a new meaning
-of old names (``MEANING``); noise that changes concerns the runs alone (``seeds.STREAMS``).
+Equal cells have the same id in every study. Cells that differ only in steps after training share
+one training run (``registry.trained``). Ids and keys are made of the values that differ from the
+defaults, so a new option renames nothing. A changed default changes the meaning of old ids
+(``MEANING``); changed noise affects only runs (``seeds.STREAMS``).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pflpipe.named import DATASETS, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
 from pflpipe.options import Option
 
 MEANING = 2
-"""Version of what a cell's settings mean. It is part of every cell's id."""
+"""Version of the meaning of a cell's settings. It is part of every cell's id."""
 DATASET_PATTERN, DATASET_WORDS = "^[a-z0-9_]+$", "a name of small letters, digits and _"
 
 
 @dataclass(frozen=True)
 class Partition:
-    """How the data set is divided over clients (data/partition.py)."""
+    """The partition of the data set over clients (data/partition.py)."""
 
     kind: Annotated[
         str,
@@ -45,8 +45,8 @@ class Partition:
     clients: Annotated[
         int,
         Option(
-            "number of clients M, a public value; left out (natural only): all user ids of the "
-            "data set, and the plan learns M from the partition",
+            "number of clients M, a public value; if left out (natural only), all user ids of the "
+            "data set, and the plan reads M from the partition",
             least=2,
             unless=("kind", "natural"),
             heading="M",
@@ -68,7 +68,7 @@ class Partition:
     classes_per_client: Annotated[
         int | None,
         Option(
-            "s, the classes that one client holds",
+            "s, the number of classes that one client holds",
             least=1,
             only=("kind", "pathological"),
             needed=True,
@@ -79,21 +79,21 @@ class Partition:
     min_size: Annotated[
         int,
         Option(
-            "examples of the smallest client, its validation and own-test parts included; "
-            "natural: training examples below which a user takes part without any",
+            "least number of examples of a client, validation and own test included; natural: a "
+            "user with fewer training examples takes part without any",
             least=1,
             heading="least size",
             phrase="at least {} examples per client",
             always=True,
         ),
     ] = 1
-    # Below 1 and not at most 0.5: whatever the fraction, a client keeps an example to train on
+    # Any value below 1: for every fraction a client keeps an example to train on
     # (apportion.held_out_size).
     validation_fraction: Annotated[
         float,
         Option(
-            "part of each client's examples, its own test set aside, that hyper-parameters are "
-            "chosen on",
+            "fraction of each client's examples, without its own test, on which hyper-parameters "
+            "are chosen",
             least=0,
             below=1,
             heading="validation",
@@ -104,9 +104,9 @@ class Partition:
     test_fraction: Annotated[
         float | None,
         Option(
-            "part of each client's examples that is its own test; null takes the own tests out of "
-            "the data set's test set instead, disjointly and in the class proportions of the "
-            "clients' shares, and each user's own test rows for natural",
+            "fraction of each client's examples that is its own test; null takes the own tests "
+            "from the data set's test set, disjointly and in the class proportions of the "
+            "clients' shares (natural: each user's test rows)",
             above=0,
             below=1,
             heading="own test fraction",
@@ -115,9 +115,9 @@ class Partition:
     new_clients: Annotated[
         int,
         Option(
-            "clients N besides, held out of training altogether: after the last round each of them "
-            "makes a personal model of the released one, which is tested; natural with clients "
-            "left out: N of all user ids",
+            "number N of further clients that take no part in training: after the last round each "
+            "of them makes a personal model from the released one, which is tested; natural "
+            "without clients: N of all user ids",
             least=0,
             heading="new clients",
             phrase="{} new clients",
@@ -126,8 +126,8 @@ class Partition:
     common_test: Annotated[
         int,
         Option(
-            "rows of the common test set, drawn from it at random; 0 = all. Every client's model "
-            "is tested on each, which takes longer than training where clients are many",
+            "number of rows of the common test set, drawn at random; 0 = all. Every client's model "
+            "is tested on all of them, which takes longer than training if there are many clients",
             least=0,
             heading="common test",
             phrase="{} rows of common test",
@@ -138,13 +138,13 @@ class Partition:
 
 @dataclass(frozen=True)
 class Model:
-    """A network of learning/networks.py, or of a file of the user's own."""
+    """A network of learning/networks.py, or of a user's file."""
 
     name: Annotated[
         str,
         Option(
-            "name of a network; or file.py:Net, a torch.nn.Module in a file whose path is relative "
-            "to the study's file (in a cell: to the working directory), and which is run",
+            "name of a network; or file.py:Net, a torch.nn.Module in a file that is run; its path "
+            "is relative to the study's file (in a cell: to the working directory)",
             bare=True,
         ),
     ]
@@ -167,7 +167,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Training:
-    """Federation and local work of every client."""
+    """Rounds, sampling of clients, and local work of every client."""
 
     rounds: Annotated[
         int, Option("number of rounds T", least=1, heading="T", phrase="T = {} rounds")
@@ -208,7 +208,7 @@ class Training:
     drop_last: Annotated[
         bool,
         Option(
-            "leave out the last step of a pass where it has fewer than batch_size examples",
+            "leave out the last step of a pass if it has fewer than batch_size examples",
             heading="drop last",
         ),
     ] = False
@@ -235,8 +235,8 @@ class Training:
     evaluate_every: Annotated[
         int,
         Option(
-            "accuracies in rounds.csv after every so many rounds and the last; 0 = never; the run "
-            "itself stays the same",
+            "number of rounds between accuracies in rounds.csv, which also has them for the last "
+            "round; 0 = never; training does not change",
             least=0,
             condition=False,
         ),
@@ -244,7 +244,7 @@ class Training:
     evaluate_clients: Annotated[
         int,
         Option(
-            "of how many clients these accuracies by round are means, drawn once for a seed; 0 = "
+            "number of clients over which these accuracies are averaged, drawn once per seed; 0 = "
             "all",
             least=0,
             condition=False,
@@ -253,9 +253,9 @@ class Training:
     precision: Annotated[
         str,
         Option(
-            "of products: float32 everywhere; tf32 (a GPU rounds the factors of matrix products "
-            "and convolutions); bf16 (training's forward passes); parameters, clipping, noise and "
-            "optimizer stay float32",
+            "precision of products: float32; tf32 (a GPU rounds the factors of matrix products "
+            "and convolutions); bf16 (forward passes of training); parameters, clipping, noise and "
+            "optimizer are always float32",
             words=("float32", "tf32", "bf16"),
         ),
     ] = "float32"
@@ -266,9 +266,8 @@ _NOISY = ("mechanism", "gaussian", "laplace")
 
 @dataclass(frozen=True)
 class Privacy:
-    """The guarantee asked for: either ``epsilon`` (the noise is calibrated to it) or
-    ``noise_multiplier`` (fixed), never both. A method that asks for no privacy has
-    ``mechanism="none"`` and nothing else."""
+    """The requested guarantee: either ``epsilon`` (the noise is calibrated to it) or
+    ``noise_multiplier`` (fixed), never both. Without privacy only ``mechanism="none"`` is set."""
 
     mechanism: Annotated[
         str,
@@ -315,8 +314,8 @@ class Privacy:
     clip_quantile: Annotated[
         float | None,
         Option(
-            "adaptive clipping: the bound follows this quantile of the clients' norms, by bits "
-            "that are released with noise; clip_norm is then the bound of the first round",
+            "adaptive clipping: the bound follows this quantile of the clients' norms, estimated "
+            "from bits that are released with noise; clip_norm is the bound of the first round",
             above=0,
             below=1,
             only=("mechanism", "gaussian"),
@@ -358,7 +357,8 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Server:
-    """What the server makes of a released update (simulation/server.py); by default it adds it."""
+    """The server optimizer (simulation/server.py); by default the server adds the released
+    update."""
 
     optimizer: Annotated[
         str,
@@ -377,7 +377,7 @@ class Server:
     momentum: Annotated[
         float,
         Option(
-            "part of the last step that is added to the next",
+            "fraction of the last step that is added to the next one",
             least=0,
             below=1,
             only=("optimizer", "momentum"),
@@ -407,7 +407,7 @@ class Server:
     tau: Annotated[
         float,
         Option(
-            "adaptivity: what is added to the root of that mean, which begins at tau squared",
+            "adaptivity: added to the square root of that mean, which starts at tau squared",
             above=0,
             only=("optimizer", "adam", "yogi"),
             heading="server τ",
@@ -416,15 +416,15 @@ class Server:
 
 
 CLAIMS = ("certified", "unreviewed", "nominal", "none")
-"""What a row may claim, the strongest first (``privacy.ledger.Ledger.claim``)."""
+"""The claims of a row, strongest first (``privacy.ledger.Ledger.claim``)."""
 WITHOUT_DEPARTURES = CLAIMS[:2]
-"""Claims whose ``epsilon_central`` is what the row itself states. Certified, it holds; unreviewed,
-it holds only if the method's code keeps the rules."""
+"""Claims whose epsilon is ``epsilon_central``. If certified, it holds; if unreviewed, it holds only
+if the method's code keeps the rules."""
 
 
 def claim_of(mechanism: str, departures: Collection[str], source: str) -> str:
-    """Return which of ``CLAIMS`` holds for a mechanism with these departures, of a method from this
-    source: where its code is, empty for the package's own."""
+    """Return the claim, one of ``CLAIMS``, of a mechanism with these departures. ``source`` is the
+    file or module of the method; empty for methods of the package."""
     if mechanism == "none":
         return "none"
     return "nominal" if departures else "unreviewed" if source else "certified"
@@ -432,10 +432,10 @@ def claim_of(mechanism: str, departures: Collection[str], source: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run.
+    """The settings of one training run.
 
     ``departures`` are the named steps that the certified mechanism lacks (named.py).
-    ``source`` is where a method from outside the package is (``registry.locate``).
+    ``source`` locates a method from outside the package (``registry.locate``).
     """
 
     dataset: Annotated[
@@ -472,30 +472,30 @@ class Cell:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; ``Cell.from_dict`` is the inverse."""
-        # Not dataclasses.asdict, which copies value by value: seconds for the cells of a large
-        # study.
+        # Not dataclasses.asdict, which copies every value and takes seconds for the cells of a
+        # large study.
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         blocks = {name: dict(vars(values[name])) for name in BLOCKS}
         return values | blocks | {"hyperparameters": dict(self.hyperparameters)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Cell:
-        """Build a cell from what ``to_dict`` returned (after JSON)."""
-        found = {
+        """Return the cell from the values of ``to_dict`` (after JSON)."""
+        blocks = {
             name: kind(**{key: _hashable(value) for key, value in values[name].items()})
             for name, kind in BLOCKS.items()
         }
-        return cls(**{**values, **found, "departures": tuple(values["departures"])})
+        return cls(**{**values, **blocks, "departures": tuple(values["departures"])})
 
     @cached_property
     def id(self) -> str:
-        """The words plus ten hexadecimal digits of the cell's digest; safe as a file name and a
+        """``words`` and ten hexadecimal digits of the cell's digest; safe as a file name and a
         wildcard."""
         return slug(self.words, {"streams": MEANING, **without_defaults(self)})
 
     @property
     def words(self) -> list[str]:
-        """What a reader of an id should see: data, partition, method, noise, seed."""
+        """The readable parts of an id: data set, partition, method, noise, seed."""
         budget = self.privacy
         noise = (
             f"eps{budget.epsilon:g}"
@@ -514,7 +514,7 @@ class Cell:
 
     @cached_property
     def partition_id(self) -> str:
-        """Id of the partition file: the same for all methods, budgets and models of one seed."""
+        """Id of the partition file, the same for all methods, budgets and models of one seed."""
         parts = {
             "dataset": self.dataset,
             "partition": without_defaults(self.partition),
@@ -524,8 +524,7 @@ class Cell:
 
     @cached_property
     def plan_id(self) -> str:
-        """Id of the privacy plan: shared by all cells whose released messages are accounted
-        alike."""
+        """Id of the privacy plan, shared by all cells with the same accounting."""
         parts: dict[str, Any] = {
             "privacy": without_defaults(self.privacy),
             "rounds": self.training.rounds,
@@ -554,26 +553,27 @@ class Cell:
 
     @property
     def claim(self) -> str:
-        """Which of ``CLAIMS`` its row has."""
+        """The claim of its row, one of ``CLAIMS``."""
         return claim_of(self.privacy.mechanism, self.departures, self.source)
 
     @property
     def plan_needs_partition(self) -> bool:
-        """Whether a departure makes the ledger depend on how many examples each client holds, or
-        how many clients there are follows from the data."""
+        """Whether the ledger depends on the partition: a departure reads the numbers of examples,
+        or the number of clients follows from the data."""
         return self._departs(OF_SIZES) or not self.partition.clients
 
     @property
     def plan_needs_data(self) -> bool:
-        """Whether the ledger depends on the data set: a private run's says whether the number of
-        classes is declared, which of a data set without a name only its arrays know."""
+        """Whether the ledger depends on the arrays of the data set: the ledger of a private run
+        states whether the number of classes is declared, which for a data set without a name only
+        the arrays know."""
         unknown = self.dataset not in ("", *DATASETS)  # "": a plan of any that has a name
         return unknown and self.privacy.mechanism != "none"
 
     @property
     def plan_needs_model(self) -> bool:
-        """Whether a departure makes the ledger depend on how many tensors or layers the model
-        has."""
+        """Whether a departure makes the ledger depend on the number of tensors or layers of the
+        model."""
         return self._departs(SPLIT_CLIP)
 
     @property
@@ -610,18 +610,19 @@ def _partition_words(partition: Partition) -> str:
 
 
 def without_defaults(settings: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults, or have none; blocks within
-    it likewise, one that has a default only if something in it differs."""
-    found = {}
+    """Return the fields of a dataclass that differ from their defaults or have none. Blocks in it
+    are treated alike; a block that has a default is left out if nothing in it differs."""
+    changed = {}
     for item in dataclasses.fields(settings):
         value = getattr(settings, item.name)
         if dataclasses.is_dataclass(value):
             value = without_defaults(value)
             if value or item.default is dataclasses.MISSING:
-                found[item.name] = value
+                changed[item.name] = value
+        # An empty dict is the default of a field whose default is a factory.
         elif value != item.default and not (item.default_factory is dict and not value):
-            found[item.name] = value
-    return found
+            changed[item.name] = value
+    return changed
 
 
 def slug(words: list[str], content: Any) -> str:

@@ -207,10 +207,10 @@ def _figures(arguments: argparse.Namespace) -> list[str]:
 
 
 def _status(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.pipeline import standing
+    from pflpipe.pipeline import status
     from pflpipe.study import config
 
-    return list(standing.report(config.load(arguments.config).results_dir))
+    return list(status.report(config.load(arguments.config).results_dir))
 
 
 def _track(arguments: argparse.Namespace) -> list[str]:

@@ -1,9 +1,9 @@
-"""Errors a user can act on: what is wrong, what was got, what was expected, what to do.
+"""Errors that a user can act on: what is wrong, what was got, what was expected, what to do.
 
-Every message is one line. The command line prints it and exits with code 2; a user never sees a
-traceback for a user's mistake. (The style follows Opacus' validators and jax_privacy's keyword
-checks, which name the value.) A file is read to its end before it is refused: ``Problems`` gathers
-what is wrong with it.
+Every message is one line. The command line prints it and exits with code 2; a mistake of the user
+never shows a traceback. (The style follows Opacus' validators and jax_privacy's keyword checks,
+which name the value.) A file is read to its end before it is refused: ``Problems`` collects all of
+its errors.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 
 class PflpipeError(Exception):
-    """Base of all errors that are the user's to mend.
+    """Base of all errors that the user can correct.
 
     Args:
         what: the thing that is wrong, with its location (``"studies/a.yaml: partition.alpha"``).
-        got: the offending value; left out of the message when not given.
+        got: the offending value; by default the message has none.
         expected: what would have been accepted.
         do: the next step for the user.
     """
@@ -36,21 +36,22 @@ class PflpipeError(Exception):
             parts.append(f"expected {expected}")
         if do:
             parts.append(do)
+        # Line breaks of a value or a hint become spaces: the message is one line.
         super().__init__("; ".join(" ".join(part.split()) for part in parts))
 
     @property
     def all(self) -> tuple[PflpipeError, ...]:
-        """The errors in it, each of one line."""
+        """All single errors, each of one line."""
         return (self,)
 
     def at(self, location: str) -> PflpipeError:
-        """Return the same error with a location before it, unless it begins with that already."""
+        """Return the error with a location in front, unless its message starts with it."""
         text = str(self)
         return self if text.startswith(location) else type(self)(f"{location}: {text}")
 
 
 class ConfigError(PflpipeError):
-    """A study, config.yaml or a hyper-parameter does not say something that can be run."""
+    """A study, config.yaml or a hyper-parameter has a value that cannot be run."""
 
 
 class DataError(PflpipeError):
@@ -58,13 +59,12 @@ class DataError(PflpipeError):
 
 
 class PrivacyError(PflpipeError):
-    """A privacy plan cannot be made or cannot be executed as asked."""
+    """A privacy plan cannot be made or cannot be executed as requested."""
 
 
 class Errors(ConfigError):
-    """Several errors that were found together. As text they are lines of which all but the first
-    begin with ``error:``, so that whoever prints ``error: {error}`` prints one such line for
-    each."""
+    """Several errors of one file. The text has one line per error, and all lines but the first
+    start with ``error:``, so that printing ``error: {error}`` gives one such line for each."""
 
     def __init__(self, errors: Iterable[PflpipeError]) -> None:
         self._all = tuple(errors)
@@ -72,11 +72,11 @@ class Errors(ConfigError):
 
     @property
     def all(self) -> tuple[PflpipeError, ...]:
-        """The errors in it, each of one line."""
+        """All single errors, each of one line."""
         return self._all
 
     def at(self, location: str) -> PflpipeError:
-        """Return the same errors, each with a location before it."""
+        """Return the same errors, each with a location in front."""
         return Errors(error.at(location) for error in self._all)
 
 
@@ -88,47 +88,46 @@ class _Problem:
 
 
 class Problems:
-    """What is wrong with a file, gathered while it is read, so that all of it is reported at once.
+    """A collector of the errors of a file, which reports all of them at once.
 
-    The same mistake seen from several locations (the runs of a study that share a block) is one
-    problem.
+    The same error at several locations (the runs of a study that share a block) counts as one.
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, _Problem] = {}
+        self._problems: dict[str, _Problem] = {}
         self._ignored: set[str] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._problems)
 
     def add(self, error: PflpipeError, location: str = "") -> None:
-        """Note an error that does not name its location, and the location where it was seen."""
+        """Add an error that does not name its location, and the location where it occurred."""
         for one in error.all:
             if str(one) not in self._ignored:
-                known = self._found.setdefault(str(one), _Problem(one, location))
-                known.repeats += known.error is not one
+                first = self._problems.setdefault(str(one), _Problem(one, location))
+                first.repeats += first.error is not one
 
     @contextlib.contextmanager
     def at(self, location: str = "") -> Iterator[None]:
-        """Note an error of the block instead of letting it pass."""
+        """Add an error of the block instead of raising it."""
         try:
             yield
         except PflpipeError as error:
             self.add(error, location)
 
     def take(self, other: Problems, location: str) -> None:
-        """Note what was gathered elsewhere without locations, as seen from this one."""
-        for problem in other._found.values():
+        """Add the errors of another collector, which have no locations, at this location."""
+        for problem in other._problems.values():
             self.add(problem.error, location)
 
     def ignore(self, text: str) -> None:
-        """Let later errors of this text be, which follow from one that was noted."""
+        """Ignore later errors with this text, which are consequences of an earlier one."""
         self._ignored.add(text)
 
     def stop(self) -> None:
-        """Raise what was noted, if anything: a single error as it was."""
+        """Raise the collected errors, if there are any; a single error keeps its type."""
         errors = []
-        for problem in self._found.values():
+        for problem in self._problems.values():
             error = problem.error.at(problem.location) if problem.location else problem.error
             if problem.repeats:
                 error = type(error)(f"{error} (and {problem.repeats} more like it)")
@@ -138,23 +137,23 @@ class Problems:
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
-    """Return ``"did you mean 'x'?"`` for the nearest known names, or a list of all.
+    """Return ``"did you mean 'x'?"`` for the nearest known name, or a list of all known names.
 
-    Letters are compared without case, ``_`` is like ``-`` and a space, and ``lr`` is near
-    ``training.lr``. Two names that are equally near are both given.
+    Case is ignored, ``_``, ``-`` and a space are equal, and ``lr`` is near ``training.lr``. If two
+    names are equally near, both are listed.
     """
     names = sorted(known)
-    # A wrong guess is worse than none: three letters of five that happen to be in order are not
-    # near (0.6 is difflib's own limit). The last word of a name is less than the name.
+    # A wrong guess is worse than none, hence the limit of 0.6, difflib's default. A match with the
+    # last component of a name counts less than one with the whole name.
     scores = {
         name: max(_likeness(key, name), 0.9 * _likeness(key, re.split("[._]", name)[-1]))
         for name in names
     }
     best = max(scores.values(), default=0.0)
-    found = [repr(name) for name in names if scores[name] == best]
-    if best < 0.6 or len(found) > 2:
+    candidates = [repr(name) for name in names if scores[name] == best]
+    if best < 0.6 or len(candidates) > 2:
         return f"known: {', '.join(names)}"
-    return f"did you mean {' or '.join(found)}?"
+    return f"did you mean {' or '.join(candidates)}?"
 
 
 def _likeness(one: str, other: str) -> float:
@@ -164,7 +163,7 @@ def _likeness(one: str, other: str) -> float:
 
 @contextlib.contextmanager
 def located(location: str) -> Iterator[None]:
-    """Put a location before the message of an error that does not know it."""
+    """Add a location in front of the message of an error that does not name it."""
     try:
         yield
     except PflpipeError as error:

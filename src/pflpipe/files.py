@@ -1,5 +1,7 @@
-"""Atomic files: written beside the target, then renamed, so that nothing that existed before is
-ever lost; and JSON that knows its own digest, so that what was damaged or edited is not believed.
+"""Atomic writes, and JSON and CSV files that contain their own digest.
+
+A file is written next to its target and then renamed, so that an existing file is never lost. A
+file whose digest does not match was damaged or edited, and is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 from pflpipe.errors import DataError
 
 DIGEST = "sha256"
-"""The key of a JSON object for the digest of all others."""
+"""The key of a JSON object that holds the digest of all others."""
 AGAIN = "remove it (of a run the whole folder), and the same command makes it again"
 DAMAGE = (
     OSError,
@@ -40,7 +42,8 @@ DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What zipfile and numpy raise for an archive that is damaged, encrypted or of an unknown kind."""
+"""Exceptions of zipfile and numpy for an archive that is damaged, encrypted or of an unknown
+kind."""
 _WHY = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room in your quota",
@@ -55,10 +58,10 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=F
 
 @contextmanager
 def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path in the target's folder; on success it becomes the target, on failure
-    it is removed.
+    """Yield a temporary path in the target's folder. On success it is renamed to the target, on
+    failure it is removed.
 
-    The temporary file keeps the target's suffix, because ``numpy.savez`` and matplotlib look at it.
+    The temporary file has the target's suffix, because ``numpy.savez`` and matplotlib read it.
 
     Raises:
         DataError: the disk is full or may not be written to.
@@ -73,8 +76,11 @@ def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
         temporary = Path(name)
         try:
             yield temporary
+            # Before the rename: otherwise a crash could leave the new name without its content.
             with open(temporary, "rb") as written:
                 os.fsync(written.fileno())
+            # mkstemp gives mode 600; restore the mode that ``open`` would have given. The umask can
+            # only be read by setting it.
             umask = os.umask(0)
             os.umask(umask)
             temporary.chmod(0o666 & ~umask)
@@ -85,10 +91,10 @@ def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say in one line why a file could not be written, if it is the disk's fault.
+    """Turn errors of a full or read-only disk into a DataError of one line.
 
-    A library that writes by itself may say "unexpected pos" for a full disk (torch), so the disk is
-    asked as well.
+    A library may report a full disk in other words (torch: "unexpected pos"), so the free space is
+    checked too.
 
     Raises:
         DataError: the disk is full or may not be written to.
@@ -109,8 +115,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def is_full(folder: Path) -> bool:
-    """Return whether the disk that a folder is on has no room; a folder that does not exist is on
-    none."""
+    """Return whether the disk of a folder is full; False for a folder that does not exist."""
     return folder.is_dir() and shutil.disk_usage(folder).free < _PAGE
 
 
@@ -121,25 +126,26 @@ def write_text(target: str | os.PathLike[str], text: str) -> None:
 
 
 def canonical_json(value: Any) -> str:
-    """Return the one JSON spelling of a value: sorted keys, no spaces, NaN refused."""
+    """Return the canonical JSON of a value: sorted keys, no spaces, no NaN."""
     return _CANONICAL.encode(value)
 
 
 def write_json(target: str | os.PathLike[str], value: Any) -> None:
-    """Write readable JSON with sorted keys atomically; an object gets a key ``sha256`` with the
-    digest of its others. Infinity is written as the string ``"inf"`` by the caller."""
+    """Write readable JSON with sorted keys atomically. An object gets a key ``sha256`` with the
+    digest of its other keys. The caller writes infinity as the string ``"inf"``."""
     if isinstance(value, dict):
-        value = json.loads(canonical_json(value))  # with the keys that a reader will see
+        # The digest is that of the parsed text, in which all keys are strings.
+        value = json.loads(canonical_json(value))
         value[DIGEST] = _digest(value)
     write_text(target, json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file, an object without its digest.
+    """Return the content of a JSON file, without the digest.
 
     Raises:
-        DataError: it is not JSON, or an object that is not the one that was written. One without a
-            digest, which was not written by ``write_json``, is taken as it is.
+        DataError: the file is not JSON, or its digest does not match. A file without a digest
+            (not written by ``write_json``) is accepted.
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -151,36 +157,38 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def intact(path: Path) -> Path:
-    """Return the path of a CSV or a torch file that is whole, as far as it tells by itself.
+    """Return the path of a CSV or a torch file after a check that it is complete and undamaged.
 
     Raises:
-        DataError: a CSV ends within a line, or has other values than ``with_digest`` was given; an
-            archive is cut off or has a member with another checksum than it notes, which torch
-            does not look at.
+        DataError: a CSV ends within a line, or does not match its digest (``with_digest``); an
+            archive is truncated, or a member does not match its checksum, which torch does not
+            check.
     """
-    found = ""
+    problem = ""
     if path.suffix == ".csv":
         text = path.read_bytes()
         if not text.endswith(b"\n"):
-            found = "a file that ends within a line"
+            problem = "a file that ends within a line"
+        # Every row carries the digest, so that a file without its first or last rows is noticed.
         elif text.partition(b"\n")[0].endswith(f",{DIGEST}".encode()):
             lines = [line.rpartition(b",") for line in text.splitlines()]
             digest = _of_lines(line for line, _, _ in lines)
             if {last.decode(errors="replace") for _, _, last in lines[1:]} != {digest}:
-                found = "other values than were written"
+                problem = "other values than were written"
     elif path.suffix == ".pt":
         try:
             with zipfile.ZipFile(path) as archive:
-                found = archive.testzip() or ""
+                problem = archive.testzip() or ""
         except DAMAGE as error:
-            found = str(error) or type(error).__name__
-    if found:
-        raise DataError(f"{path} is damaged", got=found, do=AGAIN)
+            problem = str(error) or type(error).__name__
+    if problem:
+        raise DataError(f"{path} is damaged", got=problem, do=AGAIN)
     return path
 
 
 def with_digest(text: str) -> str:
-    """Return a CSV with one more column, in which each row has the digest of all others."""
+    """Return a CSV with one more column, which holds the digest of all other columns in each
+    row."""
     header, *rows = text.splitlines()
     digest = _of_lines(line.encode() for line in (header, *rows))
     return "".join(f"{line}\n" for line in [f"{header},{DIGEST}", *(f"{r},{digest}" for r in rows)])

@@ -1,4 +1,4 @@
-"""The mean over clients: unweighted, over those that have a value."""
+"""The unweighted mean over clients that have a value."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 
 def over_clients(values: Iterable[float]) -> float:
-    """Return the mean of the values that are not NaN; NaN where none is left."""
+    """Return the mean of the values that are not NaN; NaN if there are none."""
+    # NumPy warns about the mean of nothing, hence the check.
     numbers = np.array(list(values), dtype=np.float64)
     return float(np.nanmean(numbers)) if not np.isnan(numbers).all() else float("nan")

@@ -1,4 +1,4 @@
-"""Where something was computed and by which code: the processor's name and the commit."""
+"""The machine and the code of a result: the processor's name and the commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 COMMIT = "PFLPIPE_COMMIT"
-"""Environment variable: ``commit`` of the code that a workflow's scripts run."""
+"""Environment variable: the ``commit`` of the code that the workflow's scripts run."""
 CODE = (
     "src",
     "workflow",
@@ -20,13 +20,13 @@ CODE = (
     "pyproject.toml",
     "requirements.lock",
 )
-"""What results depend on. The commit that is named is the last one that changed any of it, so that
-committing documents makes no other commit of it."""
+"""Files and folders that results depend on. ``commit`` returns the last commit that changed one of
+them, so committing documents does not change it."""
 _CHANGED = "-dirty"  # as `git describe` marks it
 
 
 def processor() -> str:
-    """Return the name of this machine's processor, and nothing else of the machine."""
+    """Return the name of this machine's processor, and no other fact about the machine."""
     listing = Path("/proc/cpuinfo")
     names = (
         re.findall(r"^model name\s*: (.+)$", listing.read_text(), re.MULTILINE)
@@ -37,25 +37,26 @@ def processor() -> str:
 
 
 def commit(root: Path) -> str:
-    """Return the commit of the code in a folder, ``1234abc``, or ``1234abc-dirty`` where the code
-    has uncommitted changes; empty outside a git checkout."""
+    """Return the commit of the code in a folder, ``1234abc``, or ``1234abc-dirty`` if the code has
+    uncommitted changes; empty outside a git checkout."""
 
-    def git(*words: str) -> str:
-        # The user's own git, wherever it is.
-        found = subprocess.run(  # nosec B607
-            ["git", *words, "--", *CODE], cwd=root, capture_output=True, text=True, check=False
+    def git(*arguments: str) -> str:
+        # git from the user's PATH.
+        result = subprocess.run(  # nosec B607
+            ["git", *arguments, "--", *CODE], cwd=root, capture_output=True, text=True, check=False
         )
-        return found.stdout.strip()
+        return result.stdout.strip()
 
+    # The last commit of CODE, not of the repository.
     last = git("log", "-1", "--abbrev=7", "--format=%h") if shutil.which("git") else ""
     return last + _CHANGED * bool(git("status", "--porcelain")) if last else ""
 
 
 def told() -> str:
-    """Return the commit that the workflow says its scripts are of; empty where none says it."""
+    """Return the commit that the workflow passed to its scripts; empty if it passed none."""
     return os.environ.get(COMMIT, "")
 
 
 def parted(commit: str) -> tuple[str, bool]:
-    """Return the commit that git knows, and whether the code had uncommitted changes."""
+    """Return the commit without its suffix, and whether the code had uncommitted changes."""
     return commit.removesuffix(_CHANGED), commit.endswith(_CHANGED)

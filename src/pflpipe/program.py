@@ -1,31 +1,56 @@
-"""How a program begins and ends: with memory that it keeps, one line for a user's mistake, an exit
-code, and what it took."""
+"""Start and end of a program: memory settings, one line for a user's mistake, the exit code, and
+the resources used."""
 
 from __future__ import annotations
 
+import argparse
 import ctypes
+import inspect
 import os
 import resource
 import sys
 import time
+import types
+import typing
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pflpipe.errors import PflpipeError
 from pflpipe.files import write_text
 
 MEASURES = "PFLPIPE_MEASURES"
-"""Environment variable: the file for what a script took; none without it."""
+"""Environment variable: file for the resources that a script used; if unset, none is written."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT_BYTES, KEPT_BLOCK = 2**28, 2**25
-"""Bytes that glibc keeps at most at the end of its heap, and bytes of a block that it does not take
-from there."""
+"""Most bytes that glibc keeps at the end of its heap, and the size in bytes from which a block is
+not taken from the heap."""
+
+
+def run_step(step: Callable[..., None]) -> NoReturn:
+    """Run a step of the workflow and exit as ``run_script`` does.
+
+    The command line follows from the signature of ``step``: ``--name`` for each parameter, with the
+    type of its annotation (``str``, ``int``, ``float`` or ``Path``, one of these ``| None``, or a
+    list of them, which takes several words). A parameter without a default is required.
+    """
+    parser = argparse.ArgumentParser(description=sys.modules[step.__module__].__doc__)
+    for name, parameter in inspect.signature(step, eval_str=True).parameters.items():
+        kind, options = parameter.annotation, dict[str, Any]()
+        if isinstance(kind, types.UnionType):  # Path | None
+            kind = typing.get_args(kind)[0]
+        if typing.get_origin(kind) is list:
+            kind, options["nargs"] = typing.get_args(kind)[0], "*"
+        required = parameter.default is inspect.Parameter.empty
+        options["default"] = None if required else parameter.default
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, required=required, **options)
+    words = vars(parser.parse_args())
+    run_script(lambda: step(**words))
 
 
 def run_script(main: Callable[[], None]) -> NoReturn:
-    """Run a script's ``main`` and exit: 0, or 2 with one line for each of a user's mistakes, or 130
-    for Ctrl-C.
+    """Run a script's ``main`` and exit with 0, with 2 and one line per mistake of the user, or with
+    130 for Ctrl-C.
 
     Any other exception keeps its traceback, because it is a bug of pflpipe.
     """
@@ -42,18 +67,19 @@ def run_script(main: Callable[[], None]) -> NoReturn:
     except MemoryError as error:
         print(f"error: out of memory; {error or 'give the job more'}", file=sys.stderr)
         sys.exit(PflpipeError.exit_code)
-    except BrokenPipeError:  # the reader of our output left (`pflpipe methods | head`)
+    except BrokenPipeError:  # the reader of the output has closed it (`pflpipe methods | head`)
+        # Otherwise Python would report the broken pipe once more at exit.
         sys.stderr.close()
         sys.exit(1)
     sys.exit(0)
 
 
 def keep_memory() -> None:
-    """Have glibc keep what is freed instead of giving it back to the system at once.
+    """Make glibc keep freed memory instead of returning it to the system at once.
 
-    A step of many small models frees a few megabytes and takes as many again, and the system clears
-    every page that comes back: a tenth of the time of such a run. Blocks of 32 MB and more, the
-    most that mallopt(3) takes, go back as ever. Other C libraries do as they do.
+    A step of many small models frees a few megabytes and allocates them again. The system clears
+    every returned page, which takes a tenth of the time of such a run. Blocks of 32 MB and more,
+    the limit of mallopt(3), are still returned. Other C libraries are not changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -62,10 +88,12 @@ def keep_memory() -> None:
 
 
 def write_measures(seconds: float) -> None:
-    """Write seconds, largest resident set (MB) and CPU seconds of this process, if somebody asked.
+    """Write seconds, largest resident set (MB) and CPU seconds of this process, if ``MEASURES`` is
+    set.
 
-    Of the processes that share a run the first one does. Not Snakemake's own benchmarks, which look
-    at the processes that Snakemake started: a script may be another one's fork (pipeline/forks.py).
+    If processes share a run, only the first one writes. Snakemake's benchmarks are not used,
+    because they measure the processes that Snakemake started, and a script may be a fork of another
+    process (pipeline/forks.py).
     """
     file = os.environ.get(MEASURES)
     if not file or os.environ.get("RANK", "0") != "0":

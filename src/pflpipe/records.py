@@ -1,6 +1,6 @@
-"""Records: frozen dataclasses that lie on disk as JSON objects with the names of their fields.
+"""Records: frozen dataclasses that are stored as JSON objects with the names of their fields.
 
-In JSON a tuple is a list, what does not exist is null, and infinity is the string ``"inf"``.
+In JSON a tuple is a list, None is null, and infinity is the string ``"inf"``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _AGAIN = (
     "it is of another version of pflpipe: remove it (of a run the whole folder) and run snakemake "
     "again"
 )
-_WORDS = {
+_TYPE_NAMES = {
     dict: "an object",
     float: "a number",
     int: "a whole number",
@@ -31,8 +31,7 @@ _WORDS = {
 
 
 def to_json(value: Any) -> Any:
-    """Return a record, or anything that one holds, as plain JSON values; ``from_json`` is the
-    inverse."""
+    """Return a record, or a value of one, as plain JSON values; ``from_json`` is the inverse."""
     if dataclasses.is_dataclass(value):
         names = (field.name for field in dataclasses.fields(value))
         return {name: to_json(getattr(value, name)) for name in names}
@@ -42,16 +41,16 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[Kind], values: Any, location: str) -> Kind:
-    """Return the record that ``to_json`` made these values of.
+    """Return the record from the values of ``to_json``.
 
     Args:
-        kind: its dataclass, whose fields are numbers, texts, tuples of such, dicts with texts for
-            keys, records, or one of these and None.
-        values: what was read from JSON.
-        location: starts messages (``"results/plans/a.json"``).
+        kind: its dataclass. Fields are numbers, strings, tuples of these, dicts with string keys,
+            records, or one of these or None.
+        values: the parsed JSON.
+        location: start of error messages (``"results/plans/a.json"``).
 
     Raises:
-        DataError: a key is missing or unknown, or its value is of another type.
+        DataError: a key is missing or unknown, or its value has another type.
         PflpipeError: the dataclass refuses its values.
     """
     with located(location):
@@ -65,12 +64,13 @@ def load(kind: type[Kind], path: str | PathLike[str]) -> Kind:
 
 @functools.cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of a record's fields; to read them again takes longer than a record."""
+    """Return the types of a record's fields, cached: evaluating them takes longer than reading a
+    record."""
     return typing.get_type_hints(kind)
 
 
 def _object(kind: type[Kind], values: Any, location: str, mark: str) -> Kind:
-    """Build a record whose keys are located by ``<location><mark><key>``."""
+    """Return a record; errors name its keys ``<location><mark><key>``."""
     if not isinstance(values, dict):
         raise DataError(location, got=values, expected="an object", do=_AGAIN)
     hints = _hints(typing.cast("typing.Hashable", kind))
@@ -78,13 +78,13 @@ def _object(kind: type[Kind], values: Any, location: str, mark: str) -> Kind:
         if name not in hints:
             expected = f"one of {', '.join(hints)}"
             raise DataError(f"{location}: unknown key", got=name, expected=expected, do=_AGAIN)
-    found = {}
+    fields = {}
     for name, hint in hints.items():
         here = f"{location}{mark}{name}"
         if name not in values:
-            raise DataError(here, got="no such key", expected=_words(hint), do=_AGAIN)
-        found[name] = _value(hint, values[name], here)
-    return kind(**found)
+            raise DataError(here, got="no such key", expected=_type_name(hint), do=_AGAIN)
+        fields[name] = _value(hint, values[name], here)
+    return kind(**fields)
 
 
 def _value(hint: Any, value: Any, location: str) -> Any:
@@ -93,21 +93,23 @@ def _value(hint: Any, value: Any, location: str) -> Any:
         return None
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _object(kind, value, location, ".")
+    # JSON has no infinity.
     if kind is float and value == "inf":
         return math.inf
     accepted: Any = {float: (int, float), tuple: list}.get(kind, kind)
+    # A bool is an int in Python, but no number in JSON.
     if not isinstance(value, accepted) or isinstance(value, bool):
-        raise DataError(location, got=value, expected=_words(hint), do=_AGAIN)
+        raise DataError(location, got=value, expected=_type_name(hint), do=_AGAIN)
     return tuple(value) if kind is tuple else value
 
 
-def _words(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     kind, nullable = _parts(hint)
-    return _WORDS.get(kind, "an object") + (" or null" if nullable else "")
+    return _TYPE_NAMES.get(kind, "an object") + (" or null" if nullable else "")
 
 
 def _parts(hint: Any) -> tuple[Any, bool]:
-    """Return the type that an annotation asks for, and whether None is allowed beside it."""
+    """Return the type of an annotation without None, and whether None is allowed too."""
     nullable = isinstance(hint, types.UnionType)
     if nullable:
         (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)

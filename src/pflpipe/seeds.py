@@ -1,16 +1,16 @@
-"""Random numbers by name: what belongs to a seed, and what belongs to one release alone.
+"""Named streams of random numbers.
 
-Two kinds of streams, which must not be confused:
+There are two kinds of streams, which must not be confused:
 
-- ``seed_for``, ``numpy_rng``: named by the cell's seed. The partition, the initial parameters and
-  the order of batches follow from it, so that all runs of a seed are compared on equal terms.
-- ``release_rng``: named by the key of a training run, 256 bits that stand for everything training
-  reads from the study (``registry.key``). Privacy noise and cohorts come from it, fresh for every
-  run: two runs that share a draw publish the difference of their clients' sums without any noise.
-  The key holds names and settings, never values of the data.
+- ``seed_for``, ``numpy_rng``: named by the cell's seed. They give the partition, the initial
+  parameters and the order of batches, so that all runs of a seed are compared on equal terms.
+- ``release_rng``: named by the key of a training run, 256 bits that represent everything training
+  reads from the study (``registry.key``). They give privacy noise and cohorts, new ones for every
+  run. Two runs with the same noise publish the difference of their clients' sums without noise. The
+  key holds names and settings, never values of the data.
 
-Streams with different names are independent, adding a stream never shifts another, and a resumed
-run needs no generator state: it derives the stream of its round again.
+Streams with different names are independent. Adding a stream never changes another one. A resumed
+run needs no generator state, because it derives the stream of its round again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import hashlib
 import numpy as np
 
 STREAMS = 3
-"""Version of everything that this file and its users draw. It is part of every run's key and id,
-and goes up whenever the same name would give other numbers, or the same settings other
-messages of a client: two releases with one noise and other messages publish their difference. 1:
-streams named by the seed alone. 2: messages whose rounding followed from other clients."""
+"""Version of all random numbers of this file and its users. It is part of every run's key and id.
+It increases if the same name gives other numbers, or the same settings other messages of a client:
+two releases with equal noise and different messages publish their difference. 1: streams named by
+the seed alone. 2: messages whose rounding depended on other clients."""
 
 
 def seed_for(seed: int, *name: str | int) -> int:
@@ -37,14 +37,14 @@ def numpy_rng(seed: int, *name: str | int) -> np.random.Generator:
 
 
 def release_rng(key: str, *name: str | int) -> np.random.Generator:
-    """Return the generator of a named part of one run's releases: NumPy's Philox under a key of 128
+    """Return the generator of a named part of one run's releases: NumPy's Philox with a key of 128
     bits.
 
-    Two of a million runs of a thousand rounds meet with a probability below 1e-20 (32 bits:
-    certainly).
+    A million runs of a thousand rounds have a collision with a probability below 1e-20 (with 32
+    bits: certainly).
 
     Args:
-        key: of the run, from ``registry.key``; an attack or audit derives one of its own with
+        key: key of the run, from ``registry.key``; an attack or audit derives another one with
             ``derived_key``.
         name: such as ``"noise", round``.
     """
@@ -54,8 +54,8 @@ def release_rng(key: str, *name: str | int) -> np.random.Generator:
 
 
 def derived_key(key: str, *name: str | int) -> str:
-    """Return a key of its own for something that is computed beside a run and may be published
-    beside it, as an attack is."""
+    """Return a separate key for a computation next to a run, such as an attack, whose results may
+    be published next to those of the run."""
     return _digest(key, *name).hex()
 
 

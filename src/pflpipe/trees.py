@@ -1,10 +1,9 @@
-"""Arithmetic on trees: a tree is a ``dict[str, Tensor]``, such as a model's parameters, an update
+"""Arithmetic on trees. A tree is a ``dict[str, Tensor]``, such as a model's parameters, an update
 or a mask.
 
-What a method passes around has a name of its own for type checkers (``Params``, ``Update``,
-``ServerState``, ``ClientState``), so that two of them swapped do not type-check; at run time all
-are plain dicts. Parameters minus parameters are an update, and parameters plus an update are
-parameters.
+Type checkers distinguish ``Params``, ``Update``, ``ServerState`` and ``ClientState``, so that
+swapping two of them is an error; at run time all are plain dicts. Parameters minus parameters are
+an update, and parameters plus an update are parameters.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from torch import Tensor
 
 Tree = dict[str, Tensor]
 Params = NewType("Params", Tree)
-"""Parameters of a model: the released global one, or what a client made of it."""
+"""Parameters of a model: the released global model, or a client's model."""
 Update = NewType("Update", Tree)
-"""A change of parameters: what a client sends, and the noised mean that is released."""
+"""A change of parameters: a client's upload, or the noised mean that is released."""
 ServerState = NewType("ServerState", Tree)
-"""What the server keeps between rounds besides the model; public."""
+"""The server's state between rounds besides the model; public."""
 ClientState = NewType("ClientState", Tree)
-"""What one client keeps between rounds; private, it never leaves the client."""
+"""One client's state between rounds; private, it never leaves the client."""
 
 AnyTree = TypeVar("AnyTree", bound=Tree)
 
 
 def add(a: AnyTree, b: Tree) -> AnyTree:
-    """Return ``a + b``; names that only ``a`` has are kept as they are (``b`` may cover a part of
-    the model)."""
+    """Return ``a + b``. Names that only ``a`` has keep their values: ``b`` may cover a part of the
+    model. Names that only ``b`` has are left out."""
     return cast(
         AnyTree,
         {name: value + b[name] if name in b else value for name, value in a.items()},
@@ -50,13 +49,14 @@ def mul(a: AnyTree, b: Tree) -> AnyTree:
 
 
 def where(mask: Tree, a: Tree, b: AnyTree) -> AnyTree:
-    """Return ``b``, but ``a`` where the boolean ``mask`` holds."""
+    """Return the values of ``a`` where the boolean ``mask`` is true, those of ``b`` elsewhere."""
     return cast(AnyTree, {name: torch.where(mask[name], a[name], b[name]) for name in mask})
 
 
 def norm(tree: Tree) -> Tensor:
-    """Return the joint L2 norm over all tensors, a scalar whose gradient at the zero tree is zero
+    """Return the joint L2 norm over all tensors, a scalar. Its gradient at the zero tree is zero
     (not NaN)."""
+    # The square root of a sum of squares would have the gradient 0 / 0 there; vector_norm has 0.
     length: Tensor = torch.linalg.vector_norm(
         torch.stack([torch.linalg.vector_norm(value) for value in tree.values()])
     )
@@ -64,12 +64,13 @@ def norm(tree: Tree) -> Tensor:
 
 
 def largest(scores: Tree, groups: Iterable[tuple[str, ...]], ratio: float) -> Tree:
-    """Return the boolean mask of the ``ceil(ratio d)`` largest of the d scores of each group of
-    names, ratio in [0, 1]."""
+    """Return a bool mask of the ``ceil(ratio d)`` largest of the d scores in each group of names,
+    ratio in [0, 1]."""
     masks = {}
     for names in groups:
         flat = torch.cat([scores[name].reshape(-1) for name in names])
         count = math.ceil(round(ratio * flat.numel(), 6))  # 0.07 * 100 is a little more than 7
+        # By index and not by a threshold: of equal scores exactly ``count`` are taken.
         mask = torch.zeros_like(flat, dtype=torch.bool).scatter(
             0, flat.topk(count, sorted=False).indices, True
         )
@@ -80,25 +81,25 @@ def largest(scores: Tree, groups: Iterable[tuple[str, ...]], ratio: float) -> Tr
 
 
 def prefixed(prefix: str, tree: Tree) -> Tree:
-    """Return the tree with ``prefix`` before every name."""
+    """Return the tree with ``prefix`` in front of every name."""
     return {prefix + name: value for name, value in tree.items()}
 
 
 def within(prefix: str, tree: Tree) -> Tree:
-    """Return the part of the tree whose names start with ``prefix``, under the names without it."""
+    """Return the part of the tree whose names start with ``prefix``, with the prefix removed."""
     return {
         name.removeprefix(prefix): value for name, value in tree.items() if name.startswith(prefix)
     }
 
 
 def layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return layer -> its parameters' names, in the order of ``names``; a layer is the part before
-    the last dot."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Return layer -> names of its parameters, in the order of ``names``. The layer is the part of
+    a name before the last dot."""
+    grouped: dict[str, tuple[str, ...]] = {}
     for name in names:
         layer = name.rpartition(".")[0]
-        found[layer] = (*found.get(layer, ()), name)
-    return found
+        grouped[layer] = (*grouped.get(layer, ()), name)
+    return grouped
 
 
 def size(tree: Tree) -> int:
@@ -112,10 +113,10 @@ def is_finite(tree: Tree) -> bool:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors of one shape and dtype have the same bits, NaN included."""
-    if a.is_floating_point():  # as integers, since NaN is not equal to itself
-        whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.itemsize]
-        a, b = a.view(whole), b.view(whole)
+    """Return whether two tensors of equal shape and dtype have the same bits, NaN included."""
+    if a.is_floating_point():  # as integers, because NaN is not equal to itself
+        integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.itemsize]
+        a, b = a.view(integer), b.view(integer)
     if a.device.type == "cpu":  # four times as fast as torch.equal
         return np.array_equal(a.numpy(), b.numpy())
     return torch.equal(a, b)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import re
 import shutil
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import yaml
 from blocks import ROOT
 
+import warm
 from pflpipe.pipeline import forks
 
 PARTS = ("workflow", "src", "profiles", "envs", "docs", "studies", "tools")
@@ -42,7 +45,11 @@ _SHIMS = {
 def _warm(source: str) -> str:
     """A program that runs a script in a fork of a process that has imported what is dear, and the
     package of the small copy, which is that of all copies of it."""
-    return forks.start(source, (*forks.PRELOADED, "snakemake.cli", "mlflow", "sklearn.datasets"))
+    address, folder = forks.new_address(), Path(tempfile.mkdtemp(prefix="pflpipe-"))
+    atexit.register(shutil.rmtree, folder)
+    modules = (*forks.PRELOADED, "snakemake.cli", "mlflow", "sklearn.datasets")
+    forks.start(address, source, modules)
+    return warm.shim(folder / "python", address)
 
 
 def environment(folder: Path) -> dict[str, str]:

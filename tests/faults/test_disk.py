@@ -68,7 +68,6 @@ class Job:
             "PFLPIPE_PYTHON": warm.interpreter(),
             "PFLPIPE_PATH": str(folder / "src"),
             "PFLPIPE_ROOT": str(folder),
-            "PFLPIPE_SNAKEFILE": str(folder / "Snakefile"),
         }
         command = ["bash", "-c", f"set -euo pipefail; {self.command}"]
         found = subprocess.run(

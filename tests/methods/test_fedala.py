@@ -10,6 +10,7 @@ import torch
 import keyed_by_hand
 import numpy_mlp
 from numpy_mlp import HEAD
+from pflpipe import cells
 from pflpipe.errors import ConfigError
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
@@ -184,4 +185,4 @@ def test_a_client_that_was_never_drawn_starts_from_the_released_model(backend):
 
 def test_more_layers_than_the_model_has_are_refused():
     with pytest.raises(ConfigError, match="fedala: p; got 3; expected at most 2"):
-        registry.info("fedala").factory(p=3).check(["fc1.weight", "fc1.bias", *HEAD])
+        registry.check_model("fedala", cells.Model("mlp", (4,)), {"p": 3})

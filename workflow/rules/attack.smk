@@ -5,9 +5,9 @@ ATTACK = f"{RESULTS}/attacks/{{attack}}/{{cell}}.npz"
 
 rule attack:
     input:
-        plan=ask(lambda wc: each(PLAN, cells_of(wc))),
-        partition=ask(lambda wc: each(PARTITION, cells_of(wc))),
-        data=ask(lambda wc: each(DATASET, cells_of(wc))),
+        plan=paths(PLAN),
+        partition=paths(PARTITION),
+        data=paths(DATASET),
     output:
         ATTACK,
     log:
@@ -19,19 +19,15 @@ rule attack:
         mem_mb=lambda wc, input, attempt: attempt * max(3000, int(20 * input.size_mb)),
         runtime=lambda wc, attempt: attempt * 240,
         gpu=GPUS,
-        device=SETTINGS.device,
-        backend=SETTINGS.backend,
+        compute=COMPUTE,
     params:
-        measures=f"{RESULTS}/benchmarks/attack/{{attack}}/{{cell}}.tsv",
         cell=ask(lambda wc: canonical_json(cells_of(wc)[0].to_dict())),
-        code=ask(
-            lambda wc: PROJECT.code(
-                "attack",
-                [
-                    PROJECT.package / f"attacks/{wc.attack}.py",
-                    *PROJECT.files_of(cells_of(wc)),
-                ],
-            )
+        code=code(
+            "attack",
+            lambda wc: [
+                PROJECT.package / f"attacks/{wc.attack}.py",
+                *PROJECT.files_of(cells_of(wc)),
+            ],
         ),
     message:
         "Attack {wildcards.attack} on {wildcards.cell}"
@@ -39,8 +35,8 @@ rule attack:
         script(
             "attack",
             "--attack {wildcards.attack} --cell {params.cell:q} --plan {input.plan:q} --partition {input.partition:q}"
-            " --data {input.data:q} --out {output:q} --device {resources.device} --backend {resources.backend}",
-            measured=True,
+            " --data {input.data:q} --out {output:q} {resources.compute}",
+            measured="{wildcards.attack}/{wildcards.cell}",
         )
 
 
@@ -65,12 +61,11 @@ rule attack_figure:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        results=lambda wc: RESULTS,
-        code=ask(lambda wc: PROJECT.code("attack_figure", PROJECT.style_files())),
+        code=code("attack_figure", lambda wc: PROJECT.style_files()),
     message:
         "Figure of attack {wildcards.attack} in {wildcards.study}"
     shell:
         script(
             "attack_figure",
-            "--attack {wildcards.attack} --study {wildcards.study} --results {params.results:q} --out {output.png:q}",
+            "--attack {wildcards.attack} --study {wildcards.study} --results RESULTS --out {output.png:q}",
         )

@@ -15,16 +15,15 @@ rule audit:
         mem_mb=lambda wc, attempt: attempt * 2000,
         runtime=lambda wc, attempt: attempt * 20,
     params:
-        measures=f"{RESULTS}/benchmarks/audit/{{audit}}.tsv",
-        code=ask(
-            lambda wc: PROJECT.code(
-                "audit", PROJECT.method_files(PROJECT.audited(wc.audit))
-            )
-        ),
+        code=code("audit", lambda wc: PROJECT.method_files(PROJECT.audited(wc.audit))),
     message:
         "Auditing {wildcards.audit}"
     shell:
-        script("audit", "--audit {wildcards.audit} --out {output:q}", measured=True)
+        script(
+            "audit",
+            "--audit {wildcards.audit} --out {output:q}",
+            measured="{wildcards.audit}",
+        )
 
 
 rule audit_table:
@@ -44,18 +43,15 @@ rule audit_table:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        results=lambda wc: RESULTS,
-        code=ask(
-            lambda wc: PROJECT.code(
-                "audit_table",
-                [
-                    *PROJECT.style_files(),
-                    PROJECT.package / "report/audit.md",
-                    *PROJECT.method_files(PROJECT.methods()),
-                ],
-            )
+        code=code(
+            "audit_table",
+            lambda wc: [
+                *PROJECT.style_files(),
+                PROJECT.package / "report/audit.md",
+                *PROJECT.method_files(PROJECT.methods()),
+            ],
         ),
     message:
         "Table of audits"
     shell:
-        script("audit_table", "--results {params.results:q} --out {output.csv:q}")
+        script("audit_table", "--results RESULTS --out {output.csv:q}")

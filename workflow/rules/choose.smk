@@ -18,12 +18,11 @@ checkpoint choose:
     params:
         # The script reads the study's file; it chooses again when the grid changes, not when a description does.
         grid=ask(lambda wc: PROJECT.outline(wc.study).grid),
-        results=lambda wc: RESULTS,
-        code=ask(lambda wc: PROJECT.code("choose")),
+        code=code("choose"),
     message:
         "Choosing the hyper-parameters of {wildcards.study}"
     shell:
         script(
             "choose",
-            "--study {wildcards.study} --results {params.results:q} --out {output:q}",
+            "--study {wildcards.study} --results RESULTS --out {output:q}",
         )

@@ -10,19 +10,17 @@ rule data:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        measures=f"{RESULTS}/benchmarks/data/{{dataset}}.tsv",
         source=lambda wc: (
             ["--source", str(SETTINGS.datasets[wc.dataset])]
             if wc.dataset in SETTINGS.datasets
             else []
         ),
-        downloads=f"{DATA}/downloads",
-        code=ask(lambda wc: PROJECT.code("data", PROJECT.source_files(wc.dataset)[1])),
+        code=code("data", lambda wc: PROJECT.source_files(wc.dataset)[1]),
     message:
         "Preparing {wildcards.dataset}"
     shell:
         script(
             "data",
-            "--dataset {wildcards.dataset} {params.source:q} --downloads {params.downloads:q} --target {output:q}",
-            measured=True,
+            "--dataset {wildcards.dataset} {params.source:q} --downloads DATA/downloads --target {output:q}",
+            measured="{wildcards.dataset}",
         )

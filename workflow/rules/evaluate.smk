@@ -6,10 +6,10 @@ rule evaluate:
             lambda wc: [f"{RESULTS}/searches/{wc.study}.json"]
             * PROJECT.waits(dict(wc.items()))
         ),
-        runs=ask(lambda wc: each(RUN, cells_of(wc))),
-        plans=ask(lambda wc: each(PLAN, cells_of(wc))),
-        partitions=ask(lambda wc: each(PARTITION, cells_of(wc))),
-        data=ask(lambda wc: each(DATASET, cells_of(wc))),
+        runs=paths(RUN),
+        plans=paths(PLAN),
+        partitions=paths(PARTITION),
+        data=paths(DATASET),
     output:
         f"{RESULTS}/scores/{{study}}/{{method}}.csv",
     log:
@@ -26,20 +26,16 @@ rule evaluate:
         * max(2000, int(20 * project.largest_mb(input.data))),
         runtime=lambda wc, attempt: attempt * 120,
         gpu=GPUS * SETTINGS.processes,
-        device=SETTINGS.device,
-        backend=SETTINGS.backend,
+        compute=COMPUTE,
     params:
-        measures=f"{RESULTS}/benchmarks/evaluate/{{study}}/{{method}}.tsv",
-        cells=ask(lambda wc: each("{cell}", cells_of(wc))),
-        data=lambda wc: DATA,
-        results=lambda wc: RESULTS,
-        code=ask(lambda wc: PROJECT.code("evaluate", PROJECT.files_of(cells_of(wc)))),
+        cells=paths("{cell}"),
+        code=code("evaluate", lambda wc: PROJECT.files_of(cells_of(wc))),
     message:
         "Testing {wildcards.method} of {wildcards.study}"
     shell:
         script(
             "evaluate",
-            "--study {wildcards.study} --cells {params.cells:q} --data {params.data:q} --results {params.results:q}"
-            " --out {output:q} --device {resources.device} --backend {resources.backend} --processes {threads}",
-            measured=True,
+            "--study {wildcards.study} --cells {params.cells:q} --data DATA --results RESULTS"
+            " --out {output:q} {resources.compute} --processes {threads}",
+            measured="{wildcards.study}/{wildcards.method}",
         )

@@ -4,9 +4,9 @@ rule figure:
         study=ask(lambda wc: PROJECT.study_files(wc.study)),
         table=f"{RESULTS}/tables/{{study}}.csv",
         scores=ask(lambda wc: PROJECT.scores(wc.study)),
-        runs=ask(lambda wc: each(RUN, cells_of(wc))),
-        partitions=ask(lambda wc: each(PARTITION, cells_of(wc))),
-        data=ask(lambda wc: each(DATASET, cells_of(wc))),
+        runs=paths(RUN),
+        partitions=paths(PARTITION),
+        data=paths(DATASET),
     output:
         png=f"{RESULTS}/figures/{{study}}/{{figure}}.png",
         svg=f"{RESULTS}/figures/{{study}}/{{figure}}.svg",
@@ -17,15 +17,13 @@ rule figure:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        data=lambda wc: DATA,
-        results=lambda wc: RESULTS,
         figure=ask(lambda wc: PROJECT.drawing(wc.study, wc.figure).name),
-        code=ask(lambda wc: PROJECT.code("figure", PROJECT.style_files())),
+        code=code("figure", lambda wc: PROJECT.style_files()),
     message:
         "Figure {wildcards.figure} of {wildcards.study}"
     shell:
         script(
             "figure",
-            "--study {wildcards.study} --figure {params.figure} --results {params.results:q} --data {params.data:q}"
+            "--study {wildcards.study} --figure {params.figure} --results RESULTS --data DATA"
             " --out {output.png:q}",
         )

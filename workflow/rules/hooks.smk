@@ -1,74 +1,73 @@
-# What happens around the jobs: the process that scripts are forks of, the line on the terminal, the words at the end.
+# What happens around the jobs: the process that scripts are forks of, how far the studies are, the words at the end. Not with
+# `--no-hooks`, nor where this workflow is a module of another one.
+import functools
+import shutil
 import subprocess
 import time
 
 from snakemake.logging import logger
-from snakemake.settings.enums import Quietness
 
 # common.smk says where the package is.
-from pflpipe.files import is_full
-from pflpipe.pipeline import forks, watch
+from pflpipe.files import is_full, write_text
+from pflpipe.pipeline import progress
 
 BEGAN = time.time()
-LINES = []
 
 
 def asked_studies():
     """Returns the studies that the jobs of this workflow are about."""
-    found = {job.wildcards_dict.get("study", "") for job in workflow.dag.jobs}
-    names = sorted({Path(name).parts[0] for name in found if name})
+    names = sorted({Path(name).parts[0] for name in ASKED["study"]})
     return [PROJECT.outline(name) for name in names]
 
 
-def ended(how):
-    for line in LINES:
-        line.stop(how)
+@functools.cache
+def runs_asked(count):
+    """Returns the runs that were asked for, of which there are so many: after a search more than before."""
+    return progress.runs(asked_studies(), ASKED["run"], SETTINGS)
 
 
-# Scripts on this machine are forks of one process (docs/reruns.md); `--no-hooks` leaves each an interpreter of its own. A job on a
-# cluster sets PFLPIPE_PYTHON for itself, and finds in PFLPIPE_NOTED what the code and the studies were when it was planned.
+def cancel_cluster_jobs():
+    """Cancels the jobs of this folder. After Ctrl-C the plugin for SLURM cancels those that it knows of, and then submits what was about
+    to be submitted: two at a time, which takes a busy cluster minutes."""
+    if shutil.which("squeue"):
+        command = ["squeue", "--me", "--noheader", "--format=%i|%k|%Z"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False)
+        jobs = [line.split("|", 2) for line in listed.stdout.splitlines()]
+        # The plugin's comments begin with the rule.
+        found = [
+            job
+            for job, comment, folder in jobs
+            if comment.startswith("rule_") and folder == str(Path.cwd())
+        ]
+        if found:
+            subprocess.run(["scancel", *found], check=False)
+
+
+PROGRESS = progress.Progress(
+    lambda: runs_asked(len(ASKED["run"])), SETTINGS.results_dir, logger.info
+)
+
+
 onstart:
-    names = [one.name for one in workflow.rules if not workflow.is_local(one)]
-    noted = PROJECT.note(asked_studies(), names)
-    if not workflow.local_exec:
-        os.environ.update(PFLPIPE_NOTED=noted)
-    if not CONDA:
-        os.environ.update(PFLPIPE_PYTHON=forks.start(SOURCES))
-    if workflow.local_exec:
-        # Snakemake's limit of 100 new jobs a second sets a timer at every look at the queue, and every timer is another look: after
-        # 300 jobs that takes 0.4 of a core, and more with each job. On one machine the cores are limit enough.
-        workflow.scheduler.job_rate_limiter = None
-    # One line instead of six for every job (docs/cli.md); a user who asks Snakemake for its reasons gets all it says.
-    training = [
-        job for job in workflow.dag.needrun_jobs() if job.rule.name == "train"
-    ]
-    LINES.append(
-        watch.attach(
-            watch.Watch(
-                watch.Studies(asked_studies(), SETTINGS),
-                {job.wildcards.run for job in training},
-                SETTINGS.results_dir,
-            ),
-            logger,
-            terse=Quietness.REASON in workflow.output_settings.quiet,
-        )
-    )
+    write_text(PLANNED, PROJECT.note(asked_studies()))
+    if FORKS:
+        forks.start(FORKS, SOURCES)
+    PROGRESS.start()
 
 
 onsuccess:
-    from pflpipe.pipeline import outcome  # pandas, which a dry run does without
+    from pflpipe.pipeline import run_summary  # pandas, which a dry run does without
 
-    ended("with everything done")
-    for line in outcome.lines(asked_studies(), SETTINGS, TRACKING, BEGAN):
+    PLANNED.unlink(missing_ok=True)
+    PROGRESS.stop("with everything done")
+    for line in run_summary.lines(asked_studies(), SETTINGS, TRACKING, BEGAN):
         logger.info(line)
 
 
 onerror:
-    # After Ctrl-C the plugin for SLURM cancels the jobs that it knows of, and then submits what was about to be submitted: two at a
-    # time, which takes a busy cluster minutes. All jobs of one snakemake have one name.
-    if name := getattr(workflow.scheduler._executor, "run_uuid", ""):
-        subprocess.run(["scancel", f"--name={name}"], check=False)
-    ended("with jobs that failed; the same command tries them again")
+    PLANNED.unlink(missing_ok=True)
+    cancel_cluster_jobs()
+    PROGRESS.stop("with jobs that failed; the same command tries them again")
     # A log on a disk without room is empty.
     for folder in filter(is_full, (SETTINGS.results_dir, SETTINGS.data_dir)):
         logger.error(

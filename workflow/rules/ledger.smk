@@ -11,21 +11,18 @@ rule ledger:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        results=lambda wc: RESULTS,
-        code=ask(
-            lambda wc: PROJECT.code(
-                "ledger",
-                [
-                    *sorted((ROOT / "workflow/report").glob("*.html")),
-                    *PROJECT.method_files(PROJECT.methods()),
-                ],
-            )
+        code=code(
+            "ledger",
+            lambda wc: [
+                *sorted((ROOT / "workflow/report").glob("*.html")),
+                *PROJECT.method_files(PROJECT.methods()),
+            ],
         ),
     message:
         "Ledger of {input.tables}"
     shell:
         script(
             "ledger",
-            "--tables {input.tables:q} --results {params.results:q}"
+            "--tables {input.tables:q} --results RESULTS"
             ' --template "$PFLPIPE_ROOT/workflow/report/ledger.html" --out {output:q}',
         )

@@ -1,7 +1,7 @@
 # results/partitions/<id>.npz: who holds which example, shared by all cells of one data set, partition and seed.
 rule partition:
     input:
-        data=ask(lambda wc: each(DATASET, cells_of(wc))),
+        data=paths(DATASET),
     output:
         PARTITION,
     log:
@@ -10,14 +10,13 @@ rule partition:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        measures=f"{RESULTS}/benchmarks/partition/{{partition}}.tsv",
         cell=ask(lambda wc: project.partition_request(*cells_of(wc))),
-        code=ask(lambda wc: PROJECT.code("partition")),
+        code=code("partition"),
     message:
         "Dividing {wildcards.partition}"
     shell:
         script(
             "partition",
             "--cell {params.cell:q} --data {input.data:q} --target {output:q}",
-            measured=True,
+            measured="{wildcards.partition}",
         )

@@ -19,9 +19,8 @@ rule plan:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        measures=f"{RESULTS}/benchmarks/plan/{{plan}}.tsv",
         cell=ask(lambda wc: project.plan_request(*cells_of(wc))),
-        code=ask(lambda wc: PROJECT.code("plan")),
+        code=code("plan"),
         partition=lambda wc, input: (
             ["--partition", *input.partition] if input.partition else []
         ),
@@ -32,5 +31,5 @@ rule plan:
         script(
             "plan",
             "--cell {params.cell:q} {params.partition:q} {params.data:q} --out {output:q}",
-            measured=True,
+            measured="{wildcards.plan}",
         )

@@ -3,8 +3,8 @@
 rule released:
     input:
         study=ask(lambda wc: PROJECT.study_files(wc.study)),
-        runs=ask(lambda wc: each(RUN, certified(cells_of(wc)))),
-        plans=ask(lambda wc: each(PLAN, certified(cells_of(wc)))),
+        runs=paths(RUN, certified),
+        plans=paths(PLAN, certified),
         audits=ask(lambda wc: PROJECT.audits(cells_of(wc))),
     output:
         directory(f"{RESULTS}/released/{{study}}"),
@@ -14,20 +14,16 @@ rule released:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        results=lambda wc: RESULTS,
-        code=ask(
-            lambda wc: PROJECT.code(
-                "released",
-                [
-                    PROJECT.package / f"report/released.{kind}"
-                    for kind in ("md", "yaml")
-                ],
-            )
+        code=code(
+            "released",
+            lambda wc: [
+                PROJECT.package / f"report/released.{kind}" for kind in ("md", "yaml")
+            ],
         ),
     message:
         "Released part of {wildcards.study}"
     shell:
         script(
             "released",
-            "--study {wildcards.study} --results {params.results:q} --audits {input.audits:q} --out {output:q}",
+            "--study {wildcards.study} --results RESULTS --audits {input.audits:q} --out {output:q}",
         )

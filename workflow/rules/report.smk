@@ -1,5 +1,4 @@
 # results/report.html: one file with the questions, the verdicts, the tables, the figures and how to make them again.
-import shlex
 
 
 rule report:
@@ -18,23 +17,18 @@ rule report:
         "../../envs/pflpipe.yaml"
     params:
         studies=list(SETTINGS.studies),
-        results=lambda wc: RESULTS,
-        # How this snakemake was called; as a function of the input it is not compared with the last time.
+        # As a function of the input it is not compared with the last time.
         settings=lambda wc, input: shlex.join(
-            project.settings_words(
-                workflow.overwrite_configfiles, workflow.config_settings.config_args
-            )
+            project.settings_words(config, Path("config.yaml"))
         ),
-        code=ask(
-            lambda wc: PROJECT.code(
-                "report", sorted((ROOT / "workflow/report").glob("*.html"))
-            )
+        code=code(
+            "report", lambda wc: sorted((ROOT / "workflow/report").glob("*.html"))
         ),
     message:
         "Report"
     shell:
         script(
             "report",
-            "--studies {params.studies} --results {params.results:q} --settings={params.settings:q}"
+            "--studies {params.studies} --results RESULTS --settings={params.settings:q}"
             ' --root "$PFLPIPE_ROOT" --template "$PFLPIPE_ROOT/workflow/report/report.html" --out {output:q}',
         )

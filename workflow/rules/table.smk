@@ -4,9 +4,9 @@ rule table:
     input:
         study=ask(lambda wc: PROJECT.study_files(wc.study)),
         scores=ask(lambda wc: PROJECT.scores(wc.study)),
-        runs=ask(lambda wc: each(RUN, cells_of(wc))),
-        plans=ask(lambda wc: each(PLAN, cells_of(wc))),
-        published=ask(lambda wc: each(PLAN, published(cells_of(wc)))),
+        runs=paths(RUN),
+        plans=paths(PLAN),
+        published=paths(PLAN, published),
         audits=ask(lambda wc: PROJECT.audits(cells_of(wc))),
     output:
         csv=f"{RESULTS}/tables/{{study}}.csv",
@@ -18,14 +18,13 @@ rule table:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        results=lambda wc: RESULTS,
-        code=ask(lambda wc: PROJECT.code("table")),
+        code=code("table"),
     message:
         "Table of {wildcards.study}"
     shell:
         script(
             "table",
-            "--study {wildcards.study} --results {params.results:q} --audits {input.audits:q} --out {output.csv:q}",
+            "--study {wildcards.study} --results RESULTS --audits {input.audits:q} --out {output.csv:q}",
         )
 
 
@@ -44,7 +43,7 @@ rule all_csv:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        code=ask(lambda wc: PROJECT.code("all_csv")),
+        code=code("all_csv"),
     message:
         "Joining {input.tables}"
     shell:

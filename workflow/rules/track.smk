@@ -5,8 +5,8 @@ rule track:
         study=ask(lambda wc: PROJECT.study_files(wc.study)),
         table=f"{RESULTS}/tables/{{study}}.csv",
         summary=f"{RESULTS}/tables/{{study}}.md",
-        runs=ask(lambda wc: each(RUN, cells_of(wc))),
-        plans=ask(lambda wc: each(PLAN, cells_of(wc))),
+        runs=paths(RUN),
+        plans=paths(PLAN),
         figures=lambda wc: PROJECT.figures(wc.study),
     output:
         f"{RESULTS}/tracking/{{study}}.done",
@@ -16,17 +16,16 @@ rule track:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        results=lambda wc: RESULTS,
         # Without name and password, which the script takes from the environment.
         uri=mlflow_export.without_credentials(TRACKING),
         # Of the attempts before; another number is a reason to try again.
         failures=lambda wc: PROJECT.failures(wc.study),
-        code=ask(lambda wc: PROJECT.code("track")),
+        code=code("track"),
     message:
         "MLflow runs of {wildcards.study}"
     shell:
         script(
             "track",
-            "--study {wildcards.study} --results {params.results:q} --failures {params.failures} --out {output:q}",
+            "--study {wildcards.study} --results RESULTS --failures {params.failures} --out {output:q}",
         )
         + " && {{ grep ^warning: {log} >&2 || true; }}"

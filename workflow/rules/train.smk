@@ -2,9 +2,9 @@
 # state.pt, states.bin and run.json. A study may have ten thousand of them.
 rule train:
     input:
-        plan=ask(lambda wc: each(PLAN, cells_of(wc))),
-        partition=ask(lambda wc: each(PARTITION, cells_of(wc))),
-        data=ask(lambda wc: each(DATASET, cells_of(wc))),
+        plan=paths(PLAN),
+        partition=paths(PARTITION),
+        data=paths(DATASET),
     output:
         # One output instead of five files: Snakemake looks at every output of every run, for every rule that needs the run.
         directory(RUN),
@@ -20,11 +20,9 @@ rule train:
         * max(2000, int(20 * project.largest_mb(input.data))),
         runtime=lambda wc, attempt: attempt * 240,
         gpu=GPUS * SETTINGS.processes,
-        compute=f"--device {SETTINGS.device} --backend {SETTINGS.backend} --checkpoint-seconds {SETTINGS.checkpoint_seconds}",
+        compute=f"{COMPUTE} --checkpoint-seconds {SETTINGS.checkpoint_seconds}",
     params:
-        measures=f"{RESULTS}/benchmarks/train/{{run}}.tsv",
         cell=ask(lambda wc: canonical_json(cells_of(wc)[0].to_dict())),
-        checkpoints=f"{RESULTS}/checkpoints",
         code=ask(lambda wc: PROJECT.training_code(cells_of(wc))),
     message:
         "Training {wildcards.run}"
@@ -32,6 +30,6 @@ rule train:
         script(
             "train",
             "--cell {params.cell:q} --code {params.code:q} --inputs {input.plan:q} {input.partition:q} {input.data:q}"
-            " --out {output:q} --checkpoints {params.checkpoints:q} {resources.compute} --processes {threads}",
-            measured=True,
+            " --out {output:q} --checkpoints RESULTS/checkpoints {resources.compute} --processes {threads}",
+            measured="{wildcards.run}",
         )

@@ -1,30 +1,19 @@
 """Make data/<dataset>.npz: from scikit-learn, from original files (fetched where missing), or from
-the user's own .npz."""
+``source``: an .npz file, a function my_data.py:load, or a folder with the original files."""
 
-import argparse
 from pathlib import Path
 
 from pflpipe.data.datasets import prepare
-from pflpipe.program import run_script
+from pflpipe.program import run_step
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dataset", required=True, help="a known name, or any name with --source")
-    parser.add_argument(
-        "--source",
-        type=Path,
-        help="an .npz file, a function my_data.py:load, or a folder with the original files",
-    )
-    parser.add_argument(
-        "--downloads",
-        type=Path,
-        default=Path("data/downloads"),
-        help="where original files lie or are put",
-    )
-    parser.add_argument("--target", type=Path, required=True, help="the .npz file to make")
-    args = parser.parse_args()
-    prepare(args.dataset, args.source, args.downloads, args.target)
+def main(
+    dataset: str,
+    target: Path,
+    source: Path | None = None,
+    downloads: Path = Path("data/downloads"),
+) -> None:
+    prepare(dataset, source, downloads, target)
 
 
-run_script(main)
+run_step(main)

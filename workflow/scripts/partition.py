@@ -1,25 +1,18 @@
-"""Divide a data set over clients: results/partitions/<id>.npz."""
+"""Divide a data set over clients: results/partitions/<id>.npz. Of the cell, which is JSON, the
+partition and the seed are used."""
 
-import argparse
 import json
 from pathlib import Path
 
 from pflpipe.cells import Cell
 from pflpipe.data.datasets import load_arrays
 from pflpipe.data.partition import make
-from pflpipe.program import run_script
+from pflpipe.program import run_step
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--cell", required=True, help="JSON of a cell; its partition and seed are used"
-    )
-    parser.add_argument("--data", type=Path, required=True, help="data/<dataset>.npz")
-    parser.add_argument("--target", type=Path, required=True, help="the .npz file to make")
-    args = parser.parse_args()
-    cell = Cell.from_dict(json.loads(args.cell))
-    make(load_arrays(args.data), cell.partition, cell.seed).save(args.target)
+def main(cell: str, data: Path, target: Path) -> None:
+    what = Cell.from_dict(json.loads(cell))
+    make(load_arrays(data), what.partition, what.seed).save(target)
 
 
-run_script(main)
+run_step(main)

@@ -1,6 +1,6 @@
-"""Write the privacy plan and the ledger of one cell (rule plan)."""
+"""Write the privacy plan and the ledger of one cell, given as JSON (rule plan). The partition is
+needed where clients or their examples are counted, the data where they may declare classes."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -9,30 +9,16 @@ import numpy as np
 from pflpipe.cells import Cell
 from pflpipe.data.datasets import read_header
 from pflpipe.files import write_json
-from pflpipe.program import run_script
+from pflpipe.program import run_step
 from pflpipe.records import to_json
 from pflpipe.study.plans import plan_of
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cell", required=True, help="the cell as JSON")
-    parser.add_argument(
-        "--partition",
-        type=Path,
-        help="partition file, where the clients or their examples are to be counted",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        help="data/<dataset>.npz, where it tells whether its number of classes is declared",
-    )
-    parser.add_argument("--out", required=True, type=Path, help="plan file to write")
-    args = parser.parse_args()
-    cell = Cell.from_dict(json.loads(args.cell))
-    sizes = None if args.partition is None else np.diff(np.load(args.partition)["train_offsets"])
-    declared = args.data is None or read_header(args.data).declared
-    write_json(args.out, to_json(plan_of(cell, sizes, declared=declared)))
+def main(cell: str, out: Path, partition: Path | None = None, data: Path | None = None) -> None:
+    sizes = None if partition is None else np.diff(np.load(partition)["train_offsets"])
+    declared = data is None or read_header(data).declared
+    plan = plan_of(Cell.from_dict(json.loads(cell)), sizes, declared=declared)
+    write_json(out, to_json(plan))
 
 
-run_script(main)
+run_step(main)

@@ -129,6 +129,7 @@ class Canaries:
         released = injected_clients.release(
             generator, uploads, present, plan, scale, departures, Uploads(messages), drawn
         )
+        # Summed in float64: a canary's part is small in a long sum.
         for name, unit in units.items():
             self.total[name] = self.total[name] + torch.where(
                 unit > 0, released.sum[name] / unit, 0

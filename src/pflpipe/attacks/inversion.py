@@ -319,6 +319,7 @@ def _first_layer(known: Known) -> str | None:
 def _matches(messages: list[Tree], known: Known, x: Tensor, y: Tensor) -> Tensor:
     """Return for each message the index of the candidate whose update has the largest cosine with
     it, ``[n]``."""
+    # Noised messages are compared with noiseless updates, which the server can compute.
     sent = torch.stack([_flat(message) for message in messages])
     # The length of a message does not change which candidate is best, so only updates are
     # normalised.

@@ -260,6 +260,7 @@ def likelihood_ratios(
                 [np.sqrt(len(tossed) / 2) * spread, np.sqrt(len(tossed) / 4) * average[None]]
             )
         gram = background @ products @ background.T
+        # Noise plus, outside of the span of the known vectors, the mean variance of the background.
         floor = variance + max(np.trace(gram) / coordinates, np.finfo(float).tiny)
         # Woodbury's identity: S^-1 x = (x - B' (floor I + B B')^-1 B x) / floor for S = floor I +
         # B' B, where B has the rows of ``background``.

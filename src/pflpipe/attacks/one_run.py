@@ -175,6 +175,7 @@ class Game:
     def _places(self, unit: Tensor) -> Tensor:
         """Return the coordinate of each canary. If fewer coordinates are sent than there are
         canaries, only the first canaries have one."""
+        # One order for all rounds: a canary keeps its place while the scale sends it.
         order = torch.from_numpy(self._order).to(unit.device)
         return order[unit[order] > 0][: len(self.heads)]
 
@@ -182,6 +183,7 @@ class Game:
         """Return the canaries' messages ``[k, d]``."""
         rows = unit.new_zeros(len(self.heads), len(unit), dtype=torch.float32)
         heads = torch.from_numpy(self.heads[: len(places)]).to(unit.device)
+        # Far above the clip bound, so that a clip that fails shows in the scores.
         length = LENGTH * (plan.clip_norm or 0.0)
         rows[torch.arange(len(places), device=unit.device), places] = (
             length * unit[places] * heads

@@ -215,7 +215,7 @@ class Mechanism:
         parts = []
         for view in views:
             for name, value in view.items():
-                # Where the scale is 0 nothing should be sent; whatever is there stays visible.
+                # Where the scale is 0 nothing should be sent, so values there stay visible.
                 unit = scale[name].to(value) if name in scale else value.new_ones(())
                 size = sizes[name] / divisor
                 parts.append(

@@ -20,7 +20,7 @@ def require_kept(results: Iterable[Mapping[str, Any]]) -> None:
                 f"audit {result['audit']}: the ledger is refuted",
                 got=f"an epsilon of at least {result['epsilon_lower']}",
                 expected=f"at most {result['epsilon_true']}, as src/pflpipe/privacy/ledger.py says",
-                do="do not publish honest epsilons of this version",
+                do="do not publish epsilons of this version",
             )
         if result["claim"] == "certified" and result["verdict"] != "kept":
             measured = ("sensitivity", "spread", "noise", "excess")

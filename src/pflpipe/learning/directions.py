@@ -11,9 +11,8 @@ from torch import Tensor
 
 from pflpipe.learning.gradients import differentiate
 from pflpipe.learning.solvers import Batch
+from pflpipe.learning.task import Loss
 from pflpipe.trees import Tree
-
-Loss = Callable[[Tree, Batch], Tensor]
 
 
 def batch_gradient(loss: Loss, params: Tree, batch: Batch) -> tuple[Tree, Tensor]:

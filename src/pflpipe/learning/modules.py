@@ -104,6 +104,7 @@ def _adapted(
         values = dict(build(seed).named_parameters())
         return {name: values[path].detach().clone() for name, path in paths.items()}
 
+    # Twice from one seed: an initialisation that draws from NumPy, say, would differ.
     params, again = start(0), start(0)
     if any(not value.equal(again[name]) for name, value in params.items()):
         _refuse(
@@ -349,6 +350,7 @@ def _check_calls(
 def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | None) -> None:
     """Raise ConfigError unless the feature extractor, in evaluation (no ``key``) or in training,
     computes each row by itself, repeatably, and equally under vmap."""
+    # Two clients with different parameters and inputs, which vmap must not mix.
     two = {name: torch.stack([value, 0.9 * value]) for name, value in params.items()}
     with torch.no_grad():
         try:
@@ -369,6 +371,7 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
         before = {path: value.clone() for path, value in body.constants.items()}
         with _counted(body.trained) as calls:
             z = body(params, x, key)
+        # Other rows change, or are left out: the features of the first rows must stay.
         others = body(params, torch.cat([x[:1], -x[1:]]), key)
         again, fewer = body(params, x, key), body(params, x[:2], key)
     changed = [path for path, value in body.constants.items() if not value.equal(before[path])]

@@ -66,6 +66,7 @@ class Network:
             if layer.rpartition(".")[2].startswith("norm"):
                 params[name] = torch.full(shape, 1.0 if part == "weight" else 0.0, dtype=dtype)
             else:
+                # fan_in: the number of inputs of one output. The bias has the bound of its weight.
                 bound = 1 / math.sqrt(math.prod(self.shapes[f"{layer}.weight"][1:]))
                 params[name] = torch.empty(shape, dtype=dtype).uniform_(
                     -bound, bound, generator=generator
@@ -193,4 +194,5 @@ def _dense(params: Tree, layer: str, z: Tensor) -> Tensor:
 
 
 def _convolve(params: Tree, layer: str, z: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
+    # Images are permuted views, so z is channels last in memory without a copy.
     return F.conv2d(z, params[f"{layer}.weight"], params.get(f"{layer}.bias"), stride, padding)

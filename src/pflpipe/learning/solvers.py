@@ -268,8 +268,8 @@ def minimize_loop(
             if mask is not None:
                 flat.gradient.mul_(mask)
             optimizer()
-            # After the optimizer: what is bounded is the change of the weights, with learning rate
-            # and momentum in it.
+            # After the optimizer: the bound is on the change of the weights, which includes
+            # learning rate and momentum.
             if solver.step_bound < math.inf:
                 change = flat.vector - before
                 flat.vector.copy_(before + _shortened(change, solver))

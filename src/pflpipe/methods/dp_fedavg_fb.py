@@ -46,4 +46,5 @@ def dp_fedavg_fb(
     ) -> Params:
         return task.train_head(params, batches, solver)
 
+    # Training is DP-FedAvg's to the bit, so both methods share one training run (ABOUT.trains).
     return Method(local_update, personalize=personalize, head_epochs=head_epochs)

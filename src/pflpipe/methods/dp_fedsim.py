@@ -164,6 +164,7 @@ def dp_fedsim(
     def aggregate(
         params: Params, released: Update, server: ServerState, task: Task
     ) -> tuple[Params, ServerState]:
+        # Kept only as the direction to which the clients' next updates are compared.
         server = ServerState(released) if similarity == "updates" else server
         return trees.add(params, released), server
 

@@ -123,6 +123,7 @@ def fedaddp(
             change = trees.sub(end, start).items()
             update = {name: torch.where(personal[name], 0.0, value) for name, value in change}
             return Upload(Update(update), {}, loss), state
+        # The clamp theta^0 +- r, relative to the received model like the upload.
         extras = (
             trees.prefixed("centre.", trees.sub(start, params))
             | trees.prefixed("radius.", bounds)

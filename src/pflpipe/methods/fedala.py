@@ -107,6 +107,7 @@ def fedala(
 
     def init_client(params: Params, task: Task) -> ClientState:
         weights = {name: torch.ones_like(value) for name, value in top(params).items()}
+        # A count and not a flag: W is learned with ``start_epochs`` in the second round only.
         rounds = next(iter(params.values())).new_zeros((), dtype=torch.int64)
         kept = trees.prefixed("local.", top(params)) | trees.prefixed("weight.", weights)
         return ClientState(kept | {"rounds": rounds})

@@ -167,6 +167,7 @@ def feddpa(
     def personalize(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> Params:
+        # The official code tests the model from before the last aggregation.
         return Params(state) if official(task) else train(params, state, batches, task)[1]
 
     return Method(local_update, personalize=personalize, init_client=init_client, full_pass=dfp)

@@ -268,11 +268,13 @@ def fedglp_adp(
         extras["clip_weights"] = state["clip_weights"]
         norms = layer_norms(update)
         if trend == "rms":
+            # The norm of a 0 / 1 mask is the square root of its number of ones.
             norms = norms / layer_norms(
                 {name: mask.to(norms) for name, mask in shared.items()}
             ).clamp(min=1)
         old = {name: state[name] for name in ("clip_weights", "norms")}
         new = next_weights(old, norms, gamma)
+        # A client without examples has no norms of its own and keeps its weights.
         weights = {name: torch.where(batches.n > 0, new[name], old[name]) for name in old}
         return Upload(update, extras, loss), ClientState(state | weights)
 
@@ -280,6 +282,7 @@ def fedglp_adp(
         return units(params, server)
 
     def absorb(state: ClientState, message: Update, task: Task) -> ClientState:
+        # Published version only: the certified mask was chosen on the device, in local_update.
         masks = next_masks(trees.within("mask.", state), message, state["count"], task)
         return ClientState(state | masks)
 

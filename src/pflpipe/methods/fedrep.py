@@ -41,6 +41,7 @@ def fedrep(
     head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
 ) -> Method:
     """Return the method."""
+    # Only the defaults of the head phase differ from CENTAUR.
     return centaur(
         head_epochs=head_epochs,
         head_lr=head_lr,

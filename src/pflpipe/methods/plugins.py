@@ -1,8 +1,9 @@
-"""Methods from outside the package: a file beside a study, or an installed package's entry point.
+"""Methods from outside the package: a file next to a study, or the entry point of an installed
+package.
 
-Either is a module with a function of the method's name and ``ABOUT``, exactly as a method file of
-the package. What is wrong with one is said in one line before anything runs, since its author has
-neither our tests nor our type checker at hand.
+Both are modules with a function of the method's name and ``ABOUT``, like a method file of the
+package. Mistakes are reported in one line before anything runs, because the package's tests and
+type checks do not cover such a file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pflpipe.methods.base import Method
 
 GROUP = "pflpipe.methods"
-"""Group of the entry points by which a package offers methods: ``name = "package.module:name"``."""
+"""Group of entry points by which packages offer methods: ``name = "package.module:name"``."""
 
 HOOKS = {
     "local_update": ("params", "server", "state", "batches", "task"),
@@ -39,19 +40,19 @@ HOOKS = {
     "sends": ("task",),
     "absorb": ("state", "message", "task"),
 }
-"""What each hook is called with, in this order."""
+"""The arguments of each hook, in this order."""
 
 
 def in_file(written: str, folder: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return name and source of ``file.py:name`` as a study writes it.
+    """Return name and source of ``file.py:name`` in a study.
 
     Args:
-        written: the file's path is relative to ``folder``.
-        folder: of the study's file.
+        written: the reference; its path is relative to ``folder``.
+        folder: folder of the study's file.
 
     Returns:
-        the function's name, and the file's path relative to the working directory: the project's
-        folder, in which every command and job runs, so that a project may be moved.
+        The function's name, and the file's path relative to the working directory. That is the
+        project's folder, in which every command and job runs, so the project may be moved.
     """
     path, _, name = written.rpartition(":")
     if not path.endswith(".py") or not _is_name(name) or os.path.isabs(path):
@@ -63,7 +64,7 @@ def in_file(written: str, folder: str | os.PathLike[str]) -> tuple[str, str]:
     return name, os.path.relpath(os.path.join(folder, path))
 
 
-@functools.cache  # 11 ms, and a study asks for every method that it names
+@functools.cache  # takes 11 ms, and a study calls it for every method
 def _points() -> importlib.metadata.EntryPoints:
     return importlib.metadata.entry_points(group=GROUP)
 
@@ -74,10 +75,11 @@ def offered() -> tuple[str, ...]:
 
 
 def module_of(name: str) -> str:
-    """Return the module in which an installed package has the method, empty when none offers it.
+    """Return the module in which an installed package has the method; empty if none offers it.
 
     Raises:
-        ConfigError: several do, or the entry point has another name than its function.
+        ConfigError: several packages offer it, or the entry point has another name than its
+            function.
     """
     points = _points().select(name=name)
     modules = sorted({point.value for point in points})
@@ -102,11 +104,11 @@ def load(name: str, source: str) -> tuple[Callable[..., Method], About]:
     """Return factory and ABOUT of a method, checked.
 
     Args:
-        name: of the function.
+        name: name of the function.
         source: path of a file, ending in ``.py``, or the dotted name of a module.
 
     Raises:
-        ConfigError: no such file or module, it does not run, or it is not a method.
+        ConfigError: there is no such file or module, it does not run, or it is not a method.
     """
     module = (
         outside.module(os.path.relpath(source))
@@ -131,9 +133,9 @@ def load(name: str, source: str) -> tuple[Callable[..., Method], About]:
     return factory, about
 
 
-def _is_name(word: str) -> bool:
-    """Whether a word is safe as a column, a file name and a wildcard."""
-    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", word) is not None
+def _is_name(text: str) -> bool:
+    """Return whether a text is safe as a column, a file name and a wildcard."""
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is not None
 
 
 def _of_package(name: str, source: str) -> ModuleType:
@@ -142,7 +144,8 @@ def _of_package(name: str, source: str) -> ModuleType:
 
 
 def _check_factory(factory: Any, name: str, file: str) -> None:
-    """Check the hyper-parameters and the hooks of the method with its defaults."""
+    """Raise ConfigError unless the hyper-parameters are typed and the method with its defaults has
+    correct hooks."""
     location = f"{file}: {name}"
     with outside.in_one_line(location):
         parameters = inspect.signature(factory, eval_str=True).parameters
@@ -175,8 +178,8 @@ def _check_factory(factory: Any, name: str, file: str) -> None:
 
 
 def _check_hook(function: Any, wanted: tuple[str, ...], location: str) -> None:
-    """Check that a hook takes what it is given; a parameter may have any name but that of another
-    one, which would be a swap."""
+    """Raise ConfigError unless a hook accepts its arguments. Parameters may have any names, but not
+    the name of another argument, which would indicate a swap."""
     expected = f"({', '.join(wanted)})"
     if not callable(function):
         raise ConfigError(location, got=function, expected=f"a function {expected}")
@@ -186,6 +189,6 @@ def _check_hook(function: Any, wanted: tuple[str, ...], location: str) -> None:
     except TypeError:
         taken = []
     pairs = zip(taken, wanted, strict=False)
-    if not taken or any(mine != its and mine in wanted for mine, its in pairs):
+    if not taken or any(name != argument and name in wanted for name, argument in pairs):
         got = f"({', '.join(signature.parameters)})"
         raise ConfigError(f"{location}: parameters", got=got, expected=expected)

@@ -60,7 +60,8 @@ def pmtl_ft(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
         def loss(w: Tree, batch: Batch) -> Tensor:
-            # lambda, not lambda / 2 as in FedProx and Ditto.
+            # lambda, not lambda / 2 as in FedProx and Ditto. A detached penalty changes the
+            # reported loss and no gradient.
             distance = trees.norm(trees.sub(w, params)).square()
             return task.loss(w, batch) + weight * (distance.detach() if detached else distance)
 

@@ -54,6 +54,7 @@ def ppsgd(
     solver = Solver(head_optimizer, head_lr, head_momentum, head_weight_decay)
 
     def init_client(params: Params, task: Task) -> ClientState:
+        # At zero: the first logits are those of the global model.
         return ClientState({name: torch.zeros_like(params[name]) for name in task.head_names})
 
     def train_head(params: Params, head: ClientState, batches: Batches, task: Task) -> ClientState:
@@ -71,6 +72,7 @@ def ppsgd(
         head = train_head(params, state, batches, task)
 
         def loss(w: Tree, batch: Batch) -> Tensor:
+            # The personal head is a constant here: only w is trained and sent.
             return task.loss(trees.add(w, head), batch)
 
         trained, mean_loss = task.minimize(params, batches.train, loss)

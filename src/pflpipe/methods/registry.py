@@ -1,10 +1,9 @@
-"""The registry: which methods there are, and what a cell's method makes of its training run.
+"""The registry of methods, and the identity of the training run of a cell.
 
-A method is a handful of pure functions of ONE client; a method file is a factory with named
-hyper-parameters that returns them, and reads like the paper's algorithm box. The signature of the
-factory (types, defaults, ranges) is the schema of its block in a study. A file in this folder is
-found because it is there; methods from outside are named by a study's ``file.py:name`` or by an
-installed package (plugins.py).
+Every file of this folder is a method (base.py); its signature is the schema of its block in a
+study.
+A method from outside the package is named by a study's ``file.py:name`` or offered by an installed
+package (plugins.py).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ NAMES = tuple(
         if module.name not in _HELPERS
     )
 )
-"""The package's own methods, one for every file here."""
+"""The methods of the package, one per file of this folder."""
 
 _PARTS = {
     "body": "a network with layers before the head",
@@ -53,7 +52,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """A known method: its name and source, and what its file declares."""
+    """A method: its name and source, its ``ABOUT`` and its hyper-parameters."""
 
     name: str
     source: str
@@ -73,10 +72,10 @@ class MethodInfo:
 def locate(written: str, folder: str | os.PathLike[str] = ".") -> tuple[str, str]:
     """Return name and source of the method that a study names.
 
-    The name is safe as a file name and unique in a study. The source says where a method from
-    outside is, so that another process finds it again and another method of the same name has
-    other noise: the path of a file relative to the project's folder, or the module of an installed
-    package. It is empty for the package's own methods.
+    The name is safe as a file name and unique in a study. The source locates a method from outside
+    the package: the path of a file relative to the project's folder, or the module of an installed
+    package. Other processes find the method by it, and methods of the same name with different
+    sources have different noise. It is empty for the methods of the package.
 
     Args:
         written: a name, or ``file.py:name``.
@@ -104,13 +103,13 @@ def locate(written: str, folder: str | os.PathLike[str] = ".") -> tuple[str, str
 
 
 def listed() -> list[tuple[str, str]]:
-    """Return name and source of all methods that need no file beside a study: the package's own,
-    then those of installed packages."""
+    """Return name and source of all methods that need no file: those of this package, then those of
+    installed packages."""
     return [locate(name) for name in (*NAMES, *plugins.offered())]
 
 
 def file_of(name: str, source: str = "") -> Path:
-    """Return the file with a method's code, without running it.
+    """Return the path of the file with a method's code, without running it.
 
     Raises:
         ConfigError: there is none.
@@ -128,10 +127,10 @@ def file_of(name: str, source: str = "") -> Path:
 
 
 def info(name: str, source: str = "") -> MethodInfo:
-    """Return the entry of a method; its file runs once in a process.
+    """Return the entry of a method. Its file is run once per process.
 
     Raises:
-        ConfigError: unknown, or its file is not a method (plugins.py).
+        ConfigError: the method is unknown, or its file is not a method (plugins.py).
     """
     return _info(name, os.path.abspath(source) if source.endswith(".py") else source)
 
@@ -145,6 +144,7 @@ def _info(name: str, source: str) -> MethodInfo:
         about, hyperparameters = declarations.read(file_of(name), name)
     else:
         raise ConfigError("method", got=name, do=nearest(name, NAMES))
+    # Defaults are checked too, so that a mistake in a file shows when it is loaded.
     for key, item in hyperparameters.items():
         options.check_value(item.default, item, f"hyper-parameter {name}.{key}")
     for what, words, known in (
@@ -164,26 +164,25 @@ def of(cell: cells.Cell) -> MethodInfo:
 
 
 def trained(cell: cells.Cell) -> cells.Cell:
-    """Return the cell that is trained for a cell: of everything else than training, nothing is left
-    in it.
+    """Return the cell with only the settings that training reads.
 
-    Cells that differ in what only ``personalize`` reads, in what is measured, or in how they are
-    called, have the same one. A hyper-parameter left out has the default of the cell's own method,
-    which the method that it trains may not share.
+    Cells that differ in hyper-parameters of ``personalize``, in evaluation or in their names have
+    the same one. A hyper-parameter that the cell leaves out has the default of the cell's method;
+    the method named by ``trains`` may have another default.
     """
-    own = of(cell)
-    other = own.about.trains
-    known = info(other).hyperparameters if other else own.hyperparameters
-    kept = {
-        name: cell.hyperparameters.get(name, entry.default)
-        for name, entry in own.hyperparameters.items()
-        if name in known and entry.option.trained
+    entry = of(cell)
+    other = entry.about.trains
+    trained_parameters = info(other).hyperparameters if other else entry.hyperparameters
+    hyperparameters = {
+        name: cell.hyperparameters.get(name, parameter.default)
+        for name, parameter in entry.hyperparameters.items()
+        if name in trained_parameters and parameter.option.trained
     }
     return dataclasses.replace(
         cell,
         method=other or cell.method,
         source="" if other else cell.source,
-        hyperparameters=kept,
+        hyperparameters=hyperparameters,
         training=dataclasses.replace(cell.training, evaluate_every=0, evaluate_clients=0),
         profile="strict",
         official_code=False,
@@ -191,8 +190,8 @@ def trained(cell: cells.Cell) -> cells.Cell:
 
 
 def run_cell(cell: cells.Cell) -> cells.Cell:
-    """Return the cell of the training run that a cell needs: ``trained``, or itself if it is tested
-    along the way."""
+    """Return the cell of the training run that a cell needs: ``trained``, or the cell itself if
+    accuracies are measured during training."""
     return cell if cell.training.evaluate_every else trained(cell)
 
 
@@ -200,9 +199,10 @@ def key(cell: cells.Cell) -> str:
     """Return the key of a cell's training run, 64 hexadecimal digits: runs with equal keys are one
     run and one release.
 
-    A digest of the settings that training reads and that are not their defaults, and of the version
-    of all streams. No value of the data is in it, else the noise would depend on what it hides. Of
-    a method from outside it has the source besides the name: two files may each have an ``mr_mtl``.
+    The key is a digest of the settings that training reads and that differ from their defaults, and
+    of the version of all streams. It contains no value of the data, because the noise would then
+    depend on the data that it hides. For a method from outside the package it contains the source
+    too: two files may each have an ``mr_mtl``.
     """
     return hashlib.sha256(
         canonical_json({"streams": STREAMS, **_chosen(trained(cell))}).encode()
@@ -235,8 +235,8 @@ def departures(
     source: str = "",
     hyperparameters: Mapping[str, Any] | None = None,
 ) -> tuple[str, ...]:
-    """Return the departures that a profile of a method executes; without hyper-parameters, those of
-    its defaults."""
+    """Return the departures that a profile of a method executes, by default with the default
+    hyper-parameters."""
     entry = info(name, source)
     about, values = entry.about, hyperparameters or {}
     avoided = {
@@ -247,7 +247,7 @@ def departures(
     }
     if official_code and profile != "paper":
         raise ConfigError(
-            f"official_code of {name}", got=official_code, expected="profile: paper beside it"
+            f"official_code of {name}", got=official_code, expected="profile: paper as well"
         )
     if official_code and not about.official_departures:
         raise ConfigError(
@@ -255,9 +255,9 @@ def departures(
             got=True,
             expected="a method whose official code departs from its paper",
         )
-    found = about.departures + (about.paper_departures if profile == "paper" else ())
-    found += about.official_departures if official_code else ()
-    return tuple(sorted(set(found).difference(avoided)))
+    names = about.departures + (about.paper_departures if profile == "paper" else ())
+    names += about.official_departures if official_code else ()
+    return tuple(sorted(set(names).difference(avoided)))
 
 
 def check_model(
@@ -266,7 +266,7 @@ def check_model(
     hyperparameters: dict[str, Any] | None = None,
     source: str = "",
 ) -> None:
-    """Raise ConfigError when the method or its hyper-parameters need layers that the model does not
+    """Raise ConfigError if the method or its hyper-parameters need layers that the model does not
     have."""
     names = architectures.parameter_names(model)
     layers = architectures.layers_of(names)

@@ -1,48 +1,40 @@
 """Called instead of Python: has a script run in a fork (forks.py) and ends as the script does.
 
-Standard library alone, since it is started for every job: ``python -IS forked.py <python>
-<address> <script> <words>``. What is no script, wants threads of its own, or finds nobody at the
-address is run by Python itself.
+Standard library alone, since it is started for every job: ``python -IS forked.py <script>
+<words>``, with the address of the process that forks in ``PFLPIPE_FORKS``. Python itself runs what
+is no script, what wants threads of its own, and every script when no process answers.
 """
 
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import sys
 
-PYTHON, ADDRESS, WORDS = sys.argv[1], sys.argv[2], sys.argv[3:]
+ADDRESS, WORDS = os.environ.get("PFLPIPE_FORKS", ""), sys.argv[1:]
 
 
-def _by_python() -> None:
-    os.execv(PYTHON, [PYTHON, *WORDS])
+def _by_fork() -> int | None:
+    """Return the exit code of the script, negative if it was killed; None if it did not begin."""
+    begun = False
+    with (
+        contextlib.suppress(OSError),  # nobody there, or more words than one message holds
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server,
+    ):
+        server.connect(ADDRESS)
+        request = json.dumps([WORDS, os.getcwd(), dict(os.environ)]).encode()
+        socket.send_fds(server, [request], [1, 2])
+        if begun := bool(server.recv(16)):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the script as well
+            return int(server.recv(16) or -signal.SIGKILL)
+    return -signal.SIGKILL if begun else None
 
 
-if not WORDS or not WORDS[0].endswith(".py") or os.environ.get("OMP_NUM_THREADS", "1") != "1":
-    _by_python()
-server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-request = json.dumps([WORDS, os.getcwd(), dict(os.environ)]).encode()
-try:
-    server.connect(ADDRESS)
-    socket.send_fds(server, [request], [1, 2])
-    script = socket.recv_fds(server, 16, 1)[1]
-except OSError:  # nobody there, or more words than one message holds
-    script = []
-if not script:  # or gone before it took this
-    _by_python()
-try:
-    answer = server.recv(16)
-except OSError:
-    answer = b""
-if not answer:  # killed, so that nobody will know how the script ends
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(script[0], signal.SIGTERM)
-    select.select(script, [], [])
-code = json.loads(answer) if answer else 1
-if code < 0:  # a signal ended the script, and whoever called should see that
-    if -code not in (signal.SIGKILL, signal.SIGSTOP):  # which nobody can handle
-        signal.signal(-code, signal.SIG_DFL)
+is_script = bool(WORDS) and WORDS[0].endswith(".py")
+code = _by_fork() if is_script and os.environ.get("OMP_NUM_THREADS", "1") == "1" else None
+if code is None:
+    os.execv(sys.executable, [sys.executable, *WORDS])
+if code < 0:
     os.kill(os.getpid(), -code)
 sys.exit(code)

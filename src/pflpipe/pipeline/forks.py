@@ -1,14 +1,14 @@
 """Scripts in forks of a process that has imported what they import.
 
-An interpreter that starts imports torch for two or three seconds, which is most of a job on small
-data. So one process imports it once, while Snakemake goes to work, and forks for every script. What
-Snakemake starts instead of Python is a small program (``forked.py``) that hands its words, folder,
-environment and output to that process, waits, and ends as the script ended: to Snakemake, to a log
-and to a signal it is the script. What is imported stays as it was when Snakemake started, whatever
-is edited while it works.
+A new interpreter imports torch for two or three seconds, which is most of a job on small data. So
+one process imports it once, while Snakemake goes to work, and forks for every script. Snakemake
+starts a small program (``forked.py``) that hands its words, folder, environment and output to that
+process, waits, and ends as the script ended. What is imported stays as it was when Snakemake
+started, whatever is edited while it works.
 
-Where nothing forks (jobs on a cluster, jobs of several processes, systems without ``pidfd_open``,
-after the process has ended) scripts are run by Python itself.
+The process is an optimisation, and its end fails no job: a fork answers its caller by itself, and a
+caller that finds nobody is replaced by Python. So it is where nothing forks: jobs on a cluster,
+jobs of several processes, systems other than Linux, a system that refuses any of this.
 
 This file is run as a program and imports nothing but the standard library. The idea is that of the
 fork server of ``multiprocessing`` and of Android's zygote.
@@ -22,18 +22,18 @@ import json
 import logging
 import os
 import runpy
-import selectors
-import shlex
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 PRELOADED = (
     "pflpipe.simulation.scores",
@@ -48,163 +48,110 @@ PRELOADED = (
 """What most scripts import, what is needed first in front. MLflow, which takes seconds, is imported
 by the one job of a study that needs it."""
 
-CLIENT = Path(__file__).with_name("forked.py")
 REQUEST_BYTES = 2**20
 
 
-def start(path: str, modules: Sequence[str] = PRELOADED) -> str:
-    """Start the process, without waiting for it, and return the program to call instead of Python.
+def new_address() -> Path:
+    """Return where a process can listen, in a folder that ``start`` makes."""
+    return Path(tempfile.gettempdir()) / f"pflpipe-{uuid.uuid4().hex[:12]}" / "socket"
 
-    The process ends with its parent, or when the scripts that are at work then have ended. Where it
-    cannot be started, the program is Python.
+
+def start(address: Path, path: str, modules: Sequence[str] = PRELOADED) -> None:
+    """Start the process, without waiting for it; where it cannot be started nothing happens.
+
+    It ends with its parent. Scripts that are at work then go on.
 
     Args:
+        address: of ``new_address``; ``forked.py`` finds it in ``PFLPIPE_FORKS``.
         path: the process's ``PYTHONPATH``.
         modules: what it imports, the first before it forks at all.
     """
-    if not hasattr(os, "pidfd_open"):
-        return sys.executable
-    folder = Path(tempfile.mkdtemp(prefix="pflpipe-"))
-    address, program = folder / "socket", folder / "python"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        listener.bind(str(address))
-    except OSError:  # such as a temporary folder whose name is too long for an address
-        shutil.rmtree(folder)
-        return sys.executable
-    listener.listen(1024)
-    words = [sys.executable, "-IS", str(CLIENT), sys.executable, str(address)]
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
-    program.chmod(0o700)
+    if sys.platform != "linux":
+        return
     reading, _ = os.pipe()  # the other end stays open as long as this process lives
-    with listener:
-        subprocess.Popen(
-            [sys.executable, "-P", __file__, str(folder), str(listener.fileno()), *modules],
-            stdin=reading,
-            pass_fds=[listener.fileno()],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        )
-    os.close(reading)
-    return str(program)
-
-
-def serve(folder: Path, listener: socket.socket, modules: list[str]) -> None:
-    """Fork for every request, and import more while there is none, until standard input ends and
-    the last script has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the scripts
     try:
-        importlib.import_module(modules.pop(0))
-        with selectors.PollSelector() as events:
-            _Scripts(events, folder, listener, modules).serve()
+        address.parent.mkdir(mode=0o700)  # so that nobody else can connect
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(address))
+            listener.listen(1024)
+            subprocess.Popen(
+                [sys.executable, "-P", __file__, str(address), str(listener.fileno()), *modules],
+                stdin=reading,
+                pass_fds=[listener.fileno()],
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+            )
+    except OSError:  # such as a temporary folder whose name is too long for an address
+        shutil.rmtree(address.parent, ignore_errors=True)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        os.close(reading)
 
 
-class _Scripts:
-    """The scripts at work, and who asks for more: what each source of ``events`` has for data is
-    called when it can be read."""
-
-    def __init__(
-        self,
-        events: selectors.BaseSelector,
-        folder: Path,
-        listener: socket.socket,
-        modules: list[str],
-    ) -> None:
-        self.events, self.folder, self.listener = events, folder, listener
-        self.modules = modules
-
-    def serve(self) -> None:
-        self._await(sys.stdin, self.close)
-        self._await(self.listener, self.accept)
-        while self.events.get_map():
-            ready = self.events.select(0 if self.modules else None)
-            if ready:  # one at a time: what it does may end what else was ready
-                ready[0][0].data()
-            else:
-                importlib.import_module(self.modules.pop(0))
-
-    def _await(self, source: Any, action: Callable[[], None]) -> None:
-        self.events.register(source, selectors.EVENT_READ, action)
-
-    def close(self) -> None:
-        """Take no more requests, and import nothing more for them."""
-        self.modules.clear()
-        for source in (sys.stdin, self.listener):
-            self.events.unregister(source)
-        self.listener.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def accept(self) -> None:
-        """Hear what a caller asks for."""
-        caller, _ = self.listener.accept()
-        self._await(caller, lambda: self.run(caller))
-
-    def run(self, caller: socket.socket) -> None:
-        """Run a script in a fork, and give the caller a hold on it, to end it should this process
-        be killed."""
-        self.events.unregister(caller)
-        request, files, _, _ = socket.recv_fds(caller, REQUEST_BYTES, 2)
-        if not request:  # gone without a word
-            caller.close()
+def serve(listener: socket.socket, modules: list[str]) -> None:
+    """Fork for every caller, and import more while there is none, until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the scripts
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    importlib.import_module(modules.pop(0))
+    while True:
+        ready = select.select([sys.stdin, listener], [], [], 0 if modules else None)[0]
+        if sys.stdin in ready:
             return
-        if not (script := os.fork()):
-            caller.close()
-            for key in self.events.get_map().values():
-                os.close(key.fd)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for number, file in enumerate(files, start=1):
-                os.dup2(file, number)
-                os.close(file)
-            os._exit(_run(*json.loads(request)))
-        for file in files:
-            os.close(file)
-        ended = os.pidfd_open(script)
-        self._await(ended, lambda: self.tell(script, ended, caller))
-        self._await(caller, lambda: self.stop(script, caller))
-        with contextlib.suppress(OSError):  # nobody there any more
-            socket.send_fds(caller, [b"begun"], [ended])
-
-    def stop(self, script: int, caller: socket.socket) -> None:
-        """End a script whose caller has ended."""
-        self.events.unregister(caller)
-        os.kill(script, signal.SIGTERM)  # it is there, if only for its exit code
-
-    def tell(self, script: int, ended: int, caller: socket.socket) -> None:
-        """Tell a caller how its script ended."""
-        self.events.unregister(ended)
-        if caller in self.events.get_map():
-            self.events.unregister(caller)
-        code = os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])
-        with contextlib.suppress(OSError):  # nobody there any more
-            caller.sendall(json.dumps(code).encode())
-        caller.close()
-        os.close(ended)
+        if listener in ready:
+            # What the system refuses, such as one more process, costs this caller its fork.
+            with contextlib.suppress(OSError), listener.accept()[0] as caller:
+                if not os.fork():
+                    listener.close()
+                    _run(caller)
+        else:
+            importlib.import_module(modules.pop(0))
 
 
-def _run(words: list[str], folder: str, environment: dict[str, str]) -> int:
-    """Be the script, and return its exit code."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv = words
-    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:0] = [str(Path(words[0]).parent), *filter(None, paths)]
-    code: object = 0
+def _run(caller: socket.socket) -> None:
+    """Be the script that a caller asks for, and tell it the exit code."""
+    code: object = 1
     try:
+        request, files, _, _ = socket.recv_fds(caller, REQUEST_BYTES, 2)
+        words, folder, environment = json.loads(request)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, file in enumerate(files, start=1):
+            os.dup2(file, number)
+            os.close(file)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = words
+        paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[:0] = [str(Path(words[0]).parent), *filter(None, paths)]
+        caller.send(b"begun")
+        threading.Thread(target=_end_with, args=[caller], daemon=True).start()
         runpy.run_path(words[0], run_name="__main__")
+        code = 0
     except SystemExit as end:
         code = end.code
     except BaseException:
         traceback.print_exc()
-        code = 1
     # Modules that were imported are not taken down one by one, which takes as long as a small job.
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code if isinstance(code, int) else int(code is not None)
+    with contextlib.suppress(OSError, ValueError):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    code = code if isinstance(code, int) else int(code is not None)
+    with contextlib.suppress(OSError):
+        caller.send(str(code & 255).encode())
+    os._exit(code & 255)
+
+
+def _end_with(caller: socket.socket) -> None:
+    """End this script when its caller ends; it sends nothing more."""
+    with contextlib.suppress(OSError):
+        caller.recv(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])), sys.argv[3:])
+    address = Path(sys.argv[1])
+    try:
+        serve(socket.socket(fileno=int(sys.argv[2])), sys.argv[3:])
+    finally:
+        shutil.rmtree(address.parent, ignore_errors=True)

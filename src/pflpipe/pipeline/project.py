@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from pflpipe.attacks import registry as attacks
@@ -31,6 +31,9 @@ from pflpipe.study.documents import read_yaml
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.load import finish, load_outline, study_names
 from pflpipe.study.study_spec import Drawing, Outline, Study
+
+ELSEWHERE = ("train", "evaluate", "attack", "audit")
+"""Rules whose jobs run on a cluster if there is one."""
 
 
 class Project:
@@ -74,10 +77,17 @@ class Project:
         self._digests: dict[Path, str] = {}
         self._imports: dict[Path, list[Path]] = {}
 
-    def check(self) -> None:
-        """Check the settings and the studies that they name, as ``pflpipe validate`` does."""
+    def check(self, words: Iterable[str] = ()) -> None:
+        """Check the settings, the studies that they name, and those of a command line's targets, as
+        ``pflpipe validate`` does."""
         for outline in validate(self.settings).values():
             self._add(outline)
+        folders = "tables|figures|scores|searches|tracking|released"
+        target = re.compile(
+            rf"{re.escape(str(self.settings.results_dir))}/(?:{folders})/(?!(?:all|audit)\b)(\w+)"
+        )
+        for found in filter(None, map(target.match, words)):
+            self.outline(found[1])
 
     # ------------------------------------------------------------ studies and cells
 
@@ -284,19 +294,18 @@ class Project:
         starts = [self.root / "workflow" / "scripts" / f"{script}.py", *files]
         return ", ".join(f"{start.name} {self._digest(start)}" for start in starts)
 
-    def note(self, outlines: Iterable[Outline], elsewhere: Collection[str] = ()) -> str:
+    def note(self, outlines: Iterable[Outline]) -> str:
         """Take the digests of all scripts, and of what these studies are, as they are now: an edit
         in the meantime must not pass for what a job ran.
 
         Jobs that run what was imported now (forks.py) need no more. Jobs on a cluster read
         everything again when they begin, hours later, and Snakemake believes them to be what it
         planned (snakemake#3234); they are given what is returned, JSON, and stop if they find
-        something else.
+        something else. Of scripts that never run there nothing is returned: a job looks at what
+        comes before it as well, which is not its own to make.
 
         Args:
             outlines: the studies that are asked for.
-            elsewhere: scripts that run on a cluster. Of the others nothing is returned: a job looks
-                at what comes before it as well, which is not its own to make.
         """
         scripts = {
             script.stem: script for script in (self.root / "workflow" / "scripts").glob("*.py")
@@ -304,7 +313,7 @@ class Project:
         known = list(outlines)
         for script in scripts.values():
             self._digest(script)
-        starts = {scripts[name] for name in elsewhere if name in scripts}
+        starts = {scripts[name] for name in ELSEWHERE if name in scripts}
         for outline in known:
             starts.update(self.files_of(outline.everything.cells))
         found = {self._place(start): self._digest(start) for start in sorted(starts)}
@@ -455,12 +464,14 @@ def plan_request(cell: Cell) -> str:
     return canonical_json(shared.to_dict())
 
 
-def settings_words(files: Iterable[object] | None, values: Iterable[str] | None) -> list[str]:
-    """Return the words of a command line that give another snakemake the settings of this one.
-
-    Args:
-        files: of ``--configfile``.
-        values: of ``--config``.
-    """
-    words = {"--configfile": list(map(str, files or ())), "--config": list(values or ())}
-    return [word for option, given in words.items() if given for word in (option, *given)]
+def settings_words(settings: Mapping[str, object], file: Path) -> list[str]:
+    """Return the words of a command line that give another snakemake these settings where they are
+    not those of a file, config.yaml."""
+    stored = read_yaml(str(file)) if file.exists() else {}
+    stored = stored if isinstance(stored, dict) else {}
+    changed = [
+        f"{key}={json.dumps(value)}"
+        for key, value in settings.items()
+        if stored.get(key, ...) != value
+    ]
+    return ["--config", *changed] if changed else []

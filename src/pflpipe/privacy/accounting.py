@@ -206,6 +206,7 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
         )
         reached = curve(multiplier)
         if not epsilon * (1 - 1e-4) <= reached <= epsilon:
+            # A bracket of about twice the error of the coarse grid; it widens if that is too small.
             step = 2 * abs(math.log(max(reached, epsilon / 2) / epsilon)) + 1e-6
             multiplier = _least_multiplier(
                 curve, epsilon, start=multiplier, tolerance=1e-5, step=step
@@ -523,7 +524,7 @@ def _least_multiplier(
         if low < math.log(1e-2):
             raise PrivacyError(
                 "privacy: delta",
-                got="met with next to no noise",
+                got="reached with almost no noise",
                 expected="a delta far below 1/M for this epsilon",
             )
     root = float(brentq(excess, low, high, xtol=tolerance))

@@ -77,6 +77,7 @@ def of_updates(plan: Plan, bound: float | None) -> Plan:
     """
     if plan.adaptive is None:
         return plan
+    # Each part is released by an ordinary plan; together the two have the multiplier z.
     return dataclasses.replace(
         plan,
         clip_norm=plan.clip_norm if bound is None else bound,

@@ -131,6 +131,7 @@ def bounded(
     if "private_clamp" in departures:
         for name, value in result.items():
             centre, radius = extras[f"centre.{name}"], extras[f"radius.{name}"]
+            # Private bounds may be NaN or infinite; a message must stay finite.
             inside = value.clamp(centre - radius, centre + radius).nan_to_num(0, 0, 0)
             changed |= (inside != value).reshape(*changed.shape, -1).any(-1)
             result[name] = inside

@@ -172,6 +172,7 @@ def effective_plan(
             expected="gaussian",
         )
     parts = _parts(names, parameters)
+    # Nothing bounds what a client changes, or the noise shows the cohort: no finite epsilon.
     if (
         not names.isdisjoint(WITHOUT_BOUND)
         or _shows_the_draw(plan, names)
@@ -263,6 +264,7 @@ def _gaussian(
     # A single message has the rounds and the clipping of the executed plan, and one share of the
     # noise.
     alone = effective_plan(plan, bounded - OF_MESSAGES, parameters=parameters)
+    # Where the sum has no guarantee, a single message has none either.
     message = alone if effective.noise_multiplier else effective
     assert alone.noise_multiplier is not None
     assert message.noise_multiplier is not None
@@ -272,6 +274,7 @@ def _gaussian(
     if "noise_on_support" in names:
         group = alone.noise_multiplier * share
     at = delta_of(plan)
+    # Two messages of norm C are up to 2 C apart, which counts as half the multiplier.
     replaced = dataclasses.replace(message, noise_multiplier=message.noise_multiplier / 2)
     return dataclasses.replace(
         entry,
@@ -372,23 +375,24 @@ def _warnings(
     for name in sorted(names & WITHOUT_BOUND.keys()):
         yield f"{name}: {WITHOUT_BOUND[name]}; no finite epsilon holds"
     if _shows_the_draw(plan, names):
+        # Probability that exactly this client is drawn.
         alone = plan.sample_rate * (1 - plan.sample_rate) ** (plan.clients - 1)
         yield (
-            "noise comes with the messages of a secret cohort: a client drawn alone (chance "
-            f"{alone:.2g} a round) is the difference between noise and exactly nothing; no finite "
+            "each message of a secret cohort carries noise: if a client is drawn alone (chance "
+            f"{alone:.2g} a round), its presence decides between noise and exactly 0; no finite "
             "epsilon holds"
         )
     for name in sorted(names & SPLIT_CLIP):
         count = _parts(frozenset({name}), parameters)
         kind = "tensors" if name == "per_tensor_clip" else "layers"
         yield (
-            f"{name}: each of the model's {count} {kind} may be C long, so the noise counts "
-            f"{math.sqrt(count):.3g} times less"
+            f"{name}: each of the model's {count} {kind} may be C long, so the effective noise is "
+            f"{math.sqrt(count):.3g} times smaller"
         )
     if "public_sampling" in names:
         rounds, _ = _exposure(plan, frozenset({"public_sampling"}), None)
         yield (
-            "public_sampling: everybody can compute who takes part, so sampling hides nothing; the "
+            "public_sampling: anyone can compute the cohorts, so sampling hides nothing; the "
             f"client drawn most often, in {rounds} of {plan.rounds} rounds, is counted"
         )
     if "data_size_weights" in names:
@@ -404,7 +408,7 @@ def _warnings(
     if "learning_rate_in_noise" in names:
         yield (
             "learning_rate_in_noise: the noise is twice the learning rate times what the paper's "
-            "epsilon needs; the noise that is there is counted"
+            "epsilon needs; the actual noise is counted"
         )
     if "noise_not_divided" in names:
         yield (

@@ -146,9 +146,9 @@ def release(
             the uploads; an empty cohort then releases 0.
 
     Raises:
-        PrivacyError: shapes or dtypes do not fit, the scale is negative or not finite or stands
-            beside a departure that has none, a departure is unknown, or the extras are not
-            exactly those that the departures read.
+        PrivacyError: shapes or dtypes do not fit; the scale is negative, not finite, or used with
+            a departure that has none; a departure is unknown; or the extras are not exactly those
+            that the departures read.
     """
     departures = check_departures(departures)
     scale = scale or {}
@@ -171,6 +171,7 @@ def release(
     else:
         signal, noise = _noise_of_sum(generator, clipped, present, plan, scale)
         messages, clean = {}, signal
+    # Rows of clients that were not drawn may hold anything, so every diagnostic is masked.
     nonfinite = present & torch.isinf(norms)
     # Signal and noise are added in float64 and rounded once. Noise that is rounded first has gaps,
     # and the sum would show how far the signal has shifted them.

@@ -80,6 +80,7 @@ class Plan:
                 got=self.mechanism,
                 expected=f"one of {', '.join(MECHANISMS)}",
             )
+        # Laplace noise hides a movement by its L1 length, Gaussian noise by its L2 length.
         wanted_norm = 1 if self.mechanism == "laplace" else 2
         if self.norm != wanted_norm:
             raise PrivacyError(
@@ -118,6 +119,7 @@ class Plan:
         assert self.clip_norm is not None
         assert self.noise_multiplier is not None
         if self.noise_multiplier:
+            # What is added to the model; C and sigma alone may be in range and their product not.
             noise = self.clip_norm * self.noise_multiplier / self.expected_cohort
             _number("noise on a released sum", noise, _representable, between)
         if self.mechanism == "laplace":

@@ -1,5 +1,5 @@
-"""A check of every release: minus the clients' part and the noise of the plan, nothing is left, to
-the bit.
+"""A check of every release: the release minus the clients' part and the noise of the plan must be
+zero, to the bit.
 
 A run's key fixes its cohorts and its noise (seeds.py). After every release both are drawn again, as
 the plan on file prescribes, and compared with what the engine did. A program that keeps its plan
@@ -74,6 +74,7 @@ def of_release(
             is present.
     """
     took_part = {client for client, here in zip(clients, present.tolist(), strict=True) if here}
+    # Both directions: present without being drawn, and drawn without being present.
     strangers = took_part ^ _cohort(plan, departures, key, residuals.releases)
     coordinates = mismatches = 0
     if plan.noise_multiplier and plan.clip_norm:

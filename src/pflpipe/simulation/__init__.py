@@ -1,1 +1,1 @@
-"""Many clients, many rounds, on disk."""
+"""Rounds of many clients, with checkpoints and the files of a run."""

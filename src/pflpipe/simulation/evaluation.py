@@ -1,11 +1,10 @@
-"""Accuracies of a federation's personal models and of its global model, after any round, and of
-the models of clients who come when it is over.
+"""Accuracies of personal models and of the global model after any round, also for clients that
+join after training.
 
-A new client was never drawn, so its state is one that it makes itself of what was released. It does
-alone what a client in training has done besides sending: the local work of as many rounds as a
-client is expected to be drawn in, on the last released model, of which it keeps its state. A head
-or a local model that had only begun would otherwise be compared with trained ones; where a method
-keeps no state there is nothing to catch up with. Then it personalizes as all others do.
+A new client was never drawn, so it computes its state from the releases: on the last released model
+it does the local work of as many rounds as a client is expected to be drawn in, without sending.
+Otherwise an untrained head or local model would be compared with trained ones. If a method has no
+client state, this work is left out. Then the new client personalizes like all others.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ def accuracies(
     """Return the accuracies (percent) of every client's personal model and of the global model, one
     row per client.
 
-    Personal models come from ``personalize`` with the released parameters and the client's state
-    after the last round of ``progress``, once for every client whether or not it was drawn in that
-    round. Own is the client's own test split, validation its held-out examples, common the whole
-    common test set. An accuracy over no examples is NaN.
+    ``personalize`` computes the personal model of every client, drawn or not, from the released
+    parameters and the client's state after the last round of ``progress``. ``own`` is the client's
+    test split, ``validation`` its held-out examples, ``common`` the common test set. An accuracy
+    over no examples is NaN.
 
     Args:
-        clients: who is tested; nobody named is everybody.
-        validation_only: leave out the test data, of which a search must not know anything.
+        clients: the clients to test; empty tests all.
+        validation_only: leave out the test data, which a search must not use.
     """
     task, method, split = (
         simulation.task_in(progress.round, progress.bound),
@@ -68,6 +67,7 @@ def accuracies(
         state: ClientState, batches: Batches, others: Mapping[str, Schedule]
     ) -> dict[str, Tensor]:
         personal = method.personalize(progress.params, progress.server, state, batches, task)
+        # Counts and not rates: sums of whole numbers have no rounding.
         correct = {}
         if common is not None:
             correct["personal_common"] = task.correct(personal, common)
@@ -103,11 +103,10 @@ def accuracies_of_new(
     simulation: Simulation, progress: Progress, has_global_model: bool
 ) -> list[dict[str, Any]]:
     """Return the accuracies (percent) of every new client's personal model and of the global model
-    on its own test split, ``personal_new`` and ``global_new``, one row per new client; no rows
-    where there are none.
+    on the client's test split, ``personal_new`` and ``global_new``, one row per new client.
 
-    They are called ``new0``, ``new1`` ..., and what they draw (the order of their batches) shares
-    nothing with the streams of the clients in training. Their validation examples are not used.
+    New clients are called ``new0``, ``new1`` ... Their random numbers (the order of their batches)
+    share no stream with clients in training. Their validation examples are not used.
     """
     if simulation.split.new is None:
         return []
@@ -116,22 +115,23 @@ def accuracies_of_new(
     )
     task = simulation.task_in(progress.round, progress.bound)
     method, split = simulation.method, simulation.split
-    begun = method.init_client(progress.params, task)
+    initial = method.init_client(progress.params, task)
+    # The expected number of rounds in which a client is drawn.
     expected = max(1, round(simulation.plan.sample_rate * simulation.plan.rounds))
-    turns = range(expected if begun else 0)
+    turns = range(expected if initial else 0)
     work = [
         simulation.work(client, progress.round)
-        | {"own": simulation.in_order(own)}
+        | {"own": simulation.in_order(test_rows)}
         | {
             f"{name} {turn}": rows
             for turn in turns
             for name, rows in simulation.work(client, turn).items()
         }
-        for client, own in enumerate(split.test)
+        for client, test_rows in enumerate(split.test)
     ]
 
     def hook(_: ClientState, last: Batches, others: Mapping[str, Schedule]) -> dict[str, Tensor]:
-        state = begun
+        state = initial
         for turn in turns:
             seen = {name: others[f"{name} {turn}"] for name in SEEN_BY_METHODS}
             state = method.local_update(
@@ -142,28 +142,29 @@ def accuracies_of_new(
         return {name: task.correct(model, others["own"]) for name, model in models.items()}
 
     what = simulation.named("personalize")
-    with untouched(what, progress.params, progress.server, begun):
+    with untouched(what, progress.params, progress.server, initial):
         correct = simulation.run_clients(hook, None, range(len(work)), work, what)
     rows = []
-    for client, own in enumerate(split.test):
+    for client, test_rows in enumerate(split.test):
         row: dict[str, Any] = {"client": f"new{client}", "train_size": len(split.train[client])}
         for name, counts in correct.items():
-            defined = len(own) and (name == "personal_new" or has_global_model)
-            row[name] = 100 * counts[client].item() / len(own) if defined else math.nan
+            defined = len(test_rows) and (name == "personal_new" or has_global_model)
+            row[name] = 100 * counts[client].item() / len(test_rows) if defined else math.nan
         rows.append(row)
     return rows
 
 
 def means(simulation: Simulation, progress: Progress, has_global_model: bool) -> dict[str, float]:
-    """Return the accuracies ``CURVES`` as means over the clients that have examples to test on; NaN
-    where none has.
+    """Return the accuracies ``CURVES`` as means over the clients with test examples; NaN if no
+    client has any.
 
-    With ``evaluate_clients`` over as many, the same in all rounds and for all methods of a seed.
+    ``evaluate_clients`` limits the number of tested clients; they are the same in all rounds and
+    for all methods of a seed.
     """
-    everybody, some = simulation.plan.clients, simulation.training.evaluate_clients
+    total, tested = simulation.plan.clients, simulation.training.evaluate_clients
     clients: list[int] = []
-    if 0 < some < everybody:
-        drawn = numpy_rng(simulation.seed, "curves").choice(everybody, some, replace=False)
+    if 0 < tested < total:
+        drawn = numpy_rng(simulation.seed, "curves").choice(total, tested, replace=False)
         clients = sorted(drawn.tolist())
     rows = accuracies(simulation, progress, has_global_model, clients=clients)
     return {name: over_clients(row[name] for row in rows) for name in CURVES}

@@ -1,14 +1,13 @@
-"""The proof of a run that its clients were kept apart: some of them compute their messages again,
-each by itself.
+"""A check that a run kept its clients apart: some clients compute their messages again, alone.
 
-A clip bounds what one client changes in the sum only if its data change nothing in the messages of
-others. So every private run draws some clients of its last cohort by the run's key, gives each of
-them what is its own (its rows, its state, and what was released before the round), and compares all
-bits of what it computes alone with what it computed among the others. A bit that differs followed
-from something else, such as another client's number of rows.
+A clip bounds the change of the sum by one client only if this client's data do not change the
+messages of others. So every private run draws some clients of its last cohort by the run's key.
+Each receives only its own inputs (its rows, its state, and the releases before the round). All bits
+that it computes alone are compared with those that it computed among the others. If a bit differs,
+it depended on something else, such as another client's number of rows.
 
-In a correct program no bit differs, whatever the data. The decision then tells nothing about
-anybody and costs no delta.
+In a correct program no bit differs, for any data. The decision then reveals nothing about a client
+and costs no delta.
 """
 
 from __future__ import annotations
@@ -27,43 +26,44 @@ from pflpipe.simulation.states import States
 from pflpipe.trees import Tree
 
 CLIENTS = 2
-"""So many clients of a run compute again, or as many as there are."""
+"""Number of clients of a run that compute again, if there are as many."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some clients of a round: what they start from, and what they computed among the others.
+    """Some clients of a round: their inputs, and their outputs among the others.
 
     Attributes:
-        start: the state before the round, with the states of these clients only.
-        clients: their numbers.
-        found: everything that they computed, ``[K, ...]``.
+        start: the progress before the round, with the states of these clients only.
+        clients: their indices.
+        results: everything that they computed, ``[K, ...]``.
     """
 
     start: Progress
     clients: list[int]
-    found: Tree = field(default_factory=dict)
+    results: Tree = field(default_factory=dict)
 
     @classmethod
     def begin(cls, key: str, progress: Progress, drawn: Sequence[int]) -> Sample:
-        """Draw clients of a cohort by the run's key, and keep what they start the next round
-        from."""
+        """Return a sample of a cohort, drawn by the run's key, with its inputs of the next
+        round."""
+        # A stream of its own: the draws of cohorts and noise are the same as without the check.
         stream = release_rng(key, "isolation", progress.round)
         chosen = stream.choice(len(drawn), min(CLIENTS, len(drawn)), replace=False)
         clients = [drawn[place] for place in sorted(chosen.tolist())]
-        # The diagnostics of earlier rounds are left out: they are private, and no message may
-        # follow from them.
+        # Without the diagnostics of earlier rounds: they are private, and no message may depend on
+        # them.
         states = cast(States, _Few(clients, progress.states.of(clients)))
         public = progress.round, progress.params, progress.server
         return cls(Progress(*public, states, bound=progress.bound), clients)
 
-    def among(self, drawn: Sequence[int], found: Tree) -> Sample:
-        """Return it with its clients' part of what all that were drawn computed, ``[K, ...]``."""
+    def among(self, drawn: Sequence[int], results: Tree) -> Sample:
+        """Return the sample with its clients' rows of the results ``[K, ...]`` of the cohort."""
         places = [drawn.index(client) for client in self.clients]
-        return replace(self, found={name: value[places] for name, value in found.items()})
+        return replace(self, results={name: value[places] for name, value in results.items()})
 
     def check(self, compute: Callable[[Progress, Sequence[int]], Tree]) -> None:
-        """Compare it with what each of the clients computes alone.
+        """Compare the sample with the results of each client alone.
 
         Args:
             compute: ``(progress, clients) -> everything that they compute in the next round``.
@@ -72,23 +72,24 @@ class Sample:
             PrivacyError: a bit differs.
         """
         for place, client in enumerate(self.clients):
+            # A cohort of one: the hook sees no other client.
             alone = compute(self.start, [client])
             differing = [
                 name
-                for name, value in self.found.items()
+                for name, value in self.results.items()
                 if not trees.same_bits(alone[name][0], value[place])
             ]
             if differing:
                 raise PrivacyError(
                     f"round {self.start.round + 1}: a client's {differing[0]}",
                     got="other bits than the same client computes by itself",
-                    expected="the same bits: the message followed from other clients",
-                    do="do not publish this run; use backend: loop, or mend the method",
+                    expected="the same bits: the message depends on other clients",
+                    do="do not publish this run; use backend: loop, or correct the method",
                 )
 
 
 class _Few:
-    """The states of a few clients, as ``States.of`` gives them."""
+    """The states of a few clients, with the method ``of`` of ``States``."""
 
     def __init__(self, clients: Sequence[int], states: Tree) -> None:
         self._places, self._states = {client: i for i, client in enumerate(clients)}, states

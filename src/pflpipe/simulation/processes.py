@@ -1,9 +1,9 @@
 """Processes that share the clients of one run: one for each core or GPU, started by torchrun.
 
-Every process knows the whole run and draws the same cohort, noise and schedules. Only the clients
-of a round are divided: each process computes its share, what they return is gathered everywhere in
-the order of one process, and from there on all do the same. A client's bits do not follow from
-whom it is computed with (clients.py), so a run has the same bits whatever the number of processes.
+Every process has the whole run and draws the same cohort, noise and schedules. Only the clients of
+a round are divided. Each process computes its share, all results are gathered on every process in
+the order of the clients, and then all processes do the same. A client's bits do not depend on the
+other clients (clients.py), so a run has the same bits for any number of processes.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of a run: its ``rank`` and how many there are. The first one writes
-    the files."""
+    """This process of a run: its ``rank`` and the number of processes. The first one writes the
+    files."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes the files and speaks."""
+        """Whether this process writes the files and prints."""
         return self.rank == 0
 
     def shares(self, costs: Sequence[float]) -> list[list[int]]:
-        """Return for every process the indices in ``costs`` that it works on, in order.
+        """Return for every process its indices into ``costs``, sorted.
 
-        The dearest are given away first, each to the process that has least to do so far (Graham,
-        "Bounds on Multiprocessing Timing Anomalies", 1969).
+        The most expensive items are assigned first, each to the process with the smallest load so
+        far (Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
         """
         shares: list[list[int]] = [[] for _ in range(self.size)]
         loads = [(0.0, rank) for rank in range(self.size)]
@@ -55,21 +55,22 @@ class Processes:
 
         Args:
             own: this process's rows, in the order of its share; any dtype.
-            shares: what ``shares`` returned.
+            shares: the result of ``shares``.
         """
+        # all_gather needs equal shapes, so shares are padded to the longest. bool is sent as bytes.
         sent = own.view(torch.uint8) if own.dtype == torch.bool else own
         padded = sent.new_zeros(max(map(len, shares)), *sent.shape[1:])
         padded[: len(sent)] = sent
         parts = [torch.empty_like(padded) for _ in shares]
         dist.all_gather(parts, padded)
-        found = sent.new_empty(sum(map(len, shares)), *sent.shape[1:])
+        rows = sent.new_empty(sum(map(len, shares)), *sent.shape[1:])
         for share, part in zip(shares, parts, strict=True):
-            found[share] = part[: len(share)]
-        return found.view(own.dtype)
+            rows[share] = part[: len(share)]
+        return rows.view(own.dtype)
 
     def from_first(self, values: Tensor) -> Tensor:
-        """Return the first process's values on every process, once the first one got here; the
-        shape must be the same."""
+        """Return the first process's values on every process. All processes wait for the first one;
+        shapes must be equal."""
         if self.size > 1:
             dist.broadcast(values, src=0)
         return values
@@ -81,16 +82,16 @@ _held: list[ExitStack] = []
 
 
 def take_gpus(device: str, count: int = 1) -> None:
-    """Keep so many of this machine's GPUs to this run, if they are free, and hide the others.
+    """Reserve ``count`` free GPUs of this machine for this run and hide the others.
 
-    Runs side by side would all compute on the first GPU. A GPU is taken by taking a name that the
-    kernel gives to one process at a time, and takes back when that process ends, however it ends
-    (abstract sockets, unix(7)). Where fewer are free than are asked for nothing is hidden, nor
-    where no more are there, as in a job on a cluster.
+    Without this, simultaneous runs would all use the first GPU. A GPU is reserved by binding an
+    abstract socket (unix(7)): the kernel gives a name to one process at a time and frees it when
+    the process ends in any way. If fewer GPUs are free, or if there are no more than ``count``, as
+    in a cluster job, nothing is hidden.
 
     Args:
-        device: as for ``joined``; one that is asked for by its number is not taken.
-        count: of GPUs.
+        device: as for ``joined``; a GPU that is requested by number is not reserved.
+        count: number of GPUs.
     """
     if device not in ("cuda", "auto"):
         return
@@ -114,15 +115,17 @@ def take_gpus(device: str, count: int = 1) -> None:
 
 @contextmanager
 def joined(device: str, count: int = 1) -> Iterator[tuple[Processes, str]]:
-    """Join the other processes of this run and leave them at the end.
+    """Join the process group of this run, and leave it at the end.
 
     Args:
-        device: ``cpu``, ``cuda`` or ``auto`` (a GPU when there is one).
-        count: a program that is alone is started again by torchrun as so many processes.
+        device: ``cpu``, ``cuda`` or ``auto`` (a GPU if there is one).
+        count: number of processes. A program outside torchrun is restarted by torchrun if it is
+            above 1.
 
     Yields:
-        this process and its own device: process i of a run takes the run's GPU i.
+        This process and its device: process i of a run uses the run's GPU i.
     """
+    # torchrun sets WORLD_SIZE: without it this is the program's first start.
     if "WORLD_SIZE" not in os.environ:
         take_gpus(device, count)
     if count > 1 and "WORLD_SIZE" not in os.environ:
@@ -138,9 +141,8 @@ def joined(device: str, count: int = 1) -> Iterator[tuple[Processes, str]]:
     if size == 1:
         yield ALONE, device
         return
-    if (
-        sys.platform == "linux"
-    ):  # torchrun that is killed leaves its processes behind, which would go on writing
+    # If torchrun is killed, its processes would survive and continue to write.
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     device = f"cuda:{os.environ['LOCAL_RANK']}" if gpu else "cpu"

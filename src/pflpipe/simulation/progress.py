@@ -1,4 +1,4 @@
-"""A run between two rounds: everything that the next round needs, and the diagnostics so far."""
+"""The state of a run between two rounds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from pflpipe.trees import Params, ServerState
 
 @dataclass
 class Progress:
-    """A run after ``round`` rounds: everything a resumed run needs, and the diagnostics so far.
+    """A run after ``round`` rounds: everything that a resumed run needs, and the diagnostics.
 
-    ``diverged_round`` is the first round in which a loss, an upload, a state or the model was not
-    finite (the run goes on: such uploads count as zero). ``releases`` counts calls of the release
-    and ``residuals`` says what in them differs from the plan. ``uploaded_bits`` adds up what
-    one client sends in each round, whoever was drawn. ``bound`` is the clip bound of the next round
-    where it adapts, a public number (None: that of the plan).
+    Attributes:
+        round, params, server, states: number of finished rounds, global model, server state, states
+            of all clients.
+        rows, timing: diagnostics and seconds of each round.
+        diverged_round: the first round in which a loss, an upload, a state or the model was not
+            finite. The run continues; such uploads count as zero.
+        releases: number of calls of the release.
+        residuals: differences of the releases from the plan.
+        uploaded_bits: bits that one client sends, summed over the rounds; independent of the
+            cohorts.
+        bound: clip bound of the next round if it adapts, a public number; None is that of the plan.
     """
 
     round: int

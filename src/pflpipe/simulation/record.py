@@ -1,7 +1,7 @@
-"""The record of a run, ``run.json``: what anybody may know of it, what is measured behind its
-noise, and how it was computed.
+"""The record of a run, ``run.json``: public facts, private diagnostics, and the program and machine
+that computed it.
 
-``records.load`` reads it, and ``records.to_json`` is what is written.
+``records.load`` reads it and ``records.to_json`` gives the JSON that is written.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pflpipe.privacy.residuals import Residuals
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much was released. All of it follows from the settings and the releases alone.
+    """The sizes of the releases. They follow from the settings and the releases alone.
 
     Attributes:
-        releases: rounds in which something was released.
+        releases: number of rounds with a release.
         parameters: scalars of the model.
         uploaded_parameters: scalars that a client sends in a round, the mean over the rounds.
         upload_bytes_per_round: bytes that the expected number of participants sends.
@@ -31,15 +31,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """The experimenter's own: who was drawn, and whether a client's numbers were finite, is covered
-    by no epsilon.
+    """Private diagnostics: no epsilon covers cohorts or whether a client's numbers were finite.
 
     Attributes:
-        participants: how many clients took part, summed over the rounds.
-        diverged_round: the first round (from 1) with a number that is not finite; None if there is
-            none.
-        nonfinite_uploads: how many uploads were not finite and counted as zero, of all rounds.
-        residuals: what of the releases is not as the plan prescribes.
+        participants: number of clients that took part, summed over the rounds.
+        diverged_round: the first round (from 1) with a number that is not finite, or None.
+        nonfinite_uploads: number of uploads of all rounds that were not finite and counted as zero.
+        residuals: differences of the releases from the plan.
     """
 
     participants: int
@@ -50,18 +48,18 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class Program:
-    """How a run was computed, by the process that wrote this.
+    """Program and machine of a run, as seen by the process that wrote the record.
 
     Attributes:
-        device: of the examples and parameters, such as ``cpu`` or ``cuda:0``.
-        gpu: its name; empty on a CPU.
+        device: device of the examples and parameters, such as ``cpu`` or ``cuda:0``.
+        gpu: name of the GPU; empty on a CPU.
         processor: name of the machine's processor.
-        cores: of the machine.
+        cores: number of cores of the machine.
         backend: ``loop``, ``vmap`` or ``graphs``.
-        processes: how many shared the clients.
-        threads: of torch.
-        versions: of pflpipe, Python, torch and numpy, by name.
-        commit: of the code, ``origin.commit``; empty where nobody said.
+        processes: number of processes that shared the clients.
+        threads: number of torch's threads.
+        versions: versions of pflpipe, Python, torch and numpy, by name.
+        commit: ``origin.commit`` of the code; empty if unknown.
     """
 
     device: str
@@ -77,11 +75,11 @@ class Program:
 
 @dataclass(frozen=True)
 class Record:
-    """What ``run.json`` holds.
+    """The content of ``run.json``.
 
     Attributes:
-        cell: all settings, as ``Cell.to_dict`` has them.
-        released, diagnostics, program: see there.
+        cell: all settings, from ``Cell.to_dict``.
+        released, diagnostics, program: see these classes.
     """
 
     cell: dict[str, Any]

@@ -1,8 +1,7 @@
-"""The round: sample -> local update -> release -> aggregate -> log. The whole story of a federated
-run.
+"""The rounds of a federated run: sample -> local update -> release -> aggregate -> log.
 
-Everything random is drawn from a stream named by the round (and the client), so a run that resumes
-after round t needs only the values at the end of round t and continues with the same bits.
+All random numbers come from streams named by the round (and the client). A run that resumes after
+round t therefore needs only the values at the end of round t and continues with the same bits.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from pflpipe.simulation.states import States
 from pflpipe.trees import ClientState, Params, Tree, Update
 
 CURVES = ("personal_own", "personal_common", "global_common")
-"""Accuracies (percent) after a round, for studies that ask for them (accuracies.py)."""
+"""Accuracies (percent) after a round, for studies that request them (evaluation.py)."""
 
 COLUMNS = (
     "round",
@@ -55,23 +54,26 @@ COLUMNS = (
 
 
 def start(simulation: Simulation, states: Path | None = None) -> Progress:
-    """Return the state before the first round: fresh parameters from the cell's seed, and every
-    client's initial state.
+    """Return the progress before the first round: initial parameters from the cell's seed, and
+    every client's initial state.
 
-    ``states`` is the file for what clients keep (states.py).
+    ``states`` is the file for the clients' states (states.py).
     """
+    # Drawn on the CPU from the cell's seed: all runs of a seed start at the same model, on every
+    # device.
     generator = torch.Generator().manual_seed(seed_for(simulation.seed, "init"))
     device = simulation.train.x.device
     drawn = simulation.network.init(generator, simulation.dtype)
     params = Params({name: value.to(device) for name, value in drawn.items()})
     task = simulation.task
-    kept = States(
+    states_of_clients = States(
         simulation.method.init_client(params, task),
         simulation.plan.clients,
         states,
         simulation.processes,
     )
-    return Progress(0, params, simulation.method.init_server(params, task), kept)
+    server = simulation.method.init_server(params, task)
+    return Progress(0, params, server, states_of_clients)
 
 
 def run(
@@ -79,11 +81,10 @@ def run(
     progress: Progress,
     on_round: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Run the rounds that are left and return the progress after the last; ``on_round`` sees it
-    after each.
+    """Return the progress after the last round; ``on_round`` is called after each round.
 
     Raises:
-        PrivacyError: a message of a private run followed from other clients (isolation.py).
+        PrivacyError: a message of a private run depended on other clients (isolation.py).
     """
     sample = None
     with simulation.server_check or contextlib.nullcontext():
@@ -95,17 +96,18 @@ def run(
         return local_updates(simulation, at, clients).tree()
 
     if simulation.plan.mechanism != "none":
-        if sample is None:  # nobody was drawn since the run was resumed: one round for the proof
-            some = range(simulation.plan.clients)[: 2 * CLIENTS]
-            sample = Sample.begin(simulation.key, progress, some)
-            sample = sample.among(some, compute(progress, some))
+        # All cohorts since the run was resumed were empty: compute one round for the check alone.
+        if sample is None:
+            clients = range(simulation.plan.clients)[: 2 * CLIENTS]
+            sample = Sample.begin(simulation.key, progress, clients)
+            sample = sample.among(clients, compute(progress, clients))
+        # Once per run and not per round: the check costs the work of its clients again.
         sample.check(compute)
     return progress
 
 
 def cohort(simulation: Simulation, round: int) -> np.ndarray:
-    """Return who is drawn in a round (counted from 0), bool ``[M]``; the same whenever it is
-    asked."""
+    """Return the cohort of a round (counted from 0), bool ``[M]``, the same in every call."""
     if "public_sampling" in simulation.departures:
         return mechanism.public_cohort(round, simulation.plan)
     return mechanism.sample_clients(release_rng(simulation.key, "sample", round), simulation.plan)
@@ -113,8 +115,8 @@ def cohort(simulation: Simulation, round: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Computed:
-    """What K clients computed in one round, stacked ``[K, ...]``; ``images`` are the numbers of
-    examples in all steps of each."""
+    """The results of K clients in one round, stacked ``[K, ...]``. ``images`` counts the examples
+    in all steps of each client."""
 
     update: Update
     extras: Tree
@@ -123,7 +125,7 @@ class Computed:
     images: list[int]
 
     def tree(self) -> Tree:
-        """Return the messages and the new states under names that differ."""
+        """Return messages and new states in one tree, with prefixes that keep names distinct."""
         return (
             trees.prefixed("update ", self.update)
             | trees.prefixed("extra ", self.extras)
@@ -132,10 +134,10 @@ class Computed:
 
 
 def local_updates(simulation: Simulation, progress: Progress, clients: Sequence[int]) -> Computed:
-    """Return what these clients compute in the next round.
+    """Return the results of these clients in the next round.
 
-    Each client's part follows, to the last bit, from its rows, its state and what was released:
-    from nobody else among ``clients``, and from no diagnostics that ``progress`` holds.
+    Each client's part is, to the last bit, a function of its rows, its state and earlier releases.
+    It depends neither on other clients in ``clients`` nor on diagnostics in ``progress``.
     """
     method = simulation.method
     task = simulation.task_in(progress.round, progress.bound)
@@ -159,24 +161,30 @@ def local_updates(simulation: Simulation, progress: Progress, clients: Sequence[
 
 
 def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
-    """Run one round: replace the values of ``progress`` (never the tensors in place) and note its
-    diagnostics. Return a sample of its clients, to be computed again; None if nobody was drawn or
-    nothing is private."""
+    """Run one round: replace the values of ``progress`` (never tensors in place) and append its
+    diagnostics.
+
+    Returns:
+        A sample of its clients for the check of isolation.py; None if the cohort is empty or the
+        plan has no mechanism.
+    """
     began = time.perf_counter()
     method, round = simulation.method, progress.round
     task = simulation.task_in(round, progress.bound)
     plan = task.plan
     drawn = cohort(simulation, round)
-    # An empty cohort releases noise like any other: client 0 then computes for the shapes alone and
-    # is not present.
+    # An empty cohort releases noise like any other. Client 0 then computes only to give the
+    # shapes, and is not present.
     clients = [int(i) for i in drawn.nonzero()[0]] or [0]
     present = torch.from_numpy(drawn[clients])
+    # The sample is taken before the clients compute: afterwards their old states may be gone.
     sample = None
     if present.any() and plan.mechanism != "none":
         sample = Sample.begin(simulation.key, progress, clients)
     computed = local_updates(simulation, progress, clients)
     update = computed.update
     new_states: Tree = computed.states
+    # Clients without examples take part, with an update of zeros, but have no loss.
     trained = present & torch.tensor(
         [len(simulation.split.train[client]) > 0 for client in clients]
     )
@@ -188,9 +196,11 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
         "clip_norm": math.nan if plan.clip_norm is None else plan.clip_norm,
     }
     healthy = True
+    # By shape and name only, and before anything is released.
     _check_upload(update, method, task)
     if update:
         noise = release_rng(simulation.key, "noise", round)
+        # The scale reads the model and the server state: functions of earlier releases.
         public = progress.params, progress.server
         with untouched(simulation.named("scale"), *public):
             scale = method.scale(*public, task)
@@ -209,21 +219,25 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
             released,
         )
         new_states = simulation.absorb(new_states, released.messages)
+        # ``aggregate`` gets the sum and nothing else of the release: its other fields are private.
         with untouched(simulation.named("aggregate"), *public, released.sum):
             stepped = method.aggregate(progress.params, Update(released.sum), progress.server, task)
         if simulation.server_check is not None:
-            given = progress.params, Update(released.sum), progress.server
-            simulation.server_check.compare(round, progress.bound, given, (scale, *stepped))
+            inputs = progress.params, Update(released.sum), progress.server
+            simulation.server_check.compare(round, progress.bound, inputs, (scale, *stepped))
         progress.params, progress.server = stepped
         progress.uploaded_bits += mechanism.upload_bits(uploads, present, scale)
         row |= _diagnostics(released, present)
+        # The bits say who was clipped to C_t, so they are released after the updates of the round.
         if simulation.plan.adaptive is not None:
             _move_bound(simulation, progress, released, present)
+    # With an empty cohort client 0 has computed, but was not drawn: its state stays.
     if present.any():
         healthy = trees.is_finite(new_states)
         progress.states = progress.states.replaced(clients, new_states)
     progress.round += 1
     progress.rows.append({name: row.get(name, math.nan) for name in COLUMNS})
+    # Divergence is recorded, not raised: stopping would depend on private values.
     healthy &= (
         bool(losses.isfinite().all())
         and not row.get("nonfinite_uploads")
@@ -247,25 +261,24 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
 def _move_bound(
     simulation: Simulation, progress: Progress, released: Released, present: Tensor
 ) -> None:
-    """Release the bits of a round, the second part of its release, and move the clip bound by
-    them."""
+    """Release the bits of a round, the second part of its release, and set the next clip bound."""
     plan = simulation.plan
     before = plan.clip_norm if progress.bound is None else progress.bound
     assert before is not None
     bits = adaptive.bits(released)
     noise = release_rng(simulation.key, "bits", progress.round)
-    told = simulation.release(noise, bits, present, adaptive.of_bits(plan), {}, frozenset())
-    progress.bound = adaptive.next_bound(plan, before, told.sum).item()
-    progress.residuals = of_bits(progress.residuals, plan, simulation.key, told, progress.bound)
+    second = simulation.release(noise, bits, present, adaptive.of_bits(plan), {}, frozenset())
+    progress.bound = adaptive.next_bound(plan, before, second.sum).item()
+    progress.residuals = of_bits(progress.residuals, plan, simulation.key, second, progress.bound)
     progress.uploaded_bits += mechanism.upload_bits(bits, present, {})
 
 
 def _check_upload(update: Tree, method: Method, task: Task) -> None:
-    """Stop a method that sends what it promises to keep, such as a personal head or its own
-    normalisation, or parts that are not those under audit."""
-    said = method.upload(task)
-    found = {name: tuple(value.shape[1:]) for name, value in update.items()}
-    differing = sorted(name for name in said | found if said.get(name) != found.get(name))
+    """Raise PrivacyError if an upload holds other tensors than the method declares, such as a
+    personal head, or parts that were not audited."""
+    declared = method.upload(task)
+    sent = {name: tuple(value.shape[1:]) for name, value in update.items()}
+    differing = sorted(name for name in declared | sent if declared.get(name) != sent.get(name))
     if differing:
         raise PrivacyError(
             "method: tensors in its upload",
@@ -277,11 +290,12 @@ def _check_upload(update: Tree, method: Method, task: Task) -> None:
         raise PrivacyError(
             f"departure {min(split)}: parts of an upload",
             got=", ".join(method.parts(task)),
-            expected="parameters alone, by which the ledger counts what is clipped by itself",
+            expected="only parameters, because the ledger counts each separately clipped part",
         )
 
 
 def _diagnostics(released: Released, present: Tensor) -> dict[str, float]:
+    # Private: no epsilon covers these numbers of the clients' own updates.
     norms = released.norms.cpu()[present]
     norms = norms[norms.isfinite()]
     count = max(int(present.sum()), 1)

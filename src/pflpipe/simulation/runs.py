@@ -1,15 +1,17 @@
-"""A run on disk: files in, training with checkpoints, files out.
+"""A run on disk: reads the input files, trains with checkpoints, writes the output files.
 
-A checkpoint lies outside the outputs, so a workflow manager that removes the outputs of a failed
-job leaves it alone. It carries a fingerprint of everything the run depends on, the program
-included; a checkpoint of another fingerprint is not used.
+A checkpoint is stored outside the outputs, so a workflow manager that removes the outputs of a
+failed job keeps it. It contains a fingerprint of everything that the run depends on, the program
+included. A checkpoint with another fingerprint is not used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import io
+import json
 import math
 import os
 import platform
@@ -49,7 +51,9 @@ from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
 
 SILENCE = 30.0
-"""Seconds without a line in a run's log after which the next round has one."""
+"""Seconds after which the next round prints a line in the log even if it is not its turn."""
+NOTED = 2.0
+"""Least seconds between two writings of a run's progress."""
 TIMING_COLUMNS = ("round", "seconds", "images", "images_per_second")
 
 
@@ -71,15 +75,15 @@ def simulate(
     dtype: torch.dtype = torch.float32,
     processes: Processes = ALONE,
 ) -> Simulation:
-    """Read a cell's files and put its data on the device.
+    """Return the simulation of a cell from its files, with its data on the device.
 
     Args:
-        cell: what to run.
+        cell: the cell to run.
         inputs: its files.
-        device: ``cpu``, ``cuda``, ``cuda:<number>`` or ``auto`` (a GPU when there is one).
-        backend: ``loop``, ``vmap``, ``graphs`` (a GPU only) or ``auto``.
+        device: ``cpu``, ``cuda``, ``cuda:<number>`` or ``auto`` (a GPU if there is one).
+        backend: ``loop``, ``vmap``, ``graphs`` (GPU only) or ``auto``.
         dtype: of parameters and examples.
-        processes: share the clients of every round.
+        processes: the processes that share the clients of every round.
 
     Raises:
         DataError: the partition or the plan is that of another cell.
@@ -94,13 +98,11 @@ def simulate(
         )
     check_new(split, cell.partition, arrays, str(inputs.partition))
     plan = read_plan(inputs.plan)
-    found, wanted = (
-        (plan.clients, plan.rounds, plan.sample_rate),
-        (len(split.train), cell.training.rounds, cell.training.sample_rate),
-    )
-    if found != wanted:
+    planned = plan.clients, plan.rounds, plan.sample_rate
+    expected = len(split.train), cell.training.rounds, cell.training.sample_rate
+    if planned != expected:
         raise DataError(
-            f"{inputs.plan}: clients, rounds, sample rate", got=found, expected=str(wanted)
+            f"{inputs.plan}: clients, rounds, sample rate", got=planned, expected=str(expected)
         )
     return build(
         cell, arrays, split, plan, device=device, backend=backend, dtype=dtype, processes=processes
@@ -118,11 +120,11 @@ def build(
     dtype: torch.dtype = torch.float32,
     processes: Processes = ALONE,
 ) -> Simulation:
-    """Put a cell's data on the device and return its simulation; see ``simulate``.
+    """Return the simulation of a cell from its data, which are put on the device.
 
     Args:
-        cell: what to run.
-        arrays, split, plan: its data set, who holds what of it, and its privacy plan.
+        cell: the cell to run.
+        arrays, split, plan: its data set, the rows of each client, and its privacy plan.
         device, backend, dtype, processes: as for ``simulate``.
     """
     target = device_of(device)
@@ -138,12 +140,14 @@ def build(
             (arrays.test_images, arrays.test_labels),
         )
     ]
-    # Off unless asked for: both backends, and both kinds of device, agree to float32 rounding.
+    # Only if the cell requests it: without TF32 both backends, and CPU and GPU, agree up to float32
+    # rounding.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
         cell.training.precision == "tf32"
     )
     transform = None
     if cell.training.augment:
+        # Transforms fill with black as the network sees it, not with 0.
         black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), *scale)[0, 0, 0]
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
     network = networks.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
@@ -188,11 +192,11 @@ def train(
     """Train one cell and write ``rounds.csv``, ``timing.csv``, ``state.pt``, ``states.bin`` and
     ``run.json`` into ``out``.
 
-    A run that was killed at any moment continues from its last checkpoint and ends with the same
-    bits (CPU). While another process trains the same run, this one waits (run_lock.py).
+    A run that is killed at any moment continues from its last checkpoint and ends with the same
+    bits (CPU). While another process trains the same run, this process waits (run_lock.py).
 
     Args:
-        cell: what to train, ``registry.run_cell``.
+        cell: the cell to train, ``registry.run_cell``.
         inputs: its files.
         out: folder of the five files.
         checkpoints: folder for ``<run id>.pt`` and ``<run id>.states``, removed when the run is
@@ -200,16 +204,23 @@ def train(
         device: ``cpu``, ``cuda`` or ``auto``.
         backend: ``loop``, ``vmap``, ``graphs`` (a GPU only) or ``auto``.
         checkpoint_seconds: least time between checkpoints; 0 writes one after every round.
-        code: what the program means, such as ``code_version.digest``: a checkpoint of another
-            meaning is not used.
-        commit: of the program, for ``run.json``.
-        processes: share the clients of every round; the first one writes the files.
+        code: digest of the program, such as ``code_version.digest``; a checkpoint with another
+            digest is not used.
+        commit: commit of the program, for ``run.json``.
+        processes: the processes that share the clients; the first one writes the files.
     """
-    simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
-    fingerprint, name = _fingerprint(cell, inputs, simulation, code), registry.run_id(cell)
-    with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:
-        if not done:
-            _train(simulation, cell, out, checkpoints, fingerprint, checkpoint_seconds, commit)
+    name = registry.run_id(cell)
+    report = Report(name, cell.training.rounds, checkpoints / f"{name}.json")
+    try:
+        simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
+        fingerprint = _fingerprint(cell, inputs, simulation, code)
+        with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:
+            if not done:
+                files = out, checkpoints, fingerprint
+                _train(simulation, cell, *files, checkpoint_seconds, commit, report)
+    except BaseException:
+        report.note(failed=True)
+        raise
 
 
 def _train(
@@ -220,14 +231,16 @@ def _train(
     fingerprint: str,
     checkpoint_seconds: float,
     commit: str,
+    report: Report,
 ) -> None:
-    """Train the run that nobody else trains; see ``train``."""
+    """Train the run while holding its lock; see ``train``."""
     name, processes = registry.run_id(cell), simulation.processes
     checkpoint = Checkpoint(
         checkpoints / f"{name}.pt", checkpoints / f"{name}.states", fingerprint, checkpoint_seconds
     )
     progress = checkpoint.load(simulation) or start(simulation, checkpoint.states)
-    report = Report(name, simulation.plan.rounds, progress.round)
+    if processes.is_first:
+        report.begin(progress.round)
 
     has_global_model, every = (
         registry.of(cell).about.has_global_model,
@@ -235,6 +248,7 @@ def _train(
     )
 
     def on_round(progress: Progress) -> None:
+        # Before the checkpoint, so that a resumed run has the accuracies of this round.
         if every and (progress.round % every == 0 or progress.round == simulation.plan.rounds):
             progress.rows[-1] |= evaluation.means(simulation, progress, has_global_model)
         if not processes.is_first:
@@ -254,6 +268,7 @@ def _train(
         torch.save(parts | {"states": states}, path)
     write_json(out / "run.json", to_json(_record(cell, simulation, progress, commit)))
     checkpoint.remove()
+    report.file.unlink(missing_ok=True)
 
 
 def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str) -> Record:
@@ -312,22 +327,21 @@ def load_final(folder: Path, simulation: Simulation) -> Progress:
 
 
 def _saved(path: Path, device: torch.device) -> dict[str, Any]:
-    """Return what ``torch.save`` wrote; DataError when it is damaged."""
+    """Return the content of a file of ``torch.save``; raise DataError if it is damaged."""
     try:
-        found: dict[str, Any] = torch.load(intact(path), map_location=device, weights_only=True)
+        content: dict[str, Any] = torch.load(intact(path), map_location=device, weights_only=True)
     except DataError:
         raise
-    except Exception as error:  # whatever a reader makes of a file that was cut off
+    except Exception as error:  # a truncated file can raise anything
         raise DataError(f"{path} is damaged", got=type(error).__name__, do=AGAIN) from error
-    return found
+    return content
 
 
 @dataclass
 class Checkpoint:
-    """A run's latest resumable state, replaced atomically, written at most every ``seconds``.
+    """A run's latest checkpoint, replaced atomically, at most every ``seconds`` seconds.
 
-    What clients keep stays in the file ``states`` in which the run has it; ``path`` notes which row
-    is whose.
+    The clients' states stay in the run's file ``states``; ``path`` has the row of each client.
     """
 
     path: Path
@@ -340,7 +354,7 @@ class Checkpoint:
         self._noted: States | None = None
 
     def load(self, simulation: Simulation) -> Progress | None:
-        """Return the saved progress, or None when there is none that belongs to this very run."""
+        """Return the saved progress, or None if there is no checkpoint of exactly this run."""
         if not self.path.exists():
             return None
         try:
@@ -351,24 +365,24 @@ class Checkpoint:
                 saved["progress"]["states"], self.states, simulation.processes
             )
             residuals = Residuals(**saved["progress"]["residuals"])
-            own = {"states": self._noted, "residuals": residuals}
-            found, told = Progress(**saved["progress"] | own), ""
+            restored = {"states": self._noted, "residuals": residuals}
+            progress, problem = Progress(**saved["progress"] | restored), ""
         except DataError as error:
-            found, told = None, str(error)
+            progress, problem = None, str(error)
         except (KeyError, TypeError) as error:  # of another version
-            found, told = None, f"it cannot be read ({type(error).__name__})"
+            progress, problem = None, f"it cannot be read ({type(error).__name__})"
         if simulation.processes.is_first:
-            ending = (
-                f"resuming after round {found.round}"
-                if found
-                else f"checkpoint {self.path}: {told}; starting from round 1"
+            message = (
+                f"resuming after round {progress.round}"
+                if progress
+                else f"checkpoint {self.path}: {problem}; starting from round 1"
             )
-            print(ending, file=sys.stderr)
-        return found
+            print(message, file=sys.stderr)
+        return progress
 
     def save_when_due(self, progress: Progress) -> None:
-        """Write the checkpoint when enough time has passed; a full disk costs the checkpoint, not
-        the run."""
+        """Write the checkpoint if enough time has passed. A full disk loses the checkpoint, not the
+        run."""
         if time.monotonic() - self._saved < self.seconds:
             return
         try:
@@ -376,13 +390,13 @@ class Checkpoint:
                 content = vars(progress) | {"states": progress.states.notes()}
                 content["residuals"] = asdict(progress.residuals)
                 torch.save({"fingerprint": self.fingerprint, "progress": content}, path)
-            self._noted = progress.states  # so that its rows are not written over
+            self._noted = progress.states  # keeps its rows in the file from being overwritten
         except (OSError, DataError) as error:
             print(f"warning: no checkpoint after round {progress.round}: {error}", file=sys.stderr)
         self._saved = time.monotonic()
 
     def remove(self) -> None:
-        """Remove the checkpoint, and what a kill in the middle of writing one left beside it."""
+        """Remove the checkpoint, and temporary files of a write that was killed."""
         for path in (
             self.path,
             self.states,
@@ -392,12 +406,13 @@ class Checkpoint:
 
 
 def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) -> str:
-    """Digest of everything that decides the bits of a run.
+    """Return a digest of everything that determines the bits of a run.
 
-    What the program is, the caller says: the modules that happen to be loaded are neither all of
-    it, nor only it.
+    The caller gives the digest of the program, ``code``: the set of loaded modules is not the
+    program.
     """
     digest = hashlib.sha256(canonical_json([cell.to_dict(), simulation.key, code]).encode())
+    # Kind of device, processes, threads and library versions can change rounding.
     device, threads = simulation.train.x.device.type, torch.get_num_threads()
     machine = f"{device} {simulation.processes.size} {threads} {torch.__version__} {np.__version__}"
     digest.update(f"{asdict(simulation.plan)} {simulation.backend} {machine}".encode())
@@ -411,32 +426,49 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) 
 
 
 class Report:
-    """Progress for people, and for pipeline/watch.py: one line that lives on a terminal; in a log a
-    plain line every tenth of the rounds, and when nothing was said for half a minute."""
+    """How far a run is. For people one line that lives on a terminal; in a log a plain line every
+    tenth of the rounds, and when nothing was printed for half a minute. For pipeline/progress.py a
+    JSON file, replaced every few seconds, whose ``round`` is 0 at the start."""
 
-    def __init__(self, name: str, rounds: int, round: int = 0) -> None:
-        self.name, self.rounds, self.live = name, rounds, sys.stderr.isatty()
+    def __init__(self, name: str, rounds: int, file: Path) -> None:
+        self.name, self.rounds, self.file, self.live = name, rounds, file, sys.stderr.isatty()
         self.every = 1 if self.live else max(1, math.ceil(rounds / 10))
-        self.first, self.began = round, time.monotonic()
-        self.told, self.accuracy = self.began, ""
+        self.metric, self.value = "", 0.0
+
+    def begin(self, round: int) -> None:
+        """Note that the run begins, or goes on after a round."""
+        self.first = round
+        self.began = self.printed = self.noted = time.monotonic()
+        self.note(round=0)
+
+    def note(self, **state: float) -> None:
+        """Replace the file; a disk that refuses it costs the file and not the run."""
+        content = {"rounds": self.rounds, "metric": self.metric, "value": self.value, **state}
+        with contextlib.suppress(OSError, DataError):
+            write_text(self.file, json.dumps(content))
 
     def show(self, progress: Progress) -> None:
-        """Print the latest round, and the latest accuracy of a study that asks for it by round."""
+        """Print and note the latest round, and the latest accuracy of a study that asks for it by
+        round."""
         row, timing, now = progress.rows[-1], progress.timing[-1], time.monotonic()
         for metric in CURVES:
             if row[metric] == row[metric]:
-                self.accuracy = f"  {metric} {row[metric]:.1f} %"
+                self.metric, self.value = metric, row[metric]
                 break
+        left = (now - self.began) / (progress.round - self.first) * (self.rounds - progress.round)
+        if now - self.noted > NOTED:
+            self.noted = now
+            self.note(round=progress.round, seconds_left=left)
         last = progress.round == self.rounds
-        if progress.round % self.every and not last and now - self.told < SILENCE:
+        if progress.round % self.every and not last and now - self.printed < SILENCE:
             return
-        self.told = now
+        self.printed = now
         words = f"{self.name}  round {progress.round}/{self.rounds}  loss {row['loss']:.4f}"
-        words += f"{self.accuracy}  {timing['images_per_second']:.0f} images/s"
+        words += f"  {self.metric} {self.value:.1f} %" if self.metric else ""
+        words += f"  {timing['images_per_second']:.0f} images/s"
         if progress.diverged_round is not None:
             words += f"  diverged in round {progress.diverged_round}"
-        pace = (now - self.began) / (progress.round - self.first)
-        words += f"  {pace * (self.rounds - progress.round):.0f} s left"
+        words += f"  {left:.0f} s left"
         print(
             f"\r{words}\x1b[K" if self.live else words,
             end="\n" if last or not self.live else "",
@@ -446,12 +478,12 @@ class Report:
 
 
 def write_rows(target: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a CSV atomically; see ``text_of``."""
+    """Write rows as CSV atomically; see ``text_of``."""
     write_text(target, text_of(columns, rows))
 
 
 def text_of(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a CSV; NaN becomes an empty field, floats keep all their digits."""
+    """Return rows as CSV text; NaN becomes an empty field, floats keep all digits."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

@@ -1,5 +1,5 @@
-"""Evaluation: what the personal models and the global model are worth after the last round, client
-by client."""
+"""The scores file: accuracies of the personal models and of the global model after the last round,
+one row per client."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ def places_of(
         ConfigError: an id is of no cell, since the study's file was edited after the job was
             planned.
     """
-    known = {cell.id: cell for cell in cells}
-    found = []
+    by_id = {cell.id: cell for cell in cells}
+    places = []
     for name in names:
-        if name not in known:
+        if name not in by_id:
             raise ConfigError(
                 "evaluate: cell",
                 got=name,
                 expected="one of the study as it is now",
                 do="run snakemake again",
             )
-        cell = known[name]
+        cell = by_id[name]
         plan, partition = (
             results / "plans" / f"{cell.plan_id}.json",
             results / "partitions" / f"{cell.partition_id}.npz",
         )
         inputs = runs.Inputs(plan, partition, data / f"{cell.dataset}.npz")
-        found.append((cell, inputs, results / "runs" / registry.run_id(cell)))
-    return found
+        places.append((cell, inputs, results / "runs" / registry.run_id(cell)))
+    return places
 
 
 def evaluate_cells(
@@ -95,11 +95,12 @@ def evaluate_cells(
         )
         progress = runs.load_final(run, simulation)
         has_global_model = registry.of(cell).about.has_global_model
-        found: list[dict[str, Any]] = [
+        scores: list[dict[str, Any]] = [
             *accuracies(simulation, progress, has_global_model, validation_only=validation_only)
         ]
         if not validation_only:
-            found += accuracies_of_new(simulation, progress, has_global_model)
-        rows += [dict.fromkeys(COLUMNS, math.nan) | {"cell": cell.id} | row for row in found]
+            scores += accuracies_of_new(simulation, progress, has_global_model)
+        # Columns that do not apply to a client stay NaN, an empty field of the file.
+        rows += [dict.fromkeys(COLUMNS, math.nan) | {"cell": cell.id} | row for row in scores]
     if processes.is_first:
         write_text(out, with_digest(runs.text_of(COLUMNS, rows)))

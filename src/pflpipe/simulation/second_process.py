@@ -1,5 +1,5 @@
-"""The process that computes the server's hooks a second time (server_check.py): it builds the run's
-simulation without any data and answers one request a round."""
+"""The second process of server_check.py: it builds the run's simulation without data and answers
+one request per round."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def main(reading: int, writing: int) -> None:
     """
     requests, answers = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
     about = json.loads(received(requests))
+    # One image of zeros gives the shapes; no client has any rows.
     image = np.zeros((1, *about["shape"]), about["kind"])
     label = np.zeros(1, np.int64)
     plan = records.from_json(Plan, about["plan"], "plan")
-    nothing = [label[:0]] * plan.clients
+    no_rows = [label[:0]] * plan.clients
     simulation = runs.build(
         Cell.from_dict(about["cell"]),
         Arrays(image, label, image, label, about["classes"]),
-        Split(nothing, nothing, nothing, label[:0]),
+        Split(no_rows, no_rows, no_rows, label[:0]),
         plan,
         device=about["device"],
         backend=about["backend"],
@@ -44,13 +45,13 @@ def main(reading: int, writing: int) -> None:
     method = simulation.method
     while True:
         try:
-            given = unpacked(received(requests))
+            request = unpacked(received(requests))
         except EOFError:
             return
-        task = simulation.task_in(given["round"], given["bound"])
-        params, server = Params(given["params"]), ServerState(given["server"])
+        task = simulation.task_in(request["round"], request["bound"])
+        params, server = Params(request["params"]), ServerState(request["server"])
         scale = method.scale(params, server, task)
-        params, server = method.aggregate(params, Update(given["released"]), server, task)
+        params, server = method.aggregate(params, Update(request["released"]), server, task)
         send(answers, packed({"scale": scale, "params": params, "server": server}))
 
 

@@ -1,10 +1,9 @@
-"""Server optimizers: what the server makes of a released update, for every method.
+"""Server optimizers, which turn a released update into the server's step, for every method.
 
 Sources: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated
 Visual Classification", 2019 (``momentum``, FedAvgM); Reddi, Charles, Zaheer, Garrett, Rush,
 Konecny, Kumar, McMahan, "Adaptive Federated Optimization", ICLR 2021, Algorithm 2 (``adam``,
-``yogi``). With Delta the step that a method's own ``aggregate`` makes of the release, in each
-coordinate
+``yogi``). With Delta the step of the method's ``aggregate``, in each coordinate
 
     sgd:        w <- w + eta Delta
     momentum:   m <- beta m + Delta,                                  w <- w + eta m
@@ -15,17 +14,17 @@ coordinate
 
 from m = 0 and v = tau^2, without bias correction, as in Algorithm 2.
 
-Why around ``aggregate``, and not on the release before it: a method's server may keep what was
-released (DP-FedSim compares directions with it, FedGLP-ADP sets its clip weights by it), which is
-no pseudo-gradient and must stay what was released. So ``aggregate`` sees the release as ever, keeps
-what it keeps, and only its step is replaced. Whoever writes a method knows nothing of optimizers.
+The optimizer wraps ``aggregate`` instead of changing the release before it. A method's server may
+store the release (DP-FedSim compares directions with it, FedGLP-ADP sets its clip weights by it)
+and needs it unchanged. So ``aggregate`` receives the release, keeps its state, and only its step is
+replaced. Methods do not know about optimizers.
 
-Delta, m, v and what was sent follow from releases alone: all of this is post-processing, which
-costs no privacy, and the state is public.
+Delta, m, v and the set of sent coordinates follow from releases alone. All of this is
+post-processing, which costs no privacy, and the state is public.
 
-A coordinate that is not sent in a round (no tensor of the release, or of scale 0) keeps its value,
-and its m and v too, as in lazy updates of sparse gradients: it would otherwise go on moving by what
-was released of it before.
+A coordinate that is not sent in a round (no tensor of the release, or scale 0) keeps its value, m
+and v, as in lazy updates of sparse gradients. Otherwise it would continue to move by its earlier
+releases.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ from pflpipe.learning.task import Task
 from pflpipe.methods.base import Method
 from pflpipe.trees import Params, ServerState, Tree, Update
 
-_OWN, _FIRST, _SECOND = "method.", "first.", "second."
+_METHOD, _FIRST, _SECOND = "method.", "first.", "second."
 
 
 def with_optimizer(method: Method, server: Server) -> Method:
-    """Return the method whose server takes its steps by an optimizer; itself for steps as they are.
+    """Return the method with a server optimizer; the method itself if the server adds the release.
 
-    Its server state has three parts: ``method.<name>``, which alone the method's hooks are given,
-    and ``first.<parameter>`` and ``second.<parameter>`` ``[*shape]``, the moments m and v of what
-    the method sends (as far as the optimizer has them).
+    The server state has three parts: ``method.<name>``, the only part that the method's hooks
+    receive, and ``first.<parameter>`` and ``second.<parameter>`` ``[*shape]``, the moments m and v
+    of the sent parameters, if the optimizer has them.
     """
     if server == Server():
         return method
@@ -61,7 +60,7 @@ def with_optimizer(method: Method, server: Server) -> Method:
     def init_server(params: Params, task: Task) -> ServerState:
         starts = {_FIRST: 0.0, _SECOND: server.tau**2}
         return ServerState(
-            trees.prefixed(_OWN, method.init_server(params, task))
+            trees.prefixed(_METHOD, method.init_server(params, task))
             | {
                 prefix + name: torch.full_like(params[name], starts[prefix])
                 for prefix in kept
@@ -72,12 +71,14 @@ def with_optimizer(method: Method, server: Server) -> Method:
     def aggregate(
         params: Params, released: Update, state: ServerState, task: Task
     ) -> tuple[Params, ServerState]:
-        own = _own(state)
-        stepped, new_own = method.aggregate(params, released, own, task)
-        scale = method.scale(params, own, task)
-        new_params, new_state = Params(dict(params)), trees.prefixed(_OWN, new_own)
-        for name in filter(params.__contains__, released):  # further parts are the method's own
+        inner = _of_method(state)
+        stepped, new_inner = method.aggregate(params, released, inner, task)
+        scale = method.scale(params, inner, task)
+        new_params, new_state = Params(dict(params)), trees.prefixed(_METHOD, new_inner)
+        # Parts that are no parameters, such as centroids, are left to the method.
+        for name in filter(params.__contains__, released):
             old = {prefix: state[prefix + name] for prefix in kept}
+            # Delta is the step that the method itself would take.
             step, new = _step(stepped[name] - params[name], old, server)
             if name in scale:
                 sent = scale[name] > 0
@@ -91,14 +92,15 @@ def with_optimizer(method: Method, server: Server) -> Method:
         method,
         aggregate=aggregate,
         init_server=init_server,
-        local_update=_for_own(method.local_update),
-        personalize=_for_own(method.personalize),
-        scale=_for_own(method.scale),
+        local_update=_for_method(method.local_update),
+        personalize=_for_method(method.personalize),
+        scale=_for_method(method.scale),
     )
 
 
 def _step(delta: Tensor, moments: Tree, server: Server) -> tuple[Tensor, Tree]:
-    """Return the step of one tensor and its next moments, from those before."""
+    """Return the step of one tensor and its next moments, from the step of ``aggregate`` and the
+    previous moments."""
     if server.optimizer == "sgd":
         return server.lr * delta, {}
     if server.optimizer == "momentum":
@@ -114,15 +116,16 @@ def _step(delta: Tensor, moments: Tree, server: Server) -> tuple[Tensor, Tree]:
     return step, {_FIRST: first, _SECOND: second}
 
 
-def _own(state: ServerState) -> ServerState:
-    """Return what a method's own hooks keep of the state."""
-    return ServerState(trees.within(_OWN, state))
+def _of_method(state: ServerState) -> ServerState:
+    """Return the part of the state that belongs to the method's hooks."""
+    return ServerState(trees.within(_METHOD, state))
 
 
-def _for_own(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a hook ``(params, server, ...)`` that is given a whole state and sees its own part."""
+def _for_method(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook ``(params, server, ...)`` that takes a whole state and passes on the method's
+    part."""
 
-    def called(params: Params, server: ServerState, *rest: Any) -> Any:
-        return hook(params, _own(server), *rest)
+    def wrapped(params: Params, server: ServerState, *rest: Any) -> Any:
+        return hook(params, _of_method(server), *rest)
 
-    return called
+    return wrapped

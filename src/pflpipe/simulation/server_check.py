@@ -1,13 +1,13 @@
-"""The server's hooks of a method from outside, computed a second time by a process that has seen no
-client.
+"""A check of methods from outside the package: a process without client data computes the server's
+hooks again.
 
-``scale`` and ``aggregate`` may follow from releases alone. A hook that keeps something between
-calls, such as raw updates that an earlier ``local_update`` left in a global, would publish it
-without noise. So in every round a process of its own, which imports the method's file anew and is
-given what is public, computes both again, and every bit must agree.
+``scale`` and ``aggregate`` may depend on releases only. A hook that keeps values between calls,
+such as raw updates that ``local_update`` stored in a global variable, would publish them without
+noise. So in every round a second process, which imports the method's file and receives only public
+values, computes both hooks again, and all bits must agree.
 
-The package's own methods are read by its tests instead (tests/test_released.py): a second process
-costs a few seconds a run.
+For the methods of the package a test does this instead (tests/test_released.py), because a second
+process costs a few seconds per run.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _LENGTH = struct.Struct("<Q")
 
 
 class ServerCheck:
-    """A second process that computes the server's hooks; it starts with the first round.
+    """A second process that computes the server's hooks. It starts with the first round.
 
     Args:
-        cell: whose method is from outside.
-        arrays: of the data set; the shape of an example and the number of classes are used.
+        cell: cell of a method from outside the package.
+        arrays: the data set; only the shape of an example and the number of classes are used.
         plan: the privacy plan.
         device, backend, dtype: those of the run.
     """
@@ -65,25 +65,24 @@ class ServerCheck:
         self,
         round: int,
         bound: float | None,
-        given: tuple[Params, Update, ServerState],
-        found: tuple[Tree, Params, ServerState],
+        inputs: tuple[Params, Update, ServerState],
+        results: tuple[Tree, Params, ServerState],
     ) -> None:
-        """Compare what the hooks returned in a round.
+        """Raise PrivacyError unless the second process has the same results of a round.
 
         Args:
             round: counted from 0.
             bound: C_t of an adaptive plan.
-            given: model and server state before the round, and what was released: model, release,
-                server state.
-            found: scale, and model and server state after the round.
+            inputs: model before the round, release, server state before the round.
+            results: scale, model after the round, server state after the round.
 
         Raises:
-            PrivacyError: the second process has another result, or cannot compute one.
+            PrivacyError: the second process has another result, or no result.
         """
         if self._process is None:
             self._start()
         assert self._process is not None
-        params, released, server = given
+        params, released, server = inputs
         public = {"params": params, "released": released, "server": server}
         request = {"round": round, "bound": bound, **public}
         try:
@@ -92,12 +91,12 @@ class ServerCheck:
         except (OSError, EOFError):
             raise PrivacyError(
                 f"method {self._name}: hooks scale and aggregate",
-                got="no answer of the process that computes them again",
+                got="no answer from the process that computes them again",
                 expected="functions that run wherever the method's file is imported",
                 do="read its message above",
             ) from None
         for hook, part, tree in zip(
-            ("scale", "aggregate", "aggregate"), ("scale", "params", "server"), found, strict=True
+            ("scale", "aggregate", "aggregate"), ("scale", "params", "server"), results, strict=True
         ):
             other = again[part]
             differing = [
@@ -111,13 +110,13 @@ class ServerCheck:
             if differing:
                 raise PrivacyError(
                     f"method {self._name}: hook {hook}: {differing[0]}",
-                    got="another result than in a process that has seen no client",
+                    got="another result than in a process without client data",
                     expected="a function of what was released",
                     do="keep nothing between calls but the server's state",
                 )
 
     def __enter__(self) -> None:
-        """Start nothing yet."""
+        """Do nothing; the process starts with the first round."""
 
     def __exit__(self, *_: object) -> None:
         """End the second process."""
@@ -128,24 +127,26 @@ class ServerCheck:
             self._process = None
 
     def _start(self) -> None:
-        theirs, ours = os.pipe(), os.pipe()
-        words = [sys.executable, "-m", SECOND, str(theirs[0]), str(ours[1])]
-        self._process = subprocess.Popen(words, pass_fds=(theirs[0], ours[1]))
-        os.close(theirs[0])
-        os.close(ours[1])
-        self._to: BinaryIO = os.fdopen(theirs[1], "wb")
-        self._from: BinaryIO = os.fdopen(ours[0], "rb")
+        # Pipes of their own: the method's code may print to stdout.
+        requests, answers = os.pipe(), os.pipe()
+        command = [sys.executable, "-m", SECOND, str(requests[0]), str(answers[1])]
+        self._process = subprocess.Popen(command, pass_fds=(requests[0], answers[1]))
+        # The other process has its own copies; with ours open, its end would not be noticed.
+        os.close(requests[0])
+        os.close(answers[1])
+        self._to: BinaryIO = os.fdopen(requests[1], "wb")
+        self._from: BinaryIO = os.fdopen(answers[0], "rb")
         send(self._to, json.dumps(self._about).encode())
 
 
 def send(stream: BinaryIO, message: bytes) -> None:
-    """Write a message, its length in front."""
+    """Write a message with its length in front."""
     stream.write(_LENGTH.pack(len(message)) + message)
     stream.flush()
 
 
 def received(stream: BinaryIO) -> bytes:
-    """Return the next message; EOFError when there is none."""
+    """Return the next message; raise EOFError if there is none."""
     header = stream.read(_LENGTH.size)
     if len(header) < _LENGTH.size:
         raise EOFError
@@ -154,13 +155,13 @@ def received(stream: BinaryIO) -> bytes:
 
 
 def packed(message: dict[str, Any]) -> bytes:
-    """Return numbers and trees of tensors as bytes."""
+    """Return a message of numbers and trees of tensors as bytes."""
     buffer = io.BytesIO()
     torch.save(message, buffer)
     return buffer.getvalue()
 
 
 def unpacked(message: bytes) -> dict[str, Any]:
-    """Return what ``packed`` made bytes of."""
-    found: dict[str, Any] = torch.load(io.BytesIO(message), weights_only=True)
-    return found
+    """Return the message from the bytes of ``packed``."""
+    content: dict[str, Any] = torch.load(io.BytesIO(message), weights_only=True)
+    return content

@@ -1,5 +1,5 @@
-"""A simulation: one cell made concrete, with its data on a device and every client's schedules
-drawn from named streams."""
+"""A simulation: one cell with its data on a device and every client's schedules, which are drawn
+from named streams."""
 
 from __future__ import annotations
 
@@ -42,32 +42,36 @@ from pflpipe.simulation.server_check import ServerCheck
 from pflpipe.simulation.states import States
 from pflpipe.trees import ClientState, Tree, Update
 
-# Examples of the full pass whose separate gradients (Fisher information) or features are held at
-# once.
+# Batch size of the full pass, whose per-example gradients (Fisher information) or features are held
+# in memory at once.
 EXAMPLES_OF_FULL_PASS = 32
-# Examples classified at once: measured best for the papers' networks on a CPU.
+# Batch size of evaluation: measured as the fastest for the papers' networks on a CPU.
 EXAMPLES_AT_ONCE = 256
 
 SEEN_BY_METHODS = ("train", "head", "all")
 
 
 def batches(n: Tensor, schedules: Mapping[str, Schedule]) -> Batches:
-    """Return what a method sees of a client with n training examples; its schedules are those of
-    ``Simulation.work``."""
+    """Return the batches that a method receives for a client with n training examples, from the
+    schedules of ``Simulation.work``."""
     train, head, all = (schedules[name] for name in SEEN_BY_METHODS)
-    # The head phase's rows count features that do not exist yet, so it is given no data at all.
+    # The rows of the head phase index features that do not exist yet, so it holds no data.
     return Batches(n, train, dataclasses.replace(head, x=head.x[:0], y=head.y[:0]), all)
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """One cell, made concrete: the method, the network, the plan and the clients' data on a device.
+    """One cell with its method, network, plan and the clients' data on a device.
 
-    ``seed`` names what all runs of a seed share, ``key`` what this run alone draws: its cohorts and
-    its noise (seeds.py). ``processes`` share the clients of every round.
-    ``release`` is mechanism.release; an attack wraps it to see what the world sees (attacks/).
-    ``name`` is the method's, for errors; ``reviewed`` says that method and network are the
-    package's own. A method in a file from outside has a ``server_check``.
+    Attributes:
+        seed: names the streams that all runs of a seed share (seeds.py).
+        key: names the streams of this run alone, its cohorts and its noise.
+        processes: the processes that share the clients of every round.
+        release: ``mechanism.release``. An attack replaces it by a function around it, which sees
+            every release (attacks/).
+        name: name of the method, for errors.
+        reviewed: whether method and network belong to the package.
+        server_check: for a method from outside the package.
     """
 
     method: Method
@@ -90,17 +94,17 @@ class Simulation:
     server_check: ServerCheck | None = None
 
     def named(self, hook: str) -> str:
-        """Return what an error calls one of the method's hooks."""
+        """Return the name of one of the method's hooks, for errors."""
         return f"method {self.name}: hook {hook}"
 
     @property
     def task(self) -> Task:
-        """What all clients share in the first round."""
+        """The task of the first round."""
         return self.task_in(0)
 
     def task_in(self, round: int, bound: float | None = None) -> Task:
-        """Return what all clients share in a round, counted from 0, from which its learning rate
-        may follow; its plan is that of the round's updates.
+        """Return the task of a round, which is counted from 0. The round determines the learning
+        rate, and the plan is that of the round's updates.
 
         Args:
             bound: C_t of an adaptive plan; None for that of the first round.
@@ -122,12 +126,12 @@ class Simulation:
 
     @cached_property
     def least_rows(self) -> int:
-        """The least number of rows to which a client's data are padded under vmap; public."""
+        """The least padded number of rows of a client under vmap; public."""
         return least_rows(self.network.parameters, self.plan.expected_cohort)
 
     @property
     def engine(self) -> Engine:
-        """How the clients are computed."""
+        """The settings of ``for_each_client``."""
         return Engine(
             self.backend,
             self.network.parameters,
@@ -139,44 +143,44 @@ class Simulation:
 
     @cached_property
     def keeps_apart(self) -> bool:
-        """Whether on this machine, under vmap, the bits of a client follow neither from its place
-        in a group nor from who else is there.
+        """Whether on this machine, under vmap, the bits of a client are independent of its place in
+        a group and of the other clients.
 
-        Tried with invented rows of the same shape: some clients train among others, at other
-        places, in groups of other sizes, and alone, as isolation.py computes them again. The
-        kernels of some convolutions follow from the size of a group, the smallest above all.
+        It is tested with random rows of the same shape: some clients train among others, at other
+        places, in groups of other sizes, and alone, as in isolation.py. The kernels of some
+        convolutions depend on the size of a group, most of all for the smallest groups.
         """
         count, size = 16, self.least_rows
         x, network = self.train.x, self.network
-        draw = torch.Generator().manual_seed(0)
-        invented = Examples(
-            torch.randn(count * size, *x.shape[1:], generator=draw, dtype=x.dtype).to(x.device),
-            torch.randint(network.shapes["head.weight"][0], (count * size,), generator=draw).to(
-                x.device
-            ),
+        generator = torch.Generator().manual_seed(0)
+        shape, classes = (count * size, *x.shape[1:]), network.shapes["head.weight"][0]
+        # Random examples and not the clients': the choice of the backend is public.
+        examples = Examples(
+            torch.randn(shape, generator=generator, dtype=x.dtype).to(x.device),
+            torch.randint(classes, shape[:1], generator=generator).to(x.device),
         )
-        params = {name: v.to(x.device) for name, v in network.init(draw, self.dtype).items()}
+        params = {name: v.to(x.device) for name, v in network.init(generator, self.dtype).items()}
         task = dataclasses.replace(self.task, minimize_on=minimizer("vmap"))
         engine = dataclasses.replace(self.engine, backend="vmap", processes=ALONE)
 
         def trained(clients: Sequence[int]) -> Tree:
             rows = [np.arange(size * client, size * (client + 1)) for client in clients]
-            work = [{"train": Rows.epochs(own, 2, 0, least=size)} for own in rows]
-            found: Tree = for_each_client(
+            work = [{"train": Rows.epochs(indices, 2, 0, least=size)} for indices in rows]
+            results: Tree = for_each_client(
                 lambda _, schedules, n: task.minimize(params, schedules["train"], task.loss)[0],
                 lambda _: ClientState({}),
                 work,
                 [size] * len(clients),
-                {"train": invented},
+                {"train": examples},
                 engine,
             )
-            return found
+            return results
 
         among = trained(range(count))
-        some = list(range(3, count, 3))[::-1]
+        sample = list(range(3, count, 3))[::-1]
         return all(
             trees.same_bits(among[name][group], apart[name])
-            for group in (some, some[:2], some[:1])
+            for group in (sample, sample[:2], sample[:1])
             for apart in [trained(group)]
             for name in self.network.shapes
         )
@@ -185,10 +189,10 @@ class Simulation:
         """Return the simulation on a backend that keeps clients apart, if its release is certified.
 
         Args:
-            asked: the backend that was asked for.
+            asked: the requested backend.
 
         Raises:
-            ConfigError: vmap was asked for by name where it does not.
+            ConfigError: vmap was requested by name and does not keep clients apart.
         """
         certified = self.plan.mechanism != "none" and not self.departures
         if self.backend != "vmap" or not certified or self.keeps_apart:
@@ -199,14 +203,14 @@ class Simulation:
             "config.yaml: backend",
             got="vmap",
             expected="a backend that keeps clients apart; on this machine a client's rounding under"
-            " vmap follows from other clients",
+            " vmap depends on other clients",
             do="use backend: auto or loop",
         )
 
     @cached_property
     def example_bytes(self) -> int:
-        """Bytes that autograd keeps between the passes for one more example of a client, as
-        measured for two under vmap."""
+        """Bytes that autograd keeps between the passes for one more example of a client, measured
+        for two clients under vmap."""
         params, x = self.network.init(torch.Generator(), self.dtype), self.train.x
         points = [value.to(x.device).expand(2, *value.shape).clone() for value in params.values()]
 
@@ -225,16 +229,17 @@ class Simulation:
             )
             for count in (1, 3)
         )
+        # Two clients with two more examples each; the difference cancels the fixed part.
         return (more - few) // 4
 
     @cached_property
     def draws(self) -> bool:
-        """Whether steps need keys: for transforms, dropout, or what a client draws for itself."""
+        """Whether steps need keys: for transforms, dropout, or random numbers of a client."""
         return self.augment is not None or self.network.keyed or self.method.draws
 
     @cached_property
     def _undrawn(self) -> dict[int, dict[str, Rows]]:
-        """Client -> schedules in which nothing is drawn, so that every round has the same."""
+        """Client -> schedules without random numbers, which are the same in every round."""
         return {}
 
     def work(self, client: int, round: int) -> dict[str, Rows]:
@@ -245,7 +250,7 @@ class Simulation:
             if client not in self._undrawn:
                 self._undrawn[client] = self._schedules(client, None, None)
             return self._undrawn[client]
-        # A generator takes as long to make as a schedule.
+        # Only if needed: creating a generator takes as long as a schedule.
         head = is_shuffled and self.method.head_epochs
         return self._schedules(
             client,
@@ -256,29 +261,26 @@ class Simulation:
     def _schedules(
         self, client: int, stream: np.random.Generator | None, head: np.random.Generator | None
     ) -> dict[str, Rows]:
-        """Return one client's schedules, the batches of training and of the head phase drawn from
-        these streams.
-
-        The head phase works on features that are computed in the order of ``all``.
-        """
-        own, size, method = self.split.train[client], self.training.batch_size, self.method
+        """Return one client's schedules, with the batches of training and of the head phase drawn
+        from these streams."""
+        rows, size, method = self.split.train[client], self.training.batch_size, self.method
         least, drop_last = self.least_rows, self.training.drop_last
         cut, length = (
             (Rows.steps, method.local_steps)
             if method.local_steps
             else (Rows.epochs, self.training.local_epochs)
         )
-        train = cut(own, length, size, stream, drop_last=drop_last, least=least)
+        train = cut(rows, length, size, stream, drop_last=drop_last, least=least)
         passes = int(method.full_pass or method.head_epochs > 0)
         return {
             "train": train.keyed(stream) if self.draws and stream is not None else train,
-            "head": Rows.epochs(own, method.head_epochs, size, head, least=least),
-            "all": Rows.epochs(own, passes, EXAMPLES_OF_FULL_PASS, least=least),
+            "head": Rows.epochs(rows, method.head_epochs, size, head, least=least),
+            "all": Rows.epochs(rows, passes, EXAMPLES_OF_FULL_PASS, least=least),
         }
 
-    def in_order(self, own: np.ndarray) -> Rows:
+    def in_order(self, rows: np.ndarray) -> Rows:
         """Return one ordered pass over some of a client's rows, for evaluation."""
-        return Rows.epochs(own, 1, EXAMPLES_AT_ONCE, least=self.least_rows)
+        return Rows.epochs(rows, 1, EXAMPLES_AT_ONCE, least=self.least_rows)
 
     def run_clients(
         self,
@@ -288,12 +290,15 @@ class Simulation:
         work: Sequence[Mapping[str, Rows]],
         what: str = "hook",
     ) -> Any:
-        """Run ``hook(state, batches, others)`` for clients whose schedules are ``work``, and stack
-        the results ``[K, ...]``.
+        """Return ``hook(state, batches, others)`` of K clients, stacked ``[K, ...]``.
 
-        ``states`` are those of all clients, of which only the wanted ones are read; ``None`` gives
-        each an empty state. ``others`` holds the schedules that a method must not see (a client's
-        own test and validation). ``what`` names the hook in an error.
+        Args:
+            hook: ``others`` holds the schedules that a method must not see, such as test rows.
+            states: states of all clients, read for these clients only; ``None`` gives each an empty
+                state.
+            clients: indices of the K clients.
+            work: their schedules.
+            what: name of the hook, for errors.
         """
         sources = {
             name: self.test if name == "own" and not self.split.own_from_train else self.train
@@ -317,8 +322,8 @@ class Simulation:
         return for_each_client(one, states_of, work, sizes, sources, self.engine, what)
 
     def absorb(self, states: Tree, messages: Tree) -> Tree:
-        """Show clients their own noised messages, both stacked ``[M, ...]``, and return their new
-        states."""
+        """Return the clients' states after each has seen its own noised message, both stacked
+        ``[K, ...]``."""
         hook = self.method.absorb
         if hook is None or not messages:
             return states

@@ -1,11 +1,11 @@
-"""What clients keep between rounds, in a file: only the cohort's states are in memory.
+"""The clients' states between rounds, stored in a file. Only those of the cohort are in memory.
 
-Ten thousand clients with a model of their own are tens of gigabytes. All begin with one state,
-which is stored once; a client takes room in the file from the first round that it is drawn in.
+The models of ten thousand clients are tens of gigabytes. All clients start with one state, which is
+stored once. A client gets a row in the file in the first round in which it is drawn.
 
-A ``States`` is a value that never changes: a new one shares with it the rows of the clients that
-stay as they are. A checkpoint therefore only notes which row is whose, as long as it holds on to
-the value that it noted (the rows of values nobody holds are written over).
+A ``States`` object is immutable; a new one shares the rows of unchanged clients with the old one. A
+checkpoint therefore stores only the row number of each client. It must keep the object alive,
+because rows without a living object are overwritten.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from pflpipe.trees import Tree
 
 
 class States(Mapping[str, Tensor]):
-    """The state of every client: name -> ``[M, ...]``, read from the file when asked for."""
+    """The state of every client: name -> ``[M, ...]``, read from the file on access."""
 
     def __init__(
         self, initial: Tree, clients: int, path: Path | None = None, processes: Processes = ALONE
     ) -> None:
-        """Give every client the same state.
+        """Create states in which every client has the same state.
 
         Args:
-            initial: that state.
+            initial: this state.
             clients: M.
-            path: the file of the rows, which all processes see; ``None`` is a temporary file of a
-                process that is alone.
-            processes: those that run these clients together.
+            path: the file of the rows, visible to all processes; ``None`` is a temporary file, for
+                a single process.
+            processes: the processes that share these clients.
         """
         if initial and path is None and processes.size > 1:
             raise ValueError("Expected a path, since several processes share the states; got none.")
@@ -52,10 +52,10 @@ class States(Mapping[str, Tensor]):
 
     @classmethod
     def restored(cls, notes: Mapping[str, Any], path: Path, processes: Processes = ALONE) -> States:
-        """Return the value whose ``notes`` these are, to go on in the same file.
+        """Return the states described by ``notes``, to continue in the same file.
 
         Raises:
-            DataError: the file does not have all the rows as they were.
+            DataError: the file does not have all rows with their checksums.
         """
         states = cls(notes["initial"], len(notes["slots"]), path, processes)
         states._slots, states._file.mode = (
@@ -63,15 +63,13 @@ class States(Mapping[str, Tensor]):
             "r+b" if processes.is_first else "rb",
         )
         states._file.hold(states)
-        wanted, found = (
-            (states._slots.max() + 1) * states._file.row_bytes,
-            path.stat().st_size if path.exists() else 0,
-        )
-        if found < wanted:
+        needed = (states._slots.max() + 1) * states._file.row_bytes
+        size = path.stat().st_size if path.exists() else 0
+        if size < needed:
             raise DataError(
                 f"{path}: states of the clients",
-                got=f"{found} bytes",
-                expected=f"at least {wanted}",
+                got=f"{size} bytes",
+                expected=f"at least {needed}",
             )
         checks = states._file.checks(states._held)
         if not np.array_equal(checks, notes["checks"].cpu().numpy()):
@@ -80,11 +78,10 @@ class States(Mapping[str, Tensor]):
 
     @classmethod
     def load(cls, notes: Mapping[str, Any], path: Path) -> States:
-        """Return, to read only, the value that ``save`` wrote; ``notes`` are those that it
-        returned.
+        """Return the states that ``save`` wrote, read-only; ``notes`` are those that it returned.
 
         Raises:
-            DataError: the file does not have all the rows as they were.
+            DataError: the file does not have all rows with their checksums.
         """
         slots = torch.full((notes["clients"],), -1)
         slots[notes["trained"].cpu()] = torch.arange(len(notes["trained"]))
@@ -94,8 +91,8 @@ class States(Mapping[str, Tensor]):
         return states
 
     def notes(self) -> dict[str, Any]:
-        """Return the common first state, which row is whose, and the checksums of the rows, which
-        are on the disk when this returns."""
+        """Return the common initial state, the row of each client, and the checksums of the rows.
+        The rows are on the disk when this returns."""
         self._file.flush()
         return {
             "initial": self._initial,
@@ -104,8 +101,8 @@ class States(Mapping[str, Tensor]):
         }
 
     def save(self, path: Path) -> dict[str, Any]:
-        """Write the rows of the clients that have trained into a file, and return the notes that
-        belong to it."""
+        """Write the rows of the clients that have trained into a file, and return its notes for
+        ``load``."""
         trained = np.flatnonzero(self._slots >= 0)
         with atomic(path) as place, open(place, "wb") as file:
             for client in trained:
@@ -124,16 +121,17 @@ class States(Mapping[str, Tensor]):
 
     @property
     def _held(self) -> np.ndarray:
-        """The rows of the clients that have trained, in the order of the clients."""
+        """The row numbers of the clients that have trained, in the order of the clients."""
         held: np.ndarray = self._slots[self._slots >= 0]
         return held
 
     def of(self, clients: Sequence[int]) -> Tree:
-        """Return the states of these clients, ``[K, ...]`` each, on the device of the first
+        """Return the states of these clients, ``[K, ...]`` each, on the device of the initial
         state."""
         if not self._initial:
             return {}
         device = next(iter(self._initial.values())).device
+        # One buffer for all states, pinned, so that one asynchronous copy brings them to the GPU.
         rows = torch.empty(
             len(clients), self._file.row_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda"
         )
@@ -147,8 +145,9 @@ class States(Mapping[str, Tensor]):
         return _unpacked(rows.to(device, non_blocking=True), self._initial)
 
     def replaced(self, clients: Sequence[int], states: Tree) -> States:
-        """Return new states: these clients have the states ``[K, ...]``, all others have what they
-        had."""
+        """Return new states in which these clients have the states ``[K, ...]`` and all others
+        keep theirs."""
+        # Without the constructor: the new object shares the file with this one.
         new = object.__new__(States)
         new._initial, new._file, new._slots = self._initial, self._file, self._slots.copy()
         if states:
@@ -169,9 +168,9 @@ class States(Mapping[str, Tensor]):
 
 
 class _File:
-    """Rows of one length; a row that no ``States`` holds any more is free.
+    """Rows of one length in a file. A row that no living ``States`` refers to is free.
 
-    Only the first process writes. It tells the others where, so that they read what is there.
+    Only the first process writes; it sends the row numbers to the others, which read them.
     """
 
     def __init__(self, row_bytes: int, path: Path | None, mode: str, processes: Processes) -> None:
@@ -181,18 +180,19 @@ class _File:
         self._file: Any = None
 
     def hold(self, states: States) -> None:
-        """Keep the rows of these states until nobody has the states any more."""
+        """Reserve the rows of these states for as long as the object lives."""
         slots = states._slots[states._slots >= 0]
         missing = max(slots, default=-1) + 1 - len(self._holders)
         self._holders = np.concatenate([self._holders, np.zeros(max(missing, 0), np.int64)])
         self._holders[slots] += 1
-        weakref.finalize(states, self._let_go, slots)
+        weakref.finalize(states, self._release, slots)
 
-    def _let_go(self, slots: np.ndarray) -> None:
+    def _release(self, slots: np.ndarray) -> None:
         self._holders[slots] -= 1
 
     def write(self, rows: Tensor) -> np.ndarray:
-        """Write rows ``[K, row_bytes]`` to free places and return the places."""
+        """Write rows ``[K, row_bytes]`` to free slots and return the slots."""
+        # Free slots first, then new ones at the end. A slot that is still held is never changed.
         free = np.flatnonzero(self._holders == 0)[: len(rows)]
         slots = np.concatenate([free, len(self._holders) + np.arange(len(rows) - len(free))])
         for slot in slots.tolist():
@@ -205,7 +205,7 @@ class _File:
     def _write(self, slot: int, row: memoryview) -> None:
         place = slot * self.row_bytes
         try:
-            while row:  # a disk that fills up takes a part, and refuses the next
+            while row:  # a full disk writes a part, and only then raises an error
                 written = os.pwrite(self._opened().fileno(), row, place)
                 row, place = row[written:], place + written
         except OSError as error:
@@ -222,15 +222,15 @@ class _File:
         return row
 
     def checks(self, slots: np.ndarray) -> np.ndarray:
-        """Return the CRC-32 of these rows, int64 [rows]; a row is read once after it was
-        written."""
+        """Return the CRC-32 of these rows, int64 ``[rows]``. It is cached until the row is written
+        again."""
         for slot in slots.tolist():
             if slot not in self._checks:
                 self._checks[slot] = zlib.crc32(self.read(slot))
         return np.array([self._checks[slot] for slot in slots.tolist()], np.int64)
 
     def flush(self) -> None:
-        """Put everything on the disk."""
+        """Force all writes to the disk."""
         if self._file is not None:
             os.fsync(self._file.fileno())
 
@@ -244,7 +244,7 @@ class _File:
 
 
 def _packed(tree: Tree) -> Tensor:
-    """Return tensors ``[K, ...]`` as one of bytes ``[K, B]``."""
+    """Return the tensors ``[K, ...]`` as one tensor of bytes ``[K, B]``."""
     return torch.cat(
         [value.reshape(len(value), -1).contiguous().view(torch.uint8) for value in tree.values()],
         dim=1,
@@ -252,7 +252,8 @@ def _packed(tree: Tree) -> Tensor:
 
 
 def _unpacked(rows: Tensor, like: Tree) -> Tree:
-    """Return the tensors ``[K, ...]`` that lie in bytes ``[K, B]``; ``like`` has one client's."""
+    """Return the tensors ``[K, ...]`` from bytes ``[K, B]``; ``like`` has the shapes of one
+    client."""
     parts = torch.split(rows, [value.nbytes for value in like.values()], dim=1)
     return {
         name: part.clone(memory_format=torch.contiguous_format)

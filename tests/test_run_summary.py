@@ -10,7 +10,7 @@ import pytest
 
 import malformed
 from fake_results import PUBLIC
-from pflpipe.pipeline import outcome
+from pflpipe.pipeline import run_summary
 from pflpipe.report import tidy
 from pflpipe.study import config
 from pflpipe.study.load import load_outline
@@ -51,7 +51,7 @@ def table(outline: Outline, **changes: object) -> None:
 def lines(
     outline: Outline, since: float = 0.0, address: str = "sqlite:///results/mlflow.db"
 ) -> list[str]:
-    return list(outcome.lines([outline], config.load(), address, since))
+    return list(run_summary.lines([outline], config.load(), address, since))
 
 
 def test_the_best_rows_are_certified_ones_at_the_largest_budget(outline) -> None:
@@ -107,13 +107,13 @@ def test_files_are_named_that_are_there(outline) -> None:
 
 
 def test_warnings_of_this_time_are_repeated_and_many_are_counted(outline) -> None:
-    for number in range(outcome.MOST + 2):
-        file = outcome.LOGS / f"train/{number}.log"
+    for number in range(run_summary.MOST + 2):
+        file = run_summary.LOGS / f"train/{number}.log"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("round 1/2\nwarning: no checkpoint\nround 2/2\n")
-    os.utime(outcome.LOGS / "train/0.log", (1, 1))
+    os.utime(run_summary.LOGS / "train/0.log", (1, 1))
     found = lines(outline, since=1000.0)
-    assert sum("warning: no checkpoint" in line for line in found) == outcome.MOST
+    assert sum("warning: no checkpoint" in line for line in found) == run_summary.MOST
     assert found[-1].startswith("and 1 more")
 
 

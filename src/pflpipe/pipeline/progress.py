@@ -1,0 +1,218 @@
+"""How far the studies are while snakemake works: ``results/status.txt``, and a line for every tenth
+of the runs.
+
+Each training job keeps a small file beside its checkpoint, ``<run>.json``, with its round and the
+time that is left (``Report`` in simulation/runs.py). A thread of snakemake's own process reads
+these files, looks which results are there, and writes what it finds to a text file, which
+``pflpipe status`` prints from another terminal or another machine. So nobody needs Snakemake's
+lock, a server, or a second look at ten thousand runs. How often it looks follows from what looking
+costs, at most a two-hundredth of a core.
+
+Whoever reads the text sees by its time whether snakemake is still there: it is written again and
+again as long as it is. (A heartbeat, as schedulers of clusters have it.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pflpipe.errors import DataError
+from pflpipe.files import write_text
+from pflpipe.methods import registry
+from pflpipe.pipeline.status import ENDED, FILE
+from pflpipe.study import catalog, runtime_estimate
+from pflpipe.study.config import Config
+from pflpipe.study.runtime_estimate import words
+from pflpipe.study.study_spec import Outline
+
+LOGS = Path("logs/train")
+EVERY = 5.0
+"""Seconds between two writings of the file, at least."""
+SHARE = 200
+"""How many times as long as a look takes is waited before the next."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run: how people call it, and the estimate of the seconds that it takes
+    (study/runtime_estimate.py), to weigh runs with."""
+
+    label: str
+    seconds: float
+
+
+Runs = Mapping[str, Mapping[str, Run]]
+"""Name of a study -> id of a run -> the run."""
+
+
+def runs(outlines: Iterable[Outline], asked: Iterable[str], settings: Config) -> Runs:
+    """Return those training runs of some studies that were asked for by their ids."""
+    header, wanted = catalog.headers(settings), set(asked)
+    found: dict[str, dict[str, Run]] = {}
+    for outline in outlines:
+        found[outline.name] = {}
+        for cell in outline.everything.cells:
+            if (run := registry.run_id(cell)) in wanted:
+                known = header(cell.dataset)
+                seconds = runtime_estimate.seconds(registry.run_cell(cell), known) if known else 1.0
+                # Data and partition are those of the study.
+                found[outline.name].setdefault(run, Run(" ".join(cell.words[2:]), seconds))
+    return found
+
+
+class Progress:
+    """How far some runs are.
+
+    Args:
+        runs: returns them, as far as they are known: a search chooses some while it runs.
+        results: folder of results.
+        say: prints a line.
+    """
+
+    def __init__(
+        self, runs: Callable[[], Runs], results: Path, say: Callable[[str], object]
+    ) -> None:
+        self.runs, self.results, self.say = runs, results, say
+        self.file = results / FILE
+        self._done: dict[str, int] = {}  # and their bytes
+        self._trained = self._first = 0.0
+        self._tenth = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_looking, daemon=True)
+
+    def begin(self) -> None:
+        """Say in the file that snakemake is at work."""
+        write_text(self.file, "starting\n")
+        # Of the file system's clock, which on a shared disk is not this machine's.
+        self._began = self.file.stat().st_mtime
+
+    def start(self) -> None:
+        """Begin, and look again and again until ``stop``."""
+        self.begin()
+        self._thread.start()
+
+    def stop(self, how: str) -> None:
+        """Look for the last time; ``how`` it ended is the last line of the file."""
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(OSError, ValueError, DataError):
+            write_text(self.file, f"{self.look()[1]}{ENDED} {how}\n")
+
+    def _keep_looking(self) -> None:
+        written, wait = 0.0, 0.0
+        while not self._ended.wait(wait):
+            began = time.thread_time()
+            # Whatever happens to a disk or a terminal, the study goes on.
+            with contextlib.suppress(OSError, ValueError, DataError):
+                line, text = self.look()
+                if line:
+                    self.say(line)
+                if time.monotonic() - written > EVERY:
+                    write_text(self.file, text)
+                    written = time.monotonic()
+            wait = max(1.0, SHARE * (time.thread_time() - began))
+
+    def look(self) -> tuple[str, str]:
+        """Return a line if another tenth of the runs is done, and the text of the file."""
+        studies = self.runs()
+        everything = {run: it for study in studies.values() for run, it in study.items()}
+        self._look_for_results(everything)
+        missing = everything.keys() - self._done.keys()
+        states = {
+            run: found for run in sorted(missing & self._begun()) if (found := self._state(run))
+        }
+        running = {run: state for run, state in states.items() if not state.get("failed")}
+        failed = states.keys() - running.keys()
+        brief, lines = [], []
+        for name, study in studies.items():
+            done, lost = len(study.keys() - missing), len(study.keys() & failed)
+            text = f", {lost} failed" if lost else ""
+            brief.append(f"{name} {done}/{len(study)}{text}")
+            at_work = len(study.keys() & running.keys())
+            lines.append(f"{name}: {done} of {len(study)} runs done, {at_work} running{text}")
+        left = self._left(everything, running)
+        disk, enough = self._disk(len(missing))
+        lines += [f"training: {left}"] if left else []
+        lines += [disk] if disk else []
+        lines += [f"  {everything[run].label}: {_text(state)}" for run, state in running.items()]
+        lines += [
+            f"  {everything[run].label}: failed, see {LOGS / run}.log" for run in sorted(failed)
+        ]
+        tenth = 10 * (len(everything) - len(missing)) // max(1, len(everything))
+        line = " | ".join(filter(None, (" ".join(brief), left, "" if enough else disk)))
+        is_new, self._tenth = tenth > self._tenth, tenth
+        return line if is_new else "", "".join(f"{each}\n" for each in lines)
+
+    def _look_for_results(self, everything: Mapping[str, Run]) -> None:
+        """Note which runs are done. A list of names first, so that nobody asks the disk for what is
+        not there; Snakemake removes a result before it is made again."""
+        folder = self.results / "runs"
+        there = _names(folder) & everything.keys()
+        self._done = {run: size for run, size in self._done.items() if run in there}
+        for run in there - self._done.keys():
+            with contextlib.suppress(OSError):
+                (folder / run / "run.json").stat()
+                with os.scandir(folder / run) as files:
+                    self._done[run] = sum(file.stat().st_size for file in files)
+
+    def _begun(self) -> set[str]:
+        """Return the runs that have a file about their progress, by one look at the disk."""
+        return {name.removesuffix(".json") for name in _names(self.results / "checkpoints")}
+
+    def _state(self, run: str) -> dict[str, Any]:
+        """Return what a run at work says of itself; nothing if it has not begun."""
+        file = self.results / "checkpoints" / f"{run}.json"
+        with contextlib.suppress(OSError, ValueError):
+            if file.stat().st_mtime >= self._began:  # else a killed snakemake left it
+                found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+                return found
+        return {}
+
+    def _disk(self, missing: int) -> tuple[str, bool]:
+        """Return what the missing runs will write if they are like those that are done, beside what
+        is free, and whether that is enough; no text while nothing is known or nothing missing."""
+        if not missing or not self._done:
+            return "", True
+        more = sum(self._done.values()) / len(self._done) * missing
+        free = shutil.disk_usage(self.results).free
+        text = f"disk: about {more / 1e9:.1f} GB more to write, {free / 1e9:.1f} GB free"
+        return (text, True) if more <= free else (f"{text}: TOO LITTLE", False)
+
+    def _left(self, everything: Mapping[str, Run], running: Mapping[str, Any]) -> str:
+        """Return what the training has left: what is to do, at the pace until now."""
+        now = time.monotonic()
+        made = sum(everything[run].seconds for run in self._done)
+        made += sum(
+            everything[run].seconds * state["round"] / state["rounds"]
+            for run, state in running.items()
+        )
+        if not self._first and running:
+            self._first, self._trained = now, made
+        rest = sum(run.seconds for run in everything.values()) - made
+        if not self._first or made <= self._trained or rest <= 1e-9 * made:
+            return ""
+        return f"about {words(rest * (now - self._first) / (made - self._trained))} left"
+
+
+def _text(state: Mapping[str, Any]) -> str:
+    if not state["round"]:
+        return "starting"
+    metric = f", {state['metric']} {state['value']:.1f} %" if state["metric"] else ""
+    left = f", {words(state['seconds_left'])} left"
+    return f"round {state['round']} of {state['rounds']}{metric}{left}"
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
