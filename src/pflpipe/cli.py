@@ -62,7 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(studies)
     studies.set_defaults(run=_studies)
     rank = commands.add_parser(
-        "rank", help="order a study's hyper-parameter sets by validation accuracy, best first"
+        "rank",
+        help="order a study's hyper-parameter sets by validation accuracy, or its search's metric",
     )
     _add_study(rank)
     _add_config(rank)

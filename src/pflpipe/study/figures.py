@@ -3,11 +3,12 @@ to show for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pflpipe.cells import PATHS
 from pflpipe.errors import ConfigError, nearest
+from pflpipe.study.metrics import ALWAYS, Metric, columns
 from pflpipe.study.study_spec import Drawing, Outline, Row, Study
 
 KINDS = (
@@ -19,11 +20,14 @@ ATTACKS = ("membership", "inversion", "canaries", "one_run")
 _MANY_SEEDS = 5  # resampling fewer says next to nothing about ranks
 
 
-def read(document: dict[str, Any], file: str, rows: Sequence[Row]) -> tuple[Drawing, ...]:
+def read(
+    document: dict[str, Any], file: str, rows: Sequence[Row], metrics: Mapping[str, Metric] = ALWAYS
+) -> tuple[Drawing, ...]:
     """Return the figures of a schema-checked study.
 
     Args:
         rows: every run that it may come to.
+        metrics: of the study, by name.
 
     Raises:
         ConfigError: a filter names what the study does not have.
@@ -48,6 +52,11 @@ def read(document: dict[str, Any], file: str, rows: Sequence[Row]) -> tuple[Draw
         for path in given.get("where", {}):
             if path not in PATHS:
                 raise ConfigError(f"{location}.where", got=path, do=nearest(path, sorted(PATHS)))
+        metric = given.get("metric", "personal_own")
+        if metric not in columns(metrics):
+            raise ConfigError(
+                f"{location}.metric", got=metric, do=nearest(metric, columns(metrics))
+            )
         lists = {key: tuple(given[key]) for key in ("methods", "strong") if key in given}
         found.append(Drawing(**{**given, **lists, "name": name, "kind": kind}))
     return tuple(found)
