@@ -23,7 +23,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.base import About
 from pflpipe.named import DEPARTURES, OF_CALIBRATION, WITHOUT_BOUND
 from pflpipe.report import audits, comparison
-from pflpipe.report.comparison import WORK, Group, by, largest, of_claim, round_up
+from pflpipe.report.comparison import MAIN, WORK, Group, by, largest, of_claim, round_up
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import read
 
@@ -153,7 +153,7 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
         if published
         and sound
         and sound.claim == "certified"
-        and (gap := comparison.over_seeds(_gaps(published, sound, "personal_own"))) > -math.inf
+        and (gap := comparison.over_seeds(_gaps(published, sound, MAIN))) > -math.inf
     ]
     if costs:
         ends = dict.fromkeys([min(costs), max(costs)])
@@ -210,14 +210,10 @@ def _attacked(audited: pd.DataFrame) -> str:
     releases = audited.drop(columns="method").drop_duplicates(list(AUDIT[1:]))
     parts = []
     for claim in ("certified", "nominal"):
-        flags = _flags(releases[releases["claim"] == claim])
-        if len(flags):
-            parts.append(f"of {_count(len(flags), f'{claim} release')} {flags.sum()} refuted")
+        flags = list(releases["flagged"][releases["claim"] == claim])
+        if flags:
+            parts.append(f"of {_count(len(flags), f'{claim} release')} {sum(flags)} refuted")
     return "; ".join(parts) or "no release attacked"
-
-
-def _flags(audited: pd.DataFrame) -> pd.Series[bool]:
-    return audited["flagged"].astype(str).str.lower() == "true"
 
 
 # ---------------------------------------------------------------- published against sound
@@ -282,7 +278,7 @@ def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
     """Return (method, departures of its release) -> what the attacks on that release showed, one
     sentence for each trust. How the noise was calibrated, no attack on a release can see."""
     sentences: dict[Any, list[str]] = {}
-    for flagged, row in zip(_flags(audited), audited.to_dict("records"), strict=True):
+    for row in audited.to_dict("records"):
         seen = {"central": "Noisy sums", "local": "Single messages"}[row["trust"]]
         if row["sample_rate"] < 1:
             seen += f" of clients drawn at rate {row['sample_rate']:g}"
@@ -296,8 +292,8 @@ def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
         bound = f"ε ≥ {_plain(comparison.round_down(lower))}"
         shown = "no finite ε" if lower == math.inf else bound
         sentence = (
-            f"{seen}: {claimed} {'REFUTED' if flagged else 'not refuted'}; one client moves a "
-            f"release {moved} that covers{noise}; {shown} shown"
+            f"{seen}: {claimed} {'REFUTED' if row['flagged'] else 'not refuted'}; one client moves "
+            f"a release {moved} that covers{noise}; {shown} shown"
         )
         names = [] if pd.isna(row["departures"]) else str(row["departures"]).split("+")
         key = row["method"], frozenset(filter(None, names)) - OF_CALIBRATION

@@ -3,7 +3,6 @@ from ``results/tables/<study>.csv`` by everything else that shows a number."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -212,9 +211,9 @@ def read(source: Path) -> pd.DataFrame:
     Raises:
         DataError: there is no such file, or it has other columns.
     """
-    header, *rows = _rows(source)
-    records = [[_value(name, text) for name, text in zip(header, row, strict=True)] for row in rows]
-    return pd.DataFrame(records, columns=header, dtype=object)
+    texts = _texts(source)
+    columns = {name: [_value(name, text) for text in texts[name]] for name in map(str, texts)}
+    return pd.DataFrame(columns, dtype=object)
 
 
 def finished(study: Study, results: Path) -> Study:
@@ -268,25 +267,18 @@ def stored(study: Study, results: Path) -> pd.DataFrame:
 def join(sources: Sequence[Path], target: Path) -> None:
     """Concatenate tidy tables, byte for byte, in the order given; a metric that a study does not
     have is empty in its rows. Raises DataError for a file with other columns."""
-    tables = [_rows(source) for source in sources]
-    columns = dict.fromkeys([*COLUMNS, *(name for header, *_ in tables for name in header)])
-    with atomic(target) as path, open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        for header, *rows in tables:
-            writer.writerows(dict(zip(header, row, strict=True)) for row in rows)
+    write(pd.concat(map(_texts, sources)), target)
 
 
-def _rows(source: Path) -> list[list[str]]:
-    with open(existing(source), encoding="utf-8", newline="") as file:
-        header, *rows = csv.reader(file)
-    if tuple(header[: len(COLUMNS)]) != COLUMNS:
+def _texts(source: Path) -> pd.DataFrame:
+    frame = pd.read_csv(existing(source), dtype=str, keep_default_na=False)
+    if tuple(frame.columns[: len(COLUMNS)]) != COLUMNS:
         raise DataError(
             f"{source} has other columns than this version writes",
-            got=[name for name in header if name not in COLUMNS] or "missing or reordered columns",
+            got=[name for name in frame if name not in COLUMNS] or "missing or reordered columns",
             do="delete that file and run snakemake again",
         )
-    return [header, *rows]
+    return frame
 
 
 def _value(name: str, text: str) -> Any:

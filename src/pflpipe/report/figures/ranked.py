@@ -70,7 +70,7 @@ def privacy_utility(source: Source) -> Figure:
     figure, places = _dotted(source, parts, heading, label, sign=sign, zero=compared)
     if compared:
         for place, own in zip(places, values, strict=True):
-            _numbers(source, place, own)
+            _write_means(source, place, own)
     rows.same_scale(places, least=least)
     for place, far in zip(places, beyond, strict=True):
         for group in far:
@@ -110,7 +110,7 @@ def ranks(source: Source) -> Figure:
         means = values[list(intervals)].mean()
         numbers = {g: (1.0 + (means > means[g]).sum(), *ends) for g, ends in intervals.items()}
         if len(numbers) > 1:
-            parts.append((panel.title, _numbers_of(numbers)))
+            parts.append((panel.title, _intervals(numbers)))
     source.require(bool(parts), f"two certified methods to rank, with {MIN_SEEDS} seeds")
     heading = (
         f"Rank by {source.what}, {source.words}, of certified methods. Dot: rank of the mean; bar: "
@@ -224,13 +224,13 @@ _COSTS: Mapping[str, Callable[[pd.DataFrame], float]] = {
 def _frame(differences: Mapping[Group, Difference]) -> pd.DataFrame:
     """Return the numbers of a part; a dot without an interval where the seeds are too few for
     one."""
-    numbers = _numbers_of(
+    numbers = _intervals(
         {group: (one.mean, one.low, one.high) for group, one in differences.items()}
     )
     return numbers.replace([np.inf, -np.inf], np.nan)
 
 
-def _numbers_of(numbers: Mapping[Group, tuple[float, float, float]]) -> pd.DataFrame:
+def _intervals(numbers: Mapping[Group, tuple[float, float, float]]) -> pd.DataFrame:
     return pd.DataFrame([*numbers.values()], [*numbers], ["estimate", "low", "high"])
 
 
@@ -266,7 +266,9 @@ def _dotted(
     return figure, places
 
 
-def _numbers(source: Source, place: rows.Places, values: Mapping[Group, pd.Series[float]]) -> None:
+def _write_means(
+    source: Source, place: rows.Places, values: Mapping[Group, pd.Series[float]]
+) -> None:
     """Write the means right of the rows."""
     (axes,) = place.axes
     right: Any = {"textcoords": "offset points", "ha": "right", "annotation_clip": False}

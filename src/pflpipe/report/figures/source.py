@@ -12,7 +12,7 @@ import pandas as pd
 
 from pflpipe.errors import DataError
 from pflpipe.report import comparison
-from pflpipe.report.comparison import PLAIN, Group
+from pflpipe.report.comparison import MAIN, PLAIN, Group
 from pflpipe.report.tidy import existing
 from pflpipe.study.metrics import Metric
 from pflpipe.study.settings import NO_PRIVACY, describe, layout
@@ -105,8 +105,8 @@ class Source:
         for index in group.indices:
             cell = self.study.rows[index].cell
             file = existing(self.results / "scores" / self.study.name / f"{cell.method}.csv")
-            scores = pd.read_csv(file, usecols=["cell", "client", "personal_own"])
-            own = scores[scores["cell"] == cell.id].set_index("client")["personal_own"]
+            scores = pd.read_csv(file, usecols=["cell", "client", MAIN])
+            own = scores[scores["cell"] == cell.id].set_index("client")[MAIN]
             yield cell.partition_id, own
 
     def require(self, drawable: bool, what: str) -> None:
