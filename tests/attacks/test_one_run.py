@@ -67,7 +67,7 @@ def world(
 @functools.cache
 def played(name: str, seed: int, lr: float = 0.3) -> dict[str, np.ndarray]:
     """A game of one of ``WORLDS``."""
-    return one_run.play(world(**WORLDS[name], seed=seed, lr=lr))
+    return one_run.attack(world(**WORLDS[name], seed=seed, lr=lr))
 
 
 def heard(run: Simulation) -> tuple[dict[str, np.ndarray], list[tuple[Any, ...]]]:
@@ -87,7 +87,7 @@ def heard(run: Simulation) -> tuple[dict[str, np.ndarray], list[tuple[Any, ...]]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mechanism, "release", spy)
-        return one_run.play(run), seen
+        return one_run.attack(run), seen
 
 
 # ---------------------------------------------------------------- the bound
@@ -265,7 +265,7 @@ def test_next_to_no_noise_leaves_the_coins_whatever_clients_learn(name):
     """Their part is subtracted to the last digit: y is 1 for heads and 0 for tails in every
     round."""
     sigma = 1e-5
-    game = one_run.play(world(**WORLDS[name], noise_multiplier=sigma))
+    game = one_run.attack(world(**WORLDS[name], noise_multiplier=sigma))
     assert (
         100 < len(game["heads"]) < 243
         if name == "seven in ten are sent"
@@ -346,7 +346,7 @@ def test_coins_places_and_cohorts_have_streams_of_their_own():
     keys = [tuple(state["state"]["key"]) for *_, state in seen]
     assert len(set(keys)) == ROUNDS
     assert set(keys).isdisjoint(tuple(state["state"]["key"]) for state in own)
-    again, other = one_run.play(run), one_run.play(world(seed=2))
+    again, other = one_run.attack(run), one_run.attack(world(seed=2))
     assert (again["heads"] == game["heads"]).all()
     assert (again["scores"] == game["scores"]).all()
     assert 0.3 < (other["heads"] != game["heads"]).mean() < 0.7
@@ -398,7 +398,7 @@ def broken(change: Any) -> Any:
 def test_a_broken_run_is_refuted(name, change, monkeypatch):
     run = world(**WORLDS[name])
     monkeypatch.setattr(mechanism, "release", broken(change))
-    game = one_run.play(run)
+    game = one_run.attack(run)
     found = one_run.judged(game["heads"], game["scores"], 1e-3)
     assert found["epsilon_lower"] > max(accounting.epsilon(run.plan, 1e-3), 3.2)
 
@@ -426,7 +426,7 @@ def test_feddpas_official_code_spends_more_than_the_epsilon_it_is_calibrated_to(
         **{name: getattr(made, name) for name in ("clip_norm", "noise_multiplier")},
         rounds=30,
     )
-    game = one_run.play(run)
+    game = one_run.attack(run)
     assert one_run.judged(game["heads"], game["scores"], 1e-3)["epsilon_lower"] > 2
 
 

@@ -38,20 +38,18 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.attacks import injected_clients
-from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key, seed_for
 from pflpipe.simulation import rounds
-from pflpipe.simulation.runs import Inputs, simulate
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Tree
 
 FEWEST, MOST = 10, 200
 
 
-def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
+def attack(simulation: Simulation) -> dict[str, np.ndarray]:
     """Return the statistics of a run of the cell with canaries.
 
     Returns:
@@ -61,11 +59,6 @@ def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, n
     Raises:
         ConfigError: clients are sampled; the sum of the releases is then not the best statistic.
     """
-    return observe(simulate(cell, inputs, device=device, backend=backend))
-
-
-def observe(simulation: Simulation) -> dict[str, np.ndarray]:
-    """Return the arrays of ``attack`` for a simulation of the cell."""
     if simulation.plan.sample_rate < 1:
         raise ConfigError(
             "canaries: training.sample_rate", got=simulation.plan.sample_rate, expected="1"

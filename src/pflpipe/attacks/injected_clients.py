@@ -61,19 +61,18 @@ def release(
         The release. Its fields about single clients have M rows, without the injected clients.
     """
     clients = present.shape[-1]
-    joint = Uploads(
-        {
-            name: torch.cat([value, injected.update[name].to(value)])
-            for name, value in uploads.update.items()
-        },
-        {
-            name: torch.cat([value, injected.extras[name].to(value.device)])
-            for name, value in uploads.extras.items()
-        },
+    update, extras = (
+        {name: torch.cat([value, more[name].to(value.device)]) for name, value in tree.items()}
+        for tree, more in ((uploads.update, injected.update), (uploads.extras, injected.extras))
     )
     everyone = torch.cat([present, drawn.to(present.device)])
     released = mechanism.release(
-        generator, joint, everyone, enlarged(plan, len(drawn)), scale, departures
+        generator,
+        Uploads(update, extras),
+        everyone,
+        enlarged(plan, len(drawn)),
+        scale,
+        departures,
     )
     # The engine reads these fields by the rows of the clients that it trained.
     rows = {name: getattr(released, name)[:clients] for name in ("norms", "clipped", "nonfinite")}

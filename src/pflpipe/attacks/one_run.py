@@ -68,13 +68,11 @@ from scipy.stats import binom
 from torch import Tensor
 
 from pflpipe.attacks import injected_clients
-from pflpipe.cells import Cell
 from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
-from pflpipe.simulation.runs import Inputs, simulate
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Tree
 
@@ -92,17 +90,12 @@ ROOM = 4
 error of its bound."""
 
 
-def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
+def attack(simulation: Simulation) -> dict[str, np.ndarray]:
     """Return coins and scores of a run of the cell with canaries.
 
     Returns:
         ``heads`` bool ``[k]``, the coins; ``scores`` float64 ``[k]``, larger for heads.
     """
-    return play(simulate(cell, inputs, device=device, backend=backend))
-
-
-def play(simulation: Simulation) -> dict[str, np.ndarray]:
-    """Return the arrays of ``attack`` for a simulation of the cell."""
     key = derived_key(simulation.key, "one_run")
     game = Game(key)
     run = dataclasses.replace(simulation, release=game.release, key=key)

@@ -1,7 +1,7 @@
 """The registry of attacks on the releases of a run.
 
-An attack is a module of this package with a function ``attack``, which is one job: it simulates one
-cell as training does, reads what its adversary sees and returns arrays, which are written to
+An attack is a module of this package with a function ``attack``, which is one job: it runs the
+simulation of one cell, reads what its adversary sees and returns arrays, which are written to
 ``results/attacks/<attack>/<cell>.npz``. report/attacks makes tables and figures of them. An attack
 needs no trained run, and training imports nothing from here.
 """
@@ -23,6 +23,7 @@ from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP
 
 if TYPE_CHECKING:
     from pflpipe.simulation.runs import Inputs
+    from pflpipe.simulation.simulation import Simulation
     from pflpipe.study.study_spec import Study
 
 LEAST_CLIENTS = 12
@@ -46,11 +47,8 @@ EXTRAS = frozenset(
 class Attack(Protocol):
     """The interface of a module of this package."""
 
-    def attack(
-        self, cell: Cell, inputs: Inputs, device: str, backend: str
-    ) -> dict[str, np.ndarray]:
-        """Return the arrays of an attack on one cell; ``device`` and ``backend`` as for
-        ``runs.simulate``."""
+    def attack(self, simulation: Simulation) -> dict[str, np.ndarray]:
+        """Return the arrays of an attack on one cell."""
 
 
 def load(name: str) -> Attack:
@@ -129,6 +127,9 @@ def run(name: str, cell: Cell, inputs: Inputs, target: Path, *, device: str, bac
     does not apply to the cell."""
     if missing := lacks(name, cell):
         raise ConfigError(f"attack {name}: {cell.id}", expected=missing)
-    arrays: dict[str, Any] = load(name).attack(cell, inputs, device, backend)
+    from pflpipe.simulation.runs import simulate
+
+    simulation = simulate(cell, inputs, device=device, backend=backend)
+    arrays: dict[str, Any] = load(name).attack(simulation)
     with atomic(target) as path:
         np.savez(path, **arrays)

@@ -61,15 +61,11 @@ def released_alone(simulation: Simulation, uploads: Uploads, scale: Tree) -> Tre
     plan = simulation.plan
     quiet = None if plan.noise_multiplier is None else 0.0
     single = dataclasses.replace(plan, noise_multiplier=quiet, clients=1, sample_rate=1.0)
-    rows, extras = (
-        {name: value.unsqueeze(1) for name, value in tree.items()}
-        for tree in (uploads.update, uploads.extras)
-    )
-    present = torch.ones(len(next(iter(rows.values()))), 1, dtype=torch.bool)
-    single_uploads = Uploads(rows, extras)
+    rows = uploads.mapped(lambda value: value.unsqueeze(1))
+    present = torch.ones(len(next(iter(rows.update.values()))), 1, dtype=torch.bool)
     scales = {name: value.expand(uploads.update[name].shape) for name, value in scale.items()}
     return mechanism.release(
-        np.random.default_rng(), single_uploads, present, single, scales, simulation.departures
+        np.random.default_rng(), rows, present, single, scales, simulation.departures
     ).sum
 
 

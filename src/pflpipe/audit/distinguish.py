@@ -89,14 +89,13 @@ def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evide
     }
     # The statistic and the threshold are chosen on runs that are not evaluated; otherwise the
     # binomial law of the errors, and with it the bound, would not hold.
-    choosing = {
-        there: {name: value[:first] for name, value in runs_of.items()}
-        for there, runs_of in statistics.items()
-    }
-    evaluated = {
-        there: {name: value[first:] for name, value in runs_of.items()}
-        for there, runs_of in statistics.items()
-    }
+    choosing, evaluated = (
+        {
+            there: {name: value[part] for name, value in runs_of.items()}
+            for there, runs_of in statistics.items()
+        }
+        for part in (slice(first), slice(first, None))
+    )
     name, weights = _choose(choosing)
     values = {there: _combine(runs_of, weights) for there, runs_of in choosing.items()}
     middle = (values[True].mean() + values[False].mean()) / 2

@@ -198,16 +198,10 @@ def load_arrays(path: Path) -> Arrays:
     if pin.exists() and not pins.fits(raw, pin):
         raise DataError(f"{path} has other values than were written", do=AGAIN)
     parts: dict[str, Any] = {key: raw[key] for key in (*IMAGES, *LABELS, *USERS) if key in raw}
-    mean, std = load_scale(path)
+    mean, std = (values.tolist() for values in _read(path, SCALE).values())
     return Arrays(
         **parts, classes=int(raw["classes"]), declared=FOUND not in shapes, mean=mean, std=std
     )
-
-
-def load_scale(path: Path) -> tuple[list[float], list[float]]:
-    """Return the constants of ``normalise``, mean and std, from a finished file."""
-    mean, std = (values.tolist() for values in _read(path, SCALE).values())
-    return mean, std
 
 
 def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path) -> None:
@@ -257,9 +251,8 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         key: np.asarray(value) for key in KEYS if (value := getattr(made, key)) is not None
     }
     pins.keep(dataset, arrays, target.with_suffix(".pin"))
-    arrays |= {
-        key: np.asarray(getattr(made, key)) for key in SCALE
-    }  # of the name, which has the pin
+    # Of the name, which has the pin.
+    arrays |= {key: np.asarray(getattr(made, key)) for key in SCALE}
     if not made.declared:  # no value that training reads, so the pin is the same without it
         arrays[FOUND] = np.asarray(True)
     with atomic(target) as path:
@@ -312,10 +305,7 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
         location, {key: (value.shape, value.dtype) for key, value in raw.items()}, dataset
     )
     classes, declared = _check_labels(location, raw, dataset)
-    images = {}
-    for key in IMAGES:
-        if key in raw:
-            images[key] = _checked_images(location, key, raw[key])
+    images = {key: _checked_images(location, key, raw[key]) for key in IMAGES if key in raw}
     labels = {key: raw[key].astype(np.int64) for key in LABELS if key in raw}
     users: dict[str, np.ndarray | None] = dict.fromkeys(USERS)
     if "train_users" in raw:
@@ -361,10 +351,9 @@ def _test_size(location: str, sizes: np.ndarray) -> int:
     """Size of the fixed test set, given the rows of each user (or of all together)."""
     held_out = sum(held_out_size(int(size), TEST_FRACTION) for size in sizes)
     if held_out == 0:
-        got = f"{sizes.sum()} rows, at most {sizes.max()} of one user"
         raise DataError(
             f"{location}: train_images",
-            got=got,
+            got=f"{sizes.sum()} rows, at most {sizes.max()} of one user",
             expected="3 rows or more of one, to set a test set aside",
         )
     return held_out
@@ -556,12 +545,11 @@ def _check_labels(
             f"{location}: train_labels", got=f"{classes} class(es)", expected="at least 2"
         )
     if not declared and classes > rows:
-        do = "number the classes 0..K-1, or store their number as `classes`"
         raise DataError(
             f"{location}: train_labels",
             got=f"label {highest} among {rows} examples",
             expected="labels 0..K-1",
-            do=do,
+            do="number the classes 0..K-1, or store their number as `classes`",
         )
     for key in LABELS:
         if key in raw and (raw[key].min() < 0 or raw[key].max() >= classes):

@@ -218,10 +218,9 @@ def check(
                 expected=f"at most {users}, the data set's user ids",
             )
     elif train_size < everyone * p.min_size:
-        got = f"{_count(p)} clients with min_size {p.min_size}"
         raise DataError(
             location,
-            got=got,
+            got=f"{_count(p)} clients with min_size {p.min_size}",
             expected=f"at most {train_size} training examples in all",
             do="take fewer clients or a lower min_size",
         )
@@ -411,12 +410,11 @@ def _repair(counts: np.ndarray, min_size: int, *, keep_classes: bool) -> np.ndar
                     break
             else:
                 if keep_classes:
-                    do = "take a lower min_size, fewer clients or other classes_per_client"
                     raise DataError(
                         "partition.min_size",
                         got=min_size,
                         expected=f"at most {sizes[client]} with these classes",
-                        do=do,
+                        do="take a lower min_size, fewer clients or other classes_per_client",
                     )
                 donor = int(np.argmax(sizes))
                 label = int(np.argmax(counts[donor]))

@@ -62,19 +62,11 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
     yield f"{metric} in percent: A | B | B - A ± its standard error over the seeds that both have"
     varying = [len(set(values)) > 1 for values in zip(*both, strict=True)]
     for values in both:
-        told = [
-            _told(name, value)
-            for name, value, varies in zip(key, values, varying, strict=True)
-            if varies
-        ]
-        label = ", ".join(filter(None, told)) or "all rows"
-        yield f"  {label}: " + " | ".join(
-            [
-                _one(a[values], metric),
-                _one(b[values], metric),
-                _paired(a[values], b[values], metric),
-            ]
-        )
+        columns = zip(key, values, varying, strict=True)
+        told = [_told(name, value) for name, value, varies in columns if varies]
+        label, pair = ", ".join(filter(None, told)) or "all rows", (a[values], b[values])
+        parts = [_one(group, metric) for group in pair] + [_paired(*pair, metric)]
+        yield f"  {label}: {' | '.join(parts)}"
     for word, found in (("A", a.keys() - b.keys()), ("B", b.keys() - a.keys())):
         if found:
             yield f"  and {len(found)} of {word} alone"

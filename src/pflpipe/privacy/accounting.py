@@ -554,10 +554,9 @@ def _calibrate_per_sample(
         )
     total = int(checked_sizes(plan, sizes, "sample_level_calibration").sum())
     if not local_epochs or not batch_size or batch_size < 1:
-        got = {"local_epochs": local_epochs, "batch_size": batch_size}
         raise PrivacyError(
             "departure sample_level_calibration",
-            got=got,
+            got={"local_epochs": local_epochs, "batch_size": batch_size},
             expected="local epochs and a batch size of at least 1",
         )
     rate = min(1.0, plan.sample_rate * batch_size / total)

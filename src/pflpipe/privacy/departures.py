@@ -61,22 +61,18 @@ def check_extras(
         raise PrivacyError(
             f"departure {name}: mechanism", got="laplace", expected="gaussian or none"
         )
-    wanted: dict[str, tuple[str, tuple[int, ...] | None]] = {}
+    parts = {
+        "clip_weights": (len(trees.layers(update)),),
+        "bounds": (len(groups(update, departures)),),
+    }
+    wanted: dict[str, tuple[str, tuple[int, ...]]] = {}
     for departure in sorted(departures & _EXTRAS.keys()):
         for entry in _EXTRAS[departure]:
             if entry.endswith("."):
-                wanted |= {
-                    entry + name: (departure, tuple(value.shape)) for name, value in update.items()
-                }
+                shapes = {entry + name: tuple(value.shape) for name, value in update.items()}
             else:
-                lengths = {
-                    "clip_weights": len(trees.layers(update)),
-                    "bounds": len(groups(update, departures)),
-                }
-                wanted[entry] = (
-                    departure,
-                    (*present.shape, *([lengths[entry]] if entry in lengths else [])),
-                )
+                shapes = {entry: (*present.shape, *parts.get(entry, ()))}
+            wanted |= {name: (departure, shape) for name, shape in shapes.items()}
     for name in extras:
         if name not in wanted:
             raise PrivacyError(
@@ -87,12 +83,11 @@ def check_extras(
     for name, (departure, shape) in wanted.items():
         extra = extras.get(name)
         if extra is None or tuple(extra.shape) != shape:
-            got = "nothing" if extra is None else list(extra.shape)
-            raise PrivacyError(
-                f"departure {departure}: extra {name!r}",
-                got=got,
-                expected=f"shape {list(shape or ())}",
+            got, expected = (
+                "nothing" if extra is None else list(extra.shape),
+                f"shape {list(shape)}",
             )
+            raise PrivacyError(f"departure {departure}: extra {name!r}", got=got, expected=expected)
     size = extras.get("size")
     if size is not None and not bool((torch.isfinite(size) & (size >= 0) | ~present).all()):
         raise PrivacyError(
@@ -194,25 +189,19 @@ def deviation(
     broadcastable to ``[..., M, *shape]``."""
     sigma = (plan.noise_multiplier or 0.0) * message_share(plan, departures)
     value = update[name]
+    ones = [1] * (value.ndim - lead)
     if "data_dependent_noise" in departures:
         # FedADDP's official code: sqrt(K) sigma 2 r for K tensors.
         radius = extras[f"radius.{name}"].nan_to_num(0, 0, 0).clamp(min=0)
         spread = math.sqrt(len(update)) * sigma * 2 * radius.to(value.device, torch.float64)
     else:
-        shape, whole = (
-            (*value.shape[:lead], *[1] * (value.ndim - lead)),
-            sigma * (plan.clip_norm or 0.0),
-        )
+        shape, whole = (*value.shape[:lead], *ones), sigma * (plan.clip_norm or 0.0)
         spread = value.new_full(shape, whole, dtype=torch.float64)
     # FedGLP-ADP, Eq. 15: the noise of layer l is that of the bound C sqrt(L tw_l).
     if "client_clip_weights" in departures:
         layers = list(trees.layers(update))
-        share = (
-            extras["clip_weights"][..., layers.index(name.rpartition(".")[0])]
-            .nan_to_num(0)
-            .clamp(min=0)
-        )
-        spread = spread * (len(layers) * share).sqrt().to(spread).reshape(
-            *share.shape, *[1] * (value.ndim - lead)
-        )
+        weights_of_layer = extras["clip_weights"][..., layers.index(name.rpartition(".")[0])]
+        share = weights_of_layer.nan_to_num(0).clamp(min=0)
+        bound = (len(layers) * share).sqrt().to(spread)
+        spread = spread * bound.reshape(*share.shape, *ones)
     return spread * extras[f"mask.{name}"] if "noise_on_support" in departures else spread

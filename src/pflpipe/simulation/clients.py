@@ -384,9 +384,6 @@ def one_thread() -> Iterator[None]:
     rounded differently next to a split.
     """
     before = torch.get_num_threads()
-    if before == 1:
-        yield
-        return
     torch.set_num_threads(1)
     try:
         yield

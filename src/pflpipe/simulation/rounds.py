@@ -207,16 +207,9 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
         uploads = Uploads(update, computed.extras)
         released = simulation.release(noise, uploads, present, plan, scale, simulation.departures)
         progress.releases += 1
+        of_run = simulation.plan, simulation.departures, simulation.key
         progress.residuals = of_release(
-            progress.residuals,
-            simulation.plan,
-            simulation.departures,
-            simulation.key,
-            clients,
-            uploads,
-            present,
-            scale,
-            released,
+            progress.residuals, *of_run, clients, uploads, present, scale, released
         )
         new_states = simulation.absorb(new_states, released.messages)
         # ``aggregate`` gets the sum and nothing else of the release: its other fields are private.

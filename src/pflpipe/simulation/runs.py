@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -66,24 +66,29 @@ class Inputs:
     data: Path
 
 
-def simulate(
-    cell: Cell,
-    inputs: Inputs,
-    *,
-    device: str,
-    backend: str,
-    dtype: torch.dtype = torch.float32,
-    processes: Processes = ALONE,
-) -> Simulation:
+class Machine(TypedDict):
+    """What a simulation is computed with.
+
+    Attributes:
+        device: ``cpu``, ``cuda``, ``cuda:<number>`` or ``auto`` (a GPU if there is one).
+        backend: ``loop``, ``vmap``, ``graphs`` (GPU only) or ``auto``.
+        dtype: of parameters and examples, by default float32.
+        processes: the processes that share the clients of every round, by default this one alone.
+    """
+
+    device: str
+    backend: str
+    dtype: NotRequired[torch.dtype]
+    processes: NotRequired[Processes]
+
+
+def simulate(cell: Cell, inputs: Inputs, **machine: Unpack[Machine]) -> Simulation:
     """Return the simulation of a cell from its files, with its data on the device.
 
     Args:
         cell: the cell to run.
         inputs: its files.
-        device: ``cpu``, ``cuda``, ``cuda:<number>`` or ``auto`` (a GPU if there is one).
-        backend: ``loop``, ``vmap``, ``graphs`` (GPU only) or ``auto``.
-        dtype: of parameters and examples.
-        processes: the processes that share the clients of every round.
+        machine: see ``Machine``.
 
     Raises:
         DataError: the partition or the plan is that of another cell.
@@ -104,9 +109,7 @@ def simulate(
         raise DataError(
             f"{inputs.plan}: clients, rounds, sample rate", got=planned, expected=str(expected)
         )
-    return build(
-        cell, arrays, split, plan, device=device, backend=backend, dtype=dtype, processes=processes
-    )
+    return build(cell, arrays, split, plan, **machine)
 
 
 def build(
@@ -125,7 +128,7 @@ def build(
     Args:
         cell: the cell to run.
         arrays, split, plan: its data set, the rows of each client, and its privacy plan.
-        device, backend, dtype, processes: as for ``simulate``.
+        device, backend, dtype, processes: see ``Machine``.
     """
     target = device_of(device)
     entry = registry.of(cell)
@@ -173,6 +176,7 @@ def build(
         name=cell.method,
         reviewed=not cell.source and architectures.file_of(cell.model) is None,
         server_check=check,
+        scale=scale,
     ).isolated(backend)
 
 
@@ -214,10 +218,11 @@ def train(
     try:
         simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
         fingerprint = _fingerprint(cell, inputs, simulation, code)
+        file, states = checkpoints / f"{name}.pt", checkpoints / f"{name}.states"
         with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:
             if not done:
-                files = out, checkpoints, fingerprint
-                _train(simulation, cell, *files, checkpoint_seconds, commit, report)
+                checkpoint = Checkpoint(file, states, fingerprint, checkpoint_seconds)
+                _train(simulation, cell, out, checkpoint, commit, report)
     except BaseException:
         report.note(failed=True)
         raise
@@ -227,25 +232,16 @@ def _train(
     simulation: Simulation,
     cell: Cell,
     out: Path,
-    checkpoints: Path,
-    fingerprint: str,
-    checkpoint_seconds: float,
+    checkpoint: Checkpoint,
     commit: str,
     report: Report,
 ) -> None:
     """Train the run while holding its lock; see ``train``."""
-    name, processes = registry.run_id(cell), simulation.processes
-    checkpoint = Checkpoint(
-        checkpoints / f"{name}.pt", checkpoints / f"{name}.states", fingerprint, checkpoint_seconds
-    )
+    processes, every = simulation.processes, cell.training.evaluate_every
+    has_global_model = registry.of(cell).about.has_global_model
     progress = checkpoint.load(simulation) or start(simulation, checkpoint.states)
     if processes.is_first:
         report.begin(progress.round)
-
-    has_global_model, every = (
-        registry.of(cell).about.has_global_model,
-        cell.training.evaluate_every,
-    )
 
     def on_round(progress: Progress) -> None:
         # Before the checkpoint, so that a resumed run has the accuracies of this round.
@@ -317,13 +313,8 @@ def load_final(folder: Path, simulation: Simulation) -> Progress:
         DataError: its files are damaged.
     """
     saved = _saved(folder / "state.pt", simulation.train.x.device)
-    return Progress(
-        **saved
-        | {
-            "round": simulation.plan.rounds,
-            "states": States.load(saved["states"], folder / "states.bin"),
-        }
-    )
+    states = States.load(saved["states"], folder / "states.bin")
+    return Progress(**saved | {"round": simulation.plan.rounds, "states": states})
 
 
 def _saved(path: Path, device: torch.device) -> dict[str, Any]:
@@ -397,11 +388,8 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Remove the checkpoint, and temporary files of a write that was killed."""
-        for path in (
-            self.path,
-            self.states,
-            *self.path.parent.glob(f".{self.path.stem}.*{self.path.suffix}"),
-        ):
+        partial = self.path.parent.glob(f".{self.path.stem}.*{self.path.suffix}")
+        for path in (self.path, self.states, *partial):
             path.unlink(missing_ok=True)
 
 

@@ -72,6 +72,7 @@ class Simulation:
         name: name of the method, for errors.
         reviewed: whether method and network belong to the package.
         server_check: for a method from outside the package.
+        scale: mean and standard deviation of ``datasets.normalise``.
     """
 
     method: Method
@@ -92,6 +93,7 @@ class Simulation:
     name: str = ""
     reviewed: bool = True
     server_check: ServerCheck | None = None
+    scale: tuple[Sequence[float], Sequence[float]] = ((), ())
 
     def named(self, hook: str) -> str:
         """Return the name of one of the method's hooks, for errors."""
