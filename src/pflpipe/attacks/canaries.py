@@ -30,11 +30,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.attacks import injected_clients
@@ -97,17 +96,11 @@ class Canaries:
         self.total: Tree = {}
         self.sent = 0
 
-    def release(
-        self,
-        generator: np.random.Generator,
-        uploads: Uploads,
-        present: Tensor,
-        plan: Plan,
-        scale: Mapping[str, Tensor],
-        departures: frozenset[str],
-    ) -> Released:
-        """Release the clients' uploads and the canaries' together (injected_clients.py)."""
-        units = injected_clients.units(uploads, scale)
+    def release(self, *arguments: Any) -> Released:
+        """Release the clients' uploads and the canaries' together (injected_clients.py); takes the
+        arguments of ``mechanism.release``."""
+        of_clients = injected_clients.Round(*arguments)
+        plan, units = of_clients.plan, injected_clients.units(of_clients)
         sent = sum(int((unit > 0).sum()) for unit in units.values())
         if not self.directions:
             self._draw(units, plan, sent)
@@ -119,9 +112,7 @@ class Canaries:
             name: value * units[name] * (plan.clip_norm or 0.0) for name, value in rows.items()
         }
         drawn = torch.ones(len(next(iter(messages.values()))), dtype=torch.bool)
-        released = injected_clients.release(
-            generator, uploads, present, plan, scale, departures, Uploads(messages), drawn
-        )
+        released = injected_clients.release(of_clients, Uploads(messages), drawn)
         # Summed in float64: a canary's part is small in a long sum.
         for name, unit in units.items():
             self.total[name] = self.total[name] + torch.where(

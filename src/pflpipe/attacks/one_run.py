@@ -59,7 +59,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -118,39 +118,27 @@ class Game:
         self._order = np.zeros(0, dtype=int)
         self._round = 0
 
-    def release(
-        self,
-        generator: np.random.Generator,
-        uploads: Uploads,
-        present: Tensor,
-        plan: Plan,
-        scale: Mapping[str, Tensor],
-        departures: frozenset[str],
-    ) -> Released:
+    def release(self, *arguments: Any) -> Released:
         """Release the clients' uploads and the canaries' together (injected_clients.py), and score
-        every coin by the release."""
-        units = injected_clients.units(uploads, scale)
+        every coin by the release; takes the arguments of ``mechanism.release``."""
+        of_clients = injected_clients.Round(*arguments)
+        plan, units = of_clients.plan, injected_clients.units(of_clients)
         unit = _flat(units)
         if not self._round:
             self._toss(int((unit > 0).sum()), len(unit))
         places = self._places(unit)
-        messages = Uploads(
-            _split(self._rows(unit, places, plan), units), self._extras(uploads, present)
+        rows = self._rows(unit, places, plan)
+        extras, drawn = self._extras(of_clients), self._drawn(plan)
+        messages, zeros = (
+            Uploads(_split(value, units), extras) for value in (rows, torch.zeros_like(rows))
         )
-        zeros = Uploads(
-            {name: torch.zeros_like(rows) for name, rows in messages.update.items()},
-            messages.extras,
-        )
-        drawn = self._drawn(plan)
-        released = injected_clients.release(
-            generator, uploads, present, plan, scale, departures, messages, drawn
-        )
+        released = injected_clients.release(of_clients, messages, drawn)
         # The clients' part, which the auditor knows: the same release without noise, and with
         # canaries of zeros, so that divisor and weights stay the same.
-        noiseless = dataclasses.replace(plan, noise_multiplier=0.0)
-        clients_part = injected_clients.release(
-            np.random.default_rng(), uploads, present, noiseless, scale, departures, zeros, drawn
+        noiseless = of_clients._replace(
+            generator=np.random.default_rng(), plan=dataclasses.replace(plan, noise_multiplier=0.0)
         )
+        clients_part = injected_clients.release(noiseless, zeros, drawn)
         rest = _flat(released.sum) - _flat(clients_part.sum)
         rest_of_canaries = (rest[places] / unit[places]).cpu().numpy()
         enlarged = injected_clients.enlarged(plan, len(self.heads))
@@ -183,12 +171,12 @@ class Game:
         ).float()
         return rows
 
-    def _extras(self, uploads: Uploads, present: Tensor) -> Tree:
+    def _extras(self, of_clients: injected_clients.Round) -> Tree:
         """Return the canaries' private extras, the mean of the clients'. Only numbers of examples
-        occur here (``registry.EXTRAS``)."""
+        occur here (registry.py)."""
         means = {
-            name: value[present.to(value.device)].double().mean()
-            for name, value in uploads.extras.items()
+            name: value[of_clients.present.to(value.device)].double().mean()
+            for name, value in of_clients.uploads.extras.items()
         }
         return {name: mean.expand(len(self.heads)) for name, mean in means.items()}
 

@@ -19,7 +19,7 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.files import atomic
 from pflpipe.methods import registry
-from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP
+from pflpipe.named import EXTRAS, OF_MESSAGES, WITHOUT_JOINT_CLIP
 
 if TYPE_CHECKING:
     from pflpipe.simulation.runs import Inputs
@@ -29,19 +29,6 @@ if TYPE_CHECKING:
 LEAST_CLIENTS = 12
 """Least number of clients for membership inference: a quarter of them calibrates, and each of these
 is compared with at least two others."""
-
-EXTRAS = frozenset(
-    {
-        "client_clip_weights",
-        "data_dependent_clip",
-        "data_dependent_noise",
-        "divide_by_counts",
-        "noise_on_support",
-        "private_clamp",
-        "raw_similarity_weights",
-    }
-)
-"""Departures that read private extras of a client other than its number of examples."""
 
 
 class Attack(Protocol):
@@ -88,10 +75,10 @@ def _canaries_lack(cell: Cell) -> str:
 
 
 def _one_run_lacks(cell: Cell) -> str:
-    # Any noise, as long as a canary needs no private extras.
+    # Any noise, as long as a canary needs no private extras but its number of examples.
     if cell.privacy.mechanism == "none" or cell.privacy.noise_multiplier == 0:
         return "noise"
-    if private := sorted(EXTRAS.intersection(cell.departures)):
+    if private := sorted((EXTRAS.keys() - {"data_size_weights"}).intersection(cell.departures)):
         return (
             "no departure that reads private extras, which a canary does not have: "
             f"{', '.join(private)}"

@@ -115,14 +115,10 @@ def judge(
     at = accounting.delta_of(claimed)
     # (epsilon, delta)-privacy in both directions: 1 - FN <= e^epsilon FP + delta, and the same with
     # the errors exchanged.
-    sides = ((upper_fp, upper_fn), (upper_fn, upper_fp))
-    direct = max(
-        0.0,
-        *(
-            math.log((1 - at - missed) / wrong) if missed < 1 - at else 0.0
-            for wrong, missed in sides
-        ),
-    )
+    direct = 0.0
+    for wrong, missed in ((upper_fp, upper_fn), (upper_fn, upper_fp)):
+        if missed < 1 - at:
+            direct = max(direct, math.log((1 - at - missed) / wrong))
     mu, epsilon = None, direct
     if claimed.mechanism == "gaussian" and claimed.sample_rate == 1:
         # The trade-off curve of mu-GDP: Phi^-1(1 - FP) - Phi^-1(FN) <= mu (Nasr et al., 2023).

@@ -303,13 +303,9 @@ def _emnist(split: str, cls: Any) -> Original:
         return _raw(train, test, axes=(0, 2, 1), first=first)
 
     archive = Archive((cls.url,), f"{raw}/gzip.zip", cls.md5)
-    return Original(
-        (archive,),
-        _have(tuple(f"{raw}/{name}" for name in names)),
-        unpack,
-        read,
-        f"{archive.path} or its unpacked files",
-    )
+    files = tuple(f"{raw}/{name}" for name in names)
+    layout = f"{archive.path} or its unpacked files"
+    return Original((archive,), _have(files), unpack, read, layout)
 
 
 def _cifar(cls: Any) -> Original:

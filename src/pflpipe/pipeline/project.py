@@ -426,15 +426,8 @@ def check_syntax(path: str) -> None:
 def partition_request(cell: Cell) -> str:
     """Return the JSON of a cell that holds what its partition depends on and nothing else, so that
     all who share it agree."""
-    shared = Cell(
-        cell.dataset,
-        cell.partition,
-        Model(""),
-        Training(0, 0, 0, "", 0.0),
-        Privacy(),
-        method="",
-        seed=cell.seed,
-    )
+    nothing = Model(""), Training(0, 0, 0, "", 0.0), Privacy()
+    shared = Cell(cell.dataset, cell.partition, *nothing, method="", seed=cell.seed)
     return canonical_json(shared.to_dict())
 
 

@@ -78,11 +78,9 @@ def of_updates(plan: Plan, bound: float | None) -> Plan:
     if plan.adaptive is None:
         return plan
     # Each part is released by an ordinary plan; together the two have the multiplier z.
+    clip_norm, multiplier = plan.clip_norm if bound is None else bound, multiplier_of_updates(plan)
     return dataclasses.replace(
-        plan,
-        clip_norm=plan.clip_norm if bound is None else bound,
-        noise_multiplier=multiplier_of_updates(plan),
-        adaptive=None,
+        plan, clip_norm=clip_norm, noise_multiplier=multiplier, adaptive=None
     )
 
 
@@ -91,12 +89,8 @@ def of_bits(plan: Plan) -> Plan:
     most 1/2."""
     # The multiplier is noise over clip norm, sigma_b / (1/2). The clip changes nothing.
     assert plan.adaptive is not None
-    return dataclasses.replace(
-        plan,
-        clip_norm=HALF,
-        noise_multiplier=plan.adaptive.bit_noise / HALF,
-        adaptive=None,
-    )
+    multiplier = plan.adaptive.bit_noise / HALF
+    return dataclasses.replace(plan, clip_norm=HALF, noise_multiplier=multiplier, adaptive=None)
 
 
 def bits(released: Released) -> Uploads:

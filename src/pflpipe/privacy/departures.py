@@ -31,20 +31,9 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.errors import PrivacyError
-from pflpipe.named import OF_MESSAGES, SPLIT_CLIP
+from pflpipe.named import EXTRAS, OF_MESSAGES, SPLIT_CLIP
 from pflpipe.privacy.clipping import clip_groups
 from pflpipe.privacy.plan import Plan
-
-_EXTRAS = {
-    "client_clip_weights": ("clip_weights",),
-    "data_dependent_clip": ("bounds",),
-    "data_dependent_noise": ("radius.",),
-    "data_size_weights": ("size",),
-    "divide_by_counts": ("mask.",),
-    "noise_on_support": ("mask.",),
-    "private_clamp": ("centre.", "radius."),
-    "raw_similarity_weights": ("similarity",),
-}
 
 
 def check_extras(
@@ -66,8 +55,8 @@ def check_extras(
         "bounds": (len(groups(update, departures)),),
     }
     wanted: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for departure in sorted(departures & _EXTRAS.keys()):
-        for entry in _EXTRAS[departure]:
+    for departure in sorted(departures & EXTRAS.keys()):
+        for entry in EXTRAS[departure]:
             if entry.endswith("."):
                 shapes = {entry + name: tuple(value.shape) for name, value in update.items()}
             else:

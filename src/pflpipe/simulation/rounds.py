@@ -66,12 +66,8 @@ def start(simulation: Simulation, states: Path | None = None) -> Progress:
     drawn = simulation.network.init(generator, simulation.dtype)
     params = Params({name: value.to(device) for name, value in drawn.items()})
     task = simulation.task
-    states_of_clients = States(
-        simulation.method.init_client(params, task),
-        simulation.plan.clients,
-        states,
-        simulation.processes,
-    )
+    initial = simulation.method.init_client(params, task)
+    states_of_clients = States(initial, simulation.plan.clients, states, simulation.processes)
     server = simulation.method.init_server(params, task)
     return Progress(0, params, server, states_of_clients)
 

@@ -133,16 +133,12 @@ def build(
     target = device_of(device)
     entry = registry.of(cell)
     scale = arrays.mean, arrays.std
-    examples = [
-        Examples(
-            torch.from_numpy(datasets.normalise(images, *scale)).to(target, dtype),
-            torch.from_numpy(labels).to(target, torch.int64),
-        )
-        for images, labels in (
-            (arrays.train_images, arrays.train_labels),
-            (arrays.test_images, arrays.test_labels),
-        )
-    ]
+
+    def examples(images: np.ndarray, labels: np.ndarray) -> Examples:
+        x = torch.from_numpy(datasets.normalise(images, *scale)).to(target, dtype)
+        return Examples(x, torch.from_numpy(labels).to(target, torch.int64))
+
+    examples_of_training = examples(arrays.train_images, arrays.train_labels)
     # Only if the cell requests it: without TF32 both backends, and CPU and GPU, agree up to float32
     # rounding.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
@@ -153,7 +149,7 @@ def build(
         # Transforms fill with black as the network sees it, not with 0.
         black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), *scale)[0, 0, 0]
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
-    network = networks.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
+    network = networks.build(cell.model, tuple(examples_of_training.x.shape[1:]), arrays.classes)
     chosen = choose_backend(backend, target.type, network.parameters)
     check = None
     if cell.source and plan.mechanism != "none" and processes.is_first:
@@ -165,8 +161,8 @@ def build(
         training=cell.training,
         departures=frozenset(cell.departures),
         split=split,
-        train=examples[0],
-        test=examples[1],
+        train=examples_of_training,
+        test=examples(arrays.test_images, arrays.test_labels),
         seed=cell.seed,
         key=registry.key(cell),
         backend=chosen,
@@ -280,11 +276,8 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str)
         diagnostics=Diagnostics(
             participants=sum(int(row["participants"]) for row in progress.rows),
             diverged_round=progress.diverged_round,
-            nonfinite_uploads=sum(
-                int(row["nonfinite_uploads"])
-                for row in progress.rows
-                if row["nonfinite_uploads"] == row["nonfinite_uploads"]  # NaN: nothing was sent
-            ),
+            # NaN: nothing was sent.
+            nonfinite_uploads=int(np.nansum([row["nonfinite_uploads"] for row in progress.rows])),
             residuals=progress.residuals,
         ),
         program=Program(

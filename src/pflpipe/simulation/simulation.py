@@ -222,17 +222,12 @@ class Simulation:
         def losses(*tensors: Tensor) -> tuple[Tensor]:
             return (vmap(loss)(*tensors[-2:], *tensors[:-2]),)
 
-        few, more = (
-            saved_bytes(
-                losses,
-                points,
-                x.new_zeros(2, count, *x.shape[1:]),
-                self.train.y.new_zeros(2, count),
-            )
-            for count in (1, 3)
-        )
+        def kept(count: int) -> int:
+            data = x.new_zeros(2, count, *x.shape[1:]), self.train.y.new_zeros(2, count)
+            return saved_bytes(losses, points, *data)
+
         # Two clients with two more examples each; the difference cancels the fixed part.
-        return (more - few) // 4
+        return (kept(3) - kept(1)) // 4
 
     @cached_property
     def draws(self) -> bool:
@@ -329,12 +324,9 @@ class Simulation:
         hook = self.method.absorb
         if hook is None or not messages:
             return states
-        pairs = [
-            (
-                ClientState({name: value[client] for name, value in states.items()}),
-                Update({name: value[client] for name, value in messages.items()}),
-            )
-            for client in range(len(next(iter(messages.values()))))
-        ]
-        new = [hook(state, message, self.task) for state, message in pairs]
+        new = []
+        for client in range(len(next(iter(messages.values())))):
+            state = ClientState({name: value[client] for name, value in states.items()})
+            message = Update({name: value[client] for name, value in messages.items()})
+            new.append(hook(state, message, self.task))
         return {name: torch.stack([state[name] for state in new]) for name in states}
