@@ -75,7 +75,7 @@ def attack(simulation: Simulation) -> dict[str, np.ndarray]:
 def number(plan: Plan, coordinates: int) -> int:
     """Return the number of canaries of a run: k T <= 0.1 sigma^2 d, at least ``FEWEST``, at most
     ``MOST`` and as many as ``injected_clients.FLOATS`` allows."""
-    undisturbed = 0.1 * (plan.noise_multiplier or 0.0) ** 2 * coordinates / plan.rounds
+    undisturbed = 0.1 * plan.multiplier**2 * coordinates / plan.rounds
     fitting = injected_clients.FLOATS // coordinates
     return int(min(max(FEWEST, undisturbed), MOST, max(FEWEST, fitting)))
 

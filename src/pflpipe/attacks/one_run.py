@@ -195,11 +195,10 @@ def number(sent: int, coordinates: int) -> int:
 def _log_ratio(rest: np.ndarray, plan: Plan) -> np.ndarray:
     """Return log p(rest | heads) / p(rest | tails) of one round; ``rest`` is in units of a canary's
     part of the sum."""
-    assert plan.noise_multiplier is not None
     if plan.mechanism == "laplace":
-        ratio = (np.abs(rest) - np.abs(rest - 1)) / plan.noise_multiplier
+        ratio = (np.abs(rest) - np.abs(rest - 1)) / plan.multiplier
     else:
-        ratio = (rest - 0.5) / plan.noise_multiplier**2
+        ratio = (rest - 0.5) / plan.multiplier**2
     if plan.sample_rate < 1:
         ratio = np.logaddexp(math.log1p(-plan.sample_rate), math.log(plan.sample_rate) + ratio)
     return np.asarray(ratio)

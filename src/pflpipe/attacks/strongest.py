@@ -50,7 +50,7 @@ def noise_variance(plan: Plan) -> float:
     """Return s^2, the variance of the noise in each coordinate of a release, in units of the public
     scale."""
     # Standard Laplace noise has variance 2.
-    spread = (plan.clip_norm or 0.0) * (plan.noise_multiplier or 0.0) / plan.expected_cohort
+    spread = (plan.clip_norm or 0.0) * plan.multiplier / plan.expected_cohort
     return spread**2 * (2 if plan.mechanism == "laplace" else 1)
 
 

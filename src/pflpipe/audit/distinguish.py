@@ -163,8 +163,7 @@ def errors_of_midpoint(claimed: Plan, factor: float) -> tuple[float, float]:
     The law of one round's log likelihood ratio is put on a grid. Its T-th power under the Fourier
     transform is the law of T rounds.
     """
-    assert claimed.noise_multiplier is not None
-    real = claimed.noise_multiplier * factor
+    real = claimed.multiplier * factor
     noise = stats.laplace(scale=real) if claimed.mechanism == "laplace" else stats.norm(scale=real)
     edge = float(noise.isf(1e-13))
     x = np.linspace(-edge, 1 + edge, 50_001)
@@ -322,8 +321,7 @@ def _round(
 def _likelihood(claimed: Plan, seen: Tensor, unit: Tensor, known: bool) -> Tensor:
     """Return log p(seen | canary) / p(seen | no canary) by the claimed plan, up to the part of the
     other clients."""
-    assert claimed.noise_multiplier is not None
-    spread, rate = claimed.noise_multiplier, 1.0 if known else claimed.sample_rate
+    spread, rate = claimed.multiplier, 1.0 if known else claimed.sample_rate
     if claimed.mechanism == "laplace":
         ratio = ((seen.abs() - (seen - unit).abs()) / spread).sum(dim=1)
     else:

@@ -129,8 +129,7 @@ class Mechanism:
         plan = self.executed
         if plan.adaptive is None:
             return 1.0, 0.0
-        assert plan.noise_multiplier is not None
-        bit = plan.noise_multiplier / (2 * plan.adaptive.bit_noise)
+        bit = plan.multiplier / (2 * plan.adaptive.bit_noise)
         return math.sqrt(1 - bit**2), bit
 
     def movement(self, direction: Tree) -> Tensor:

@@ -28,6 +28,7 @@ rows are in no common test set.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -290,11 +291,10 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
 
 def _only(split: Split, chosen: np.ndarray) -> Split:
     """Return the split of the clients ``chosen``, bool [clients]."""
-    train, validation, test = (
-        [rows for rows, kept in zip(getattr(split, part), chosen, strict=True) if kept]
-        for part in PARTS
-    )
-    return replace(split, train=train, validation=validation, test=test)
+    parts: dict[str, Any] = {
+        part: list(itertools.compress(getattr(split, part), chosen)) for part in PARTS
+    }
+    return replace(split, **parts)
 
 
 def _draw_new(clients: int, count: int, seed: int) -> np.ndarray:
@@ -328,7 +328,7 @@ def _of_min_size(shares: list[np.ndarray], min_size: int, new: np.ndarray) -> li
     """Leave out the rows of users who hold fewer than ``min_size``: a public rule that each device
     applies to itself."""
     kept = [rows if len(rows) >= min_size else rows[:0] for rows in shares]
-    if not any(len(rows) for rows, is_new in zip(kept, new, strict=True) if not is_new):
+    if not any(map(len, itertools.compress(kept, ~new))):
         besides = f", {new.sum()} new ones aside" if new.any() else ""
         raise DataError(
             "partition.min_size",

@@ -106,7 +106,20 @@ def make_plan(
     if plan.adaptive is not None:
         check_adaptive(names)
     if privacy.epsilon is not None:
-        plan = _reached(plan, privacy, names, sizes, local_epochs, batch_size, lr)
+        calibrated = dataclasses.replace(plan, rounds=1) if "no_composition" in names else plan
+        if "sample_level_calibration" in names:
+            calibrated = _calibrate_per_sample(
+                calibrated, privacy.epsilon, sizes, local_epochs, batch_size
+            )
+        else:
+            calibrated = calibrate(calibrated, privacy.epsilon, privacy.accountant)
+        if "learning_rate_in_noise" in names:
+            if not lr:
+                expected = "the learning rate of the local steps"
+                raise PrivacyError("departure learning_rate_in_noise", got=lr, expected=expected)
+            multiplier = 2 * lr * calibrated.multiplier
+            calibrated = dataclasses.replace(calibrated, noise_multiplier=multiplier)
+        plan = dataclasses.replace(calibrated, rounds=rounds)
     if plan.adaptive is not None:
         # Raises if the bits alone use up the budget; only the calibrated plan shows whether.
         adaptive.multiplier_of_updates(plan)
@@ -118,39 +131,9 @@ def _adaptive(privacy: Privacy, expected_cohort: float) -> Adaptive | None:
     if privacy.clip_quantile is None:
         return None
     noise = privacy.clip_bit_noise
-    return Adaptive(
-        privacy.clip_quantile,
-        privacy.clip_lr,
-        expected_cohort / BIT_NOISE_SHARE if noise is None else noise,
-    )
-
-
-def _reached(
-    plan: Plan,
-    privacy: Privacy,
-    names: frozenset[str],
-    sizes: np.ndarray | None,
-    local_epochs: int | None,
-    batch_size: int | None,
-    lr: float | None,
-) -> Plan:
-    """Return the plan with the noise for the requested epsilon; see ``make_plan``."""
-    assert privacy.epsilon is not None
-    calibrated = dataclasses.replace(plan, rounds=1) if "no_composition" in names else plan
-    if "sample_level_calibration" in names:
-        calibrated = _calibrate_per_sample(
-            calibrated, privacy.epsilon, sizes, local_epochs, batch_size
-        )
-    else:
-        calibrated = calibrate(calibrated, privacy.epsilon, privacy.accountant)
-    if "learning_rate_in_noise" in names:
-        if not lr:
-            expected = "the learning rate of the local steps"
-            raise PrivacyError("departure learning_rate_in_noise", got=lr, expected=expected)
-        assert calibrated.noise_multiplier is not None
-        multiplier = 2 * lr * calibrated.noise_multiplier
-        calibrated = dataclasses.replace(calibrated, noise_multiplier=multiplier)
-    return dataclasses.replace(calibrated, rounds=plan.rounds)
+    if noise is None:
+        noise = expected_cohort / BIT_NOISE_SHARE
+    return Adaptive(privacy.clip_quantile, privacy.clip_lr, noise)
 
 
 def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
@@ -182,11 +165,9 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
 
     def curve(multiplier: float, interval: float = FINEST_INTERVAL) -> float:
         tried = dataclasses.replace(plan, noise_multiplier=multiplier)
-        return (
-            _epsilon(tried, delta_of(plan), interval)
-            if accountant == "exact"
-            else epsilon_rdp(tried, delta_of(plan))
-        )
+        if accountant == "rdp":
+            return epsilon_rdp(tried, delta_of(plan))
+        return _epsilon(tried, delta_of(plan), interval)
 
     if accountant == "rdp":
         multiplier = _least_multiplier(curve, epsilon, start=1.0, tolerance=1e-5)
@@ -195,10 +176,9 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
     else:
         # Start from the noise that is sufficient without amplification; its closed form is cheap.
         if plan.mechanism == "gaussian":
-            start = calibrate(dataclasses.replace(plan, sample_rate=1.0), epsilon).noise_multiplier
+            start = calibrate(dataclasses.replace(plan, sample_rate=1.0), epsilon).multiplier
         else:
             start = plan.rounds / epsilon
-        assert start is not None
         # Search on the coarse grid, then correct on the fine one: a PLD at FINEST_INTERVAL takes
         # ten times as many points.
         multiplier = _least_multiplier(
@@ -263,7 +243,7 @@ def epsilon_rdp(plan: Plan, delta: float) -> float:
     """Return the epsilon of Opacus' RDP accountant for a Gaussian plan; infinite without noise."""
     if plan.mechanism != "gaussian":
         raise PrivacyError("epsilon_rdp: mechanism", got=plan.mechanism, expected="gaussian")
-    return _opacus_epsilon(plan.sample_rate, plan.noise_multiplier or 0.0, plan.rounds, delta)
+    return _opacus_epsilon(plan.sample_rate, plan.multiplier, plan.rounds, delta)
 
 
 def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -> float:
@@ -277,7 +257,7 @@ def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -
     """
     if plan.mechanism != "gaussian":
         raise PrivacyError("epsilon_local: mechanism", got=plan.mechanism, expected="gaussian")
-    shared = (plan.noise_multiplier or 0.0) / math.sqrt(participants or plan.expected_cohort)
+    shared = plan.multiplier / math.sqrt(participants or plan.expected_cohort)
     return epsilon(dataclasses.replace(plan, noise_multiplier=shared, sample_rate=1.0), delta)
 
 
@@ -354,8 +334,7 @@ def _epsilon(plan: Plan, delta: float, interval: float) -> float:
 def _mu(plan: Plan) -> float:
     """Return mu of a Gaussian plan without sampling: the distance by which a client moves all T
     sums together, in standard deviations of the noise."""
-    assert plan.noise_multiplier is not None
-    return math.sqrt(plan.rounds) / plan.noise_multiplier
+    return math.sqrt(plan.rounds) / plan.multiplier
 
 
 def _has_no_curve(plan: Plan) -> bool:
@@ -367,8 +346,7 @@ def _has_no_curve(plan: Plan) -> bool:
 def _pure_epsilon(plan: Plan) -> float:
     """Return the epsilon of T Laplace releases at delta 0: T log(1 + q (e^(1/b) - 1)), which is T /
     b at q = 1."""
-    assert plan.noise_multiplier is not None
-    single = 1 / plan.noise_multiplier
+    single = 1 / plan.multiplier
     if plan.sample_rate == 1:
         return plan.rounds * single
     if single > WIDEST_EXPONENT:  # exact in float64: the term left out is e^-single / q
@@ -379,8 +357,7 @@ def _pure_epsilon(plan: Plan) -> float:
 def _laplace_replaced(plan: Plan, delta: float) -> float:
     """Return ``epsilon_replace_one`` of Laplace releases: the smaller of the pure bound of all
     rounds and the curve."""
-    assert plan.noise_multiplier is not None
-    shift, rate = 1 / plan.noise_multiplier, plan.sample_rate
+    shift, rate = 1 / plan.multiplier, plan.sample_rate
     single = replaced.largest_loss(rate, shift)
     bound = plan.rounds * single
     if delta == 0 or single > WIDEST_EXPONENT:
@@ -431,11 +408,10 @@ def _coarser(plan: Plan) -> float:
 def _loss_width(plan: Plan, rounds: int) -> float:
     """Return the privacy loss that ``rounds`` rounds without amplification exceed with a
     probability of about 1e-12."""
-    assert plan.noise_multiplier is not None
     if plan.mechanism == "laplace":
-        return rounds / plan.noise_multiplier
+        return rounds / plan.multiplier
     # The loss is N(mu^2 / 2, mu^2), here at 7 standard deviations.
-    mu = math.sqrt(rounds) / plan.noise_multiplier
+    mu = math.sqrt(rounds) / plan.multiplier
     return mu**2 / 2 + 7 * mu
 
 

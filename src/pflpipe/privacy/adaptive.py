@@ -56,16 +56,15 @@ def multiplier_of_updates(plan: Plan) -> float:
         PrivacyError: the bits alone use up the whole budget of the plan.
     """
     assert plan.adaptive is not None
-    assert plan.noise_multiplier is not None
-    share = plan.noise_multiplier / (2 * plan.adaptive.bit_noise)
+    share = plan.multiplier / (2 * plan.adaptive.bit_noise)
     if not share < 1:
         raise PrivacyError(
             "privacy.clip_bit_noise",
             got=plan.adaptive.bit_noise,
-            expected=f"above {plan.noise_multiplier / 2:.6g}, half the noise multiplier",
+            expected=f"above {plan.multiplier / 2:.6g}, half the noise multiplier",
             do="with less noise the bits alone cost more than the whole budget",
         )
-    return plan.noise_multiplier / math.sqrt(1 - share**2)
+    return plan.multiplier / math.sqrt(1 - share**2)
 
 
 def of_updates(plan: Plan, bound: float | None) -> Plan:

@@ -87,11 +87,9 @@ def check_extras(
 def groups(names: Iterable[str], departures: frozenset[str]) -> list[tuple[str, ...]]:
     """Return the groups of names that are clipped separately: tensors under ``per_tensor_clip``,
     otherwise layers."""
-    return (
-        [(name,) for name in names]
-        if "per_tensor_clip" in departures
-        else list(trees.layers(names).values())
-    )
+    if "per_tensor_clip" in departures:
+        return [(name,) for name in names]
+    return list(trees.layers(names).values())
 
 
 def bounded(
@@ -176,7 +174,7 @@ def deviation(
 ) -> Tensor:
     """Return the standard deviation of the noise in tensor ``name`` of each message, float64,
     broadcastable to ``[..., M, *shape]``."""
-    sigma = (plan.noise_multiplier or 0.0) * message_share(plan, departures)
+    sigma = plan.multiplier * message_share(plan, departures)
     value = update[name]
     ones = [1] * (value.ndim - lead)
     if "data_dependent_noise" in departures:

@@ -79,7 +79,6 @@ class ServerCheck:
         """
         if self._process is None:
             self._start()
-        assert self._process is not None
         params, released, server = inputs
         public = {"params": params, "released": released, "server": server}
         request = {"round": round, "bound": bound, **public}
