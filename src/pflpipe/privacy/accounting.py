@@ -18,8 +18,7 @@ import functools
 import importlib.util
 import math
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -167,7 +166,7 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
         tried = dataclasses.replace(plan, noise_multiplier=multiplier)
         if accountant == "rdp":
             return epsilon_rdp(tried, delta_of(plan))
-        return _epsilon(tried, delta_of(plan), interval)
+        return composed_epsilon([tried], delta_of(plan), interval)
 
     if accountant == "rdp":
         multiplier = _least_multiplier(curve, epsilon, start=1.0, tolerance=1e-5)
@@ -197,22 +196,27 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
 def epsilon(plan: Plan, delta: float) -> float:
     """Return the plan's exact central epsilon at delta, infinite without noise. Central: only the
     released sums are public."""
-    return _epsilon(plan, delta, FINEST_INTERVAL)
+    return composed_epsilon([plan], delta)
 
 
-def composed_epsilon(plans: Iterable[Plan], delta: float) -> float:
+def composed_epsilon(
+    plans: Sequence[Plan], delta: float, interval: float = FINEST_INTERVAL
+) -> float:
     """Return the exact central epsilon at delta of several runs on the same clients, each with its
-    plan, of one mechanism."""
-    rounds: Counter[Plan] = Counter()
-    for plan in plans:  # rounds of equal noise add up, also across runs
-        rounds[dataclasses.replace(_same_loss(plan), rounds=1)] += plan.rounds
-    merged = [dataclasses.replace(plan, rounds=count) for plan, count in rounds.items()]
-    if len(merged) == 1:
-        return epsilon(merged[0], delta)
-    if not all(plan.noise_multiplier for plan in merged):
+    plan, of one mechanism; infinite if one is without noise.
+
+    ``interval`` discretises the privacy loss where there is no closed form.
+    """
+    if not all(plan.noise_multiplier for plan in plans):
         return math.inf
+    of_noise: dict[tuple[Any, ...], Plan] = {}
+    for plan in plans:  # rounds of equal noise add up, also across runs
+        noise = plan.mechanism, plan.noise_multiplier, plan.sample_rate
+        before = of_noise[noise].rounds if noise in of_noise else 0
+        of_noise[noise] = dataclasses.replace(plan, rounds=before + plan.rounds)
+    merged = list(of_noise.values())
     # A closed-form bound without amplification: pure epsilons add up, mu's of Gaussian releases
-    # add in squares.
+    # add in squares. Below delta = 1e-15, where a PLD is truncated, no other bound is finite.
     bound = sum(_pure_epsilon(plan) for plan in merged if plan.mechanism == "laplace")
     if gaussian := [plan for plan in merged if plan.mechanism == "gaussian"]:
         bound += gdp_epsilon(math.hypot(*map(_mu, gaussian)), delta)
@@ -222,7 +226,7 @@ def composed_epsilon(plans: Iterable[Plan], delta: float) -> float:
         return bound
     widest = max(_loss_width(plan, 1) for plan in merged) / WIDEST_SINGLE_LOSS
     coarser = max(1.0, widest, sum(_loss_width(plan, plan.rounds) for plan in merged) / WIDEST_LOSS)
-    accountant = _counted(tuple(merged), FINEST_INTERVAL * coarser)
+    accountant = _counted(tuple(map(_same_loss, merged)), interval * coarser)
     return min(bound, float(accountant.get_epsilon(delta)))
 
 
@@ -236,7 +240,8 @@ def delta(plan: Plan, epsilon: float) -> float:
         return 0.0
     if _has_no_curve(plan):
         return 1.0
-    return float(_accountant(plan, FINEST_INTERVAL).get_delta(epsilon))
+    accountant = _counted((_same_loss(plan),), FINEST_INTERVAL * _coarser(plan))
+    return float(accountant.get_delta(epsilon))
 
 
 def epsilon_rdp(plan: Plan, delta: float) -> float:
@@ -315,22 +320,6 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     return root * (1 + 1e-12) + 1e-13  # the safe side of the solver's tolerance
 
 
-def _epsilon(plan: Plan, delta: float, interval: float) -> float:
-    if not plan.noise_multiplier:
-        return math.inf
-    if plan.mechanism == "laplace":
-        bound = _pure_epsilon(plan)
-    else:
-        # Without amplification. Below delta = 1e-15, where a PLD is truncated, no other bound is
-        # finite.
-        bound = gdp_epsilon(_mu(plan), delta)
-        if plan.sample_rate == 1:
-            return bound
-    if delta == 0 or _has_no_curve(plan):
-        return bound
-    return min(bound, float(_accountant(plan, interval).get_epsilon(delta)))
-
-
 def _mu(plan: Plan) -> float:
     """Return mu of a Gaussian plan without sampling: the distance by which a client moves all T
     sums together, in standard deviations of the noise."""
@@ -386,12 +375,6 @@ def event(plan: Plan) -> Any:
     return dp_accounting.SelfComposedDpEvent(release, plan.rounds)
 
 
-def _accountant(plan: Plan, interval: float) -> Any:
-    """Return a PLD accountant that has counted the plan's event. The last few are cached, because a
-    ledger reads one curve at several deltas."""
-    return _counted((_same_loss(plan),), interval * _coarser(plan))
-
-
 def _same_loss(plan: Plan) -> Plan:
     """Return the plan with fixed values in the fields that its loss does not depend on, so that
     plans with equal losses share one cache entry."""
@@ -417,6 +400,7 @@ def _loss_width(plan: Plan, rounds: int) -> float:
 
 @functools.lru_cache(maxsize=4)
 def _counted(plans: tuple[Plan, ...], interval: float, neighbors: str = "ADD_OR_REMOVE_ONE") -> Any:
+    # The last few are cached, because a ledger reads one curve at several deltas.
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant
 
