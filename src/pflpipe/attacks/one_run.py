@@ -281,7 +281,7 @@ def judged(heads: np.ndarray, scores: np.ndarray, delta: float) -> dict[str, flo
         ``canaries``; ``guesses``, ``correct`` and ``epsilon_lower`` for the number of guesses with
         the largest bound; ``epsilon_highest``, the largest bound if all guesses were right.
     """
-    canaries, bounds, parts = len(heads), [], shares(delta)
+    canaries, results, parts = len(heads), [], shares(delta)
     # Bonferroni: the largest of several bounds is taken, so each fails with a part of ERROR.
     error = ERROR / len(parts)
     for share in parts:
@@ -290,17 +290,12 @@ def judged(heads: np.ndarray, scores: np.ndarray, delta: float) -> dict[str, flo
         bound, highest = (
             lower_bound(right, guesses, canaries, delta, error) for right in (correct, guesses)
         )
-        bounds.append(
-            {
-                "guesses": guesses,
-                "correct": correct,
-                "epsilon_lower": bound,
-                "epsilon_highest": highest,
-            }
-        )
-    best = max(bounds, key=lambda entry: entry["epsilon_lower"])
+        results.append((bound, highest, guesses, correct))
+    largest, _, guesses, correct = max(results, key=lambda result: result[0])
     return {
         "canaries": canaries,
-        **best,
-        "epsilon_highest": max(entry["epsilon_highest"] for entry in bounds),
+        "guesses": guesses,
+        "correct": correct,
+        "epsilon_lower": largest,
+        "epsilon_highest": max(highest for _, highest, _, _ in results),
     }

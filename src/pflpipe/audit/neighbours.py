@@ -40,9 +40,8 @@ Trust = Literal["central", "local"]
 
 CANARIES = ("dirac", "layer", "exclusive", "zero_mean", "aligned", "long", "huge")
 """Canaries: one coordinate; one layer; coordinates that no other client keeps; mean 0 in every
-tensor; along the public model; every tensor of length C; a length of a million C."""
-OF_PARTS = ("parts",)
-"""Further canaries of a method that sends more than parameters: these other parts alone."""
+tensor; along the public model; every tensor of length C; a length of a million C. A method that
+sends more than parameters has the canary ``parts`` too: these other parts alone."""
 
 
 @dataclass(frozen=True)

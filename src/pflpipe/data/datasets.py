@@ -169,13 +169,8 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
         sizes = np.unique(groups, return_counts=True)[1]
         held_out = 0 if "test_labels" in small else _test_size(sizes)
     count = len(_user_ids(small)) if "train_users" in small else None
-    return Header(
-        _image_shape(*shapes["train_images"]),
-        classes,
-        int(sizes.sum()) - held_out,
-        count,
-        declared and FOUND not in shapes,
-    )
+    shape, train_size = _image_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
+    return Header(shape, classes, train_size, count, declared and FOUND not in shapes)
 
 
 def load_arrays(path: Path) -> Arrays:

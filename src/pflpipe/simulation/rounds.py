@@ -236,14 +236,8 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
         progress.diverged_round = progress.round
     images = sum(computed.images) if present.any() else 0
     seconds = time.perf_counter() - began
-    progress.timing.append(
-        {
-            "round": progress.round,
-            "seconds": seconds,
-            "images": images,
-            "images_per_second": images / seconds,
-        }
-    )
+    timing = {"round": progress.round, "seconds": seconds, "images": images}
+    progress.timing.append(timing | {"images_per_second": images / seconds})
     return sample and sample.among(clients, computed.tree())
 
 

@@ -134,14 +134,10 @@ class Simulation:
     @property
     def engine(self) -> Engine:
         """The settings of ``for_each_client``."""
-        return Engine(
-            self.backend,
-            self.network.parameters,
-            self.plan.expected_cohort / self.processes.size,
-            PLACES if self.reviewed else PLACES_UNREVIEWED,
-            self.processes,
-            lambda: self.example_bytes,
-        )
+        cohort = self.plan.expected_cohort / self.processes.size
+        places = PLACES if self.reviewed else PLACES_UNREVIEWED
+        sizes = self.network.parameters, cohort, places
+        return Engine(self.backend, *sizes, self.processes, lambda: self.example_bytes)
 
     @cached_property
     def keeps_apart(self) -> bool:
