@@ -105,20 +105,20 @@ MUTANTS = {
     ),
     "rounds composed linearly": Mutant(
         "privacy/accounting.py",
-        "return math.sqrt(plan.rounds) / plan.noise_multiplier",
-        "return plan.rounds / plan.noise_multiplier",
+        "return math.sqrt(plan.rounds) / plan.multiplier",
+        "return plan.rounds / plan.multiplier",
         "test_accounting.py",
     ),
     "single messages share nothing": Mutant(
         "privacy/accounting.py",
-        "shared = (plan.noise_multiplier or 0.0) / math.sqrt(participants or plan.expected_cohort)",
-        "shared = plan.noise_multiplier or 0.0",
+        "shared = plan.multiplier / math.sqrt(participants or plan.expected_cohort)",
+        "shared = plan.multiplier",
         "test_accounting.py test_ledger.py",
     ),
     "half of the learning rate in APPFL's noise": Mutant(
         "privacy/accounting.py",
-        "2 * lr * calibrated.noise_multiplier",
-        "lr * calibrated.noise_multiplier",
+        "2 * lr * calibrated.multiplier",
+        "lr * calibrated.multiplier",
         "methods/test_appfl_steps.py",
     ),
     "layers clipped apart but counted as one": Mutant(
@@ -525,8 +525,8 @@ MUTANTS = {
     ),
     "the bits are for nothing": Mutant(
         "privacy/adaptive.py",
-        "return plan.noise_multiplier / math.sqrt(1 - share**2)",
-        "return plan.noise_multiplier",
+        "return plan.multiplier / math.sqrt(1 - share**2)",
+        "return plan.multiplier",
         "test_adaptive.py",
     ),
     "a client that is not finite tells a bit": Mutant(

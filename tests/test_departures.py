@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pflpipe.errors import PrivacyError
-from pflpipe.named import DEPARTURES, OF_MESSAGES, WITHOUT_JOINT_CLIP
+from pflpipe.named import DEPARTURES, EXTRAS, OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy import departures as module
 from pflpipe.privacy.mechanism import Uploads, release
 from releases import GAUSSIAN, LAPLACE, NOTHING, everybody, generator, published, torch_generator
@@ -41,7 +41,7 @@ def uploads(names, lead=(), clients=6, seed=0, size=0.6):
         **{f"centre.{name}": numbers(*shape) - 0.5 for name, shape in SHAPES.items()},
         **{f"radius.{name}": 0.3 * numbers(*shape) for name, shape in SHAPES.items()},
     }
-    read = {entry for name in names for entry in module._EXTRAS.get(name, ())}
+    read = {entry for name in names for entry in EXTRAS.get(name, ())}
     return Uploads(
         update,
         {key: value for key, value in entries.items() if {key, key.partition(".")[0] + "."} & read},
@@ -475,7 +475,7 @@ def test_side_entries_are_those_that_the_departures_read(names, change, words):
 
 
 def test_every_departure_has_a_meaning_in_one_line():
-    assert set(DEPARTURES) >= OF_MESSAGES | WITHOUT_JOINT_CLIP | set(module._EXTRAS)
+    assert set(DEPARTURES) >= OF_MESSAGES | WITHOUT_JOINT_CLIP | set(EXTRAS)
     assert all(meaning and "\n" not in meaning for meaning in DEPARTURES.values())
     assert {name for names in SETS for name in names} >= OF_MESSAGES | WITHOUT_JOINT_CLIP
 

@@ -543,7 +543,7 @@ def test_a_refuted_audit_ends_the_script_before_anything_is_written(tmp_path):
     audit |= {"epsilon_claimed": 8.0}
     write_json(tmp_path / "audit.json", audit)
     script = ROOT / "workflow" / "scripts" / "released.py"
-    words = ["--study", "any", "--audits", "audit.json", "--out", "published"]
+    words = ["--study", "any", "--results", ".", "--audits", "audit.json", "--out", "published"]
     run = subprocess.run(
         [warm.interpreter(), script, *words],
         cwd=tmp_path,

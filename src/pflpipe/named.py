@@ -106,6 +106,19 @@ OF_MESSAGES = frozenset(
 )
 """Departures under which every client's message carries noise of its own."""
 
+EXTRAS = {
+    "client_clip_weights": ("clip_weights",),
+    "data_dependent_clip": ("bounds",),
+    "data_dependent_noise": ("radius.",),
+    "data_size_weights": ("size",),
+    "divide_by_counts": ("mask.",),
+    "noise_on_support": ("mask.",),
+    "private_clamp": ("centre.", "radius."),
+    "raw_similarity_weights": ("similarity",),
+}
+"""Departures that read private values of the clients, and the names of these extras; a name that
+ends in a dot stands for one extra of each tensor (privacy/departures.py)."""
+
 OF_CALIBRATION = frozenset({"learning_rate_in_noise", "no_composition", "sample_level_calibration"})
 """Departures of the way from an epsilon to the noise; a run whose multiplier is given has none of
 them."""

@@ -46,7 +46,7 @@ def idle(noise: float, method: str = "dp_fedavg", **changes: Any) -> Simulation:
 @functools.cache
 def estimated(noise: float, method: str = "dp_fedavg") -> tuple[int, float, float]:
     """The number of canaries in an idle run, their estimate of mu and its error."""
-    told = canaries.observe(idle(noise, method))
+    told = canaries.attack(idle(noise, method))
     return len(told["x"]), *canaries.estimate(told["x"])
 
 
@@ -91,7 +91,7 @@ def test_under_a_very_uneven_public_scale_the_estimate_is_the_true_mu_as_well():
     uneven = dataclasses.replace(
         world, method=dataclasses.replace(world.method, scale=lambda params, server, task: scale)
     )
-    mu, error = canaries.estimate(canaries.observe(uneven)["x"])
+    mu, error = canaries.estimate(canaries.attack(uneven)["x"])
     assert abs(mu - math.sqrt(ROUNDS) / 2.0) < 3 * error
 
 
@@ -189,7 +189,7 @@ CELL = dataclasses.replace(fake_attacks.CELL, privacy=BUDGET, method="dp_fedavg"
 
 def test_sampled_clients_are_refused():
     with pytest.raises(ConfigError, match=r"canaries: training\.sample_rate; got 0\.5; expected 1"):
-        canaries.observe(idle(2.0, sample_rate=0.5))
+        canaries.attack(idle(2.0, sample_rate=0.5))
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_where_little_is_sent_there_are_few_canaries():
     _, rounds, _ = spied(world)
     sent = sum(int(torch.count_nonzero(value)) for value in rounds[0][2].sum.values())
     assert 0.6 < sent / world.network.parameters < 0.7
-    told = canaries.observe(
+    told = canaries.attack(
         dataclasses.replace(world, plan=dataclasses.replace(world.plan, noise_multiplier=0.6))
     )
     assert (int(told["coordinates"]), len(told["x"])) == (sent, int(0.1 * 0.36 * sent / ROUNDS))

@@ -119,7 +119,9 @@ def attacked(inputs_of):
 
     def run(cell):
         if cell.id not in found:
-            found[cell.id] = inversion.attack(cell, inputs_of(cell), "cpu", "auto")
+            found[cell.id] = inversion.attack(
+                simulate(cell, inputs_of(cell), device="cpu", backend="auto")
+            )
         return found[cell.id]
 
     return run
@@ -190,22 +192,17 @@ def test_a_server_with_candidates_needs_less_of_a_message_than_one_that_rebuilds
     )
 
 
-def listened(monkeypatch, change=lambda message: message):
-    """Record every release of the attack and let ``change`` stand between it and the server."""
-    seen = []
+def listened(cell, inputs, backend="auto", change=lambda message: message):
+    """Attack a cell, with ``change`` between every release and the server; return the result and
+    what was released."""
+    world, seen = simulate(cell, inputs, device="cpu", backend=backend), []
 
-    def simulated(*arguments, **options):
-        world = simulate(*arguments, **options)
+    def spy(generator, uploads, present, plan, scale, departures):
+        released = world.release(generator, uploads, present, plan, scale, departures)
+        seen.append((uploads, present, plan, departures, released))
+        return dataclasses.replace(released, messages=change(released.messages))
 
-        def spy(generator, uploads, present, plan, scale, departures):
-            released = world.release(generator, uploads, present, plan, scale, departures)
-            seen.append((uploads, present, plan, departures, released))
-            return dataclasses.replace(released, messages=change(released.messages))
-
-        return dataclasses.replace(world, release=spy)
-
-    monkeypatch.setattr(inversion, "simulate", simulated)
-    return seen
+    return inversion.attack(dataclasses.replace(world, release=spy)), seen
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
@@ -213,8 +210,7 @@ def test_messages_are_single_updates_clipped_and_noised_by_the_mechanism(
     monkeypatch, inputs_of, backend
 ):
     monkeypatch.setattr(inversion, "CANDIDATES", 12)
-    seen = listened(monkeypatch)
-    inversion.attack(noise(3), inputs_of(noise(3)), "cpu", backend)
+    _, seen = listened(noise(3), inputs_of(noise(3)), backend)
     assert len(seen) == 12
     residuals = []
     for uploads, present, plan, departures, released in seen:
@@ -239,11 +235,10 @@ def test_an_upload_after_several_epochs_on_one_image_is_inverted_all_the_same(
     monkeypatch, inputs_of
 ):
     monkeypatch.setattr(inversion, "CANDIDATES", 3)
-    seen = listened(monkeypatch)
     cell = dataclasses.replace(
         OPEN, training=dataclasses.replace(OPEN.training, local_epochs=2, momentum=0.9)
     )
-    found = inversion.attack(cell, inputs_of(cell), "cpu", "loop")
+    found, seen = listened(cell, inputs_of(cell), "loop")
     np.testing.assert_allclose(found["rebuilt"], found["originals"], atol=1e-3)
     world = simulate(cell, inputs_of(cell), device="cpu", backend="loop")
     begun = rounds.start(world).params
@@ -265,7 +260,10 @@ def test_an_upload_after_several_epochs_on_one_image_is_inverted_all_the_same(
 def test_the_server_sees_nothing_but_the_message(monkeypatch, inputs_of, attacked):
     monkeypatch.setattr(inversion, "CANDIDATES", 12)
     first = []
-    listened(monkeypatch, lambda message: first[0] if first else first.append(message) or message)
+
+    def repeated(message):
+        return first[0] if first else first.append(message) or message
+
     known = []
     rebuild = inversion.reconstruct
     monkeypatch.setattr(
@@ -273,7 +271,7 @@ def test_the_server_sees_nothing_but_the_message(monkeypatch, inputs_of, attacke
         "reconstruct",
         lambda message, public: known.append(public) or rebuild(message, public),
     )
-    found = inversion.attack(OPEN, inputs_of(OPEN), "cpu", "auto")
+    found, _ = listened(OPEN, inputs_of(OPEN), change=repeated)
     assert np.ptp(found["originals"], axis=0).max() > 0.5
     assert np.ptp(found["rebuilt"], axis=0).max() == 0, "one message, one image"
     np.testing.assert_allclose(found["rebuilt"][0], found["originals"][0], atol=1e-3)
@@ -291,7 +289,7 @@ def test_the_same_cell_gives_the_same_bits_and_changes_none_of_its_files(attacke
         path: hashlib.sha256(path.read_bytes()).digest()
         for path in (files.plan, files.partition, files.data)
     }
-    again = inversion.attack(cell, files, "cpu", "auto")
+    again = inversion.attack(simulate(cell, files, device="cpu", backend="auto"))
     for name, values in attacked(cell).items():
         np.testing.assert_array_equal(values, again[name])
     assert digest == {path: hashlib.sha256(path.read_bytes()).digest() for path in digest}
@@ -306,8 +304,7 @@ def test_settings_of_a_seed_attack_the_same_pictures_under_noise_of_their_own(
     monkeypatch.setattr(inversion, "CANDIDATES", 3)
     drawn = []
     for cell in (noise(0), noise(1), noise(4)):
-        seen = listened(monkeypatch)
-        inversion.attack(cell, inputs_of(cell), "cpu", "auto")
+        _, seen = listened(cell, inputs_of(cell))
         drawn.append(
             torch.cat([released.messages["fc1.weight"].flatten() for *_, released in seen])
         )
@@ -322,7 +319,12 @@ def test_another_seed_attacks_other_pictures(monkeypatch, inputs_of):
         files = inputs_of(cell)
         held = np.concatenate(partition.Split.load(files.partition).train).tolist()
         places.append(
-            [held.index(row) for row in inversion.attack(cell, files, "cpu", "auto")["rows"]]
+            [
+                held.index(row)
+                for row in inversion.attack(simulate(cell, files, device="cpu", backend="auto"))[
+                    "rows"
+                ]
+            ]
         )
     assert places[0] != places[1]
 
@@ -339,7 +341,7 @@ def test_the_search_follows_the_message_of_a_convolutional_network_to_its_pictur
     cell = dataclasses.replace(OPEN, dataset="cifar10", model=Model("cnn_cifar"))
     inputs = inputs_of(cell)
     world = simulate(cell, inputs, device="cpu", backend="loop")
-    known = inversion._public(cell, inputs, world)
+    known = inversion._public(world)
     ramp = torch.linspace(0.2, 0.8, 32)
     image = torch.stack(
         [ramp.expand(32, 32), ramp.flip(0).expand(32, 32), ramp.expand(32, 32).T], dim=-1
@@ -367,7 +369,7 @@ def test_the_search_imitates_all_local_steps_of_a_client(inputs_of):
     cell = dataclasses.replace(OPEN, dataset="cifar10", model=Model("cnn_cifar"), training=training)
     inputs = inputs_of(cell)
     world = simulate(cell, inputs, device="cpu", backend="loop")
-    known = inversion._public(cell, inputs, world)
+    known = inversion._public(world)
     message = inversion._message(world, known, world.train.x[:1], world.train.y[:1], place=0)
     imitated = inversion._imitated(world.train.x[:1], world.train.y[:1], known)
     torch.testing.assert_close(imitated.detach(), inversion._flat(message), rtol=1e-4, atol=1e-6)
@@ -379,7 +381,7 @@ def test_a_network_without_a_linear_first_layer_is_attacked_on_a_few_pictures_to
 ):
     monkeypatch.setattr(inversion, "STEPS", 2)
     cell = dataclasses.replace(OPEN, dataset="cifar10", model=Model("cnn_cifar"))
-    found = inversion.attack(cell, inputs_of(cell), "cpu", "loop")
+    found = inversion.attack(simulate(cell, inputs_of(cell), device="cpu", backend="loop"))
     assert found["originals"].shape == found["rebuilt"].shape == (inversion.SEARCHED, 32, 32, 3)
     images = datasets.load_arrays(inputs_of(cell).data).train_images
     np.testing.assert_allclose(found["originals"], images[found["rows"]] / 255, atol=1e-6)
@@ -400,13 +402,13 @@ def test_a_network_without_a_linear_first_layer_is_attacked_on_a_few_pictures_to
 def test_what_cannot_be_attacked_is_said(inputs_of, changes, error, words):
     cell = dataclasses.replace(noise(0), **changes)
     with pytest.raises(error, match=words):
-        inversion.attack(cell, inputs_of(cell), "cpu", "auto")
+        inversion.attack(simulate(cell, inputs_of(cell), device="cpu", backend="auto"))
 
 
 def test_too_few_examples_to_tell_pictures_from_are_said(monkeypatch, inputs_of):
     monkeypatch.setattr(inversion, "CANDIDATES", 5000)
     with pytest.raises(DataError, match="at least 5000"):
-        inversion.attack(OPEN, inputs_of(OPEN), "cpu", "auto")
+        inversion.attack(simulate(OPEN, inputs_of(OPEN), device="cpu", backend="auto"))
 
 
 # ---------------------------------------------------------------- figure and table

@@ -74,7 +74,7 @@ def test_members_calibrating_and_held_out_clients_are_disjoint_and_coins_are_fai
 
 
 def test_equal_seeds_play_the_same_game():
-    first, second = (membership.infer(game()) for _ in range(2))
+    first, second = (membership.attack(game()) for _ in range(2))
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
 
@@ -142,7 +142,7 @@ def test_in_every_certified_method_a_client_without_examples_sends_zero(name):
 @pytest.mark.parametrize("noise", [1e-4, None])
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_without_noise_the_likelihood_ratio_separates_perfectly(noise, backend):
-    result = membership.infer(game(noise, "dp_fedavg" if noise else "fedavg", backend=backend))
+    result = membership.attack(game(noise, "dp_fedavg" if noise else "fedavg", backend=backend))
     for score in ("likelihood", "informed", "strongest"):
         member, values = judged(result, score)
         assert values[member].min() > values[~member].max(), score
@@ -163,14 +163,14 @@ def test_without_noise_the_strongest_adversary_needs_no_clients_that_calibrate_i
         sampled,
         game(0.0, batch_size=0, options={"mechanism": "laplace", "norm": 1}),
     ):
-        member, values = judged(membership.infer(world), "strongest")
+        member, values = judged(membership.attack(world), "strongest")
         np.testing.assert_array_equal(values > 0, member)
 
 
 @pytest.mark.slow
 def test_sampled_and_laplace_runs_are_attacked_too():
     for changes in ({"sample_rate": 0.5}, {"mechanism": "laplace", "norm": 1}):
-        result = membership.infer(game(1e-4, options=changes))
+        result = membership.attack(game(1e-4, options=changes))
         assert roc_auc_score(*judged(result, "informed")) > 0.9
 
 
@@ -261,7 +261,7 @@ def test_the_strongest_score_is_the_ratio_of_the_two_densities_of_what_is_left(
     }
     world = game(0.5, method, batch_size=0, options={"clip_norm": 0.05, **options})
     member, _ = membership.roles(world.seed, CLIENTS)
-    found = membership.infer(world)["strongest"]
+    found = membership.attack(world)["strongest"]
 
     everybody = dataclasses.replace(world, plan=dataclasses.replace(world.plan, sample_rate=1.0))
     _, [(uploads, scale, _)], _ = spied(everybody)
@@ -330,7 +330,7 @@ def test_an_attack_changes_nothing_that_it_looks_at(method, noise, monkeypatch):
     monkeypatch.setattr(membership, "log_ratios", watched)
     world = game(noise, method)
     remember(*(vars(examples) for examples in (world.train, world.test)))
-    membership.infer(world)
+    membership.attack(world)
     assert len(looked_at) == 2 + 6 * world.plan.rounds
     for now, before in looked_at:
         assert_equal(now, before, 0)
@@ -340,7 +340,7 @@ def test_an_attack_changes_nothing_that_it_looks_at(method, noise, monkeypatch):
 def test_at_tiny_epsilon_nobody_is_found():
     """Coins of eight games against scores of noise: areas within four standard deviations of
     guessing."""
-    found = [membership.infer(game(noise=1000.0, seed=seed)) for seed in range(8)]
+    found = [membership.attack(game(noise=1000.0, seed=seed)) for seed in range(8)]
     for score in membership.SCORES:
         member, values = (
             np.concatenate(parts)
@@ -373,7 +373,7 @@ def test_releases_are_measured_in_units_of_the_noise(method, options, monkeypatc
     monkeypatch.setattr(
         membership, "likelihood_ratios", lambda *given, informed: told.append(given) or given[1]
     )
-    membership.infer(world)
+    membership.attack(world)
     (_, calibration, variance, coordinates), (_, again, *same) = told
     assert coordinates == scalars
     assert (variance, coordinates) == tuple(same)
@@ -450,7 +450,7 @@ def test_a_client_without_examples_is_judged_neither_way_and_hides_nobody_else(b
     same."""
     world = game(backend=backend)
     train = [rows[:0] if client % 4 == 0 else rows for client, rows in enumerate(world.split.train)]
-    result = membership.infer(
+    result = membership.attack(
         dataclasses.replace(world, split=dataclasses.replace(world.split, train=train))
     )
     empty = np.arange(CLIENTS) % 4 == 0
@@ -472,7 +472,7 @@ def test_calibrators_without_examples_tell_nothing():
         for rows, known in zip(world.split.train, calibration, strict=True)
     ]
     train[int(np.flatnonzero(~calibration)[0])] = train[0][:0]
-    result = membership.infer(
+    result = membership.attack(
         dataclasses.replace(world, split=dataclasses.replace(world.split, train=train))
     )
     calibrated = [
@@ -482,7 +482,7 @@ def test_calibrators_without_examples_tell_nothing():
 
 
 def test_a_diverged_run_tells_nothing_and_is_no_error():
-    result = membership.infer(game(noise=None, method="fedavg", lr=1e30))
+    result = membership.attack(game(noise=None, method="fedavg", lr=1e30))
     assert all((result[score] == 0).all() for score in membership.SCORES)
 
 

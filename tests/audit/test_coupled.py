@@ -12,7 +12,6 @@ from pflpipe.audit import cases
 from pflpipe.audit.coupled import WIDEST, Sensitivity, longest, sensitivity
 from pflpipe.audit.neighbours import (
     CANARIES,
-    OF_PARTS,
     Mechanism,
     directions,
     drawn_rows,
@@ -152,7 +151,7 @@ def test_a_secret_canary_is_looked_at_in_cohorts_of_fewer_clients_than_the_plan_
     [
         ("gaussian-central", ()),
         ("gaussian-scaled_by_fedaddp-central", ()),
-        ("gaussian-scaled_by_fedpac-central", OF_PARTS),
+        ("gaussian-scaled_by_fedpac-central", ("parts",)),
         ("laplace-central", ()),
     ],
 )

@@ -30,28 +30,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.attacks import injected_clients
-from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key, seed_for
 from pflpipe.simulation import rounds
-from pflpipe.simulation.runs import Inputs, simulate
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Tree
 
 FEWEST, MOST = 10, 200
 
 
-def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
+def attack(simulation: Simulation) -> dict[str, np.ndarray]:
     """Return the statistics of a run of the cell with canaries.
 
     Returns:
@@ -61,11 +58,6 @@ def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, n
     Raises:
         ConfigError: clients are sampled; the sum of the releases is then not the best statistic.
     """
-    return observe(simulate(cell, inputs, device=device, backend=backend))
-
-
-def observe(simulation: Simulation) -> dict[str, np.ndarray]:
-    """Return the arrays of ``attack`` for a simulation of the cell."""
     if simulation.plan.sample_rate < 1:
         raise ConfigError(
             "canaries: training.sample_rate", got=simulation.plan.sample_rate, expected="1"
@@ -83,7 +75,7 @@ def observe(simulation: Simulation) -> dict[str, np.ndarray]:
 def number(plan: Plan, coordinates: int) -> int:
     """Return the number of canaries of a run: k T <= 0.1 sigma^2 d, at least ``FEWEST``, at most
     ``MOST`` and as many as ``injected_clients.FLOATS`` allows."""
-    undisturbed = 0.1 * (plan.noise_multiplier or 0.0) ** 2 * coordinates / plan.rounds
+    undisturbed = 0.1 * plan.multiplier**2 * coordinates / plan.rounds
     fitting = injected_clients.FLOATS // coordinates
     return int(min(max(FEWEST, undisturbed), MOST, max(FEWEST, fitting)))
 
@@ -104,17 +96,11 @@ class Canaries:
         self.total: Tree = {}
         self.sent = 0
 
-    def release(
-        self,
-        generator: np.random.Generator,
-        uploads: Uploads,
-        present: Tensor,
-        plan: Plan,
-        scale: Mapping[str, Tensor],
-        departures: frozenset[str],
-    ) -> Released:
-        """Release the clients' uploads and the canaries' together (injected_clients.py)."""
-        units = injected_clients.units(uploads, scale)
+    def release(self, *arguments: Any) -> Released:
+        """Release the clients' uploads and the canaries' together (injected_clients.py); takes the
+        arguments of ``mechanism.release``."""
+        of_clients = injected_clients.Round(*arguments)
+        plan, units = of_clients.plan, injected_clients.units(of_clients)
         sent = sum(int((unit > 0).sum()) for unit in units.values())
         if not self.directions:
             self._draw(units, plan, sent)
@@ -126,9 +112,7 @@ class Canaries:
             name: value * units[name] * (plan.clip_norm or 0.0) for name, value in rows.items()
         }
         drawn = torch.ones(len(next(iter(messages.values()))), dtype=torch.bool)
-        released = injected_clients.release(
-            generator, uploads, present, plan, scale, departures, Uploads(messages), drawn
-        )
+        released = injected_clients.release(of_clients, Uploads(messages), drawn)
         # Summed in float64: a canary's part is small in a long sum.
         for name, unit in units.items():
             self.total[name] = self.total[name] + torch.where(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,15 +24,25 @@ FLOATS = 2**26
 """Most scalars in the messages of all injected clients together (256 MB in float32)."""
 
 
-def units(uploads: Uploads, scale: Mapping[str, Tensor]) -> Tree:
+class Round(NamedTuple):
+    """The arguments of ``mechanism.release`` for the M clients of a round."""
+
+    generator: np.random.Generator
+    uploads: Uploads
+    present: Tensor
+    plan: Plan
+    scale: Mapping[str, Tensor]
+    departures: frozenset[str]
+
+
+def units(of_clients: Round) -> Tree:
     """Return the public unit of each coordinate of a message, name -> ``[*shape]``; 0 where it is
     not sent."""
-    return {
-        name: scale.get(name, torch.ones((), dtype=value.dtype))
-        .to(value.device)
-        .expand(value.shape[1:])
-        for name, value in uploads.update.items()
-    }
+    units = {}
+    for name, value in of_clients.uploads.update.items():
+        unit = of_clients.scale.get(name, torch.ones((), dtype=value.dtype))
+        units[name] = unit.to(value.device).expand(value.shape[1:])
+    return units
 
 
 def enlarged(plan: Plan, injected: int) -> Plan:
@@ -39,45 +50,31 @@ def enlarged(plan: Plan, injected: int) -> Plan:
     return dataclasses.replace(plan, clients=plan.clients + injected)
 
 
-def release(
-    generator: np.random.Generator,
-    uploads: Uploads,
-    present: Tensor,
-    plan: Plan,
-    scale: Mapping[str, Tensor],
-    departures: frozenset[str],
-    injected: Uploads,
-    drawn: Tensor,
-) -> Released:
+def release(of_clients: Round, injected: Uploads, drawn: Tensor) -> Released:
     """Release the uploads of M clients and of k injected clients as one release of M + k clients.
 
     Args:
-        generator, uploads, present, plan, scale, departures: see ``mechanism.release``, for the
-            M clients.
+        of_clients: the release without the injected clients.
         injected: uploads of the injected clients, ``[k, *shape]``.
         drawn: bool ``[k]``, which injected clients take part.
 
     Returns:
         The release. Its fields about single clients have M rows, without the injected clients.
     """
+    uploads, present, plan = of_clients.uploads, of_clients.present, of_clients.plan
     clients = present.shape[-1]
-    joint = Uploads(
-        {
-            name: torch.cat([value, injected.update[name].to(value)])
-            for name, value in uploads.update.items()
-        },
-        {
-            name: torch.cat([value, injected.extras[name].to(value.device)])
-            for name, value in uploads.extras.items()
-        },
+    update, extras = (
+        {name: torch.cat([value, more[name].to(value.device)]) for name, value in tree.items()}
+        for tree, more in ((uploads.update, injected.update), (uploads.extras, injected.extras))
     )
     everyone = torch.cat([present, drawn.to(present.device)])
-    released = mechanism.release(
-        generator, joint, everyone, enlarged(plan, len(drawn)), scale, departures
+    joint = of_clients._replace(
+        uploads=Uploads(update, extras), present=everyone, plan=enlarged(plan, len(drawn))
     )
+    released = mechanism.release(*joint)
     # The engine reads these fields by the rows of the clients that it trained.
     rows = {name: getattr(released, name)[:clients] for name in ("norms", "clipped", "nonfinite")}
-    if departures & OF_MESSAGES:
+    if of_clients.departures & OF_MESSAGES:
         rows |= {name: _first(clients, getattr(released, name)) for name in ("messages", "clean")}
     return dataclasses.replace(released, **rows)
 

@@ -41,7 +41,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pflpipe.cells import Cell
 from pflpipe.data import datasets
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.learning.solvers import Batch
@@ -51,7 +50,6 @@ from pflpipe.privacy.mechanism import Uploads
 from pflpipe.seeds import derived_key, numpy_rng, release_rng
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples, Rows
-from pflpipe.simulation.runs import Inputs, simulate
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Params, Tree
 
@@ -114,7 +112,7 @@ class Known:
         return (x - self.low) / (self.high - self.low)
 
 
-def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
+def attack(simulation: Simulation) -> dict[str, np.ndarray]:
     """Return reconstructions from the messages of n clients that hold one image each.
 
     All cells of a seed that share data set, partition and network attack the same images and the
@@ -130,8 +128,7 @@ def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, n
         ConfigError: the clients do not send their whole model, or do not train with SGD.
         DataError: the data set has no images, or fewer than ``CANDIDATES`` training examples.
     """
-    simulation = simulate(cell, inputs, device=device, backend=backend)
-    known = _public(cell, inputs, simulation)
+    known = _public(simulation)
     rows = _candidates(simulation)
     x, y = simulation.train.x[rows], simulation.train.y[rows]
     count = CANDIDATES if _first_layer(known) else SEARCHED
@@ -141,14 +138,12 @@ def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, n
     if messages[0].keys() != known.params.keys():
         raise ConfigError(
             "inversion attack: method",
-            got=cell.method,
+            got=simulation.name,
             expected="one whose clients send their whole model",
         )
     guesses = [reconstruct(message, known) for message in messages]
-    originals, rebuilt = (
-        known.image(x),
-        known.image(torch.stack([image for image, _ in guesses])),
-    )
+    originals = known.image(x)
+    rebuilt = known.image(torch.stack([image for image, _ in guesses]))
     errors = torch.stack(
         [(originals - image).square().flatten(1).double().mean(1) for image in rebuilt]
     )
@@ -248,22 +243,18 @@ def _imitated(x: Tensor, label: Tensor, known: Known) -> Tensor:
     )
 
 
-def _public(cell: Cell, inputs: Inputs, simulation: Simulation) -> Known:
+def _public(simulation: Simulation) -> Known:
     shape = tuple(simulation.train.x.shape[1:])
     if len(shape) != 3:
         raise DataError(
-            f"inversion attack: data set {cell.dataset}",
+            "inversion attack: data set",
             got=f"examples of shape {shape}",
             expected="images",
         )
-    if cell.training.optimizer != "sgd":
-        raise ConfigError(
-            "inversion attack: optimizer", got=cell.training.optimizer, expected="sgd"
-        )
-    ends = datasets.normalise(
-        np.array([[[[0] * shape[2]]], [[[255] * shape[2]]]], np.uint8),
-        *datasets.load_scale(inputs.data),
-    )
+    if (optimizer := simulation.training.optimizer) != "sgd":
+        raise ConfigError("inversion attack: optimizer", got=optimizer, expected="sgd")
+    black_and_white = np.array([[[[0] * shape[2]]], [[[255] * shape[2]]]], np.uint8)
+    ends = datasets.normalise(black_and_white, *simulation.scale)
     low, high = torch.from_numpy(ends[:, 0, 0]).to(simulation.train.x)
     return Known(
         simulation.method, simulation.task, rounds.start(simulation).params, low, high, shape
@@ -284,21 +275,14 @@ def _candidates(simulation: Simulation) -> np.ndarray:
 def _message(simulation: Simulation, known: Known, x: Tensor, label: Tensor, place: int) -> Tree:
     """Return the released message of a client with one image."""
     upload = known.upload(x, label)
-    one = Uploads(
-        *(
-            {name: value.unsqueeze(0) for name, value in tree.items()}
-            for tree in (upload.update, upload.extras)
-        )
-    )
     # Derived from the cell's key, so that the attack shares no noise with the run itself.
     noise = release_rng(derived_key(simulation.key, "inversion"), "noise", place)
-    scale = known.method.scale(
-        known.params, known.method.init_server(known.params, known.task), known.task
-    )
+    server = known.method.init_server(known.params, known.task)
+    scale = known.method.scale(known.params, server, known.task)
     departures = simulation.departures | {"noise_per_participant"}
-    released = simulation.release(
-        noise, one, torch.ones(1, dtype=torch.bool), simulation.plan, scale, departures
-    )
+    one = Uploads(upload.update, upload.extras).mapped(lambda value: value.unsqueeze(0))
+    present = torch.ones(1, dtype=torch.bool)
+    released = simulation.release(noise, one, present, simulation.plan, scale, departures)
     return {name: value[0] for name, value in released.messages.items()}
 
 

@@ -78,16 +78,14 @@ from pflpipe.attacks.strongest import (
     noise_variance,
     released_alone,
 )
-from pflpipe.cells import Cell
 from pflpipe.learning.solvers import Schedule
-from pflpipe.learning.task import Batches, Task
+from pflpipe.learning.task import Batches
 from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.seeds import derived_key, numpy_rng, seed_for
 from pflpipe.simulation import rounds
-from pflpipe.simulation.runs import Inputs, simulate
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
+from pflpipe.trees import Tree
 
 SCORES = {
     "loss": "loss of the final model",
@@ -97,20 +95,14 @@ SCORES = {
 }
 
 
-def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
+def attack(simulation: Simulation) -> dict[str, np.ndarray]:
     """Return the result of one game: one run of the cell, and four scores for every client.
+
+    If the run diverged, or if no client that calibrates has examples, all scores are 0.
 
     Returns:
         ``member`` and ``calibration`` bool ``[M]``; ``loss``, ``likelihood``, ``informed`` and
             ``strongest`` float64 ``[M]``.
-    """
-    return infer(simulate(cell, inputs, device=device, backend=backend))
-
-
-def infer(simulation: Simulation) -> dict[str, np.ndarray]:
-    """Return the arrays of ``attack`` for a simulation of the whole cell.
-
-    If the run diverged, or if no client that calibrates has examples, all scores are 0.
     """
     plan = simulation.plan
     member, calibration = roles(simulation.seed, plan.clients)
@@ -182,36 +174,23 @@ def _watch(
     adversary = dataclasses.replace(
         simulation, seed=seed_for(simulation.seed, "members", "adversary")
     )
-    method, clients = simulation.method, range(simulation.plan.clients)
-    progress = rounds.start(run)
+    clients, progress = range(simulation.plan.clients), rounds.start(run)
     states, products, ratios = progress.states, np.zeros(()), np.zeros(len(clients))
     while progress.round < run.plan.rounds:
-        params, server = progress.params, progress.server
+        before = dataclasses.replace(progress, states=states)
+        computed = rounds.local_updates(adversary, before, clients)
+        states = states.replaced(clients, computed.states)
         task = simulation.task_in(progress.round)
-
-        def hook(
-            state: ClientState,
-            batches: Batches,
-            others: Mapping[str, Schedule],
-            params: Params = params,
-            server: ServerState = server,
-            task: Task = task,
-        ) -> tuple[Update, Tree, ClientState]:
-            upload, new = method.local_update(params, server, state, batches, task)
-            return upload.update, upload.extras, new
-
-        work = [adversary.work(client, progress.round) for client in clients]
-        update, extras, new = adversary.run_clients(hook, states, clients, work)
-        states = states.replaced(clients, new)
-        scale = method.scale(params, server, task)
-        expected = released_alone(simulation, Uploads(update, extras), scale)
+        scale = simulation.method.scale(progress.params, progress.server, task)
+        uploads = Uploads(computed.update, computed.extras)
+        expected = released_alone(simulation, uploads, scale)
         drawn = rounds.cohort(run, progress.round)
         # The messages above are computed at the model that the round starts from, before it moves
         # ``progress`` on.
         rounds.one_round(run, progress)
         message = observed.pop()
         products = products + _products(expected, message.sum, scale, len(clients))
-        ratios = ratios + log_ratios(simulation, drawn, expected, extras, message, scale)
+        ratios = ratios + log_ratios(simulation, drawn, expected, computed.extras, message, scale)
     return products, ratios, progress
 
 

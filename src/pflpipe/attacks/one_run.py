@@ -59,7 +59,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,13 +68,11 @@ from scipy.stats import binom
 from torch import Tensor
 
 from pflpipe.attacks import injected_clients
-from pflpipe.cells import Cell
 from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
-from pflpipe.simulation.runs import Inputs, simulate
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Tree
 
@@ -92,17 +90,12 @@ ROOM = 4
 error of its bound."""
 
 
-def attack(cell: Cell, inputs: Inputs, device: str, backend: str) -> dict[str, np.ndarray]:
+def attack(simulation: Simulation) -> dict[str, np.ndarray]:
     """Return coins and scores of a run of the cell with canaries.
 
     Returns:
         ``heads`` bool ``[k]``, the coins; ``scores`` float64 ``[k]``, larger for heads.
     """
-    return play(simulate(cell, inputs, device=device, backend=backend))
-
-
-def play(simulation: Simulation) -> dict[str, np.ndarray]:
-    """Return the arrays of ``attack`` for a simulation of the cell."""
     key = derived_key(simulation.key, "one_run")
     game = Game(key)
     run = dataclasses.replace(simulation, release=game.release, key=key)
@@ -125,39 +118,27 @@ class Game:
         self._order = np.zeros(0, dtype=int)
         self._round = 0
 
-    def release(
-        self,
-        generator: np.random.Generator,
-        uploads: Uploads,
-        present: Tensor,
-        plan: Plan,
-        scale: Mapping[str, Tensor],
-        departures: frozenset[str],
-    ) -> Released:
+    def release(self, *arguments: Any) -> Released:
         """Release the clients' uploads and the canaries' together (injected_clients.py), and score
-        every coin by the release."""
-        units = injected_clients.units(uploads, scale)
+        every coin by the release; takes the arguments of ``mechanism.release``."""
+        of_clients = injected_clients.Round(*arguments)
+        plan, units = of_clients.plan, injected_clients.units(of_clients)
         unit = _flat(units)
         if not self._round:
             self._toss(int((unit > 0).sum()), len(unit))
         places = self._places(unit)
-        messages = Uploads(
-            _split(self._rows(unit, places, plan), units), self._extras(uploads, present)
+        rows = self._rows(unit, places, plan)
+        extras, drawn = self._extras(of_clients), self._drawn(plan)
+        messages, zeros = (
+            Uploads(_split(value, units), extras) for value in (rows, torch.zeros_like(rows))
         )
-        zeros = Uploads(
-            {name: torch.zeros_like(rows) for name, rows in messages.update.items()},
-            messages.extras,
-        )
-        drawn = self._drawn(plan)
-        released = injected_clients.release(
-            generator, uploads, present, plan, scale, departures, messages, drawn
-        )
+        released = injected_clients.release(of_clients, messages, drawn)
         # The clients' part, which the auditor knows: the same release without noise, and with
         # canaries of zeros, so that divisor and weights stay the same.
-        noiseless = dataclasses.replace(plan, noise_multiplier=0.0)
-        clients_part = injected_clients.release(
-            np.random.default_rng(), uploads, present, noiseless, scale, departures, zeros, drawn
+        noiseless = of_clients._replace(
+            generator=np.random.default_rng(), plan=dataclasses.replace(plan, noise_multiplier=0.0)
         )
+        clients_part = injected_clients.release(noiseless, zeros, drawn)
         rest = _flat(released.sum) - _flat(clients_part.sum)
         rest_of_canaries = (rest[places] / unit[places]).cpu().numpy()
         enlarged = injected_clients.enlarged(plan, len(self.heads))
@@ -190,12 +171,12 @@ class Game:
         ).float()
         return rows
 
-    def _extras(self, uploads: Uploads, present: Tensor) -> Tree:
+    def _extras(self, of_clients: injected_clients.Round) -> Tree:
         """Return the canaries' private extras, the mean of the clients'. Only numbers of examples
-        occur here (``registry.EXTRAS``)."""
+        occur here (registry.py)."""
         means = {
-            name: value[present.to(value.device)].double().mean()
-            for name, value in uploads.extras.items()
+            name: value[of_clients.present.to(value.device)].double().mean()
+            for name, value in of_clients.uploads.extras.items()
         }
         return {name: mean.expand(len(self.heads)) for name, mean in means.items()}
 
@@ -214,11 +195,10 @@ def number(sent: int, coordinates: int) -> int:
 def _log_ratio(rest: np.ndarray, plan: Plan) -> np.ndarray:
     """Return log p(rest | heads) / p(rest | tails) of one round; ``rest`` is in units of a canary's
     part of the sum."""
-    assert plan.noise_multiplier is not None
     if plan.mechanism == "laplace":
-        ratio = (np.abs(rest) - np.abs(rest - 1)) / plan.noise_multiplier
+        ratio = (np.abs(rest) - np.abs(rest - 1)) / plan.multiplier
     else:
-        ratio = (rest - 0.5) / plan.noise_multiplier**2
+        ratio = (rest - 0.5) / plan.multiplier**2
     if plan.sample_rate < 1:
         ratio = np.logaddexp(math.log1p(-plan.sample_rate), math.log(plan.sample_rate) + ratio)
     return np.asarray(ratio)
@@ -301,7 +281,7 @@ def judged(heads: np.ndarray, scores: np.ndarray, delta: float) -> dict[str, flo
         ``canaries``; ``guesses``, ``correct`` and ``epsilon_lower`` for the number of guesses with
         the largest bound; ``epsilon_highest``, the largest bound if all guesses were right.
     """
-    canaries, bounds, parts = len(heads), [], shares(delta)
+    canaries, results, parts = len(heads), [], shares(delta)
     # Bonferroni: the largest of several bounds is taken, so each fails with a part of ERROR.
     error = ERROR / len(parts)
     for share in parts:
@@ -310,17 +290,12 @@ def judged(heads: np.ndarray, scores: np.ndarray, delta: float) -> dict[str, flo
         bound, highest = (
             lower_bound(right, guesses, canaries, delta, error) for right in (correct, guesses)
         )
-        bounds.append(
-            {
-                "guesses": guesses,
-                "correct": correct,
-                "epsilon_lower": bound,
-                "epsilon_highest": highest,
-            }
-        )
-    best = max(bounds, key=lambda entry: entry["epsilon_lower"])
+        results.append((bound, highest, guesses, correct))
+    largest, _, guesses, correct = max(results, key=lambda result: result[0])
     return {
         "canaries": canaries,
-        **best,
-        "epsilon_highest": max(entry["epsilon_highest"] for entry in bounds),
+        "guesses": guesses,
+        "correct": correct,
+        "epsilon_lower": largest,
+        "epsilon_highest": max(highest for _, highest, _, _ in results),
     }

@@ -1,7 +1,7 @@
 """The registry of attacks on the releases of a run.
 
-An attack is a module of this package with a function ``attack``, which is one job: it simulates one
-cell as training does, reads what its adversary sees and returns arrays, which are written to
+An attack is a module of this package with a function ``attack``, which is one job: it runs the
+simulation of one cell, reads what its adversary sees and returns arrays, which are written to
 ``results/attacks/<attack>/<cell>.npz``. report/attacks makes tables and figures of them. An attack
 needs no trained run, and training imports nothing from here.
 """
@@ -19,38 +19,23 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.files import atomic
 from pflpipe.methods import registry
-from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP
+from pflpipe.named import EXTRAS, OF_MESSAGES, WITHOUT_JOINT_CLIP
 
 if TYPE_CHECKING:
     from pflpipe.simulation.runs import Inputs
+    from pflpipe.simulation.simulation import Simulation
     from pflpipe.study.study_spec import Study
 
 LEAST_CLIENTS = 12
 """Least number of clients for membership inference: a quarter of them calibrates, and each of these
 is compared with at least two others."""
 
-EXTRAS = frozenset(
-    {
-        "client_clip_weights",
-        "data_dependent_clip",
-        "data_dependent_noise",
-        "divide_by_counts",
-        "noise_on_support",
-        "private_clamp",
-        "raw_similarity_weights",
-    }
-)
-"""Departures that read private extras of a client other than its number of examples."""
-
 
 class Attack(Protocol):
     """The interface of a module of this package."""
 
-    def attack(
-        self, cell: Cell, inputs: Inputs, device: str, backend: str
-    ) -> dict[str, np.ndarray]:
-        """Return the arrays of an attack on one cell; ``device`` and ``backend`` as for
-        ``runs.simulate``."""
+    def attack(self, simulation: Simulation) -> dict[str, np.ndarray]:
+        """Return the arrays of an attack on one cell."""
 
 
 def load(name: str) -> Attack:
@@ -90,10 +75,10 @@ def _canaries_lack(cell: Cell) -> str:
 
 
 def _one_run_lacks(cell: Cell) -> str:
-    # Any noise, as long as a canary needs no private extras.
+    # Any noise, as long as a canary needs no private extras but its number of examples.
     if cell.privacy.mechanism == "none" or cell.privacy.noise_multiplier == 0:
         return "noise"
-    if private := sorted(EXTRAS.intersection(cell.departures)):
+    if private := sorted((EXTRAS.keys() - {"data_size_weights"}).intersection(cell.departures)):
         return (
             "no departure that reads private extras, which a canary does not have: "
             f"{', '.join(private)}"
@@ -129,6 +114,9 @@ def run(name: str, cell: Cell, inputs: Inputs, target: Path, *, device: str, bac
     does not apply to the cell."""
     if missing := lacks(name, cell):
         raise ConfigError(f"attack {name}: {cell.id}", expected=missing)
-    arrays: dict[str, Any] = load(name).attack(cell, inputs, device, backend)
+    from pflpipe.simulation.runs import simulate
+
+    simulation = simulate(cell, inputs, device=device, backend=backend)
+    arrays: dict[str, Any] = load(name).attack(simulation)
     with atomic(target) as path:
         np.savez(path, **arrays)

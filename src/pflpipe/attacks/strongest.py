@@ -50,7 +50,7 @@ def noise_variance(plan: Plan) -> float:
     """Return s^2, the variance of the noise in each coordinate of a release, in units of the public
     scale."""
     # Standard Laplace noise has variance 2.
-    spread = (plan.clip_norm or 0.0) * (plan.noise_multiplier or 0.0) / plan.expected_cohort
+    spread = (plan.clip_norm or 0.0) * plan.multiplier / plan.expected_cohort
     return spread**2 * (2 if plan.mechanism == "laplace" else 1)
 
 
@@ -61,15 +61,11 @@ def released_alone(simulation: Simulation, uploads: Uploads, scale: Tree) -> Tre
     plan = simulation.plan
     quiet = None if plan.noise_multiplier is None else 0.0
     single = dataclasses.replace(plan, noise_multiplier=quiet, clients=1, sample_rate=1.0)
-    rows, extras = (
-        {name: value.unsqueeze(1) for name, value in tree.items()}
-        for tree in (uploads.update, uploads.extras)
-    )
-    present = torch.ones(len(next(iter(rows.values()))), 1, dtype=torch.bool)
-    single_uploads = Uploads(rows, extras)
+    rows = uploads.mapped(lambda value: value.unsqueeze(1))
+    present = torch.ones(len(next(iter(rows.update.values()))), 1, dtype=torch.bool)
     scales = {name: value.expand(uploads.update[name].shape) for name, value in scale.items()}
     return mechanism.release(
-        np.random.default_rng(), single_uploads, present, single, scales, simulation.departures
+        np.random.default_rng(), rows, present, single, scales, simulation.departures
     ).sum
 
 

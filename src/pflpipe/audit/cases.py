@@ -121,8 +121,7 @@ class Case:
         # With departures too the claim is the certified plan: that is what the paper proves.
         claimed = self.plan(())
         if self.trust == "local":
-            assert claimed.noise_multiplier is not None
-            share = claimed.noise_multiplier / claimed.expected_cohort**0.5
+            share = claimed.multiplier / claimed.expected_cohort**0.5
             claimed = dataclasses.replace(claimed, noise_multiplier=share, sample_rate=1.0)
         method = registry.info(self.scaled_by or "dp_fedavg").factory()
         return Mechanism(
@@ -287,7 +286,7 @@ def audit(case: Case, seed: int = 0) -> dict[str, Any]:
             "epsilon_claimed_rdp": accounting.epsilon_rdp(claimed, at) if gaussian and at else None,
             "epsilon_claimed_1e5": accounting.epsilon(claimed, 1e-5),
             "epsilon_true": epsilon_true,
-            "mu_claimed": (claimed.rounds**0.5 / claimed.noise_multiplier)
+            "mu_claimed": (claimed.rounds**0.5 / claimed.multiplier)
             if gaussian and claimed.sample_rate == 1 and claimed.noise_multiplier
             else None,
             "canary": worst.canary,

@@ -255,7 +255,6 @@ def _law(mechanism: Mechanism, noise: Tensor, scale: Tree) -> _Law | None:
     if mechanism.departures:
         return None
     claimed, shapes = mechanism.claimed, mechanism.shapes
-    assert claimed.noise_multiplier is not None
     # Coordinates with scale 0 are not sent and carry no noise; the bit of adaptive clipping comes
     # last.
     kept = torch.cat(
@@ -265,7 +264,7 @@ def _law(mechanism: Mechanism, noise: Tensor, scale: Tree) -> _Law | None:
         ]
         + [torch.ones(1)] * (mechanism.executed.adaptive is not None)
     )
-    units = noise[:, :, (kept > 0).repeat(noise.shape[2] // len(kept))] / claimed.noise_multiplier
+    units = noise[:, :, (kept > 0).repeat(noise.shape[2] // len(kept))] / claimed.multiplier
     if claimed.mechanism == "laplace":
         number, root = units.numel(), 1.0
         total, law = units.abs().sum().item(), stats.gamma(number)
@@ -315,9 +314,8 @@ class _Ruler:
         lower bound of it.
         """
         # All subsets of rounds, because noise that rounds share is missing only in some of them.
-        assert self.claimed.noise_multiplier is not None
         laplace = self.claimed.mechanism == "laplace"
-        unit = self.claimed.noise_multiplier * (math.sqrt(2) if laplace else 1)
+        unit = self.claimed.multiplier * (math.sqrt(2) if laplace else 1)
         worst = 0.0
         for chosen in itertools.product((0, 1), repeat=self.rounds):
             if any(chosen):
@@ -328,7 +326,7 @@ class _Ruler:
             worst = max(
                 worst,
                 (mean[touched].abs() / self.absolute[touched]).sum().item()
-                * self.claimed.noise_multiplier,
+                * self.claimed.multiplier,
             )
         return worst
 

@@ -89,14 +89,13 @@ def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evide
     }
     # The statistic and the threshold are chosen on runs that are not evaluated; otherwise the
     # binomial law of the errors, and with it the bound, would not hold.
-    choosing = {
-        there: {name: value[:first] for name, value in runs_of.items()}
-        for there, runs_of in statistics.items()
-    }
-    evaluated = {
-        there: {name: value[first:] for name, value in runs_of.items()}
-        for there, runs_of in statistics.items()
-    }
+    choosing, evaluated = (
+        {
+            there: {name: value[part] for name, value in runs_of.items()}
+            for there, runs_of in statistics.items()
+        }
+        for part in (slice(first), slice(first, None))
+    )
     name, weights = _choose(choosing)
     values = {there: _combine(runs_of, weights) for there, runs_of in choosing.items()}
     middle = (values[True].mean() + values[False].mean()) / 2
@@ -116,14 +115,10 @@ def judge(
     at = accounting.delta_of(claimed)
     # (epsilon, delta)-privacy in both directions: 1 - FN <= e^epsilon FP + delta, and the same with
     # the errors exchanged.
-    sides = ((upper_fp, upper_fn), (upper_fn, upper_fp))
-    direct = max(
-        0.0,
-        *(
-            math.log((1 - at - missed) / wrong) if missed < 1 - at else 0.0
-            for wrong, missed in sides
-        ),
-    )
+    direct = 0.0
+    for wrong, missed in ((upper_fp, upper_fn), (upper_fn, upper_fp)):
+        if missed < 1 - at:
+            direct = max(direct, math.log((1 - at - missed) / wrong))
     mu, epsilon = None, direct
     if claimed.mechanism == "gaussian" and claimed.sample_rate == 1:
         # The trade-off curve of mu-GDP: Phi^-1(1 - FP) - Phi^-1(FN) <= mu (Nasr et al., 2023).
@@ -168,8 +163,7 @@ def errors_of_midpoint(claimed: Plan, factor: float) -> tuple[float, float]:
     The law of one round's log likelihood ratio is put on a grid. Its T-th power under the Fourier
     transform is the law of T rounds.
     """
-    assert claimed.noise_multiplier is not None
-    real = claimed.noise_multiplier * factor
+    real = claimed.multiplier * factor
     noise = stats.laplace(scale=real) if claimed.mechanism == "laplace" else stats.norm(scale=real)
     edge = float(noise.isf(1e-13))
     x = np.linspace(-edge, 1 + edge, 50_001)
@@ -327,8 +321,7 @@ def _round(
 def _likelihood(claimed: Plan, seen: Tensor, unit: Tensor, known: bool) -> Tensor:
     """Return log p(seen | canary) / p(seen | no canary) by the claimed plan, up to the part of the
     other clients."""
-    assert claimed.noise_multiplier is not None
-    spread, rate = claimed.noise_multiplier, 1.0 if known else claimed.sample_rate
+    spread, rate = claimed.multiplier, 1.0 if known else claimed.sample_rate
     if claimed.mechanism == "laplace":
         ratio = ((seen.abs() - (seen - unit).abs()) / spread).sum(dim=1)
     else:

@@ -40,9 +40,8 @@ Trust = Literal["central", "local"]
 
 CANARIES = ("dirac", "layer", "exclusive", "zero_mean", "aligned", "long", "huge")
 """Canaries: one coordinate; one layer; coordinates that no other client keeps; mean 0 in every
-tensor; along the public model; every tensor of length C; a length of a million C."""
-OF_PARTS = ("parts",)
-"""Further canaries of a method that sends more than parameters: these other parts alone."""
+tensor; along the public model; every tensor of length C; a length of a million C. A method that
+sends more than parameters has the canary ``parts`` too: these other parts alone."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +128,7 @@ class Mechanism:
         plan = self.executed
         if plan.adaptive is None:
             return 1.0, 0.0
-        assert plan.noise_multiplier is not None
-        bit = plan.noise_multiplier / (2 * plan.adaptive.bit_noise)
+        bit = plan.multiplier / (2 * plan.adaptive.bit_noise)
         return math.sqrt(1 - bit**2), bit
 
     def movement(self, direction: Tree) -> Tensor:
@@ -254,10 +252,7 @@ def drawn_rows(sent: Uploads, present: Tensor) -> tuple[Uploads, Tensor, Tensor]
         index = clients.reshape(*clients.shape, *[1] * (value.ndim - 2))
         return value.gather(1, index.expand(*clients.shape, *value.shape[2:]))
 
-    update, extras = (
-        {name: rows(value) for name, value in tree.items()} for tree in (sent.update, sent.extras)
-    )
-    return Uploads(update, extras), rows(present), clients
+    return sent.mapped(rows), rows(present), clients
 
 
 def directions(mechanism: Mechanism, params: Tree) -> dict[str, Tree]:
@@ -325,17 +320,10 @@ def uploads(
         scale: the public scale, ``[R, *shape]`` or ``[*shape]``; empty without one.
         repeats: R.
     """
-    clients, canary, bound = (
-        mechanism.executed.clients,
-        mechanism.canary,
-        mechanism.executed.clip_norm or 1.0,
-    )
+    clients, bound = mechanism.executed.clients, mechanism.executed.clip_norm or 1.0
     alone = exclusive(direction)
-    signs = (
-        torch.where(torch.arange(clients) % 2 == 0, 0.5, -0.5)
-        * bound
-        / math.sqrt(trees.size(direction))
-    )
+    signs = torch.where(torch.arange(clients) % 2 == 0, 0.5, -0.5) * bound
+    signs = signs / math.sqrt(trees.size(direction))
     # With adaptive clipping an update of zeros still sends a bit, +1/2. A NaN counts as absent in
     # both parts.
     absent = 0.0 if mechanism.executed.adaptive is None else math.nan
@@ -344,17 +332,15 @@ def uploads(
         rows = torch.where(
             alone[name], 0, signs.view(-1, *[1] * value.ndim).expand(clients, *value.shape)
         ).clone()
-        rows[canary] = value if there else absent
+        rows[mechanism.canary] = value if there else absent
         rows = rows.expand(repeats, *rows.shape)
         if name in scale:
             unit = scale[name].to(rows)
             rows = rows * (unit.unsqueeze(1) if unit.ndim > value.ndim else unit)
         update[name] = rows
-    extras = {
-        name: entry.expand(repeats, *entry.shape)
-        for name, entry in _extras(mechanism, direction, there).items()
-    }
-    return Uploads(update, extras)
+    extras = _extras(mechanism, direction, there)
+    repeated = {name: value.expand(repeats, *value.shape) for name, value in extras.items()}
+    return Uploads(update, repeated)
 
 
 def _extras(mechanism: Mechanism, direction: Tree, there: bool) -> Tree:

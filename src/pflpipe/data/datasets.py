@@ -32,7 +32,7 @@ import numpy as np
 from pflpipe import outside
 from pflpipe.data import downloads, limits, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
-from pflpipe.errors import DataError, nearest
+from pflpipe.errors import DataError, located, nearest
 from pflpipe.files import AGAIN, DAMAGE, atomic
 from pflpipe.named import DATASETS as DATASETS
 from pflpipe.named import DatasetInfo
@@ -46,6 +46,8 @@ USERS = ("train_users", "test_users")
 KEYS = (*IMAGES, *LABELS, *USERS, "classes")  # whatever else a user's file holds is not read
 SCALE = ("mean", "std")
 FOUND = "classes_found"
+
+Shape = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -158,25 +160,17 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
         path: a user's file or a finished ``data/<dataset>.npz``.
         dataset: name of the data set; a known name fixes the image shape and the number of classes.
     """
-    shapes = _shapes(path)
-    _check_shapes(str(path), shapes, dataset)
-    small = _read(path, (key for key in KEYS if key in shapes and key not in IMAGES))
-    classes, declared = _check_labels(str(path), small, dataset)
-    users = small.get("train_users")
-    sizes = (
-        np.unique(users, return_counts=True)[1]
-        if users is not None
-        else np.array([len(small["train_labels"])])
-    )
-    held_out = 0 if "test_labels" in small else _test_size(str(path), sizes)
-    count = None if users is None else len(_user_ids(small))
-    return Header(
-        _image_shape(*shapes["train_images"]),
-        classes,
-        int(sizes.sum()) - held_out,
-        count,
-        declared and FOUND not in shapes,
-    )
+    with located(str(path)):
+        shapes = _checked_shapes(path, dataset)
+        small = _read(path, (key for key in KEYS if key in shapes and key not in IMAGES))
+        classes, declared = _check_labels(small, dataset)
+        # Without users all rows are those of one.
+        groups = small.get("train_users", np.zeros_like(small["train_labels"]))
+        sizes = np.unique(groups, return_counts=True)[1]
+        held_out = 0 if "test_labels" in small else _test_size(sizes)
+    count = len(_user_ids(small)) if "train_users" in small else None
+    shape, train_size = _image_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
+    return Header(shape, classes, train_size, count, declared and FOUND not in shapes)
 
 
 def load_arrays(path: Path) -> Arrays:
@@ -186,8 +180,7 @@ def load_arrays(path: Path) -> Arrays:
         DataError: the file is missing, damaged, or not of the promised form; or it has other values
             than its pin, if that lies beside it.
     """
-    shapes = _shapes(path)
-    _check_shapes(str(path), shapes, None)
+    shapes = _checked_shapes(path, None)
     missing = {*IMAGES, *LABELS, *SCALE, "classes"} - set(shapes)
     if missing:
         raise DataError(
@@ -198,16 +191,10 @@ def load_arrays(path: Path) -> Arrays:
     if pin.exists() and not pins.fits(raw, pin):
         raise DataError(f"{path} has other values than were written", do=AGAIN)
     parts: dict[str, Any] = {key: raw[key] for key in (*IMAGES, *LABELS, *USERS) if key in raw}
-    mean, std = load_scale(path)
+    mean, std = (values.tolist() for values in _read(path, SCALE).values())
     return Arrays(
         **parts, classes=int(raw["classes"]), declared=FOUND not in shapes, mean=mean, std=std
     )
-
-
-def load_scale(path: Path) -> tuple[list[float], list[float]]:
-    """Return the constants of ``normalise``, mean and std, from a finished file."""
-    mean, std = (values.tolist() for values in _read(path, SCALE).values())
-    return mean, std
 
 
 def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path) -> None:
@@ -230,8 +217,7 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
     if source is not None and _is_function(source):
         raw, location = _returned(str(source)), str(source)
     elif source is not None and not source.is_dir():
-        shapes = _shapes(source)
-        _check_shapes(str(source), shapes, dataset)
+        shapes = _checked_shapes(source, dataset)
         keys = [key for key in KEYS if key in shapes]
         if FOUND in shapes:  # a finished file, under another name
             keys.remove("classes")
@@ -257,9 +243,8 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         key: np.asarray(value) for key in KEYS if (value := getattr(made, key)) is not None
     }
     pins.keep(dataset, arrays, target.with_suffix(".pin"))
-    arrays |= {
-        key: np.asarray(getattr(made, key)) for key in SCALE
-    }  # of the name, which has the pin
+    # Of the name, which has the pin.
+    arrays |= {key: np.asarray(getattr(made, key)) for key in SCALE}
     if not made.declared:  # no value that training reads, so the pin is the same without it
         arrays[FOUND] = np.asarray(True)
     with atomic(target) as path:
@@ -308,14 +293,10 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
     Raises:
         DataError: naming the location, the array, what was got and what is expected.
     """
-    _check_shapes(
-        location, {key: (value.shape, value.dtype) for key, value in raw.items()}, dataset
-    )
-    classes, declared = _check_labels(location, raw, dataset)
-    images = {}
-    for key in IMAGES:
-        if key in raw:
-            images[key] = _checked_images(location, key, raw[key])
+    with located(location):
+        _check_shapes({key: (value.shape, value.dtype) for key, value in raw.items()}, dataset)
+        classes, declared = _check_labels(raw, dataset)
+        images = {key: _checked_images(key, raw[key]) for key in IMAGES if key in raw}
     labels = {key: raw[key].astype(np.int64) for key in LABELS if key in raw}
     users: dict[str, np.ndarray | None] = dict.fromkeys(USERS)
     if "train_users" in raw:
@@ -323,7 +304,8 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
         users |= {key: np.searchsorted(ids, raw[key]) for key in USERS if key in raw}
     everything: dict[str, Any] = {**images, **labels, **users}
     if "test_images" not in raw:
-        everything |= _split(everything, location, dataset or location)
+        with located(location):
+            everything |= _split(everything, dataset or location)
     known = DATASETS.get(dataset or "")
     scale = {key: getattr(known, key) for key in SCALE} if known else {}
     return Arrays(**everything, classes=classes, declared=declared, **scale)
@@ -357,27 +339,26 @@ def _digits() -> dict[str, np.ndarray]:
     }
 
 
-def _test_size(location: str, sizes: np.ndarray) -> int:
+def _test_size(sizes: np.ndarray) -> int:
     """Size of the fixed test set, given the rows of each user (or of all together)."""
     held_out = sum(held_out_size(int(size), TEST_FRACTION) for size in sizes)
     if held_out == 0:
-        got = f"{sizes.sum()} rows, at most {sizes.max()} of one user"
         raise DataError(
-            f"{location}: train_images",
-            got=got,
+            "train_images",
+            got=f"{sizes.sum()} rows, at most {sizes.max()} of one user",
             expected="3 rows or more of one, to set a test set aside",
         )
     return held_out
 
 
-def _split(arrays: dict[str, Any], location: str, name: str) -> dict[str, Any]:
+def _split(arrays: dict[str, Any], name: str) -> dict[str, Any]:
     """Set the fixed test set aside; returns the keys that change."""
     labels, users = arrays["train_labels"], arrays["train_users"]
     test = np.zeros(len(labels), dtype=bool)
     groups = [np.arange(len(labels))]
     if users is not None:
         groups = np.split(np.argsort(users, kind="stable"), np.cumsum(np.bincount(users))[:-1])
-    _test_size(location, np.array([len(rows) for rows in groups]))
+    _test_size(np.array([len(rows) for rows in groups]))
     # The same test set for every study and seed, and no user's rows decide which ones of another
     # user are in it.
     for group, rows in enumerate(groups):
@@ -401,7 +382,7 @@ def _image_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...
     return (*shape[1:], 1) if len(shape) == 3 and dtype == np.uint8 else shape[1:]
 
 
-def _shapes(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+def _shapes(path: Path) -> dict[str, Shape]:
     """Shape and dtype of every array of an .npz file, from the headers only.
 
     Nothing is allocated for what a header promises before the archive has been found to hold it,
@@ -459,27 +440,31 @@ def _read(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
         ) from error
 
 
-def _check_shapes(
-    location: str, arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]], dataset: str | None
-) -> None:
+def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:
+    """Return ``_shapes`` after ``_check_shapes``."""
+    shapes = _shapes(path)
+    with located(str(path)):
+        _check_shapes(shapes, dataset)
+    return shapes
+
+
+def _check_shapes(arrays: dict[str, Shape], dataset: str | None) -> None:
     """Check which arrays there are, and their shapes and dtypes."""
     for key in (IMAGES[0], LABELS[0]):
         if key not in arrays:
             raise DataError(
-                f"{location}: {key} is missing",
+                f"{key} is missing",
                 got=sorted(arrays),
                 do="store train_images and train_labels",
             )
     for first, second in (IMAGES[::-1], USERS[::-1]):
         if first in arrays and second not in arrays:
-            raise DataError(f"{location}: {second} is missing", got=f"{first} alone")
+            raise DataError(f"{second} is missing", got=f"{first} alone")
     if (IMAGES[1] in arrays) != (LABELS[1] in arrays):
-        raise DataError(
-            f"{location}: test_images and test_labels", got="one of them", expected="both, or none"
-        )
+        raise DataError("test_images and test_labels", got="one of them", expected="both, or none")
     if USERS[0] in arrays and (USERS[1] in arrays) != (IMAGES[1] in arrays):
         raise DataError(
-            f"{location}: test_users",
+            "test_users",
             expected="one user for each test image, as for the training images",
         )
     known = DATASETS.get(dataset or "")
@@ -487,23 +472,21 @@ def _check_shapes(
         shape, dtype = arrays[key]
         if dtype.hasobject:
             raise DataError(
-                f"{location}: {key}",
+                key,
                 got="pickled Python objects",
                 expected="a plain array",
                 do="store it with a number or 'U' dtype",
             )
         if key == "classes":
             if shape != () or dtype.kind not in "iu":
-                raise DataError(
-                    f"{location}: classes", got=f"{dtype} {list(shape)}", expected="one integer"
-                )
+                raise DataError("classes", got=f"{dtype} {list(shape)}", expected="one integer")
         elif key in IMAGES:
-            _check_image_shape(f"{location}: {key}", shape, dtype)
+            _check_image_shape(key, shape, dtype)
             expected = known.image_shape if known else _image_shape(*arrays["train_images"])
             if _image_shape(shape, dtype) != expected:
                 reason = f"as {dataset} has" if known else "as train_images has"
                 raise DataError(
-                    f"{location}: {key}",
+                    key,
                     got=f"images {_image_shape(shape, dtype)}",
                     expected=f"{expected}, {reason}",
                 )
@@ -512,22 +495,22 @@ def _check_shapes(
             rows = arrays[f"{part}_images"][0][0]
             if shape != (rows,):
                 raise DataError(
-                    f"{location}: {key}",
+                    key,
                     got=f"shape {shape}",
                     expected=f"({rows},), one for each image of {part}_images",
                 )
             if dtype.kind not in ("iuU" if key in USERS else "iu"):
                 kinds = "integers or text (dtype 'U')" if key in USERS else "integers"
-                raise DataError(f"{location}: {key}", got=f"dtype {dtype}", expected=kinds)
+                raise DataError(key, got=f"dtype {dtype}", expected=kinds)
 
 
-def _check_image_shape(location: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def _check_image_shape(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Accept uint8 [N,H,W], uint8 [N,H,W,C] with C <= 4, and floats [N,D] or [N,T,C]."""
     images = dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] <= 4))
     features = dtype.kind == "f" and len(shape) in (2, 3)
     if not (images or features):
         raise DataError(
-            location,
+            key,
             got=f"{dtype} {list(shape)}",
             expected=(
                 "uint8 [N, H, W], uint8 [N, H, W, C] with the channels last, float [N, D] features "
@@ -536,14 +519,10 @@ def _check_image_shape(location: str, shape: tuple[int, ...], dtype: np.dtype[An
             do="bring images to 0..255 as uint8, and floats to features or sequences",
         )
     if 0 in shape:
-        raise DataError(
-            location, got=f"an empty array {list(shape)}", expected="at least one example"
-        )
+        raise DataError(key, got=f"an empty array {list(shape)}", expected="at least one example")
 
 
-def _check_labels(
-    location: str, raw: dict[str, np.ndarray], dataset: str | None
-) -> tuple[int, bool]:
+def _check_labels(raw: dict[str, np.ndarray], dataset: str | None) -> tuple[int, bool]:
     """Check labels, classes and users by value; return the number of classes, and whether it is
     declared."""
     highest = max(int(raw[key].max()) for key in LABELS if key in raw)
@@ -552,23 +531,20 @@ def _check_labels(
     declared = known is not None or "classes" in raw
     classes = known.classes if known else int(raw["classes"]) if declared else highest + 1
     if classes < 2:
-        raise DataError(
-            f"{location}: train_labels", got=f"{classes} class(es)", expected="at least 2"
-        )
+        raise DataError("train_labels", got=f"{classes} class(es)", expected="at least 2")
     if not declared and classes > rows:
-        do = "number the classes 0..K-1, or store their number as `classes`"
         raise DataError(
-            f"{location}: train_labels",
+            "train_labels",
             got=f"label {highest} among {rows} examples",
             expected="labels 0..K-1",
-            do=do,
+            do="number the classes 0..K-1, or store their number as `classes`",
         )
     for key in LABELS:
         if key in raw and (raw[key].min() < 0 or raw[key].max() >= classes):
             got = f"labels {raw[key].min()} to {raw[key].max()}"
-            raise DataError(f"{location}: {key}", got=got, expected=f"0 to {classes - 1}")
+            raise DataError(key, got=got, expected=f"0 to {classes - 1}")
     if "test_users" in raw:
-        _check_users(location, raw["train_users"], raw["test_users"])
+        _check_users(raw["train_users"], raw["test_users"])
     return classes, declared
 
 
@@ -577,20 +553,20 @@ def _user_ids(raw: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.union1d(raw["train_users"], raw.get("test_users", raw["train_users"]))
 
 
-def _check_users(location: str, train: np.ndarray, test: np.ndarray) -> None:
+def _check_users(train: np.ndarray, test: np.ndarray) -> None:
     """Refuse ids of two kinds; int64 and uint64 are two, because together they would be compared as
     rounded floats."""
     if (train.dtype.kind == "U") != (test.dtype.kind == "U") or np.result_type(
         train.dtype, test.dtype
     ).kind == "f":
         raise DataError(
-            f"{location}: test_users",
+            "test_users",
             got=f"dtype {test.dtype}",
             expected=f"{train.dtype}, as train_users has",
         )
 
 
-def _checked_images(location: str, key: str, images: np.ndarray) -> np.ndarray:
+def _checked_images(key: str, images: np.ndarray) -> np.ndarray:
     """uint8 images as they are, floats as float32 after a check for NaN and infinity."""
     if images.dtype == np.uint8:
         return images
@@ -603,7 +579,5 @@ def _checked_images(location: str, key: str, images: np.ndarray) -> np.ndarray:
             f"NaN, infinity or a number beyond float32 in {int((~finite).sum())} rows, the first "
             f"{row}"
         )
-        raise DataError(
-            f"{location}: {key}", got=got, expected="finite numbers", do="clean the features"
-        )
+        raise DataError(key, got=got, expected="finite numbers", do="clean the features")
     return features

@@ -15,6 +15,7 @@ checks them.
 
 from __future__ import annotations
 
+import collections
 import gzip
 import hashlib
 import http.client
@@ -35,9 +36,8 @@ import numpy as np
 from pflpipe.data import limits
 from pflpipe.errors import DataError
 
-TIMEOUT = (
-    15.0  # seconds without an answer or a further byte, after which the network counts as absent
-)
+# Seconds without an answer or a further byte, after which the network counts as absent.
+TIMEOUT = 15.0
 
 # The archive behind tff.simulation.datasets.emnist up to TFF 0.18, whose emnist.py gives this
 # digest.
@@ -65,14 +65,10 @@ class Archive:
 
     def is_intact(self, path: Path) -> bool:
         """Whether the file's digest is the known one."""
-        name = "md5" if len(self.digest) == 32 else "sha256"
+        algorithm = hashlib.md5 if len(self.digest) == 32 else hashlib.sha256
         with open(path, "rb") as file:
-            return (
-                hashlib.file_digest(
-                    file, lambda: hashlib.new(name, usedforsecurity=False)
-                ).hexdigest()
-                == self.digest
-            )
+            digest = hashlib.file_digest(file, lambda: algorithm(usedforsecurity=False))
+        return digest.hexdigest() == self.digest
 
 
 @dataclass(frozen=True)
@@ -137,9 +133,7 @@ def _read(dataset: str, original: Original, root: Path, work: Path | None) -> Ra
         return original.read(work)
     except DataError:
         raise
-    except (
-        Exception
-    ) as error:  # a reader of somebody else's format can fail in any way on a damaged file
+    except Exception as error:  # a reader of a foreign format can fail in any way on damage
         raise DataError(
             f"{dataset}: the files in {root} cannot be read",
             got=f"{type(error).__name__}: {error}",
@@ -244,21 +238,13 @@ def _mnist_family(cls: Any) -> Original:
         Archive(tuple(f"{mirror}{name}" for mirror in cls.mirrors), f"{raw}/{name}", md5)
         for name, md5 in cls.resources
     )
+    return _gzipped(archives, lambda root: _raw(cls(root, train=True), cls(root, train=False)))
 
-    def read(root: Path) -> Raw:
-        train, test = cls(root, train=True), cls(root, train=False)
-        return _raw(
-            train.data.numpy(), train.targets.numpy(), test.data.numpy(), test.targets.numpy()
-        )
 
+def _gzipped(archives: tuple[Archive, ...], read: Callable[[Path], Raw]) -> Original:
     names = ", ".join(archive.path for archive in archives)
-    return Original(
-        archives,
-        _have(tuple(a.path.removesuffix(".gz") for a in archives)),
-        _gunzip,
-        read,
-        f"{names} (packed or not)",
-    )
+    files = tuple(archive.path.removesuffix(".gz") for archive in archives)
+    return Original(archives, _have(files), _gunzip, read, f"{names} (packed or not)")
 
 
 def _mnist_writers(mnist: Any, qmnist: Any) -> Original:
@@ -289,14 +275,7 @@ def _mnist_writers(mnist: Any, qmnist: Any) -> Original:
             "train_users": rows[:, 2].astype(np.int64),
         }
 
-    names = ", ".join(archive.path for archive in archives)
-    return Original(
-        pictures.archives + archives,
-        lambda root: pictures.unpacked(root) and _have(files)(root),
-        _gunzip,
-        read,
-        f"{pictures.layout}, {names} (packed or not)",
-    )
+    return _gzipped(pictures.archives + archives, read)
 
 
 def _emnist(split: str, cls: Any) -> Original:
@@ -320,34 +299,23 @@ def _emnist(split: str, cls: Any) -> Original:
     def read(root: Path) -> Raw:
         train, test = cls(root, split=split, train=True), cls(root, split=split, train=False)
         first = int(split == "letters")  # the letters a..z are numbered 1..26
-        return _raw(
-            # EMNIST stores its images column by column: lying on their side and mirrored.
-            train.data.numpy().swapaxes(1, 2),
-            train.targets.numpy() - first,
-            test.data.numpy().swapaxes(1, 2),
-            test.targets.numpy() - first,
-        )
+        # EMNIST stores its images column by column: lying on their side and mirrored.
+        return _raw(train, test, axes=(0, 2, 1), first=first)
 
     archive = Archive((cls.url,), f"{raw}/gzip.zip", cls.md5)
-    return Original(
-        (archive,),
-        _have(tuple(f"{raw}/{name}" for name in names)),
-        unpack,
-        read,
-        f"{archive.path} or its unpacked files",
-    )
+    files = tuple(f"{raw}/{name}" for name in names)
+    layout = f"{archive.path} or its unpacked files"
+    return Original((archive,), _have(files), unpack, read, layout)
 
 
 def _cifar(cls: Any) -> Original:
     def read(root: Path) -> Raw:
-        train, test = cls(root, train=True), cls(root, train=False)
-        return _raw(train.data, np.asarray(train.targets), test.data, np.asarray(test.targets))
+        return _raw(cls(root, train=True), cls(root, train=False))
 
     archive = Archive((cls.url,), cls.filename, cls.tgz_md5)
     files = tuple(f"{cls.base_folder}/{name}" for name, _ in [*cls.train_list, *cls.test_list])
-    return Original(
-        (archive,), _have(files), _untar, read, f"{cls.filename} or the folder {cls.base_folder}"
-    )
+    layout = f"{cls.filename} or the folder {cls.base_folder}"
+    return Original((archive,), _have(files), _untar, read, layout)
 
 
 def _svhn(cls: Any) -> Original:
@@ -358,20 +326,26 @@ def _svhn(cls: Any) -> Original:
 
     def read(root: Path) -> Raw:
         train, test = cls(root, split="train"), cls(root, split="test")
-        return _raw(
-            train.data.transpose(0, 2, 3, 1),
-            train.labels,
-            test.data.transpose(0, 2, 3, 1),
-            test.labels,
-        )
+        return _raw(train, test, axes=(0, 2, 3, 1))
 
     files = tuple(archive.path for archive in archives)
     return Original(archives, _have(files), shutil.copy, read, " and ".join(files))
 
 
-def _raw(*arrays: np.ndarray) -> Raw:
-    names = ("train_images", "train_labels", "test_images", "test_labels")
-    return dict(zip(names, arrays, strict=True))
+def _raw(train: Any, test: Any, axes: tuple[int, ...] | None = None, first: int = 0) -> Raw:
+    """Return the arrays of torchvision's training and test set.
+
+    Args:
+        axes: order of the images' axes; None for channels last.
+        first: number of the first class.
+    """
+    raw = {}
+    for part, source in (("train", train), ("test", test)):
+        images = np.asarray(source.data)
+        labels = source.labels if hasattr(source, "labels") else source.targets
+        raw[f"{part}_images"] = images.transpose(axes or range(images.ndim))
+        raw[f"{part}_labels"] = np.asarray(labels) - first
+    return raw
 
 
 # Federated EMNIST: 3,400 writers; the files of TensorFlow Federated or of LEAF (same writers, same
@@ -400,13 +374,12 @@ def _unpack_femnist(archive: Path, folder: Path) -> None:
 
 
 def _read_femnist(root: Path) -> Raw:
-    if not _have(FEMNIST_FILES)(root):
-        train, test = (_read_leaf(files) for files in _leaf_files(root))
+    if _have(FEMNIST_FILES)(root):
+        parts = [_read_tff(root / name) for name in FEMNIST_FILES]
     else:
-        train, test = (_read_tff(root / name) for name in FEMNIST_FILES)
-    return {f"train_{key}": value for key, value in train.items()} | {
-        f"test_{key}": value for key, value in test.items()
-    }
+        parts = [_read_leaf(files) for files in _leaf_files(root)]
+    named = zip(("train", "test"), parts, strict=True)
+    return {f"{name}_{key}": value for name, part in named for key, value in part.items()}
 
 
 def _bright_ink(pixels: np.ndarray, place: str) -> np.ndarray:
@@ -433,9 +406,8 @@ def _read_tff(path: Path) -> Raw:
         images = np.empty((sum(sizes), 28, 28), dtype=np.uint8)
         labels = np.empty(sum(sizes), dtype=np.int64)
         start = 0
-        for writer, size in zip(
-            writers, sizes, strict=True
-        ):  # one writer at a time: the floats need four times the room
+        # One writer at a time: the floats need four times the room.
+        for writer, size in zip(writers, sizes, strict=True):
             rows = slice(start, start + size)
             images[rows] = _bright_ink(examples[writer]["pixels"][()], f"{path}: examples/{writer}")
             labels[rows] = examples[writer]["label"][()].reshape(-1)
@@ -444,27 +416,16 @@ def _read_tff(path: Path) -> Raw:
 
 
 def _read_leaf(files: list[Path]) -> Raw:
-    images, labels, users = [], [], []
+    parts: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     for path in files:
         content = json.loads(path.read_text(encoding="utf-8"))
         for writer in content["users"]:
             rows = content["user_data"][writer]
-            images.append(
-                _bright_ink(
-                    np.asarray(rows["x"], dtype=np.float32), f"{path}: user_data.{writer}.x"
-                )
-            )
-            labels.append(np.asarray(rows["y"], dtype=np.int64))
-            users.append(np.repeat(np.array([writer]), len(rows["y"])))
-    return (
-        {
-            "images": np.concatenate(images),
-            "labels": np.concatenate(labels),
-            "users": np.concatenate(users),
-        }
-        if files
-        else {}
-    )
+            pixels, labels = np.asarray(rows["x"], np.float32), np.asarray(rows["y"], np.int64)
+            parts["images"].append(_bright_ink(pixels, f"{path}: user_data.{writer}.x"))
+            parts["labels"].append(labels)
+            parts["users"].append(np.repeat(np.array([writer]), len(labels)))
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 # WISDM v1.1, activity prediction (Kwapisz, Weiss, Moore, "Activity Recognition using Cell Phone

@@ -28,6 +28,7 @@ rows are in no common test set.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -218,10 +219,9 @@ def check(
                 expected=f"at most {users}, the data set's user ids",
             )
     elif train_size < everyone * p.min_size:
-        got = f"{_count(p)} clients with min_size {p.min_size}"
         raise DataError(
             location,
-            got=got,
+            got=f"{_count(p)} clients with min_size {p.min_size}",
             expected=f"at most {train_size} training examples in all",
             do="take fewer clients or a lower min_size",
         )
@@ -291,11 +291,10 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
 
 def _only(split: Split, chosen: np.ndarray) -> Split:
     """Return the split of the clients ``chosen``, bool [clients]."""
-    train, validation, test = (
-        [rows for rows, kept in zip(getattr(split, part), chosen, strict=True) if kept]
-        for part in PARTS
-    )
-    return replace(split, train=train, validation=validation, test=test)
+    parts: dict[str, Any] = {
+        part: list(itertools.compress(getattr(split, part), chosen)) for part in PARTS
+    }
+    return replace(split, **parts)
 
 
 def _draw_new(clients: int, count: int, seed: int) -> np.ndarray:
@@ -329,7 +328,7 @@ def _of_min_size(shares: list[np.ndarray], min_size: int, new: np.ndarray) -> li
     """Leave out the rows of users who hold fewer than ``min_size``: a public rule that each device
     applies to itself."""
     kept = [rows if len(rows) >= min_size else rows[:0] for rows in shares]
-    if not any(len(rows) for rows, is_new in zip(kept, new, strict=True) if not is_new):
+    if not any(map(len, itertools.compress(kept, ~new))):
         besides = f", {new.sum()} new ones aside" if new.any() else ""
         raise DataError(
             "partition.min_size",
@@ -411,12 +410,11 @@ def _repair(counts: np.ndarray, min_size: int, *, keep_classes: bool) -> np.ndar
                     break
             else:
                 if keep_classes:
-                    do = "take a lower min_size, fewer clients or other classes_per_client"
                     raise DataError(
                         "partition.min_size",
                         got=min_size,
                         expected=f"at most {sizes[client]} with these classes",
-                        do=do,
+                        do="take a lower min_size, fewer clients or other classes_per_client",
                     )
                 donor = int(np.argmax(sizes))
                 label = int(np.argmax(counts[donor]))

@@ -67,14 +67,11 @@ def _rotate(x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
     draw = counter_rng.uniform(key, counter_rng.ROTATE, (batch,)).double()
     angle = (2 * draw - 1) * math.radians(DEGREES)
     cos, sin = angle.cos().view(-1, 1, 1), angle.sin().view(-1, 1, 1)
-    down = (
-        torch.arange(height, dtype=torch.float64, device=x.device).view(1, -1, 1) - (height - 1) / 2
-    )
-    right = (
-        torch.arange(width, dtype=torch.float64, device=x.device).view(1, 1, -1) - (width - 1) / 2
-    )
-    rows = (sin * right + cos * down + (height - 1) / 2).round().to(torch.int64)
-    columns = (cos * right - sin * down + (width - 1) / 2).round().to(torch.int64)
+    middle, centre = (height - 1) / 2, (width - 1) / 2
+    down = torch.arange(height, device=x.device).double().view(1, -1, 1) - middle
+    right = torch.arange(width, device=x.device).double().view(1, 1, -1) - centre
+    rows = (sin * right + cos * down + middle).round().to(torch.int64)
+    columns = (cos * right - sin * down + centre).round().to(torch.int64)
     return _take(x, rows, columns, fill)
 
 

@@ -38,13 +38,8 @@ def uniform(key: Tensor, stream: int, shape: tuple[int, ...]) -> Tensor:
     word = _hash(word ^ (key >> 32).to(torch.int32))
     word = _hash(word + stream)
     bits = _hash(word ^ torch.arange(math.prod(shape), dtype=torch.int32, device=key.device))
-    return (
-        bits.bitwise_right_shift_(8)
-        .bitwise_and_(2**24 - 1)
-        .to(torch.float32)
-        .mul_(2.0**-24)
-        .view(shape)
-    )
+    bits.bitwise_right_shift_(8).bitwise_and_(2**24 - 1)
+    return bits.to(torch.float32).mul_(2.0**-24).view(shape)
 
 
 def normal(key: Tensor, stream: int, like: Tensor) -> Tensor:

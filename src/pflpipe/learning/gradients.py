@@ -23,7 +23,7 @@ def below(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tupl
     Between two gradients it computes for all clients without vmap, whose overhead per operation is
     larger than the arithmetic of a small model.
     """
-    outputs: tuple[Tensor, ...] = _Below.apply(function, _identity, *tensors)  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, ...] = _Below.apply(function, lambda inner: inner, *tensors)  # type: ignore[no-untyped-call]
     return outputs
 
 
@@ -129,17 +129,9 @@ class _Below(_WithoutDerivatives):
         lift: Lift,
         *tensors: Tensor,
     ) -> Any:
-        def lift_one_level(inner: Callable[..., Any]) -> Callable[..., Any]:
-            return vmap(lift(inner))
-
-        outputs = _Below.apply(  # type: ignore[no-untyped-call]
-            function, lift_one_level, *_in_front(info.batch_size, in_dims[2:], tensors)
-        )
+        tensors_in_front = _in_front(info.batch_size, in_dims[2:], tensors)
+        outputs = _Below.apply(function, lambda inner: vmap(lift(inner)), *tensors_in_front)  # type: ignore[no-untyped-call]
         return outputs, (0,) * len(outputs)
-
-
-def _identity(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
 
 
 def _in_front(clients: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -42,6 +42,7 @@ _USUAL_SHAPES = ((32, 32, 3), (28, 28, 1), (64,), (64, 3))
 _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
 # Difference of features that counts as rounding, relative to the largest feature.
 _ROUNDING = 1e-4
+_GIVEN = "it is given images [B, C, H, W] or features [B, D] and returns logits [B, K]"
 
 
 @dataclass(frozen=True)
@@ -151,14 +152,9 @@ def _made(
     shape = (image_shape[-1], *image_shape[:-1])  # (C, H, W), (C, T), and (D,) as it is
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        try:
+        do = f"it is called with image_shape={shape}, classes={classes} and its options"
+        with _called(where, "cannot be made", do):
             module = factory(image_shape=shape, classes=classes, **options)
-        except Exception as problem:
-            raise ConfigError(
-                f"{where} cannot be made",
-                got=outside.described(problem),
-                do=f"it is called with image_shape={shape}, classes={classes} and its options",
-            ) from problem
     if not isinstance(module, nn.Module):
         _refuse(where, type(module).__name__, "a torch.nn.Module")
     for path, layer in module.named_modules():
@@ -396,16 +392,12 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
 
 
 @contextlib.contextmanager
-def _called(where: str, failure: str) -> Iterator[None]:
+def _called(where: str, failure: str, do: str = _GIVEN) -> Iterator[None]:
     """Turn any exception of the user's module into a ConfigError of one line."""
     try:
         yield
     except Exception as problem:
-        raise ConfigError(
-            f"{where} {failure}",
-            got=outside.described(problem),
-            do="it is given images [B, C, H, W] or features [B, D] and returns logits [B, K]",
-        ) from problem
+        raise ConfigError(f"{where} {failure}", got=outside.described(problem), do=do) from problem
 
 
 @contextlib.contextmanager

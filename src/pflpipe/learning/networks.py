@@ -101,10 +101,10 @@ def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Net
         return Network(shapes, _resnet(RESNETS[model.name]))
     body = {
         "mlp": _mlp(model),
-        "cnn_femnist": _cnn_femnist(model),
-        "cnn_svhn": _cnn_svhn,
-        "cnn_cifar": _cnn_cifar,
-        "cnn_centaur": _cnn_centaur,
+        "cnn_femnist": _cnn_with_dropout(F.relu if model.relu_everywhere else lambda z: z),
+        "cnn_svhn": _cnn_with_dropout(F.relu),
+        "cnn_cifar": _cnn_with_pooling("conv1", "conv2", "conv3", padding=1),
+        "cnn_centaur": _cnn_with_pooling("conv1", "conv2"),
     }[model.name]
     return Network(shapes, body, keyed=model.name in ("cnn_femnist", "cnn_svhn"))
 
@@ -122,50 +122,36 @@ def _mlp(model: cells.Model) -> Body:
     return body
 
 
-def _cnn_femnist(model: cells.Model) -> Body:
-    """Two 3x3 convolutions and two linear layers with dropout (FedDPA's official FEMNIST net).
+def _cnn_with_dropout(activation: Callable[[Tensor], Tensor]) -> Body:
+    """Two 3x3 convolutions and two linear layers with dropout (FedDPA's official nets for FEMNIST
+    and SVHN).
 
-    The official code has no ReLU after the first convolution and the first linear layer;
-    ``relu_everywhere`` adds them.
+    The official code for FEMNIST has no ReLU (``activation``) after the first convolution and the
+    first linear layer; ``relu_everywhere`` adds them.
     """
-    activation = F.relu if model.relu_everywhere else lambda z: z
 
     def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
         z = activation(_convolve(params, "conv1", x.permute(0, 3, 1, 2)))
         z = F.relu(F.max_pool2d(_convolve(params, "conv2", z), 2))
         z = counter_rng.dropout(z.flatten(1), 0.25, key, counter_rng.DROPOUT)
-        return counter_rng.dropout(
-            activation(_dense(params, "fc1", z)), 0.5, key, counter_rng.DROPOUT + 1
-        )
+        z = activation(_dense(params, "fc1", z))
+        return counter_rng.dropout(z, 0.5, key, counter_rng.DROPOUT + 1)
 
     return body
 
 
-def _cnn_svhn(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-    """Two 3x3 convolutions and two linear layers with dropout (FedDPA's official SVHN net)."""
-    z = F.relu(_convolve(params, "conv1", x.permute(0, 3, 1, 2)))
-    z = F.relu(F.max_pool2d(_convolve(params, "conv2", z), 2))
-    z = counter_rng.dropout(z.flatten(1), 0.25, key, counter_rng.DROPOUT)
-    return counter_rng.dropout(F.relu(_dense(params, "fc1", z)), 0.5, key, counter_rng.DROPOUT + 1)
+def _cnn_with_pooling(*convolutions: str, padding: int = 0) -> Body:
+    """Convolutions with pooling and three linear layers: three of 3x3 in FedDPA's official CIFAR-10
+    net, two of 5x5 in CENTAUR's official net."""
 
+    def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
+        z = x.permute(0, 3, 1, 2)
+        for layer in convolutions:
+            z = F.relu(F.max_pool2d(_convolve(params, layer, z, padding=padding), 2))
+        z = F.relu(_dense(params, "fc1", z.flatten(1)))
+        return F.relu(_dense(params, "fc2", z))
 
-def _cnn_cifar(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-    """Three 3x3 convolutions with pooling and three linear layers (FedDPA's official CIFAR-10
-    net)."""
-    z = x.permute(0, 3, 1, 2)
-    for layer in ("conv1", "conv2", "conv3"):
-        z = F.relu(F.max_pool2d(_convolve(params, layer, z, padding=1), 2))
-    z = F.relu(_dense(params, "fc1", z.flatten(1)))
-    return F.relu(_dense(params, "fc2", z))
-
-
-def _cnn_centaur(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-    """Two 5x5 convolutions with pooling and three linear layers (CENTAUR's official net)."""
-    z = x.permute(0, 3, 1, 2)
-    for layer in ("conv1", "conv2"):
-        z = F.relu(F.max_pool2d(_convolve(params, layer, z), 2))
-    z = F.relu(_dense(params, "fc1", z.flatten(1)))
-    return F.relu(_dense(params, "fc2", z))
+    return body
 
 
 def _resnet(architecture: ResNet) -> Body:

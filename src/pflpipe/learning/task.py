@@ -116,12 +116,9 @@ class Task:
     def forward(self, params: Tree, batch: Batch, *, dropout: bool = True) -> tuple[Tensor, Tensor]:
         """Return the features ``[B, F]`` and the logits ``[B, K]`` of a batch. A batch with a key
         has training transforms and, unless ``dropout`` is false, dropout."""
-        x = (
-            batch.x
-            if batch.key is None or self.augment is None
-            else self.augment(batch.x, batch.key)
-        )
-        key = batch.key if dropout else None
+        x, key = batch.x, batch.key if dropout else None
+        if batch.key is not None and self.augment is not None:
+            x = self.augment(x, batch.key)
         precision = (
             torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False)
             if self.precision == "bf16"

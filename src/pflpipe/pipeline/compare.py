@@ -65,19 +65,12 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
     yield f"{metric}{unit}: A | B | B - A ± its standard error over the seeds that both have"
     varying = [len(set(values)) > 1 for values in zip(*both, strict=True)]
     for values in both:
-        told = [
-            _told(name, value)
-            for name, value, varies in zip(key, values, varying, strict=True)
-            if varies
-        ]
-        label = ", ".join(filter(None, told)) or "all rows"
-        yield f"  {label}: " + " | ".join(
-            [
-                _one(a[values], metric, digits),
-                _one(b[values], metric, digits),
-                _paired(a[values], b[values], metric, digits),
-            ]
-        )
+        columns = zip(key, values, varying, strict=True)
+        told = [_told(name, value) for name, value, varies in columns if varies]
+        label, pair = ", ".join(filter(None, told)) or "all rows", (a[values], b[values])
+        parts = [_one(group, metric, digits) for group in pair]
+        parts.append(_paired(*pair, metric, digits))
+        yield f"  {label}: {' | '.join(parts)}"
     for word, found in (("A", a.keys() - b.keys()), ("B", b.keys() - a.keys())):
         if found:
             yield f"  and {len(found)} of {word} alone"

@@ -71,9 +71,7 @@ class Project:
         self._noted: dict[str, str] = json.loads(noted)
         self._outlines: dict[str, Outline] = {}
         self._studies: dict[tuple[str, int], Study] = {}
-        self._cells: dict[str, Cell] = {}
-        self._partitions: dict[str, Cell] = {}
-        self._plans: dict[str, Cell] = {}
+        self._named: dict[tuple[str, str], Cell] = {}  # by wildcard and id
         self._digests: dict[Path, str] = {}
         self._imports: dict[Path, list[Path]] = {}
 
@@ -125,14 +123,9 @@ class Project:
         """Return the cells that the wildcards name: the one of an id (of a run: the cell that is
         trained), those of a method of a study, or all of a study; none while a search has to choose
         them first."""
-        for kind, index in {
-            "cell": self._cells,
-            "run": self._cells,
-            "partition": self._partitions,
-            "plan": self._plans,
-        }.items():
+        for kind in ("cell", "run", "partition", "plan"):
             if kind in wildcards:
-                return [self._find(index, wildcards[kind])]
+                return [self._find(kind, wildcards[kind])]
         study, method = wildcards["study"], wildcards.get("method", "")
         if self._noted:
             outline = self.outline(study.partition("/")[0])
@@ -207,28 +200,27 @@ class Project:
         self._outlines[outline.name] = outline
         # Whatever a search chooses, its cells are known by their ids.
         for cell in outline.everything.cells:
-            self._cells[cell.id] = cell
+            self._named["cell", cell.id] = cell
             trained = registry.run_cell(cell)  # a method from outside may train as one of ours
-            self._cells.setdefault(registry.run_id(cell), trained)
-            self._partitions.setdefault(cell.partition_id, cell)
-            self._plans.setdefault(cell.plan_id, cell)
-            self._plans.setdefault(trained.plan_id, trained)
-            if (published := as_published(cell)) is not None:
-                self._plans.setdefault(published.plan_id, published)
+            self._named.setdefault(("run", registry.run_id(cell)), trained)
+            self._named.setdefault(("partition", cell.partition_id), cell)
+            for planned in filter(None, (cell, trained, as_published(cell))):
+                self._named.setdefault(("plan", planned.plan_id), planned)
 
-    def _find(self, index: Mapping[str, Cell], name: str) -> Cell:
+    def _find(self, kind: str, name: str) -> Cell:
         # A job on a cluster starts its own snakemake, which is asked for one file and not told
         # which study wants it.
-        for study in () if name in index else (*self.settings.studies, *study_names()):
+        wanted = kind, name
+        for study in () if wanted in self._named else (*self.settings.studies, *study_names()):
             with contextlib.suppress(PflpipeError):
                 self.outline(study)
-            if name in index:
+            if wanted in self._named:
                 break
-        if name not in index:
+        if wanted not in self._named:
             raise ConfigError(
                 f"no study contains {name!r}", do="ask for results/tables/<study>.csv instead"
             )
-        return index[name]
+        return self._named[wanted]
 
     # ------------------------------------------------------------ names of files
 
@@ -435,15 +427,8 @@ def check_syntax(path: str) -> None:
 def partition_request(cell: Cell) -> str:
     """Return the JSON of a cell that holds what its partition depends on and nothing else, so that
     all who share it agree."""
-    shared = Cell(
-        cell.dataset,
-        cell.partition,
-        Model(""),
-        Training(0, 0, 0, "", 0.0),
-        Privacy(),
-        method="",
-        seed=cell.seed,
-    )
+    nothing = Model(""), Training(0, 0, 0, "", 0.0), Privacy()
+    shared = Cell(cell.dataset, cell.partition, *nothing, method="", seed=cell.seed)
     return canonical_json(shared.to_dict())
 
 

@@ -18,8 +18,7 @@ import functools
 import importlib.util
 import math
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -106,7 +105,20 @@ def make_plan(
     if plan.adaptive is not None:
         check_adaptive(names)
     if privacy.epsilon is not None:
-        plan = _reached(plan, privacy, names, sizes, local_epochs, batch_size, lr)
+        calibrated = dataclasses.replace(plan, rounds=1) if "no_composition" in names else plan
+        if "sample_level_calibration" in names:
+            calibrated = _calibrate_per_sample(
+                calibrated, privacy.epsilon, sizes, local_epochs, batch_size
+            )
+        else:
+            calibrated = calibrate(calibrated, privacy.epsilon, privacy.accountant)
+        if "learning_rate_in_noise" in names:
+            if not lr:
+                expected = "the learning rate of the local steps"
+                raise PrivacyError("departure learning_rate_in_noise", got=lr, expected=expected)
+            multiplier = 2 * lr * calibrated.multiplier
+            calibrated = dataclasses.replace(calibrated, noise_multiplier=multiplier)
+        plan = dataclasses.replace(calibrated, rounds=rounds)
     if plan.adaptive is not None:
         # Raises if the bits alone use up the budget; only the calibrated plan shows whether.
         adaptive.multiplier_of_updates(plan)
@@ -118,39 +130,9 @@ def _adaptive(privacy: Privacy, expected_cohort: float) -> Adaptive | None:
     if privacy.clip_quantile is None:
         return None
     noise = privacy.clip_bit_noise
-    return Adaptive(
-        privacy.clip_quantile,
-        privacy.clip_lr,
-        expected_cohort / BIT_NOISE_SHARE if noise is None else noise,
-    )
-
-
-def _reached(
-    plan: Plan,
-    privacy: Privacy,
-    names: frozenset[str],
-    sizes: np.ndarray | None,
-    local_epochs: int | None,
-    batch_size: int | None,
-    lr: float | None,
-) -> Plan:
-    """Return the plan with the noise for the requested epsilon; see ``make_plan``."""
-    assert privacy.epsilon is not None
-    calibrated = dataclasses.replace(plan, rounds=1) if "no_composition" in names else plan
-    if "sample_level_calibration" in names:
-        calibrated = _calibrate_per_sample(
-            calibrated, privacy.epsilon, sizes, local_epochs, batch_size
-        )
-    else:
-        calibrated = calibrate(calibrated, privacy.epsilon, privacy.accountant)
-    if "learning_rate_in_noise" in names:
-        if not lr:
-            expected = "the learning rate of the local steps"
-            raise PrivacyError("departure learning_rate_in_noise", got=lr, expected=expected)
-        assert calibrated.noise_multiplier is not None
-        multiplier = 2 * lr * calibrated.noise_multiplier
-        calibrated = dataclasses.replace(calibrated, noise_multiplier=multiplier)
-    return dataclasses.replace(calibrated, rounds=plan.rounds)
+    if noise is None:
+        noise = expected_cohort / BIT_NOISE_SHARE
+    return Adaptive(privacy.clip_quantile, privacy.clip_lr, noise)
 
 
 def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
@@ -182,11 +164,9 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
 
     def curve(multiplier: float, interval: float = FINEST_INTERVAL) -> float:
         tried = dataclasses.replace(plan, noise_multiplier=multiplier)
-        return (
-            _epsilon(tried, delta_of(plan), interval)
-            if accountant == "exact"
-            else epsilon_rdp(tried, delta_of(plan))
-        )
+        if accountant == "rdp":
+            return epsilon_rdp(tried, delta_of(plan))
+        return composed_epsilon([tried], delta_of(plan), interval)
 
     if accountant == "rdp":
         multiplier = _least_multiplier(curve, epsilon, start=1.0, tolerance=1e-5)
@@ -195,10 +175,9 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
     else:
         # Start from the noise that is sufficient without amplification; its closed form is cheap.
         if plan.mechanism == "gaussian":
-            start = calibrate(dataclasses.replace(plan, sample_rate=1.0), epsilon).noise_multiplier
+            start = calibrate(dataclasses.replace(plan, sample_rate=1.0), epsilon).multiplier
         else:
             start = plan.rounds / epsilon
-        assert start is not None
         # Search on the coarse grid, then correct on the fine one: a PLD at FINEST_INTERVAL takes
         # ten times as many points.
         multiplier = _least_multiplier(
@@ -217,22 +196,27 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
 def epsilon(plan: Plan, delta: float) -> float:
     """Return the plan's exact central epsilon at delta, infinite without noise. Central: only the
     released sums are public."""
-    return _epsilon(plan, delta, FINEST_INTERVAL)
+    return composed_epsilon([plan], delta)
 
 
-def composed_epsilon(plans: Iterable[Plan], delta: float) -> float:
+def composed_epsilon(
+    plans: Sequence[Plan], delta: float, interval: float = FINEST_INTERVAL
+) -> float:
     """Return the exact central epsilon at delta of several runs on the same clients, each with its
-    plan, of one mechanism."""
-    rounds: Counter[Plan] = Counter()
-    for plan in plans:  # rounds of equal noise add up, also across runs
-        rounds[dataclasses.replace(_same_loss(plan), rounds=1)] += plan.rounds
-    merged = [dataclasses.replace(plan, rounds=count) for plan, count in rounds.items()]
-    if len(merged) == 1:
-        return epsilon(merged[0], delta)
-    if not all(plan.noise_multiplier for plan in merged):
+    plan, of one mechanism; infinite if one is without noise.
+
+    ``interval`` discretises the privacy loss where there is no closed form.
+    """
+    if not all(plan.noise_multiplier for plan in plans):
         return math.inf
+    of_noise: dict[tuple[Any, ...], Plan] = {}
+    for plan in plans:  # rounds of equal noise add up, also across runs
+        noise = plan.mechanism, plan.noise_multiplier, plan.sample_rate
+        before = of_noise[noise].rounds if noise in of_noise else 0
+        of_noise[noise] = dataclasses.replace(plan, rounds=before + plan.rounds)
+    merged = list(of_noise.values())
     # A closed-form bound without amplification: pure epsilons add up, mu's of Gaussian releases
-    # add in squares.
+    # add in squares. Below delta = 1e-15, where a PLD is truncated, no other bound is finite.
     bound = sum(_pure_epsilon(plan) for plan in merged if plan.mechanism == "laplace")
     if gaussian := [plan for plan in merged if plan.mechanism == "gaussian"]:
         bound += gdp_epsilon(math.hypot(*map(_mu, gaussian)), delta)
@@ -242,7 +226,7 @@ def composed_epsilon(plans: Iterable[Plan], delta: float) -> float:
         return bound
     widest = max(_loss_width(plan, 1) for plan in merged) / WIDEST_SINGLE_LOSS
     coarser = max(1.0, widest, sum(_loss_width(plan, plan.rounds) for plan in merged) / WIDEST_LOSS)
-    accountant = _counted(tuple(merged), FINEST_INTERVAL * coarser)
+    accountant = _counted(tuple(map(_same_loss, merged)), interval * coarser)
     return min(bound, float(accountant.get_epsilon(delta)))
 
 
@@ -256,14 +240,15 @@ def delta(plan: Plan, epsilon: float) -> float:
         return 0.0
     if _has_no_curve(plan):
         return 1.0
-    return float(_accountant(plan, FINEST_INTERVAL).get_delta(epsilon))
+    accountant = _counted((_same_loss(plan),), FINEST_INTERVAL * _coarser(plan))
+    return float(accountant.get_delta(epsilon))
 
 
 def epsilon_rdp(plan: Plan, delta: float) -> float:
     """Return the epsilon of Opacus' RDP accountant for a Gaussian plan; infinite without noise."""
     if plan.mechanism != "gaussian":
         raise PrivacyError("epsilon_rdp: mechanism", got=plan.mechanism, expected="gaussian")
-    return _opacus_epsilon(plan.sample_rate, plan.noise_multiplier or 0.0, plan.rounds, delta)
+    return _opacus_epsilon(plan.sample_rate, plan.multiplier, plan.rounds, delta)
 
 
 def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -> float:
@@ -277,7 +262,7 @@ def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -
     """
     if plan.mechanism != "gaussian":
         raise PrivacyError("epsilon_local: mechanism", got=plan.mechanism, expected="gaussian")
-    shared = (plan.noise_multiplier or 0.0) / math.sqrt(participants or plan.expected_cohort)
+    shared = plan.multiplier / math.sqrt(participants or plan.expected_cohort)
     return epsilon(dataclasses.replace(plan, noise_multiplier=shared, sample_rate=1.0), delta)
 
 
@@ -335,27 +320,10 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     return root * (1 + 1e-12) + 1e-13  # the safe side of the solver's tolerance
 
 
-def _epsilon(plan: Plan, delta: float, interval: float) -> float:
-    if not plan.noise_multiplier:
-        return math.inf
-    if plan.mechanism == "laplace":
-        bound = _pure_epsilon(plan)
-    else:
-        # Without amplification. Below delta = 1e-15, where a PLD is truncated, no other bound is
-        # finite.
-        bound = gdp_epsilon(_mu(plan), delta)
-        if plan.sample_rate == 1:
-            return bound
-    if delta == 0 or _has_no_curve(plan):
-        return bound
-    return min(bound, float(_accountant(plan, interval).get_epsilon(delta)))
-
-
 def _mu(plan: Plan) -> float:
     """Return mu of a Gaussian plan without sampling: the distance by which a client moves all T
     sums together, in standard deviations of the noise."""
-    assert plan.noise_multiplier is not None
-    return math.sqrt(plan.rounds) / plan.noise_multiplier
+    return math.sqrt(plan.rounds) / plan.multiplier
 
 
 def _has_no_curve(plan: Plan) -> bool:
@@ -367,8 +335,7 @@ def _has_no_curve(plan: Plan) -> bool:
 def _pure_epsilon(plan: Plan) -> float:
     """Return the epsilon of T Laplace releases at delta 0: T log(1 + q (e^(1/b) - 1)), which is T /
     b at q = 1."""
-    assert plan.noise_multiplier is not None
-    single = 1 / plan.noise_multiplier
+    single = 1 / plan.multiplier
     if plan.sample_rate == 1:
         return plan.rounds * single
     if single > WIDEST_EXPONENT:  # exact in float64: the term left out is e^-single / q
@@ -379,8 +346,7 @@ def _pure_epsilon(plan: Plan) -> float:
 def _laplace_replaced(plan: Plan, delta: float) -> float:
     """Return ``epsilon_replace_one`` of Laplace releases: the smaller of the pure bound of all
     rounds and the curve."""
-    assert plan.noise_multiplier is not None
-    shift, rate = 1 / plan.noise_multiplier, plan.sample_rate
+    shift, rate = 1 / plan.multiplier, plan.sample_rate
     single = replaced.largest_loss(rate, shift)
     bound = plan.rounds * single
     if delta == 0 or single > WIDEST_EXPONENT:
@@ -409,12 +375,6 @@ def event(plan: Plan) -> Any:
     return dp_accounting.SelfComposedDpEvent(release, plan.rounds)
 
 
-def _accountant(plan: Plan, interval: float) -> Any:
-    """Return a PLD accountant that has counted the plan's event. The last few are cached, because a
-    ledger reads one curve at several deltas."""
-    return _counted((_same_loss(plan),), interval * _coarser(plan))
-
-
 def _same_loss(plan: Plan) -> Plan:
     """Return the plan with fixed values in the fields that its loss does not depend on, so that
     plans with equal losses share one cache entry."""
@@ -431,16 +391,16 @@ def _coarser(plan: Plan) -> float:
 def _loss_width(plan: Plan, rounds: int) -> float:
     """Return the privacy loss that ``rounds`` rounds without amplification exceed with a
     probability of about 1e-12."""
-    assert plan.noise_multiplier is not None
     if plan.mechanism == "laplace":
-        return rounds / plan.noise_multiplier
+        return rounds / plan.multiplier
     # The loss is N(mu^2 / 2, mu^2), here at 7 standard deviations.
-    mu = math.sqrt(rounds) / plan.noise_multiplier
+    mu = math.sqrt(rounds) / plan.multiplier
     return mu**2 / 2 + 7 * mu
 
 
 @functools.lru_cache(maxsize=4)
 def _counted(plans: tuple[Plan, ...], interval: float, neighbors: str = "ADD_OR_REMOVE_ONE") -> Any:
+    # The last few are cached, because a ledger reads one curve at several deltas.
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant
 
@@ -554,10 +514,9 @@ def _calibrate_per_sample(
         )
     total = int(checked_sizes(plan, sizes, "sample_level_calibration").sum())
     if not local_epochs or not batch_size or batch_size < 1:
-        got = {"local_epochs": local_epochs, "batch_size": batch_size}
         raise PrivacyError(
             "departure sample_level_calibration",
-            got=got,
+            got={"local_epochs": local_epochs, "batch_size": batch_size},
             expected="local epochs and a batch size of at least 1",
         )
     rate = min(1.0, plan.sample_rate * batch_size / total)

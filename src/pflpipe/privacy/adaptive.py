@@ -56,16 +56,15 @@ def multiplier_of_updates(plan: Plan) -> float:
         PrivacyError: the bits alone use up the whole budget of the plan.
     """
     assert plan.adaptive is not None
-    assert plan.noise_multiplier is not None
-    share = plan.noise_multiplier / (2 * plan.adaptive.bit_noise)
+    share = plan.multiplier / (2 * plan.adaptive.bit_noise)
     if not share < 1:
         raise PrivacyError(
             "privacy.clip_bit_noise",
             got=plan.adaptive.bit_noise,
-            expected=f"above {plan.noise_multiplier / 2:.6g}, half the noise multiplier",
+            expected=f"above {plan.multiplier / 2:.6g}, half the noise multiplier",
             do="with less noise the bits alone cost more than the whole budget",
         )
-    return plan.noise_multiplier / math.sqrt(1 - share**2)
+    return plan.multiplier / math.sqrt(1 - share**2)
 
 
 def of_updates(plan: Plan, bound: float | None) -> Plan:
@@ -78,11 +77,9 @@ def of_updates(plan: Plan, bound: float | None) -> Plan:
     if plan.adaptive is None:
         return plan
     # Each part is released by an ordinary plan; together the two have the multiplier z.
+    clip_norm, multiplier = plan.clip_norm if bound is None else bound, multiplier_of_updates(plan)
     return dataclasses.replace(
-        plan,
-        clip_norm=plan.clip_norm if bound is None else bound,
-        noise_multiplier=multiplier_of_updates(plan),
-        adaptive=None,
+        plan, clip_norm=clip_norm, noise_multiplier=multiplier, adaptive=None
     )
 
 
@@ -91,12 +88,8 @@ def of_bits(plan: Plan) -> Plan:
     most 1/2."""
     # The multiplier is noise over clip norm, sigma_b / (1/2). The clip changes nothing.
     assert plan.adaptive is not None
-    return dataclasses.replace(
-        plan,
-        clip_norm=HALF,
-        noise_multiplier=plan.adaptive.bit_noise / HALF,
-        adaptive=None,
-    )
+    multiplier = plan.adaptive.bit_noise / HALF
+    return dataclasses.replace(plan, clip_norm=HALF, noise_multiplier=multiplier, adaptive=None)
 
 
 def bits(released: Released) -> Uploads:

@@ -31,20 +31,9 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.errors import PrivacyError
-from pflpipe.named import OF_MESSAGES, SPLIT_CLIP
+from pflpipe.named import EXTRAS, OF_MESSAGES, SPLIT_CLIP
 from pflpipe.privacy.clipping import clip_groups
 from pflpipe.privacy.plan import Plan
-
-_EXTRAS = {
-    "client_clip_weights": ("clip_weights",),
-    "data_dependent_clip": ("bounds",),
-    "data_dependent_noise": ("radius.",),
-    "data_size_weights": ("size",),
-    "divide_by_counts": ("mask.",),
-    "noise_on_support": ("mask.",),
-    "private_clamp": ("centre.", "radius."),
-    "raw_similarity_weights": ("similarity",),
-}
 
 
 def check_extras(
@@ -61,22 +50,18 @@ def check_extras(
         raise PrivacyError(
             f"departure {name}: mechanism", got="laplace", expected="gaussian or none"
         )
-    wanted: dict[str, tuple[str, tuple[int, ...] | None]] = {}
-    for departure in sorted(departures & _EXTRAS.keys()):
-        for entry in _EXTRAS[departure]:
+    parts = {
+        "clip_weights": (len(trees.layers(update)),),
+        "bounds": (len(groups(update, departures)),),
+    }
+    wanted: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for departure in sorted(departures & EXTRAS.keys()):
+        for entry in EXTRAS[departure]:
             if entry.endswith("."):
-                wanted |= {
-                    entry + name: (departure, tuple(value.shape)) for name, value in update.items()
-                }
+                shapes = {entry + name: tuple(value.shape) for name, value in update.items()}
             else:
-                lengths = {
-                    "clip_weights": len(trees.layers(update)),
-                    "bounds": len(groups(update, departures)),
-                }
-                wanted[entry] = (
-                    departure,
-                    (*present.shape, *([lengths[entry]] if entry in lengths else [])),
-                )
+                shapes = {entry: (*present.shape, *parts.get(entry, ()))}
+            wanted |= {name: (departure, shape) for name, shape in shapes.items()}
     for name in extras:
         if name not in wanted:
             raise PrivacyError(
@@ -87,12 +72,11 @@ def check_extras(
     for name, (departure, shape) in wanted.items():
         extra = extras.get(name)
         if extra is None or tuple(extra.shape) != shape:
-            got = "nothing" if extra is None else list(extra.shape)
-            raise PrivacyError(
-                f"departure {departure}: extra {name!r}",
-                got=got,
-                expected=f"shape {list(shape or ())}",
+            got, expected = (
+                "nothing" if extra is None else list(extra.shape),
+                f"shape {list(shape)}",
             )
+            raise PrivacyError(f"departure {departure}: extra {name!r}", got=got, expected=expected)
     size = extras.get("size")
     if size is not None and not bool((torch.isfinite(size) & (size >= 0) | ~present).all()):
         raise PrivacyError(
@@ -103,11 +87,9 @@ def check_extras(
 def groups(names: Iterable[str], departures: frozenset[str]) -> list[tuple[str, ...]]:
     """Return the groups of names that are clipped separately: tensors under ``per_tensor_clip``,
     otherwise layers."""
-    return (
-        [(name,) for name in names]
-        if "per_tensor_clip" in departures
-        else list(trees.layers(names).values())
-    )
+    if "per_tensor_clip" in departures:
+        return [(name,) for name in names]
+    return list(trees.layers(names).values())
 
 
 def bounded(
@@ -192,27 +174,21 @@ def deviation(
 ) -> Tensor:
     """Return the standard deviation of the noise in tensor ``name`` of each message, float64,
     broadcastable to ``[..., M, *shape]``."""
-    sigma = (plan.noise_multiplier or 0.0) * message_share(plan, departures)
+    sigma = plan.multiplier * message_share(plan, departures)
     value = update[name]
+    ones = [1] * (value.ndim - lead)
     if "data_dependent_noise" in departures:
         # FedADDP's official code: sqrt(K) sigma 2 r for K tensors.
         radius = extras[f"radius.{name}"].nan_to_num(0, 0, 0).clamp(min=0)
         spread = math.sqrt(len(update)) * sigma * 2 * radius.to(value.device, torch.float64)
     else:
-        shape, whole = (
-            (*value.shape[:lead], *[1] * (value.ndim - lead)),
-            sigma * (plan.clip_norm or 0.0),
-        )
+        shape, whole = (*value.shape[:lead], *ones), sigma * (plan.clip_norm or 0.0)
         spread = value.new_full(shape, whole, dtype=torch.float64)
     # FedGLP-ADP, Eq. 15: the noise of layer l is that of the bound C sqrt(L tw_l).
     if "client_clip_weights" in departures:
         layers = list(trees.layers(update))
-        share = (
-            extras["clip_weights"][..., layers.index(name.rpartition(".")[0])]
-            .nan_to_num(0)
-            .clamp(min=0)
-        )
-        spread = spread * (len(layers) * share).sqrt().to(spread).reshape(
-            *share.shape, *[1] * (value.ndim - lead)
-        )
+        weights_of_layer = extras["clip_weights"][..., layers.index(name.rpartition(".")[0])]
+        share = weights_of_layer.nan_to_num(0).clamp(min=0)
+        bound = (len(layers) * share).sqrt().to(spread)
+        spread = spread * bound.reshape(*share.shape, *ones)
     return spread * extras[f"mask.{name}"] if "noise_on_support" in departures else spread

@@ -186,9 +186,8 @@ def effective_plan(
     # At q = 1 epsilon depends on T / sigma^2 only, so the plan gets these rounds and the multiplier
     # that gives the exposure.
     spread = math.sqrt(rounds / exposure) if exposure else 1.0
-    assert clipped.noise_multiplier is not None
     return dataclasses.replace(
-        clipped, noise_multiplier=clipped.noise_multiplier * spread, sample_rate=1.0, rounds=rounds
+        clipped, noise_multiplier=clipped.multiplier * spread, sample_rate=1.0, rounds=rounds
     )
 
 
@@ -266,16 +265,14 @@ def _gaussian(
     alone = effective_plan(plan, bounded - OF_MESSAGES, parameters=parameters)
     # Where the sum has no guarantee, a single message has none either.
     message = alone if effective.noise_multiplier else effective
-    assert alone.noise_multiplier is not None
-    assert message.noise_multiplier is not None
     weighted = group = None
     if "data_size_weights" in names:
         weighted = effective_plan(plan, bounded, sizes, parameters).noise_multiplier
     if "noise_on_support" in names:
-        group = alone.noise_multiplier * share
+        group = alone.multiplier * share
     at = delta_of(plan)
     # Two messages of norm C are up to 2 C apart, which counts as half the multiplier.
-    replaced = dataclasses.replace(message, noise_multiplier=message.noise_multiplier / 2)
+    replaced = dataclasses.replace(message, noise_multiplier=message.multiplier / 2)
     return dataclasses.replace(
         entry,
         epsilon_rdp=epsilon_rdp(effective, at),
@@ -284,7 +281,7 @@ def _gaussian(
         epsilon_local_1e5=epsilon_local(message, 1e-5, share**-2),
         epsilon_local_replace_one=epsilon_local(replaced, at, share**-2),
         epsilon_local_replace_one_1e5=epsilon_local(replaced, 1e-5, share**-2),
-        noise_multiplier_message=message.noise_multiplier * share,
+        noise_multiplier_message=message.multiplier * share,
         noise_multiplier_weighted=weighted,
         noise_multiplier_group=group,
     )

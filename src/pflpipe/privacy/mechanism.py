@@ -31,7 +31,7 @@ the noise are out of scope. After jax_privacy's execution plan and DP-FedAvg (Mc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,6 +59,14 @@ class Uploads:
 
     update: Mapping[str, Tensor]
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Uploads:
+        """Return the uploads with the function applied to every tensor."""
+        update, extras = (
+            {name: function(value) for name, value in tree.items()}
+            for tree in (self.update, self.extras)
+        )
+        return Uploads(update, extras)
 
 
 @dataclass(frozen=True)
@@ -306,10 +314,9 @@ def _check(
         expected = "one of NumPy, whose noise is float64 and the same on every device"
         raise PrivacyError("release: generator", got=type(generator).__name__, expected=expected)
     if present.dtype != torch.bool or present.ndim < 1 or present.shape[-1] > plan.clients:
-        got = f"{present.dtype} {list(present.shape)}"
         raise PrivacyError(
             "release: present",
-            got=got,
+            got=f"{present.dtype} {list(present.shape)}",
             expected=f"bool [..., M] with M at most the plan's {plan.clients}",
         )
     if not uploads.update:

@@ -116,9 +116,7 @@ class Plan:
             lambda value: value >= 0,
             "a finite number, 0 or above",
         )
-        assert self.clip_norm is not None
-        assert self.noise_multiplier is not None
-        if self.noise_multiplier:
+        if self.clip_norm and self.noise_multiplier:
             # What is added to the model; C and sigma alone may be in range and their product not.
             noise = self.clip_norm * self.noise_multiplier / self.expected_cohort
             _number("noise on a released sum", noise, _representable, between)
@@ -126,6 +124,11 @@ class Plan:
             _number("delta", self.delta, lambda value: 0 <= value < 1, "a number in [0, 1)")
         else:
             _number("delta", self.delta, lambda value: 0 < value < 1, "a number in (0, 1)")
+
+    @property
+    def multiplier(self) -> float:
+        """Return the noise multiplier; 0 without a mechanism."""
+        return self.noise_multiplier or 0.0
 
     @property
     def expected_cohort(self) -> float:

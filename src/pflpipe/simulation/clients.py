@@ -338,14 +338,9 @@ def for_each_client(
             filled = [clients[i] for i in group]
             missing = _places(len(filled), device, engine, work[filled[0]]) - len(filled)
             filled += filled[:1] * missing
-            results = _vmapped(
-                hook,
-                states(filled),
-                [work[i] for i in filled],
-                torch.tensor([sizes[i] for i in filled], device=device),
-                examples,
-                what,
-            )
+            rows = [work[i] for i in filled]
+            numbers = torch.tensor([sizes[i] for i in filled], device=device)
+            results = _vmapped(hook, states(filled), rows, numbers, examples, what)
             return _map(lambda value: value[: len(group)], results)
         client = clients[group[0]]
         state = ClientState({name: value[0] for name, value in states([client]).items()})
@@ -384,9 +379,6 @@ def one_thread() -> Iterator[None]:
     rounded differently next to a split.
     """
     before = torch.get_num_threads()
-    if before == 1:
-        yield
-        return
     torch.set_num_threads(1)
     try:
         yield
@@ -517,7 +509,7 @@ def _vmapped(
 ) -> Any:
     """Return the results of the hook for clients with equal shapes, ``[M, ...]``."""
     copies: dict[tuple[int, ...], Examples] = {}
-    padded: dict[str, dict[str, Tensor]] = {}
+    padded: dict[str, dict[str, Any]] = {}
     for name in work[0]:
         parts = [parts[name] for parts in work]
         key = (id(examples[name]), *(id(part.row_indices) for part in parts))
@@ -526,14 +518,8 @@ def _vmapped(
         x, y = copies[key].x, copies[key].y
         padded[name] = {"x": x, "y": y, **_padded_steps(parts, x.device)}
 
-    def one(state: ClientState, given: dict[str, dict[str, Tensor]], n: Tensor) -> Any:
-        schedules = {
-            name: Schedule(
-                part["x"], part["y"], part["index"], part["count"], keys=part.get("keys")
-            )
-            for name, part in given.items()
-        }
-        return hook(state, schedules, n)
+    def one(state: ClientState, given: dict[str, dict[str, Any]], n: Tensor) -> Any:
+        return hook(state, {name: Schedule(**part) for name, part in given.items()}, n)
 
     try:
         with untouched(what, states, *padded.values()):

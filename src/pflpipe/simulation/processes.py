@@ -128,15 +128,9 @@ def joined(device: str, count: int = 1) -> Iterator[tuple[Processes, str]]:
     # torchrun sets WORLD_SIZE: without it this is the program's first start.
     if "WORLD_SIZE" not in os.environ:
         take_gpus(device, count)
-    if count > 1 and "WORLD_SIZE" not in os.environ:
-        torchrun = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={count}",
-        ]
-        os.execv(sys.executable, [*torchrun, *sys.argv])
+        if count > 1:
+            module = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+            os.execv(sys.executable, [sys.executable, *module, *sys.argv])
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE, device

@@ -66,12 +66,8 @@ def start(simulation: Simulation, states: Path | None = None) -> Progress:
     drawn = simulation.network.init(generator, simulation.dtype)
     params = Params({name: value.to(device) for name, value in drawn.items()})
     task = simulation.task
-    states_of_clients = States(
-        simulation.method.init_client(params, task),
-        simulation.plan.clients,
-        states,
-        simulation.processes,
-    )
+    initial = simulation.method.init_client(params, task)
+    states_of_clients = States(initial, simulation.plan.clients, states, simulation.processes)
     server = simulation.method.init_server(params, task)
     return Progress(0, params, server, states_of_clients)
 
@@ -207,16 +203,9 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
         uploads = Uploads(update, computed.extras)
         released = simulation.release(noise, uploads, present, plan, scale, simulation.departures)
         progress.releases += 1
+        of_run = simulation.plan, simulation.departures, simulation.key
         progress.residuals = of_release(
-            progress.residuals,
-            simulation.plan,
-            simulation.departures,
-            simulation.key,
-            clients,
-            uploads,
-            present,
-            scale,
-            released,
+            progress.residuals, *of_run, clients, uploads, present, scale, released
         )
         new_states = simulation.absorb(new_states, released.messages)
         # ``aggregate`` gets the sum and nothing else of the release: its other fields are private.
@@ -247,14 +236,8 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
         progress.diverged_round = progress.round
     images = sum(computed.images) if present.any() else 0
     seconds = time.perf_counter() - began
-    progress.timing.append(
-        {
-            "round": progress.round,
-            "seconds": seconds,
-            "images": images,
-            "images_per_second": images / seconds,
-        }
-    )
+    timing = {"round": progress.round, "seconds": seconds, "images": images}
+    progress.timing.append(timing | {"images_per_second": images / seconds})
     return sample and sample.among(clients, computed.tree())
 
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -66,24 +66,29 @@ class Inputs:
     data: Path
 
 
-def simulate(
-    cell: Cell,
-    inputs: Inputs,
-    *,
-    device: str,
-    backend: str,
-    dtype: torch.dtype = torch.float32,
-    processes: Processes = ALONE,
-) -> Simulation:
+class Machine(TypedDict):
+    """What a simulation is computed with.
+
+    Attributes:
+        device: ``cpu``, ``cuda``, ``cuda:<number>`` or ``auto`` (a GPU if there is one).
+        backend: ``loop``, ``vmap``, ``graphs`` (GPU only) or ``auto``.
+        dtype: of parameters and examples, by default float32.
+        processes: the processes that share the clients of every round, by default this one alone.
+    """
+
+    device: str
+    backend: str
+    dtype: NotRequired[torch.dtype]
+    processes: NotRequired[Processes]
+
+
+def simulate(cell: Cell, inputs: Inputs, **machine: Unpack[Machine]) -> Simulation:
     """Return the simulation of a cell from its files, with its data on the device.
 
     Args:
         cell: the cell to run.
         inputs: its files.
-        device: ``cpu``, ``cuda``, ``cuda:<number>`` or ``auto`` (a GPU if there is one).
-        backend: ``loop``, ``vmap``, ``graphs`` (GPU only) or ``auto``.
-        dtype: of parameters and examples.
-        processes: the processes that share the clients of every round.
+        machine: see ``Machine``.
 
     Raises:
         DataError: the partition or the plan is that of another cell.
@@ -104,9 +109,7 @@ def simulate(
         raise DataError(
             f"{inputs.plan}: clients, rounds, sample rate", got=planned, expected=str(expected)
         )
-    return build(
-        cell, arrays, split, plan, device=device, backend=backend, dtype=dtype, processes=processes
-    )
+    return build(cell, arrays, split, plan, **machine)
 
 
 def build(
@@ -125,21 +128,17 @@ def build(
     Args:
         cell: the cell to run.
         arrays, split, plan: its data set, the rows of each client, and its privacy plan.
-        device, backend, dtype, processes: as for ``simulate``.
+        device, backend, dtype, processes: see ``Machine``.
     """
     target = device_of(device)
     entry = registry.of(cell)
     scale = arrays.mean, arrays.std
-    examples = [
-        Examples(
-            torch.from_numpy(datasets.normalise(images, *scale)).to(target, dtype),
-            torch.from_numpy(labels).to(target, torch.int64),
-        )
-        for images, labels in (
-            (arrays.train_images, arrays.train_labels),
-            (arrays.test_images, arrays.test_labels),
-        )
-    ]
+
+    def examples(images: np.ndarray, labels: np.ndarray) -> Examples:
+        x = torch.from_numpy(datasets.normalise(images, *scale)).to(target, dtype)
+        return Examples(x, torch.from_numpy(labels).to(target, torch.int64))
+
+    examples_of_training = examples(arrays.train_images, arrays.train_labels)
     # Only if the cell requests it: without TF32 both backends, and CPU and GPU, agree up to float32
     # rounding.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
@@ -150,7 +149,7 @@ def build(
         # Transforms fill with black as the network sees it, not with 0.
         black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), *scale)[0, 0, 0]
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
-    network = networks.build(cell.model, tuple(examples[0].x.shape[1:]), arrays.classes)
+    network = networks.build(cell.model, tuple(examples_of_training.x.shape[1:]), arrays.classes)
     chosen = choose_backend(backend, target.type, network.parameters)
     check = None
     if cell.source and plan.mechanism != "none" and processes.is_first:
@@ -162,8 +161,8 @@ def build(
         training=cell.training,
         departures=frozenset(cell.departures),
         split=split,
-        train=examples[0],
-        test=examples[1],
+        train=examples_of_training,
+        test=examples(arrays.test_images, arrays.test_labels),
         seed=cell.seed,
         key=registry.key(cell),
         backend=chosen,
@@ -173,6 +172,7 @@ def build(
         name=cell.method,
         reviewed=not cell.source and architectures.file_of(cell.model) is None,
         server_check=check,
+        scale=scale,
     ).isolated(backend)
 
 
@@ -214,10 +214,11 @@ def train(
     try:
         simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
         fingerprint = _fingerprint(cell, inputs, simulation, code)
+        file, states = checkpoints / f"{name}.pt", checkpoints / f"{name}.states"
         with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:
             if not done:
-                files = out, checkpoints, fingerprint
-                _train(simulation, cell, *files, checkpoint_seconds, commit, report)
+                checkpoint = Checkpoint(file, states, fingerprint, checkpoint_seconds)
+                _train(simulation, cell, out, checkpoint, commit, report)
     except BaseException:
         report.note(failed=True)
         raise
@@ -227,25 +228,16 @@ def _train(
     simulation: Simulation,
     cell: Cell,
     out: Path,
-    checkpoints: Path,
-    fingerprint: str,
-    checkpoint_seconds: float,
+    checkpoint: Checkpoint,
     commit: str,
     report: Report,
 ) -> None:
     """Train the run while holding its lock; see ``train``."""
-    name, processes = registry.run_id(cell), simulation.processes
-    checkpoint = Checkpoint(
-        checkpoints / f"{name}.pt", checkpoints / f"{name}.states", fingerprint, checkpoint_seconds
-    )
+    processes, every = simulation.processes, cell.training.evaluate_every
+    has_global_model = registry.of(cell).about.has_global_model
     progress = checkpoint.load(simulation) or start(simulation, checkpoint.states)
     if processes.is_first:
         report.begin(progress.round)
-
-    has_global_model, every = (
-        registry.of(cell).about.has_global_model,
-        cell.training.evaluate_every,
-    )
 
     def on_round(progress: Progress) -> None:
         # Before the checkpoint, so that a resumed run has the accuracies of this round.
@@ -284,11 +276,8 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str)
         diagnostics=Diagnostics(
             participants=sum(int(row["participants"]) for row in progress.rows),
             diverged_round=progress.diverged_round,
-            nonfinite_uploads=sum(
-                int(row["nonfinite_uploads"])
-                for row in progress.rows
-                if row["nonfinite_uploads"] == row["nonfinite_uploads"]  # NaN: nothing was sent
-            ),
+            # NaN: nothing was sent.
+            nonfinite_uploads=int(np.nansum([row["nonfinite_uploads"] for row in progress.rows])),
             residuals=progress.residuals,
         ),
         program=Program(
@@ -317,13 +306,8 @@ def load_final(folder: Path, simulation: Simulation) -> Progress:
         DataError: its files are damaged.
     """
     saved = _saved(folder / "state.pt", simulation.train.x.device)
-    return Progress(
-        **saved
-        | {
-            "round": simulation.plan.rounds,
-            "states": States.load(saved["states"], folder / "states.bin"),
-        }
-    )
+    states = States.load(saved["states"], folder / "states.bin")
+    return Progress(**saved | {"round": simulation.plan.rounds, "states": states})
 
 
 def _saved(path: Path, device: torch.device) -> dict[str, Any]:
@@ -397,11 +381,8 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Remove the checkpoint, and temporary files of a write that was killed."""
-        for path in (
-            self.path,
-            self.states,
-            *self.path.parent.glob(f".{self.path.stem}.*{self.path.suffix}"),
-        ):
+        partial = self.path.parent.glob(f".{self.path.stem}.*{self.path.suffix}")
+        for path in (self.path, self.states, *partial):
             path.unlink(missing_ok=True)
 
 

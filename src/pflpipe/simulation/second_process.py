@@ -4,8 +4,8 @@ one request per round."""
 from __future__ import annotations
 
 import json
-import os
 import sys
+from multiprocessing.connection import Connection
 
 import numpy as np
 import torch
@@ -16,18 +16,18 @@ from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split
 from pflpipe.privacy.plan import Plan
 from pflpipe.simulation import runs
-from pflpipe.simulation.server_check import packed, received, send, unpacked
+from pflpipe.simulation.server_check import packed, unpacked
 from pflpipe.trees import Params, ServerState, Update
 
 
-def main(reading: int, writing: int) -> None:
+def main(descriptor: int) -> None:
     """Answer requests until there are no more.
 
     Args:
-        reading, writing: open file descriptors, for requests and answers.
+        descriptor: open file descriptor of the connection for requests and answers.
     """
-    requests, answers = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
-    about = json.loads(received(requests))
+    connection: Connection[bytes, bytes] = Connection(descriptor)
+    about = json.loads(connection.recv_bytes())
     # One image of zeros gives the shapes; no client has any rows.
     image = np.zeros((1, *about["shape"]), about["kind"])
     label = np.zeros(1, np.int64)
@@ -45,15 +45,16 @@ def main(reading: int, writing: int) -> None:
     method = simulation.method
     while True:
         try:
-            request = unpacked(received(requests))
+            request = unpacked(connection.recv_bytes())
         except EOFError:
             return
         task = simulation.task_in(request["round"], request["bound"])
         params, server = Params(request["params"]), ServerState(request["server"])
         scale = method.scale(params, server, task)
         params, server = method.aggregate(params, Update(request["released"]), server, task)
-        send(answers, packed({"scale": scale, "params": params, "server": server}))
+        answer = {"scale": scale, "params": params, "server": server}
+        connection.send_bytes(packed(answer))
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]))

@@ -59,14 +59,11 @@ def with_optimizer(method: Method, server: Server) -> Method:
 
     def init_server(params: Params, task: Task) -> ServerState:
         starts = {_FIRST: 0.0, _SECOND: server.tau**2}
-        return ServerState(
-            trees.prefixed(_METHOD, method.init_server(params, task))
-            | {
-                prefix + name: torch.full_like(params[name], starts[prefix])
-                for prefix in kept
-                for name in method.sends(task)
-            }
-        )
+        state = trees.prefixed(_METHOD, method.init_server(params, task))
+        for prefix in kept:
+            for name in method.sends(task):
+                state[prefix + name] = torch.full_like(params[name], starts[prefix])
+        return ServerState(state)
 
     def aggregate(
         params: Params, released: Update, state: ServerState, task: Task

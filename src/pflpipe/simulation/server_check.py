@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import struct
 import subprocess
 import sys
 from dataclasses import asdict
-from typing import Any, BinaryIO
+from multiprocessing import Pipe
+from typing import Any
 
 import torch
 
@@ -31,7 +30,6 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.trees import Params, ServerState, Tree, Update
 
 SECOND = "pflpipe.simulation.second_process"
-_LENGTH = struct.Struct("<Q")
 
 
 class ServerCheck:
@@ -81,13 +79,12 @@ class ServerCheck:
         """
         if self._process is None:
             self._start()
-        assert self._process is not None
         params, released, server = inputs
         public = {"params": params, "released": released, "server": server}
         request = {"round": round, "bound": bound, **public}
         try:
-            send(self._to, packed(request))
-            again = unpacked(received(self._from))
+            self._connection.send_bytes(packed(request))
+            again = unpacked(self._connection.recv_bytes())
         except (OSError, EOFError):
             raise PrivacyError(
                 f"method {self._name}: hooks scale and aggregate",
@@ -121,37 +118,17 @@ class ServerCheck:
     def __exit__(self, *_: object) -> None:
         """End the second process."""
         if self._process is not None:
-            self._to.close()
-            self._from.close()
+            self._connection.close()
             self._process.wait()
             self._process = None
 
     def _start(self) -> None:
-        # Pipes of their own: the method's code may print to stdout.
-        requests, answers = os.pipe(), os.pipe()
-        command = [sys.executable, "-m", SECOND, str(requests[0]), str(answers[1])]
-        self._process = subprocess.Popen(command, pass_fds=(requests[0], answers[1]))
-        # The other process has its own copies; with ours open, its end would not be noticed.
-        os.close(requests[0])
-        os.close(answers[1])
-        self._to: BinaryIO = os.fdopen(requests[1], "wb")
-        self._from: BinaryIO = os.fdopen(answers[0], "rb")
-        send(self._to, json.dumps(self._about).encode())
-
-
-def send(stream: BinaryIO, message: bytes) -> None:
-    """Write a message with its length in front."""
-    stream.write(_LENGTH.pack(len(message)) + message)
-    stream.flush()
-
-
-def received(stream: BinaryIO) -> bytes:
-    """Return the next message; raise EOFError if there is none."""
-    header = stream.read(_LENGTH.size)
-    if len(header) < _LENGTH.size:
-        raise EOFError
-    (length,) = _LENGTH.unpack(header)
-    return stream.read(length)
+        # A connection of its own: the method's code may print to stdout.
+        self._connection, theirs = Pipe()
+        with theirs:  # closed here: with it open, the end of the other process is not noticed
+            command = [sys.executable, "-m", SECOND, str(theirs.fileno())]
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        self._connection.send_bytes(json.dumps(self._about).encode())
 
 
 def packed(message: dict[str, Any]) -> bytes:

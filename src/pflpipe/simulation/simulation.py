@@ -72,6 +72,7 @@ class Simulation:
         name: name of the method, for errors.
         reviewed: whether method and network belong to the package.
         server_check: for a method from outside the package.
+        scale: mean and standard deviation of ``datasets.normalise``.
     """
 
     method: Method
@@ -92,6 +93,7 @@ class Simulation:
     name: str = ""
     reviewed: bool = True
     server_check: ServerCheck | None = None
+    scale: tuple[Sequence[float], Sequence[float]] = ((), ())
 
     def named(self, hook: str) -> str:
         """Return the name of one of the method's hooks, for errors."""
@@ -132,14 +134,10 @@ class Simulation:
     @property
     def engine(self) -> Engine:
         """The settings of ``for_each_client``."""
-        return Engine(
-            self.backend,
-            self.network.parameters,
-            self.plan.expected_cohort / self.processes.size,
-            PLACES if self.reviewed else PLACES_UNREVIEWED,
-            self.processes,
-            lambda: self.example_bytes,
-        )
+        cohort = self.plan.expected_cohort / self.processes.size
+        places = PLACES if self.reviewed else PLACES_UNREVIEWED
+        sizes = self.network.parameters, cohort, places
+        return Engine(self.backend, *sizes, self.processes, lambda: self.example_bytes)
 
     @cached_property
     def keeps_apart(self) -> bool:
@@ -220,17 +218,12 @@ class Simulation:
         def losses(*tensors: Tensor) -> tuple[Tensor]:
             return (vmap(loss)(*tensors[-2:], *tensors[:-2]),)
 
-        few, more = (
-            saved_bytes(
-                losses,
-                points,
-                x.new_zeros(2, count, *x.shape[1:]),
-                self.train.y.new_zeros(2, count),
-            )
-            for count in (1, 3)
-        )
+        def kept(count: int) -> int:
+            data = x.new_zeros(2, count, *x.shape[1:]), self.train.y.new_zeros(2, count)
+            return saved_bytes(losses, points, *data)
+
         # Two clients with two more examples each; the difference cancels the fixed part.
-        return (more - few) // 4
+        return (kept(3) - kept(1)) // 4
 
     @cached_property
     def draws(self) -> bool:
@@ -330,12 +323,9 @@ class Simulation:
         hook = self.method.absorb
         if hook is None or not messages:
             return states
-        pairs = [
-            (
-                ClientState({name: value[client] for name, value in states.items()}),
-                Update({name: value[client] for name, value in messages.items()}),
-            )
-            for client in range(len(next(iter(messages.values()))))
-        ]
-        new = [hook(state, message, self.task) for state, message in pairs]
+        new = []
+        for client in range(len(next(iter(messages.values())))):
+            state = ClientState({name: value[client] for name, value in states.items()})
+            message = Update({name: value[client] for name, value in messages.items()})
+            new.append(hook(state, message, self.task))
         return {name: torch.stack([state[name] for state in new]) for name in states}

@@ -58,10 +58,8 @@ class States(Mapping[str, Tensor]):
             DataError: the file does not have all rows with their checksums.
         """
         states = cls(notes["initial"], len(notes["slots"]), path, processes)
-        states._slots, states._file.mode = (
-            notes["slots"].cpu().numpy(),
-            "r+b" if processes.is_first else "rb",
-        )
+        states._slots = notes["slots"].cpu().numpy()
+        states._file.mode = "r+b" if processes.is_first else "rb"
         states._file.hold(states)
         needed = (states._slots.max() + 1) * states._file.row_bytes
         size = path.stat().st_size if path.exists() else 0
