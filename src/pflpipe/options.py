@@ -255,24 +255,21 @@ def check(block: Any, location: str) -> None:
             other, wanted = option.unless
             if getattr(block, other) != wanted:
                 do = f"it may be left out with {location}.{other} {wanted} only"
-                problems.add(ConfigError(f"{here} is missing", do=do))
+                problems.refuse(f"{here} is missing", do=do)
         if option.only:
             other, fitting = option.only[0], option.only[1:]
             found = getattr(block, other)
             fits = found in fitting if fitting else found is not None
             if fits and option.needed and value is None:
-                problems.add(
-                    ConfigError(f"{here} is missing", do=f"{location}.{other} {found} needs it")
-                )
+                problems.refuse(f"{here} is missing", do=f"{location}.{other} {found} needs it")
             rival = getattr(block, option.either or name)
             if fits and option.either and (value is None) == (rival is None):
                 given = "neither is" if value is None else "both are"
-                what = f"{location} needs either {name} or {option.either}, {given} given"
-                problems.add(ConfigError(what))
+                problems.refuse(f"{location} needs either {name} or {option.either}, {given} given")
             if not fits and value != item.default:
                 what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(fitting)])}"
                 do = f"remove it for {found}" if fitting else f"add {other}, or remove it"
-                problems.add(ConfigError(f"{what.strip()} only", got=value, do=do))
+                problems.refuse(f"{what.strip()} only", got=value, do=do)
     problems.stop()
 
 

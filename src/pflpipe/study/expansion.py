@@ -67,12 +67,12 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
         the method entries whose runs can be looked at further; none if the study's own axes are
         wrong.
     """
-    axes_are_known = _check_axes(document.get("axes", {}), f"{file}: axes", _known(()), problems)
+    axes_are_known = _check_axes(document.get("axes", {}), f"{file}: axes", _known(), problems)
     search = document.get("search", {})
     at = {path: [value] for path, value in search.get("at", {}).items()}
-    axes_are_known &= _check_axes(at, f"{file}: search.at", sorted(PATHS - {"method"}), problems)
+    axes_are_known &= _check_axes(at, f"{file}: search.at", [*OPTIONS], problems)
     axes_are_known &= _check_values(
-        search.get("values", {}), f"{file}: search.values", _known(()), search, problems
+        search.get("values", {}), f"{file}: search.values", _known(), search, problems
     )
     labels: set[tuple[str, str]] = set()
     sources: dict[str, str] = {}
@@ -87,25 +87,19 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
             continue
         entry |= {"name": name, "source": source}
         if sources.setdefault(name, source) != source:
-            problems.add(
-                ConfigError(
-                    f"{location}.name: two methods have the name {name!r}",
-                    got=f"{sources[name]}, {source}",
-                    do="give one of them another name",
-                )
+            problems.refuse(
+                f"{location}.name: two methods have the name {name!r}",
+                got=f"{sources[name]}, {source}",
+                do="give one of them another name",
             )
             continue
         label = (name, entry.get("variant", ""))
         if label in labels:
-            problems.add(
-                ConfigError(
-                    f"{location}: {name!r} is listed twice",
-                    do="give each entry its own `variant` label",
-                )
-            )
+            do = "give each entry its own `variant` label"
+            problems.refuse(f"{location}: {name!r} is listed twice", do=do)
             continue
         labels.add(label)
-        known = _known(tuple(hyperparameters))
+        known = _known(hyperparameters)
         if _check_axes(entry.get("axes", {}), f"{location}.axes", known, problems) & _check_values(
             entry.get("search", {}), f"{location}.search", known, search, problems, (name, source)
         ):
@@ -117,7 +111,7 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
     if runs > MOST_RUNS:
         what = f"{file}: the values of axes, searches and seeds multiply"
         expected = f"at most {MOST_RUNS}"
-        problems.add(ConfigError(what, got=f"{runs:.3g} runs", expected=expected))
+        problems.refuse(what, got=f"{runs:.3g} runs", expected=expected)
         return []
     return sound
 
@@ -156,12 +150,8 @@ def _check_values(
         with own.at(), located(f"{location}.{path}"):
             _check_range(path, options.build(SearchRange, given), f"{location}.{path}", method)
         if "candidates" not in search:
-            own.add(
-                ConfigError(
-                    f"{location}.{path}: a range is drawn from",
-                    do="say how often under the study's `search`: candidates: 16",
-                )
-            )
+            do = "say how often under the study's `search`: candidates: 16"
+            own.refuse(f"{location}.{path}: a range is drawn from", do=do)
     problems.take(own, "")
     return not own
 
@@ -185,44 +175,32 @@ def _check_search(document: dict[str, Any], file: str, problems: Problems) -> No
     searching = [index for index, entry in enumerate(document["methods"]) if "search" in entry]
     if "search" not in document:
         for index in searching[:1]:
-            problems.add(
-                ConfigError(
-                    f"{file}: methods[{index}].search: the study has no `search`",
-                    do="add to it: search: {seeds: [100, 101], validation_fraction: 0.2}",
-                )
+            problems.refuse(
+                f"{file}: methods[{index}].search: the study has no `search`",
+                do="add to it: search: {seeds: [100, 101], validation_fraction: 0.2}",
             )
         return
     if not searching and "values" not in document["search"]:
-        problems.add(
-            ConfigError(
-                f"{file}: search: no method has values to search",
-                do="give one a `search`, or remove this block",
-            )
-        )
+        do = "give one a `search`, or remove this block"
+        problems.refuse(f"{file}: search: no method has values to search", do=do)
     ranges = list(_ranges(document))
     same = [f"{owner}.{path}" for owner, path, given in ranges if not given.get("wider")]
     if same and len(same) < len(ranges):
-        problems.add(
-            ConfigError(
-                f"{file}: search: only some ranges have a `wider`",
-                do=f"widen all, for equal effort, or none; not widened: {', '.join(same)}",
-            )
+        problems.refuse(
+            f"{file}: search: only some ranges have a `wider`",
+            do=f"widen all, for equal effort, or none; not widened: {', '.join(same)}",
         )
     lists = (document, *(entry for entry in document["methods"] if "seeds" in entry))
     final = {seed for words in lists for seed in words["seeds"]}
     both = sorted(final & set(document["search"]["seeds"]))
     if both:
         what = f"{file}: search.seeds: also under `seeds`"
-        problems.add(ConfigError(what, got=both, expected="seeds of their own"))
+        problems.refuse(what, got=both, expected="seeds of their own")
 
 
-def _known(hyperparameters: tuple[str, ...]) -> list[str]:
-    return [
-        CASES,
-        *BLOCKS,
-        *(PATHS - {"method"}),
-        *(f"hyperparameters.{name}" for name in hyperparameters),
-    ]
+def _known(hyperparameters: Iterable[str] = ()) -> list[str]:
+    own = (f"hyperparameters.{name}" for name in hyperparameters)
+    return [CASES, *BLOCKS, *OPTIONS, *own]
 
 
 def _check_axes(
@@ -232,12 +210,12 @@ def _check_axes(
     fine = True
     for path, values in axes.items():
         if path not in known:
-            problems.add(ConfigError(f"{location}: unknown axis {path!r}", do=_hint(path, known)))
+            problems.refuse(f"{location}: unknown axis {path!r}", do=_hint(path, known))
             fine = False
         elif path in (*BLOCKS, CASES) and not all(isinstance(value, dict) for value in values):
             target = "study's words" if path == CASES else "block"
             expected = f"mappings, each merged into the {target}"
-            problems.add(ConfigError(f"{location}.{path}", got=values, expected=expected))
+            problems.refuse(f"{location}.{path}", got=values, expected=expected)
             fine = False
     return fine
 

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pflpipe.cells import PATHS
-from pflpipe.errors import ConfigError, nearest
+from pflpipe.errors import ConfigError, check_known, nearest
 from pflpipe.study.study_spec import Drawing, Outline, Row, Study
 
-KINDS = (
-    *("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost"),
-    "partition",
-)
+KINDS = ("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost", "partition")
 ATTACKS = ("membership", "inversion", "canaries", "one_run")
 """Names, and kinds, of the figures of attacks; a study has those that its block names."""
 _MANY_SEEDS = 5  # resampling fewer says next to nothing about ranks
@@ -42,12 +39,11 @@ def read(document: dict[str, Any], file: str, rows: Sequence[Row]) -> tuple[Draw
         for key in ("methods", "strong"):
             for method in given.get(key, ()):
                 if method not in names:
-                    raise ConfigError(
-                        f"{location}.{key}", got=method, do=nearest(method, sorted(names))
-                    )
+                    do = nearest(method, names)
+                    raise ConfigError(f"{location}.{key}", got=method, do=do)
         for path in given.get("where", {}):
             if path not in PATHS:
-                raise ConfigError(f"{location}.where", got=path, do=nearest(path, sorted(PATHS)))
+                raise ConfigError(f"{location}.where", got=path, do=nearest(path, PATHS))
         lists = {key: tuple(given[key]) for key in ("methods", "strong") if key in given}
         found.append(Drawing(**{**given, **lists, "name": name, "kind": kind}))
     return tuple(found)
@@ -60,13 +56,10 @@ def find(study: Study | Outline, name: str) -> Drawing:
     Raises:
         ConfigError: there is none.
     """
-    for drawing in study.figures:
-        if drawing.name == name:
-            return drawing
-    known = list(dict.fromkeys([*(drawing.name for drawing in study.figures), *KINDS, *ATTACKS]))
-    if name in known:
-        return Drawing(name, name)
-    raise ConfigError(f"study {study.name!r} has no figure {name!r}", do=nearest(name, known))
+    known = {kind: Drawing(kind, kind) for kind in KINDS + ATTACKS}
+    known |= {drawing.name: drawing for drawing in study.figures}
+    check_known(name, known, f"study {study.name!r} has no figure")
+    return known[name]
 
 
 def _shows(kind: str, rows: Sequence[Row]) -> bool:

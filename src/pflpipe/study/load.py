@@ -171,7 +171,7 @@ def _lines(
             before = variants.setdefault(first.id, variant)
             if before != variant:
                 what = f"variants {before!r} and {variant!r} are the same run"
-                problems.add(ConfigError(what, do="change one or remove it"), point.location)
+                problems.refuse(what, point.location, do="change one or remove it")
             value, metric = None, None
             with problems.at():
                 value, metric = lookup(first, variant)
@@ -229,7 +229,7 @@ def _cell(
     elif "privacy" not in values:
         blocks.pop("privacy", None)
         do = "a private method needs epsilon or noise_multiplier, delta and clip_norm"
-        own.add(ConfigError("privacy is missing", do=do))
+        own.refuse("privacy is missing", do=do)
     elif "privacy" in blocks and blocks["privacy"].clip_quantile is not None:
         with own.at():
             check_adaptive(departures)
@@ -241,14 +241,8 @@ def _cell(
         and "training" in blocks
         and blocks["training"].batch_size == 0
     ):
-        own.add(
-            ConfigError(
-                "training.batch_size",
-                got=0,
-                expected=">= 1",
-                do="the official code calibrates its noise to the batch size",
-            )
-        )
+        do = "the official code calibrates its noise to the batch size"
+        own.refuse("training.batch_size", got=0, expected=">= 1", do=do)
     if own:
         problems.take(own, location)
         return None
