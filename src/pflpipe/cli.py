@@ -6,15 +6,13 @@ A command returns the lines that it prints.
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from pflpipe._version import __version__
 from pflpipe.program import run_script
-
-if TYPE_CHECKING:
-    from pflpipe.study.study_spec import Study
 
 Command = Callable[[argparse.Namespace], list[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
@@ -186,9 +184,7 @@ def _track(arguments: argparse.Namespace) -> list[str]:
     settings = config.load(arguments.config)
     results, uri = settings.results_dir, settings.tracking_uri
 
-    def study() -> Study:
-        return load.load_study(arguments.study, results=results)
-
+    study = functools.partial(load.load_study, arguments.study, results=results)
     if not arguments.watch:
         return [mlflow_export.export(study(), results, uri, partial=True)]
     mlflow_export.watch(study, results, uri)

@@ -8,26 +8,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import types
 import typing
 from os import PathLike
 from typing import Any, TypeVar
 
 from pflpipe.errors import DataError, located
 from pflpipe.files import read_json
+from pflpipe.options import TYPES, parts
 
 Kind = TypeVar("Kind")
 _AGAIN = (
     "it is of another version of pflpipe: remove it (of a run the whole folder) and run snakemake "
     "again"
 )
-_TYPE_NAMES = {
-    dict: "an object",
-    float: "a number",
-    int: "a whole number",
-    str: "a text",
-    tuple: "a list",
-}
 
 
 def to_json(value: Any) -> Any:
@@ -88,7 +81,7 @@ def _object(kind: type[Kind], values: Any, location: str, mark: str) -> Kind:
 
 
 def _value(hint: Any, value: Any, location: str) -> Any:
-    kind, nullable = _parts(hint)
+    kind, _, nullable = parts(hint)
     if value is None and nullable:
         return None
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -96,21 +89,14 @@ def _value(hint: Any, value: Any, location: str) -> Any:
     # JSON has no infinity.
     if kind is float and value == "inf":
         return math.inf
-    accepted: Any = {float: (int, float), tuple: list}.get(kind, kind)
+    accepted: Any = {float: (int, float), tuple: (list, tuple)}.get(kind, kind)
     # A bool is an int in Python, but no number in JSON.
-    if not isinstance(value, accepted) or isinstance(value, bool):
+    if not isinstance(value, accepted) or isinstance(value, bool) != (kind is bool):
         raise DataError(location, got=value, expected=_type_name(hint), do=_AGAIN)
     return tuple(value) if kind is tuple else value
 
 
 def _type_name(hint: Any) -> str:
-    kind, nullable = _parts(hint)
-    return _TYPE_NAMES.get(kind, "an object") + (" or null" if nullable else "")
-
-
-def _parts(hint: Any) -> tuple[Any, bool]:
-    """Return the type of an annotation without None, and whether None is allowed too."""
-    nullable = isinstance(hint, types.UnionType)
-    if nullable:
-        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-    return typing.get_origin(hint) or hint, nullable
+    kind, _, nullable = parts(hint)
+    words = TYPES[kind][1] if kind in TYPES and kind is not dict else "an object"
+    return words + (" or null" if nullable else "")

@@ -7,7 +7,6 @@ stay plain here; load.py makes cells of them.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 import typing
@@ -267,13 +266,10 @@ def points(
             start, point = f"{file}: method {label}", {**study_point, **method_point}
             found = []
             for chosen in sets:
-                values = copy.deepcopy(base)
-                for words in (_nest(study_point), [own], _nest(method_point), _nest(chosen)):
-                    for word in words:
-                        _merge(values, word)
-                tried = copy.deepcopy(values)
-                for word in _nest(tried_at):
-                    _merge(tried, word)
+                values = _merged(
+                    base, *_nest(study_point), own, *_nest(method_point), *_nest(chosen)
+                )
+                tried = _merged(values, *_nest(tried_at))
                 found.append(Candidate(chosen, values, tried, start + _at({**point, **chosen})))
             yield Point(entry, start + _at(point), searched, tuple(found))
 
@@ -309,10 +305,8 @@ def _sets(
 
 def chosen_entry(entry: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the words of an entry, as a file has them, with what a search chose for it."""
-    words = {key: copy.deepcopy(entry[key]) for key in entry if key not in ("source", "search")}
-    for word in _nest(values):
-        _merge(words, word)
-    return words
+    words = {key: entry[key] for key in entry if key not in ("source", "search")}
+    return _merged(words, *_nest(values))
 
 
 def _at(point: Mapping[str, Any]) -> str:
@@ -326,10 +320,11 @@ def _nest(point: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield typing.cast(dict[str, Any], value)
 
 
-def _merge(target: dict[str, Any], words: Mapping[str, Any]) -> None:
-    """Deep-merge ``words`` into ``target``; lists are replaced."""
-    for key, value in words.items():
-        if isinstance(value, dict) and isinstance(target.get(key), dict):
-            _merge(target[key], value)
-        else:
-            target[key] = copy.deepcopy(value)
+def _merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mappings deep-merged: a later one wins, and lists are replaced."""
+    merged = dict(first)
+    for other in others:
+        for key, value in other.items():
+            both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+            merged[key] = _merged(merged[key], value) if both else value
+    return merged

@@ -16,9 +16,8 @@ from typing import Any
 
 from pflpipe.cells import PATHS, Cell
 from pflpipe.errors import ConfigError, check_known
-from pflpipe.methods import registry
-from pflpipe.named import OF_CALIBRATION
 from pflpipe.study import documents
+from pflpipe.study.epsilon_as_published import departures
 from pflpipe.study.settings import flatten
 
 FILE = "paper_results.yaml"
@@ -66,7 +65,7 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
         method = block["methods"].get(label)
         if method is None:
             return None, None
-        if not _as_printed(cell):
+        if departures(cell, official=False) != set(cell.departures):
             raise ConfigError(
                 f"{location}.methods.{label}: its row is not the paper's mechanism",
                 got=", ".join(cell.departures) or "no departures",
@@ -96,13 +95,6 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
         return found[0]["accuracy"], block["metric"]
 
     return find
-
-
-def _as_printed(cell: Cell) -> bool:
-    """Whether a cell departs in what its paper departs in; a calibration needs an epsilon."""
-    names = registry.departures(cell.method, "paper", False, cell.source, cell.hyperparameters)
-    excused = OF_CALIBRATION if cell.privacy.epsilon is None else frozenset[str]()
-    return set(cell.departures) == set(names) - excused
 
 
 def _printed_rows(path: Path) -> list[dict[str, Any]]:
