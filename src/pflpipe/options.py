@@ -15,7 +15,6 @@ import math
 import numbers
 import operator
 import re
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,18 +22,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pflpipe.errors import ConfigError, Problems, nearest
+from pflpipe.records import TYPES, parts
 
 Block = TypeVar("Block")
-TYPES: Mapping[Any, tuple[str, str]] = {
-    bool: ("boolean", "true or false"),
-    float: ("number", "a number"),
-    int: ("integer", "a whole number"),
-    str: ("string", "text"),
-    Path: ("string", "text"),
-    tuple: ("array", "a list"),
-    dict: ("object", "a mapping"),
-}
-"""Type -> its name in a JSON schema, and in messages."""
 _ACCEPTED: dict[type, Any] = {
     bool: bool,
     float: numbers.Real,
@@ -315,15 +305,6 @@ def _unspeakable(item: Declared) -> bool:
     # A default that stands for "was not asked for" and is no word of a study.
     words = item.option.words
     return bool(words) and isinstance(item.default, str) and item.default not in words
-
-
-def parts(hint: Any) -> tuple[Any, Any, bool]:
-    """Return (type, type of its items or None, whether None is allowed) of an annotation."""
-    if isinstance(hint, types.UnionType):
-        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-        return (*parts(hint)[:2], True)
-    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
-    return kind, {tuple: inner[0], dict: inner[-1]}[kind] if inner else None, False
 
 
 def _spelled(value: Any, hint: Any) -> Any:

@@ -8,19 +8,40 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import types
 import typing
+from collections.abc import Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pflpipe.errors import DataError, located
 from pflpipe.files import read_json
-from pflpipe.options import TYPES, parts
 
 Kind = TypeVar("Kind")
+TYPES: Mapping[Any, tuple[str, str]] = {
+    bool: ("boolean", "true or false"),
+    float: ("number", "a number"),
+    int: ("integer", "a whole number"),
+    str: ("string", "text"),
+    Path: ("string", "text"),
+    tuple: ("array", "a list"),
+    dict: ("object", "a mapping"),
+}
+"""Type -> its name in a JSON schema, and in messages."""
 _AGAIN = (
     "it is of another version of pflpipe: remove it (of a run the whole folder) and run snakemake "
     "again"
 )
+
+
+def parts(hint: Any) -> tuple[Any, Any, bool]:
+    """Return (type, type of its items or None, whether None is allowed) of an annotation."""
+    if isinstance(hint, types.UnionType):
+        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
+        return (*parts(hint)[:2], True)
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    return kind, {tuple: inner[0], dict: inner[-1]}[kind] if inner else None, False
 
 
 def to_json(value: Any) -> Any:

@@ -26,6 +26,7 @@ from yaml.resolver import Resolver
 from pflpipe import options
 from pflpipe.cells import BLOCKS, Cell
 from pflpipe.errors import ConfigError, nearest
+from pflpipe.records import TYPES
 from pflpipe.study.candidates import SearchRange
 from pflpipe.study.figures import ATTACKS, KINDS
 
@@ -33,7 +34,7 @@ SCHEMAS = Path(__file__).resolve().parent / "schemas"
 _DEEPEST = 20
 _LARGEST = 1e300
 _MOST = 100_000
-_TYPES = {"null": "null", **dict(options.TYPES.values())}
+_TYPES = {"null": "null", **dict(TYPES.values())}
 _SIGNS = {rule: sign for rule, sign, _ in options.BOUNDS.values()}
 
 

@@ -12,11 +12,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pflpipe.cells import Cell, Privacy
 from pflpipe.methods import registry
 from pflpipe.named import OF_CALIBRATION, OF_MESSAGES, WITHOUT_BOUND
-from pflpipe.privacy.ledger import Planned
+
+if TYPE_CHECKING:  # a study is read without torch
+    from pflpipe.privacy.ledger import Planned
 
 
 def departures(cell: Cell, official: bool | None = None) -> frozenset[str]:
