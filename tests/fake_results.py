@@ -34,6 +34,10 @@ BASE = Cell(
     privacy=Privacy("gaussian", epsilon=2.0, delta=0.001, clip_norm=0.5),
     method="dp_fedavg",
 )
+SCORES = (
+    *("cell", "client", "train_size", "personal_own", "personal_validation", "personal_common"),
+    *("global_own", "global_validation", "global_common", "personal_new", "global_new"),
+)
 PUBLIC = {"local_only", "fedavg"}
 OFFICIAL = ("sample_level_calibration", "data_size_weights", "update_against_global")
 
@@ -97,12 +101,12 @@ def write(study: Study, folder: Path, *, diverged: dict[str, int] | None = None)
         scores.setdefault(cell.method, []).extend(
             write_run(cell, results, (diverged or {}).get(cell.id))
         )
+    others = [name for name in study.metrics if name != "accuracy"]
+    header = ",".join([*SCORES, *(f"{other}_{name}" for other in others for name in SCORES[3:])])
     for method, lines in scores.items():
-        header = (
-            "cell,client,train_size,personal_own,personal_validation,personal_common,"
-            "global_own,global_validation,global_common,personal_new,global_new"
-        )
-        write_csv(results / "scores" / study.name / f"{method}.csv", header, lines)
+        # Every other metric has the numbers of accuracy.
+        complete = [[*line, *line[3:] * len(others)] for line in lines]
+        write_csv(results / "scores" / study.name / f"{method}.csv", header, complete)
     write_tidy(tidy(study, results), results / "tables" / f"{study.name}.csv")
     return results
 

@@ -586,6 +586,15 @@ MUTANTS = {
         "min(",
         "test_search.py",
     ),
+    "of a loss the largest is chosen": Mutant(
+        "study/search.py", "metric.sign * mean", "mean", "test_metrics.py"
+    ),
+    "an answer that is not finite is left as it is": Mutant(
+        "simulation/evaluation.py",
+        "torch.where(finite, logits.double().softmax(-1), wrong)",
+        "logits.double().softmax(-1)",
+        "test_metrics.py",
+    ),
     # audit
     "what is sent besides parameters is not audited": Mutant(
         "audit/neighbours.py",

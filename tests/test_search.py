@@ -272,7 +272,7 @@ def test_a_run_without_a_score_is_named(outline):
     choose(outline, by_rate_and_tau)
     path = Path("results/scores/good/search/feddpa.csv")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
-    with pytest.raises(DataError, match=f"no validation accuracy of {outline.search.cells[-1].id}"):
+    with pytest.raises(DataError, match=f"no validation score of {outline.search.cells[-1].id}"):
         search.write(outline, Path("results"), Path("results/searches/good.json"))
 
 

@@ -25,7 +25,7 @@ from pflpipe.report.comparison import Group, epsilon_text, mean_text, round_up
 from pflpipe.report.render_table import latex, markdown, tex_escape
 from pflpipe.report.summary import summarise
 from pflpipe.report.tables import write_study
-from pflpipe.report.tidy import COLUMNS, accuracies, join, stored, tidy
+from pflpipe.report.tidy import COLUMNS, averages, join, stored, tidy
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.settings import NO_PRIVACY, layout
 from pflpipe.study.study_spec import Chosen, Row, Study
@@ -96,7 +96,7 @@ def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(
     clients: int, counted: int
 ) -> None:
     values = [float((7 * client) % clients) for client in range(clients)]
-    found = accuracies(
+    found = averages(
         pd.DataFrame({"personal_own": values}).assign(
             personal_common=1.0, global_own=None, global_common=None, **NO_NEW
         )
@@ -114,7 +114,7 @@ def test_a_client_without_test_rows_is_left_out_of_the_mean() -> None:
             **NO_NEW,
         }
     )
-    assert accuracies(frame)["personal_own"] == 60.0
+    assert averages(frame)["personal_own"] == 60.0
 
 
 def test_a_method_without_a_global_model_has_empty_global_columns(frame: pd.DataFrame) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,14 @@ STUDY = {
     "seeds": [0],
     "methods": [{"name": "local_only"}, {"name": "feddpa"}],
 }
+METRIC = """
+from pflpipe import Metric
+
+def unsure(probabilities, labels):
+    return 1 - probabilities.max(1).mean()
+
+doubt = Metric("own doubt", unsure, higher_is_better=False, average=max)
+"""
 AUDITED = ("gaussian-central", "gaussian-scaled_by_fedaddp-central")
 AFTER_TABLE = {"table", "track", "all_csv", "ledger", "report"}
 AFTER_SCORES = {"figure", *AFTER_TABLE}
@@ -210,6 +219,40 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
     for words in (*answer, "Measured on "):
         assert words in text
     assert "Hyper-parameters were chosen on validation data" in text
+
+
+@pytest.mark.pipeline
+def test_a_metric_from_a_file_is_in_table_figure_mlflow_and_search_and_its_edit_trains_nothing(
+    tmp_path,
+):
+    write_project(tmp_path)
+    (tmp_path / "studies/mine.py").write_text(METRIC)
+    small = {
+        **STUDY,
+        "metrics": ["mine.py:doubt"],
+        "search": {"seeds": [100], "validation_fraction": 0.3, "metric": "doubt"},
+        "methods": [{"name": "fedavg", "search": {"training.lr": [0.1, 0.5]}}],
+        "figures": {"cost": {"metric": "doubt_personal_own"}},
+    }
+    malformed.write(tmp_path / "studies/small.yaml", small)
+    results = tmp_path / "results"
+    targets = ("results/tables/small.csv", "results/tracking/small.done")
+    made = snakemake(tmp_path, *targets)
+    assert made.returncode == 0, made.stderr
+    (row,) = csv.DictReader((results / "tables/small.csv").open())
+    with (results / "scores/small/fedavg.csv").open() as file:
+        own = [float(line["doubt_personal_own"]) for line in csv.DictReader(file)]
+    assert float(row["doubt_personal_own"]) == max(own), "averaged as the file says"
+    assert "| own doubt, personal own |" in (results / "tables/small.md").read_text()
+    assert "Own doubt (less is better)" in (results / "figures/small/cost.svg").read_text()
+    with sqlite3.connect(results / "mlflow.db") as base:
+        found = base.execute("select value from latest_metrics where key = 'doubt_personal_own'")
+        assert {value for (value,) in found} == {float(row["doubt_personal_own"])}
+    (line,) = json.loads((results / "searches/small.json").read_text())["lines"]
+    reached = [one["doubt_personal_validation"] for one in line["candidates"]]
+    assert line["chosen"]["index"] == reached.index(min(reached))
+    (tmp_path / "studies/mine.py").write_text(METRIC.replace("1 -", "2 -"))
+    assert rules(to_do(tmp_path, "results/scores/small/search/fedavg.csv")) == {"evaluate"}
 
 
 @pytest.mark.pipeline

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pflpipe.privacy.mechanism import Uploads, release
     from pflpipe.privacy.plan import Plan
     from pflpipe.study.load import load_study
+    from pflpipe.study.metrics import Metric
 
 _HOMES = {
     "api": ("Result", "federation", "run", "train"),
@@ -41,6 +42,7 @@ _HOMES = {
     "privacy.mechanism": ("Uploads", "release"),
     "privacy.plan": ("Plan",),
     "study.load": ("load_study",),
+    "study.metrics": ("Metric",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -50,6 +52,7 @@ __all__ = [
     "Cell",
     "Ledger",
     "Method",
+    "Metric",
     "Model",
     "Network",
     "Option",

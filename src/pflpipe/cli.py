@@ -54,7 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     methods = add(_methods, listed, config=False)
     methods.add_argument("name", nargs="*", help="print its card: formulas, claim, citation")
     add(_studies, "list the studies by purpose, with runs and the estimated time of their training")
-    rank = add(_rank, "order a study's hyper-parameter sets by validation accuracy, best first")
+    rank = add(
+        _rank, "order a study's hyper-parameter sets by validation accuracy, or its search's metric"
+    )
     _add_study(rank)
     every_set = "every set instead of the five best of each method"
     rank.add_argument("--all", action="store_true", help=every_set)

@@ -69,9 +69,10 @@ def made(tmp_path_factory):
             {2.0: 25.61, 8.0: 106.7}
         )
         frame.to_csv(table, index=False)
-    figure = folder / "results" / "figures" / "quickstart" / "privacy_utility.png"
-    figure.parent.mkdir(parents=True)
-    figure.write_bytes(b"a figure")
+    figures = folder / "results" / "figures" / "quickstart"
+    figures.mkdir(parents=True)
+    for name in readme.FIGURES:
+        (figures / f"{name}.png").write_bytes(b"a figure")
     (folder / "config.yaml").write_text("studies: [quickstart]\n")
     (folder / "docs").mkdir()
     for page, text in EMPTY.items():
@@ -223,9 +224,9 @@ def test_nothing_outside_the_blocks_changes_and_a_second_time_changes_nothing(pu
         text = (published / page).read_text()
         found = re.sub(r"(<!-- [\w: ]+ -->\n)\n.*?(<!-- end -->\n)", r"\1\2", text, flags=re.DOTALL)
         assert (found, text != empty) == (empty, True)
-    image = published / "docs" / "images" / "quickstart_privacy_utility.png"
-    assert image.read_bytes() == b"a figure"
-    files = [image, *(published / page for page in EMPTY)]
+    images = [published / f"docs/images/quickstart_{name}.png" for name in readme.FIGURES]
+    assert [image.read_bytes() for image in images] == [b"a figure"] * 2
+    files = [*images, *(published / page for page in EMPTY)]
     before = [(path.read_bytes(), path.stat().st_ino) for path in files]
     assert renew() == ["nothing new"]
     assert [(path.read_bytes(), path.stat().st_ino) for path in files] == before

@@ -39,7 +39,7 @@ from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json
 from pflpipe.report.comparison import METRICS
 from pflpipe.report.summary import caption
-from pflpipe.report.tidy import accuracies, existing, finished, of_cells, tidy
+from pflpipe.report.tidy import averages, existing, finished, of_cells, tidy
 from pflpipe.study.settings import layout
 from pflpipe.study.study_spec import Study
 
@@ -342,7 +342,7 @@ def _check(study: Archive, folder: Path) -> None:
         new = is_new(values.index)
         columns: dict[str, Any] = dict.fromkeys(METRICS, pd.Series(dtype=float))
         columns |= {"personal_own": values[~new], "personal_new": values[new]}
-        means = accuracies(pd.DataFrame(columns))
+        means = averages(pd.DataFrame(columns))
         for name in ("personal_own", "personal_own_worst_decile", "personal_new"):
             mean, said = means[name], float(getattr(run, name))
             unlike = math.nan if mean is None else abs(mean - said)

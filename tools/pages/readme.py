@@ -38,6 +38,8 @@ PAGES = {"README.md": (SENTENCES,), "docs/quickstart.md": (TABLE, SENTENCES, COM
 """The blocks of each document."""
 _END = "<!-- end -->"
 Code = Callable[[Sequence[Cell]], str]
+FIGURES = ("privacy_utility", "phone")
+"""Names of the quickstart's figures in the documents: of a page's width, and of a phone's."""
 _METRICS = {"personal": "personal_own", "global": "global_common"}
 
 
@@ -58,7 +60,7 @@ class _Method:
 
 
 def renew(root: Path, results: Path, code: Code) -> list[str]:
-    """Rewrite the blocks of ``PAGES`` in ``root`` and the quickstart's figure in
+    """Rewrite the blocks of ``PAGES`` in ``root`` and the quickstart's ``FIGURES`` in
     ``root/docs/images``; return what was done.
 
     The block of ``quickstart_published``, which ``make quickstart`` does not train, stays as it is
@@ -76,8 +78,12 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     """
     study = load_study(QUICKSTART, root / STUDIES, results)
     frame = _read(study, results)
-    image = root / "docs" / "images" / f"{QUICKSTART}_privacy_utility.png"
-    figure = existing(results / "figures" / QUICKSTART / "privacy_utility.png")
+    images = {
+        root / "docs/images" / f"{QUICKSTART}_{name}.png": existing(
+            results / "figures" / QUICKSTART / f"{name}.png"
+        )
+        for name in FIGURES
+    }
     lines = _methods(study, frame)
     table = _table(study, frame, lines, provenance.of_study(study, frame, results))
     blocks = {
@@ -97,10 +103,11 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     for page, names in PAGES.items():
         for name in filter(blocks.__contains__, names):
             after[root / page] = _replaced(after[root / page], name, blocks[name], page)
-    if not image.is_file() or image.read_bytes() != figure.read_bytes():
-        with atomic(image) as path:
-            shutil.copyfile(figure, path)
-        told.append(f"{image}: renewed")
+    for image, figure in images.items():
+        if not image.is_file() or image.read_bytes() != figure.read_bytes():
+            with atomic(image) as path:
+                shutil.copyfile(figure, path)
+            told.append(f"{image}: renewed")
     for path, text in after.items():
         if text != before[path]:
             write_text(path, text)

@@ -29,7 +29,7 @@ rule evaluate:
         compute=COMPUTE,
     params:
         cells=paths("{cell}"),
-        code=code("evaluate", lambda wc: PROJECT.files_of(cells_of(wc))),
+        code=ask(lambda wc: PROJECT.testing_code(wc.study, cells_of(wc))),
     message:
         "Testing {wildcards.method} of {wildcards.study}"
     shell:

@@ -20,7 +20,8 @@ def main(
     processes: int = 1,
 ) -> None:
     name, _, search = study.partition("/")
-    places = places_of(load_outline(name).everything.cells, cells, results, data)
+    outline = load_outline(name)
+    places = places_of(outline.everything.cells, cells, results, data)
     with joined(device, processes) as (shared, place):
         evaluate_cells(
             places,
@@ -29,6 +30,7 @@ def main(
             backend=backend,
             processes=shared,
             validation_only=bool(search),
+            measures=outline.measures,
         )
 
 

@@ -1,7 +1,7 @@
-"""Names and shapes of the parameters of each network, and the examples that each network takes.
+"""Names and shapes of the parameters of each network, and the examples that each network accepts.
 
-networks.py computes with them. This module does without torch, whose import takes seconds: a study
-is checked with it. Only a network from a file of the user's own (modules.py) needs torch.
+networks.py computes with them. This module does not import torch, which takes seconds, so that a
+study is checked without it. Only a network from a user's file (modules.py) needs torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pflpipe.errors import ConfigError, nearest
 
 Shapes = dict[str, tuple[int, ...]]
 """Name -> shape of each parameter, in forward order. A layer is the part of a name before the last
-dot. The last word of a normalisation layer's name starts with ``norm``."""
+dot; the last component of a normalisation layer starts with ``norm``."""
 
 
 def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
@@ -29,9 +29,8 @@ def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sh
         classes: number of classes K.
 
     Raises:
-        ConfigError: the model is unknown, has options that it does not know, or does not fit the
-            examples or the number of classes. A network from a file of the user's own is made, and
-            called on random examples.
+        ConfigError: the model is unknown, has unknown options, or does not fit the examples or the
+            number of classes. A network from a user's file is built and called on random examples.
     """
     check_options(model)
     if outside.is_reference(model.name):
@@ -51,13 +50,13 @@ def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sh
 
 
 def file_of(model: cells.Model) -> Path | None:
-    """Return the user's file that a network comes from, which its runs depend on; None for those of
-    this package."""
+    """Return the user's file of a network, on which its runs depend; None for the networks of this
+    package."""
     return outside.file_of(model.name) if outside.is_reference(model.name) else None
 
 
 def check_options(model: cells.Model) -> None:
-    """Check what depends on the name alone."""
+    """Raise ConfigError if the name is unknown or has no options."""
     own = outside.is_reference(model.name)
     if not own and model.name not in NAMES:
         raise ConfigError(

@@ -1,14 +1,14 @@
 """Random numbers as a pure function of an integer key: the same on every device, in a loop, under
 vmap and after a resume.
 
-A generator's numbers depend on what was drawn before; these depend on (key, stream, position)
-alone. One key belongs to one training step, a stream to one use of randomness in that step, so that
-no use shifts another.
+The numbers of a generator depend on earlier draws. These numbers depend only on (key, stream,
+position). A key belongs to one training step and a stream to one use of randomness in it, so that
+one use never changes another.
 
 Source: the hash is triple32, C. Wellons, "Prospecting for Hash Functions" (2018), public domain.
-His faster lowbias32 is not used: a million of its numbers in a row are not uniform by a chi-square
-test. Two given streams are the same with probability 2^-32, which would repeat one step's mask.
-This is for training and for what stays on a device, never for the noise of a release.
+His faster lowbias32 is not used: a million consecutive numbers of it fail a chi-square test of
+uniformity. Two given streams are equal with probability 2^-32, which would repeat the mask of a
+step. Use this for training and for values that stay on a device, never for the noise of a release.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import math
 import torch
 from torch import Tensor
 
-# Places: training transforms have 0 to 15, dropout layers 16 and above, a method's own draws 65536
-# and above.
+# Streams: 0 to 15 are training transforms, from 16 on dropout layers, from 65536 on the random
+# numbers of a method.
 CROP, FLIP, ROTATE, DROPOUT, OWN = 0, 1, 2, 16, 2**16
 
 
@@ -28,10 +28,12 @@ def uniform(key: Tensor, stream: int, shape: tuple[int, ...]) -> Tensor:
 
     Args:
         key: int64 scalar, on the device of the result; may be batched by ``torch.func.vmap``.
-        stream: which use of the key's randomness this is.
-        shape: of the result. Row b of ``[B, ...]`` does not depend on B: a padded batch repeats the
-            numbers of its real rows.
+        stream: number of the use of the key.
+        shape: shape of the result. Row b of ``[B, ...]`` does not depend on B, so the real rows of
+            a padded batch have the same numbers.
     """
+    # Both halves of the key and the stream are mixed in one after the other; a sum of the three
+    # would make different (key, stream) equal.
     word = _hash(key.to(torch.int32) + _GOLDEN)
     word = _hash(word ^ (key >> 32).to(torch.int32))
     word = _hash(word + stream)
@@ -46,15 +48,15 @@ def uniform(key: Tensor, stream: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def normal(key: Tensor, stream: int, like: Tensor) -> Tensor:
-    """Return independent standard normal numbers with the shape, type and device of ``like``, none
-    longer than 5.8, by the method of Box and Muller."""
+    """Return independent standard normal numbers with the shape, type and device of ``like``, by
+    the method of Box and Muller. No number is larger than 5.8."""
     first, second = uniform(key, stream, (2, *like.shape)).to(like).unbind()
     return (-2 * torch.log1p(-first)).sqrt() * torch.cos(2 * math.pi * second)
 
 
 def dropout(z: Tensor, rate: float, key: Tensor | None, stream: int) -> Tensor:
-    """Set about ``rate`` of ``z [B, ...]`` to zero and scale the rest so that the mean stays;
-    without a key, return ``z``."""
+    """Return ``z [B, ...]`` with a fraction of about ``rate`` set to zero and the rest scaled to
+    keep the mean; ``z`` itself without a key."""
     if key is None:
         return z
     keep = uniform(key, stream, tuple(z.shape)) >= rate
@@ -65,7 +67,7 @@ _GOLDEN = 0x9E3779B9 - 2**32  # 2^32 / golden ratio; moves key 0 off the hash's 
 
 
 def _hash(bits: Tensor) -> Tensor:
-    """Return triple32 of int32 numbers, in place. They stand for unsigned ones: products wrap,
+    """Return triple32 of int32 numbers, in place. They represent unsigned numbers: products wrap,
     shifts are masked."""
     bits.bitwise_xor_((bits >> 17).bitwise_and_(2**15 - 1))
     bits.mul_(0xED5AD4BB - 2**32)

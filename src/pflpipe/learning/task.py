@@ -207,6 +207,13 @@ class Task:
             right = right + (hit if batch.valid is None else hit & batch.valid).sum()
         return right
 
+    def logits(self, params: Params, schedule: Schedule, rows: int) -> Tensor:
+        """Return the logits ``[rows, K]`` of the examples of one pass, in order; rows after the
+        last example are arbitrary."""
+        nothing = params["head.weight"].new_zeros(0, params["head.weight"].shape[0])
+        found = torch.cat([nothing, *(self.network.apply(params, batch.x) for batch in schedule)])
+        return F.pad(found[:rows], (0, 0, 0, max(rows - len(found), 0)))
+
 
 def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy of each example ``[B]``, from ``logits [B, K]``.

@@ -1,5 +1,5 @@
 """The methods of the papers, one file each.
 
-``base`` defines what a method is, ``registry`` lists the methods, ``outside`` loads methods from
-other files and packages.
+``base`` defines the hooks of a method, ``about`` what its file declares, ``registry`` lists the
+methods, ``plugins`` loads methods from other files and packages.
 """

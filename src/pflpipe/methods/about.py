@@ -1,7 +1,7 @@
-"""What a method file declares: ``ABOUT``, and the signature of its factory.
+"""The declarations of a method file: ``ABOUT``, and the signature of its factory.
 
-Of the package's own methods both are read from the syntax tree, so that a study is checked without
-torch, whose import takes seconds.
+For the methods of the package both are read from the syntax tree, so that a study is checked
+without torch, whose import takes seconds.
 """
 
 from __future__ import annotations
@@ -18,29 +18,28 @@ from pflpipe.options import Declared, Option, of_signature
 
 @dataclass(frozen=True)
 class About:
-    """What a method file says about itself.
+    """The facts that a method file declares about its method.
 
     Attributes:
         title: the method's name in print.
         paper: authors, venue, year.
-        private: whether what it releases is clipped and noised (else the claim is ``none``).
-        sends: whether anything leaves a client; else there is nothing that a server could step by.
+        private: whether its releases are clipped and noised; otherwise the claim is ``none``.
+        sends: whether anything leaves a client; otherwise the server takes no step.
         has_global_model: whether there is a server model to test.
-        mechanism: the noise of its paper, with which its claims are audited.
-        trains: the method whose training this one shares to the bit, given the hyper-parameters
-            that the two have in common; empty when it has its own. It may then differ in
-            ``personalize`` alone.
-        needs: parts that a network must have, out of ``body`` (layers before the head) and ``norm``
-            (normalisation layers), because without them the method is another one.
-        departures: departures of both profiles (a non-private method's weights, say).
+        mechanism: the noise of its paper; its claims are audited with this noise.
+        trains: another method with the same training, to the bit, at equal values of their common
+            hyper-parameters. The two may differ in ``personalize`` only. Empty if there is none.
+        needs: parts that a network must have: ``body`` (layers before the head), ``norm``
+            (normalisation layers). Without them this would be another method.
+        departures: departures of both profiles, such as the weights of a non-private method.
         paper_departures: further departures of ``profile: paper``.
         official_departures: further departures of ``official_code: true``.
-        only_with: hyper-parameter -> those of its departures that happen only while it is true.
-        cost: how many times as long as DP-FedAvg it trains on an image: a second gradient, a second
-            model, or Fisher information by example. CPU time of cnn_cifar with two clients of 500
-            images, four epochs and batches of 64, as in the papers (``benchmarks/bench_rounds.py
-            estimates``, AMD EPYC, 2026-11-25; within a fifth of it when measured again). Fisher
-            information weighs more in fewer epochs.
+        only_with: hyper-parameter -> departures that apply only if it is true.
+        cost: training time per image relative to DP-FedAvg, which a second gradient, a second model
+            or Fisher information increases. Measured as CPU time of cnn_cifar with two clients of
+            500 images, four epochs and batches of 64, as in the papers
+            (``benchmarks/bench_rounds.py estimates``, AMD EPYC, 2026-11-25; repeated measurements
+            differ by up to a fifth). With fewer epochs Fisher information has a larger share.
     """
 
     title: str
@@ -62,16 +61,17 @@ def read(file: Path, name: str) -> tuple[About, dict[str, Declared]]:
     """Return ``ABOUT`` and the hyper-parameters of a method of the package, without importing it.
 
     Args:
-        file: of the method. Its ``ABOUT`` and the signature of its factory use no names but those
-            of this module and Python's own.
-        name: of the factory.
+        file: file of the method. Its ``ABOUT`` and the signature of its factory use only names of
+            this module and builtins.
+        name: name of the factory.
     """
+    # Only these two statements are executed, without the file's imports and without any body.
     kept: list[ast.stmt] = []
     for statement in ast.parse(file.read_bytes()).body:
         match statement:
             case ast.Assign(targets=[ast.Name(id="ABOUT")]):
                 kept.append(statement)
-            case ast.FunctionDef(name=found) if found == name:
+            case ast.FunctionDef(name=function) if function == name:
                 statement.body, statement.returns = [ast.Pass()], None
                 kept.append(statement)
     names: dict[str, Any] = {

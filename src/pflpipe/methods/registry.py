@@ -1,9 +1,8 @@
 """The registry of methods, and the identity of the training run of a cell.
 
-Every file of this folder is a method (base.py); its signature is the schema of its block in a
-study.
-A method from outside the package is named by a study's ``file.py:name`` or offered by an installed
-package (plugins.py).
+Every file of this folder is a method (base.py). The signature of its factory is the schema of its
+block in a study. A method from outside the package is named by a study's ``file.py:name`` or
+offered by an installed package (plugins.py).
 """
 
 from __future__ import annotations

@@ -41,14 +41,17 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
         first, second: a study, or a table's file, each with ``:<method>`` behind it for one method
             of it alone.
         results: folder with ``tables/<study>.csv``.
-        metric: a column of accuracies in percent.
+        metric: a column of accuracies, or of another metric that both tables have.
 
     Raises:
         ConfigError: no such metric or method. DataError: no such table, or no row in common.
     """
-    if metric not in METRICS:
-        raise ConfigError(f"metric {metric!r} does not exist", do=nearest(metric, METRICS))
     sides = [side(word, results) for word in (first, second)]
+    others = map(str, list(sides[0])[len(tidy.COLUMNS) :])
+    known = [*METRICS, *(name for name in others if name in sides[1])]
+    if metric not in known:
+        raise ConfigError(f"metric {metric!r} does not exist", do=nearest(metric, known))
+    digits, unit = (1, " in percent") if metric in METRICS else (3, "")
     key, differing = _key(*sides)
     a, b = (_groups(frame, key) for frame in sides)
     a, b = _at_budgets(a, b, key), _at_budgets(b, a, key)
@@ -59,7 +62,7 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
     yield f"B: {second}"
     for name, (of_a, of_b) in differing.items():
         yield f"  {name}: {of_a} | {of_b}"
-    yield f"{metric} in percent: A | B | B - A ± its standard error over the seeds that both have"
+    yield f"{metric}{unit}: A | B | B - A ± its standard error over the seeds that both have"
     varying = [len(set(values)) > 1 for values in zip(*both, strict=True)]
     for values in both:
         told = [
@@ -70,9 +73,9 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
         label = ", ".join(filter(None, told)) or "all rows"
         yield f"  {label}: " + " | ".join(
             [
-                _one(a[values], metric),
-                _one(b[values], metric),
-                _paired(a[values], b[values], metric),
+                _one(a[values], metric, digits),
+                _one(b[values], metric, digits),
+                _paired(a[values], b[values], metric, digits),
             ]
         )
     for word, found in (("A", a.keys() - b.keys()), ("B", b.keys() - a.keys())):
@@ -148,17 +151,18 @@ def _told(name: str, value: Any) -> str:
     return f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {value}"
 
 
-def _one(group: Group, metric: str) -> str:
+def _one(group: Group, metric: str, digits: int) -> str:
     diverged = " (diverged)" if group.diverged else ""
-    return f"{group.text(metric)}{diverged}, {group.claim}, ε {epsilon_text(group)}"
+    return f"{group.text(metric, digits)}{diverged}, {group.claim}, ε {epsilon_text(group)}"
 
 
-def _paired(a: Group, b: Group, metric: str) -> str:
+def _paired(a: Group, b: Group, metric: str, digits: int) -> str:
     # A table of several studies may have a seed twice; its last row counts.
     first, second = (group.values(metric).groupby(level=0).last() for group in (a, b))
     differences = (second - first).dropna()
     if differences.empty:
         return "no seed in common"
     mean, error = differences.mean(), float(differences.std() / len(differences) ** 0.5)
-    text = f"{mean:+.1f} ± {error:.1f}" if len(differences) > 1 else f"{mean:+.1f}"
+    text = f"{mean:+.{digits}f}"
+    text += f" ± {error:.{digits}f}" if len(differences) > 1 else ""
     return f"{text} ({len(differences)} seeds)"

@@ -23,7 +23,7 @@ from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.pipeline import code_version
-from pflpipe.study import config, printed
+from pflpipe.study import config, metrics, printed
 from pflpipe.study import figures as drawings
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
@@ -316,6 +316,7 @@ class Project:
         starts = {scripts[name] for name in ELSEWHERE if name in scripts}
         for outline in known:
             starts.update(self.files_of(outline.everything.cells))
+            starts.update(metrics.files(outline.document, config.STUDIES))
         found = {self._place(start): self._digest(start) for start in sorted(starts)}
         found |= {_file(outline.name): _cells_digest(outline) for outline in known}
         return json.dumps(found)
@@ -323,6 +324,14 @@ class Project:
     def training_code(self, cells: Iterable[Cell]) -> str:
         """Return digests of the meaning of what trains these cells."""
         return self.code("train", self.files_of(list(cells)))
+
+    def testing_code(self, study: str, cells: Iterable[Cell]) -> str:
+        """Return digests of the meaning of what tests these cells of a study or of its search, and
+        the names of the metrics."""
+        document = self.outline(study.partition("/")[0]).document
+        files = [*self.files_of(list(cells)), *metrics.files(document, config.STUDIES)]
+        code = self.code("evaluate", files)
+        return " ".join([code, *document.get("metrics", ())])
 
     def files_of(self, cells: Iterable[Cell]) -> list[Path]:
         """Return the files with the methods of cells, and the networks that are the user's own."""

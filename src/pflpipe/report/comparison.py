@@ -11,39 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
+from pflpipe.study.metrics import ALWAYS, columns
 from pflpipe.study.settings import NO_PRIVACY, layout
 from pflpipe.study.study_spec import Study
 
 ALONE, PLAIN, OPEN = "local_only", "dp_fedavg", "fedavg"
 """The baselines: learning alone, one private model for all, and the same without privacy."""
-
-
-class Metric(NamedTuple):
-    """An accuracy: the heading of its column, and what it is measured on, for a figure."""
-
-    heading: str
-    words: str
-
-
-METRICS: Mapping[str, Metric] = {
-    "personal_own": Metric("personal own", "own test, personal model"),
-    "personal_own_worst_decile": Metric(
-        "personal worst decile", "own test, personal model, worst tenth of clients"
-    ),
-    "personal_common": Metric("personal common", "common test, personal model"),
-    "global_own": Metric("global own", "own test, global model"),
-    "global_common": Metric("global common", "common test, global model"),
-    "personal_new": Metric("personal new", "own test of new clients, personal model"),
-    "global_new": Metric("global new", "own test of new clients, global model"),
-}
-"""By column of the tidy table. All are percentages, and more is better."""
+METRICS = columns(ALWAYS)
+"""The columns of accuracy; those of a study's other metrics are in ``Study.columns``."""
 MAIN = "personal_own"
 """The metric that groups are ranked by."""
 BOLD_WORDS = (
@@ -129,9 +111,9 @@ class Group:
         """Return the mean over the seeds that have a value; minus infinity where none has."""
         return over_seeds(self.rows[column])
 
-    def text(self, column: str = MAIN) -> str:
+    def text(self, column: str = MAIN, digits: int = 1) -> str:
         """Return mean and standard deviation over the seeds; see ``mean_text``."""
-        return mean_text(finite(self.rows[column]), len(self.rows))
+        return mean_text(finite(self.rows[column]), len(self.rows), digits)
 
     def worst(self, column: str) -> str:
         """Return the largest epsilon of a column, rounded up."""
@@ -200,14 +182,15 @@ def table(members: Iterable[Group], column: str = MAIN) -> pd.DataFrame:
     return pd.DataFrame({group: group.values(column) for group in members}).sort_index()
 
 
-def contest(members: Iterable[Group], column: str = MAIN) -> Contest | None:
-    """Return who may be the best of groups; see ``statistics.contest``."""
-    return statistics.contest(table(members, column))
+def contest(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> Contest | None:
+    """Return who may be the best of groups; see ``statistics.contest``. ``sign`` is -1 where less
+    is better."""
+    return statistics.contest(sign * table(members, column))
 
 
-def best(members: Iterable[Group], column: str = MAIN) -> frozenset[Group]:
+def best(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> frozenset[Group]:
     """Return the groups that may be the best; none where nothing can be compared."""
-    outcome = contest(members, column)
+    outcome = contest(members, column, sign)
     return outcome.kept if outcome else frozenset()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -255,7 +255,7 @@ class _Group:
         start, points, gaps = _curves(files["rounds.csv"], existing(folder / "timing.csv"), end)
         score = self.scores.get(cell.id)
         if score:
-            names = (*METRICS, "train_seconds", "epsilon_central")
+            names = (*self.study.columns, "train_seconds", "epsilon_central")
             points += _finals({name: score[name] for name in names}, points, end)
         tags = self._tags("run", f"Seed {cell.seed}; its files are in `{folder}`.") | {
             "seed": str(cell.seed),
@@ -290,7 +290,9 @@ class _Group:
         complete = len(scores) == len(self.rows)
         points = _mean_curves(seeds, end) if complete else []
         if complete:
-            points += _finals(dict(over_seeds(pd.DataFrame(scores))), points, end)
+            points += _finals(
+                dict(over_seeds(pd.DataFrame(scores), self.study.columns)), points, end
+            )
         first, *others = (self._params(row).items() for row in self.rows)
         return Tracked(
             key=self.key,
@@ -384,19 +386,20 @@ def claim_and_epsilon(cell: Cell, plans: Iterable[Planned]) -> tuple[str, float 
     return ledgers[0].claim, largest(ledger.epsilon_central for ledger in ledgers)
 
 
-def over_seeds(frame: pd.DataFrame) -> Iterator[tuple[str, float]]:
+def over_seeds(frame: pd.DataFrame, metrics: Collection[str]) -> Iterator[tuple[str, float]]:
     """Yield name and value of a group's means, their 95 % intervals, its epsilon and the number of
     its seeds.
 
     Args:
         frame: the group's rows of the tidy table.
+        metrics: its columns that are metrics.
     """
-    for name in (*METRICS, "train_seconds"):
+    for name in (*metrics, "train_seconds"):
         values = finite(frame[name])
         if not values:
             continue
         yield name, math.fsum(values) / len(values)
-        if name in METRICS and len(values) >= MIN_SEEDS:
+        if name in metrics and len(values) >= MIN_SEEDS:
             series = pd.Series(values)
             interval = paired(series, 0 * series)  # of the mean itself
             yield f"interval/{name}_low", interval.low

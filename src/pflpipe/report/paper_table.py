@@ -26,7 +26,7 @@ _COSTS = {
     "upload_megabytes_per_round": "megabytes uploaded per round, all clients together",
 }
 QUANTITIES = {
-    name: f"accuracy in percent ({metric.heading})" for name, metric in METRICS.items()
+    name: f"accuracy in percent ({column.heading})" for name, column in METRICS.items()
 } | _COSTS
 Places = Sequence[Group | None]
 """One line of the table: a group in every column, None where the study has no run."""

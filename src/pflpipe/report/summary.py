@@ -8,7 +8,7 @@ covers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import pandas as pd
@@ -18,6 +18,7 @@ from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite, round_up
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.study import settings
+from pflpipe.study.metrics import ACCURACY, MetricColumn
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED, NO_PRIVACY, Setting, layout
 from pflpipe.study.study_spec import Chosen, Study
 
@@ -32,11 +33,18 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
         warnings: sentences of the plans' ledgers, printed among the notes.
     """
     groups = comparison.groups(study, frame)
-    metrics = [name for name in METRICS if any(finite(group.rows[name]) for group in groups)]
+    metrics = {
+        name: column
+        for name, column in study.columns.items()
+        if any(finite(group.rows[name]) for group in groups)
+    }
     columns = list(_columns(groups[0].facet, metrics, set(frame["paper_metric"].dropna())))
     sections = []
     for section in comparison.sections(groups):
-        best = {METRICS[name].heading: comparison.best(section, name) for name in metrics}
+        best = {
+            column.heading: comparison.best(section, name, column.metric.sign)
+            for name, column in metrics.items()
+        }
         sections.append(
             tuple(
                 tuple(Entry(text(group), group in best.get(name, ())) for name, text in columns)
@@ -54,15 +62,17 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
     )
 
 
-def _columns(facets: Iterable[str], metrics: Sequence[str], printed: set[str]) -> Iterator[Column]:
+def _columns(
+    facets: Iterable[str], metrics: Mapping[str, MetricColumn], printed: set[str]
+) -> Iterator[Column]:
     # Printed numbers of one metric stand next to ours; those of several come last.
     yield "method", lambda group: group.label + dagger(group)
     for name in facets:
         yield name, partial(_condition, name)
     yield "claim", lambda group: group.claim
     yield "ε (central)", epsilon_text
-    for name in metrics:
-        yield METRICS[name].heading, partial(Group.text, column=name)
+    for name, column in metrics.items():
+        yield column.heading, partial(Group.text, column=name, digits=column.metric.digits)
         if printed == {name}:
             yield "paper", _printed
     yield "n", lambda group: str(len(group.rows))
@@ -104,7 +114,9 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
             f" Privacy of whole clients: adjacency {', '.join(adjacency)}, trust central (the "
             "server sees noisy sums only)."
         )
-    sentence += " Accuracy in percent after the last round, mean ± standard deviation over n seeds."
+    others = [metric.described for name, metric in study.metrics.items() if name != ACCURACY]
+    measured = ", ".join(["Accuracy in percent", *others])
+    sentence += f" {measured} after the last round, mean ± standard deviation over n seeds."
     return f"{sentence} {not_covered(study)}"
 
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,12 @@ from pflpipe import records
 from pflpipe.cells import without_defaults
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, intact
-from pflpipe.means import over_clients
 from pflpipe.privacy import executed
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
-from pflpipe.report.comparison import METRICS
 from pflpipe.simulation.record import Record
 from pflpipe.study import epsilon_as_published
+from pflpipe.study.metrics import ALWAYS, MetricColumn, columns
 from pflpipe.study.settings import model_name
 from pflpipe.study.study_spec import Row, Study
 
@@ -60,7 +58,8 @@ _SOLVER = ("optimizer", "lr", "momentum", "weight_decay")
 
 
 def tidy(study: Study, results: Path) -> pd.DataFrame:
-    """Return one row per cell of the study with exactly ``COLUMNS``, in the study's order.
+    """Return one row per cell of the study, in the study's order, with ``COLUMNS`` and behind them
+    the columns of the study's other metrics.
 
     Reads scores, runs and plans below ``results``, those of the methods as published among them.
     Accuracies are percentages, seconds are wall time of training, infinite epsilons are ``inf``;
@@ -81,12 +80,16 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
                 f"scores/{study.name}/{row.cell.method}.csv has no rows for cell {row.cell.id}",
                 do="delete that file and run snakemake again",
             )
-        rows.append(_record(study.name, row, clients, results, plans))
-    return pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
+        rows.append(_record(study, row, clients, results, plans))
+    return pd.DataFrame(rows, columns=_columns(study), dtype=object)
+
+
+def _columns(study: Study) -> list[str]:
+    return list(dict.fromkeys([*COLUMNS, *study.columns]))
 
 
 def _record(
-    study: str,
+    study: Study,
     row: Row,
     clients: pd.DataFrame,
     results: Path,
@@ -108,7 +111,7 @@ def _record(
     solver |= {"precision": training.precision} if training.precision != "float32" else {}
     solver |= {f"server.{name}": value for name, value in without_defaults(cell.server).items()}
     return {
-        "study": study,
+        "study": study.name,
         "dataset": cell.dataset,
         "partition": partition.kind,
         **{name: getattr(partition, name) for name in _PARTITION},
@@ -125,7 +128,7 @@ def _record(
         "epsilon_with_search": row.chosen.epsilon_with_search if row.chosen else None,
         "search_runs": row.chosen.runs if row.chosen else None,
         "seed": cell.seed,
-        **accuracies(clients),
+        **averages(clients, study.columns),
         "diverged_round": run.diagnostics.diverged_round,
         "upload_bytes_per_round": run.released.upload_bytes_per_round,
         "train_seconds": seconds,
@@ -160,22 +163,21 @@ def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
     return run
 
 
-def accuracies(clients: pd.DataFrame) -> dict[str, float | None]:
-    """Return the metrics of one cell from its score rows (one per client, new ones
-    among them), in percent.
+def averages(
+    clients: pd.DataFrame, columns: Mapping[str, MetricColumn] = columns(ALWAYS)
+) -> dict[str, float | None]:
+    """Return the metrics of one cell from its score rows, one per client, new ones among them.
 
-    Every mean is unweighted over the clients that have a value; those of training and new ones
-    have theirs in different columns. The worst decile is the mean of the
-    ceil(M / 10) clients with the lowest ``personal_own``. A metric that no client has (no global
-    model, no test rows) is ``None``.
+    A column is averaged over the clients that have a value, those of training or new ones. One in
+    which no client has a value (no global model, no test rows) is ``None``.
     """
-    own = clients["personal_own"].dropna().sort_values()
-    worst = own.head(math.ceil(len(own) / 10))
-    means = {
-        name: over_clients(worst if name == "personal_own_worst_decile" else clients[name])
-        for name in METRICS
+    values = {
+        name: clients[column.scores].dropna().to_numpy(float) for name, column in columns.items()
     }
-    return {name: None if math.isnan(mean) else mean for name, mean in means.items()}
+    return {
+        name: columns[name].metric.average(known) if len(known) else None
+        for name, known in values.items()
+    }
 
 
 def existing(path: Path, target: Path | str = "results/tables/all.csv") -> Path:
@@ -210,11 +212,9 @@ def read(source: Path) -> pd.DataFrame:
     Raises:
         DataError: there is no such file, or it has other columns.
     """
-    records = [
-        [_value(name, text) for name, text in zip(COLUMNS, row, strict=True)]
-        for row in _rows(source)
-    ]
-    return pd.DataFrame(records, columns=list(COLUMNS), dtype=object)
+    header, *rows = _rows(source)
+    records = [[_value(name, text) for name, text in zip(header, row, strict=True)] for row in rows]
+    return pd.DataFrame(records, columns=header, dtype=object)
 
 
 def finished(study: Study, results: Path) -> Study:
@@ -256,7 +256,8 @@ def stored(study: Study, results: Path) -> pd.DataFrame:
     """
     source = results / "tables" / f"{study.name}.csv"
     frame = read(source)
-    if list(frame["cell"]) != [row.cell.id for row in study.rows]:
+    cells = [row.cell.id for row in study.rows]
+    if (list(frame), list(frame["cell"])) != (_columns(study), cells):
         raise DataError(
             f"{source} is a table of another version of the study",
             do="delete that file and run snakemake again",
@@ -265,23 +266,27 @@ def stored(study: Study, results: Path) -> pd.DataFrame:
 
 
 def join(sources: Sequence[Path], target: Path) -> None:
-    """Concatenate tidy tables, byte for byte, in the order given. Raises DataError for a file with
-    other columns."""
-    lines = [row for source in sources for row in _rows(source)]
+    """Concatenate tidy tables, byte for byte, in the order given; a metric that a study does not
+    have is empty in its rows. Raises DataError for a file with other columns."""
+    tables = [_rows(source) for source in sources]
+    columns = dict.fromkeys([*COLUMNS, *(name for header, *_ in tables for name in header)])
     with atomic(target) as path, open(path, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *lines])
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        for header, *rows in tables:
+            writer.writerows(dict(zip(header, row, strict=True)) for row in rows)
 
 
 def _rows(source: Path) -> list[list[str]]:
     with open(existing(source), encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
-    if tuple(header) != COLUMNS:
+    if tuple(header[: len(COLUMNS)]) != COLUMNS:
         raise DataError(
             f"{source} has other columns than this version writes",
             got=[name for name in header if name not in COLUMNS] or "missing or reordered columns",
             do="delete that file and run snakemake again",
         )
-    return rows
+    return [header, *rows]
 
 
 def _value(name: str, text: str) -> Any:

@@ -11,19 +11,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe.learning.solvers import Schedule
-from pflpipe.learning.task import Batches
+from pflpipe.learning.task import Batches, Task
 from pflpipe.means import over_clients
 from pflpipe.seeds import numpy_rng, seed_for
 from pflpipe.simulation.clients import untouched
 from pflpipe.simulation.rounds import CURVES, Progress
 from pflpipe.simulation.simulation import SEEN_BY_METHODS, Simulation, batches
-from pflpipe.trees import ClientState
+from pflpipe.trees import ClientState, Params
+
+Measures = Mapping[str, Callable[[np.ndarray, np.ndarray], float]]
+"""Name of a metric -> ``(probabilities [n, K], labels [n])`` of one client's rows -> number."""
+NO_MEASURES: Measures = {}
+_Answers = dict[str, dict[str, Tensor]]
 
 
 def accuracies(
@@ -33,18 +42,21 @@ def accuracies(
     *,
     clients: Sequence[int] = (),
     validation_only: bool = False,
+    measures: Measures = NO_MEASURES,
 ) -> list[dict[str, float]]:
     """Return the accuracies (percent) of every client's personal model and of the global model, one
-    row per client.
+    row per client, and further metrics as ``<metric>_<model>_<rows>``, except on the common test
+    set: the outputs of all personal models on it do not fit in memory.
 
     ``personalize`` computes the personal model of every client, drawn or not, from the released
     parameters and the client's state after the last round of ``progress``. ``own`` is the client's
-    test split, ``validation`` its held-out examples, ``common`` the common test set. An accuracy
-    over no examples is NaN.
+    test split, ``validation`` its held-out examples, ``common`` the common test set. A metric over
+    no examples is NaN.
 
     Args:
         clients: the clients to test; empty tests all.
         validation_only: leave out the test data, which a search must not use.
+        measures: computes the further metrics.
     """
     task, method, split = (
         simulation.task_in(progress.round, progress.bound),
@@ -62,48 +74,37 @@ def accuracies(
         | {name: simulation.in_order(rows[client]) for name, rows in held_out.items()}
         for client in clients
     ]
+    tests = _Tests(simulation, held_out, has_global_model, measures)
 
-    def hook(
-        state: ClientState, batches: Batches, others: Mapping[str, Schedule]
-    ) -> dict[str, Tensor]:
+    def hook(state: ClientState, batches: Batches, others: Mapping[str, Schedule]) -> _Answers:
         personal = method.personalize(progress.params, progress.server, state, batches, task)
-        # Counts and not rates: sums of whole numbers have no rounding.
-        correct = {}
+        answers = tests.answers(task, personal, progress.params, others)
         if common is not None:
-            correct["personal_common"] = task.correct(personal, common)
-        for name, schedule in others.items():
-            correct[f"personal_{name}"] = task.correct(personal, schedule)
-            correct[f"global_{name}"] = task.correct(progress.params, schedule)
-        return correct
+            answers["right"]["personal_common"] = task.correct(personal, common)
+        return answers
 
     what = simulation.named("personalize")
     with untouched(what, progress.params, progress.server):
-        correct = simulation.run_clients(hook, progress.states, clients, work, what)
-    sizes = {**held_out, "common": [split.common] * simulation.plan.clients}
-    of_global = {}
+        answers = simulation.run_clients(hook, progress.states, clients, work, what)
     if common is not None:
-        of_global["global_common"] = task.correct(progress.params, common).item()
-    rows = []
-    for place, client in enumerate(clients):
-        right = {name: counts[place].item() for name, counts in correct.items()} | of_global
-        row: dict[str, float] = {"client": client, "train_size": len(split.train[client])}
-        for name, count in right.items():
-            model, _, data = name.partition("_")
-            total = len(sizes[data][client])
-            row[name] = (
-                100 * count / total
-                if total and (model == "personal" or has_global_model)
-                else math.nan
-            )
-        rows.append(row)
-    return rows
+        right = task.correct(progress.params, common)
+        answers["right"]["global_common"] = right.expand(len(clients))
+    return [
+        {"client": client, "train_size": len(split.train[client])}
+        | tests.scores(answers, place, client)
+        for place, client in enumerate(clients)
+    ]
 
 
 def accuracies_of_new(
-    simulation: Simulation, progress: Progress, has_global_model: bool
+    simulation: Simulation,
+    progress: Progress,
+    has_global_model: bool,
+    measures: Measures = NO_MEASURES,
 ) -> list[dict[str, Any]]:
     """Return the accuracies (percent) of every new client's personal model and of the global model
-    on the client's test split, ``personal_new`` and ``global_new``, one row per new client.
+    on the client's test split, ``personal_new`` and ``global_new``, and further metrics of both,
+    one row per new client.
 
     New clients are called ``new0``, ``new1`` ... Their random numbers (the order of their batches)
     share no stream with clients in training. Their validation examples are not used.
@@ -121,7 +122,7 @@ def accuracies_of_new(
     turns = range(expected if initial else 0)
     work = [
         simulation.work(client, progress.round)
-        | {"own": simulation.in_order(test_rows)}
+        | {"new": simulation.in_order(test_rows)}
         | {
             f"{name} {turn}": rows
             for turn in turns
@@ -129,8 +130,9 @@ def accuracies_of_new(
         }
         for client, test_rows in enumerate(split.test)
     ]
+    tests = _Tests(simulation, {"new": split.test}, has_global_model, measures)
 
-    def hook(_: ClientState, last: Batches, others: Mapping[str, Schedule]) -> dict[str, Tensor]:
+    def hook(_: ClientState, last: Batches, others: Mapping[str, Schedule]) -> _Answers:
         state = initial
         for turn in turns:
             seen = {name: others[f"{name} {turn}"] for name in SEEN_BY_METHODS}
@@ -138,20 +140,73 @@ def accuracies_of_new(
                 progress.params, progress.server, state, batches(last.n, seen), task
             )[1]
         personal = method.personalize(progress.params, progress.server, state, last, task)
-        models = {"personal_new": personal, "global_new": progress.params}
-        return {name: task.correct(model, others["own"]) for name, model in models.items()}
+        return tests.answers(task, personal, progress.params, others)
 
     what = simulation.named("personalize")
     with untouched(what, progress.params, progress.server, initial):
-        correct = simulation.run_clients(hook, None, range(len(work)), work, what)
-    rows = []
-    for client, test_rows in enumerate(split.test):
-        row: dict[str, Any] = {"client": f"new{client}", "train_size": len(split.train[client])}
-        for name, counts in correct.items():
-            defined = len(test_rows) and (name == "personal_new" or has_global_model)
-            row[name] = 100 * counts[client].item() / len(test_rows) if defined else math.nan
-        rows.append(row)
-    return rows
+        answers = simulation.run_clients(hook, None, range(len(work)), work, what)
+    return [
+        {"client": f"new{client}", "train_size": len(rows)} | tests.scores(answers, client, client)
+        for client, rows in enumerate(split.train)
+    ]
+
+
+@dataclass(frozen=True)
+class _Tests:
+    """The rows on which clients are tested (``held_out``: name -> rows of each client), and the
+    metrics."""
+
+    simulation: Simulation
+    held_out: Mapping[str, Sequence[np.ndarray]]
+    has_global_model: bool
+    measures: Measures
+
+    def answers(
+        self, task: Task, personal: Params, released: Params, schedules: Mapping[str, Schedule]
+    ) -> _Answers:
+        """Return, for one client and by ``<model>_<rows>``, the number of right predictions and, if
+        there are further metrics, the logits."""
+        answers: _Answers = {"right": {}, "logits": {}}
+        for model, params in (("personal", personal), ("global", released)):
+            for name, rows in self.held_out.items():
+                column = f"{model}_{name}"
+                # Counts and not rates: sums of whole numbers have no rounding.
+                answers["right"][column] = task.correct(params, schedules[name])
+                if self.measures:
+                    most = max(map(len, rows))
+                    answers["logits"][column] = task.logits(params, schedules[name], most)
+        return answers
+
+    def scores(self, answers: _Answers, place: int, client: int) -> dict[str, float]:
+        """Return the metrics of a client, which is at this place of the stacked answers."""
+        scores = {}
+        for column, right in answers["right"].items():
+            model, _, name = column.partition("_")
+            common = self.simulation.split.common
+            rows = common if name == "common" else self.held_out[name][client]
+            defined = len(rows) > 0 and (model == "personal" or self.has_global_model)
+            scores[column] = 100 * right[place].item() / len(rows) if defined else math.nan
+            if column not in answers["logits"]:
+                continue
+            labels = self.simulation.examples(name).y[torch.from_numpy(rows)].cpu()
+            logits = answers["logits"][column][place, : len(rows)].cpu()
+            probabilities = _probabilities(logits, labels)
+            for metric, measure in self.measures.items():
+                value = measure(probabilities, labels.numpy()) if defined else math.nan
+                scores[f"{metric}_{column}"] = value
+        return scores
+
+
+def _probabilities(logits: Tensor, labels: Tensor) -> np.ndarray:
+    """Return the probabilities ``[n, K]`` of logits, in float64.
+
+    A row that is not finite becomes a wrong prediction with probability 1. If it were left out, a
+    model that diverges on its difficult rows would score better.
+    """
+    classes = logits.shape[-1]
+    wrong = F.one_hot((labels + 1) % classes, classes).double()
+    finite = logits.isfinite().all(-1, keepdim=True)
+    return torch.where(finite, logits.double().softmax(-1), wrong).numpy()
 
 
 def means(simulation: Simulation, progress: Progress, has_global_model: bool) -> dict[str, float]:

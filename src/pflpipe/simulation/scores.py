@@ -13,7 +13,12 @@ from pflpipe.errors import ConfigError
 from pflpipe.files import with_digest, write_text
 from pflpipe.methods import registry
 from pflpipe.simulation import runs
-from pflpipe.simulation.evaluation import accuracies, accuracies_of_new
+from pflpipe.simulation.evaluation import (
+    NO_MEASURES,
+    Measures,
+    accuracies,
+    accuracies_of_new,
+)
 from pflpipe.simulation.processes import ALONE, Processes
 
 COLUMNS = (
@@ -30,7 +35,8 @@ COLUMNS = (
     "global_new",
 )
 """``client`` counts from 0; rows of clients who took no part in training are called ``new0``,
-``new1`` ... and have nothing in the columns that are averaged over those who did."""
+``new1`` ... and have nothing in the columns that are averaged over those who did. Other metrics
+than accuracy add ``<metric>_<column>`` for every column of accuracies but the common test set's."""
 
 
 def places_of(
@@ -76,6 +82,7 @@ def evaluate_cells(
     backend: str,
     processes: Processes = ALONE,
     validation_only: bool = False,
+    measures: Measures = NO_MEASURES,
 ) -> None:
     """Write the scores file of several cells: one row per cell and client, new clients last,
     accuracies in percent, empty where undefined, and the digest of all of them.
@@ -87,7 +94,10 @@ def evaluate_cells(
         backend: ``loop``, ``vmap``, ``graphs`` (a GPU only) or ``auto``.
         processes: share the clients; the first one writes the file.
         validation_only: of a search; the columns of test data stay empty.
+        measures: metrics besides accuracy.
     """
+    measured = [name for name in COLUMNS[3:] if not name.endswith("_common")]
+    columns = (*COLUMNS, *(f"{metric}_{name}" for metric in measures for name in measured))
     rows = []
     for cell, inputs, run in places:
         simulation = runs.simulate(
@@ -96,11 +106,17 @@ def evaluate_cells(
         progress = runs.load_final(run, simulation)
         has_global_model = registry.of(cell).about.has_global_model
         scores: list[dict[str, Any]] = [
-            *accuracies(simulation, progress, has_global_model, validation_only=validation_only)
+            *accuracies(
+                simulation,
+                progress,
+                has_global_model,
+                validation_only=validation_only,
+                measures=measures,
+            )
         ]
         if not validation_only:
-            scores += accuracies_of_new(simulation, progress, has_global_model)
+            scores += accuracies_of_new(simulation, progress, has_global_model, measures)
         # Columns that do not apply to a client stay NaN, an empty field of the file.
-        rows += [dict.fromkeys(COLUMNS, math.nan) | {"cell": cell.id} | row for row in scores]
+        rows += [dict.fromkeys(columns, math.nan) | {"cell": cell.id} | row for row in scores]
     if processes.is_first:
-        write_text(out, with_digest(runs.text_of(COLUMNS, rows)))
+        write_text(out, with_digest(runs.text_of(columns, rows)))

@@ -282,6 +282,12 @@ class Simulation:
         """Return one ordered pass over some of a client's rows, for evaluation."""
         return Rows.epochs(rows, 1, EXAMPLES_AT_ONCE, least=self.least_rows)
 
+    def examples(self, name: str) -> Examples:
+        """Return the data into which a client's rows of this name point: ``own`` is its own test,
+        ``new`` that of a client who took no part."""
+        is_test = name in ("own", "new") and not self.split.own_from_train
+        return self.test if is_test else self.train
+
     def run_clients(
         self,
         hook: Callable[[ClientState, Batches, Mapping[str, Schedule]], Any],
@@ -300,10 +306,7 @@ class Simulation:
             work: their schedules.
             what: name of the hook, for errors.
         """
-        sources = {
-            name: self.test if name == "own" and not self.split.own_from_train else self.train
-            for name in work[0]
-        }
+        sources = {name: self.examples(name) for name in work[0]}
         sizes = [len(self.split.train[client]) for client in clients]
 
         def one(state: ClientState, schedules: dict[str, Schedule], n: Tensor) -> Any:

@@ -3,11 +3,12 @@ to show for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pflpipe.cells import PATHS
 from pflpipe.errors import ConfigError, check_known, nearest
+from pflpipe.study.metrics import ALWAYS, Metric, columns
 from pflpipe.study.study_spec import Drawing, Outline, Row, Study
 
 KINDS = ("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost", "partition")
@@ -16,11 +17,14 @@ ATTACKS = ("membership", "inversion", "canaries", "one_run")
 _MANY_SEEDS = 5  # resampling fewer says next to nothing about ranks
 
 
-def read(document: dict[str, Any], file: str, rows: Sequence[Row]) -> tuple[Drawing, ...]:
+def read(
+    document: dict[str, Any], file: str, rows: Sequence[Row], metrics: Mapping[str, Metric] = ALWAYS
+) -> tuple[Drawing, ...]:
     """Return the figures of a schema-checked study.
 
     Args:
         rows: every run that it may come to.
+        metrics: of the study, by name.
 
     Raises:
         ConfigError: a filter names what the study does not have.
@@ -44,6 +48,10 @@ def read(document: dict[str, Any], file: str, rows: Sequence[Row]) -> tuple[Draw
         for path in given.get("where", {}):
             if path not in PATHS:
                 raise ConfigError(f"{location}.where", got=path, do=nearest(path, PATHS))
+        metric = given.get("metric", "personal_own")
+        if metric not in columns(metrics):
+            do = nearest(metric, columns(metrics))
+            raise ConfigError(f"{location}.metric", got=metric, do=do)
         lists = {key: tuple(given[key]) for key in ("methods", "strong") if key in given}
         found.append(Drawing(**{**given, **lists, "name": name, "kind": kind}))
     return tuple(found)

@@ -20,7 +20,7 @@ from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import read_json
 from pflpipe.methods import registry
 from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
-from pflpipe.study import documents, expansion, figures, layouts, printed
+from pflpipe.study import documents, expansion, figures, layouts, metrics, printed
 from pflpipe.study.config import RESULTS, STUDIES
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
@@ -112,6 +112,9 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if not all("name" in entry for entry in document["methods"]):  # likewise
         return None
     entries = expansion.check(document, str(file), problems)
+    measured = {}
+    if not any(violation.path[:1] in (("metrics",), ("search",)) for violation in wrong):
+        measured = metrics.read(document, str(file), problems)
     lookup: printed.Lookup = printed.none
     layout = None
     if not any(violation.path[:1] in (("paper",), ("layout",)) for violation in wrong):
@@ -127,8 +130,8 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     drawings: tuple[Drawing, ...] = ()
     if not problems:
         with problems.at():
-            drawings = figures.read(document, str(file), rows)
-    return Outline(name, document, tuple(lines), layout, drawings)
+            drawings = figures.read(document, str(file), rows, measured)
+    return Outline(name, document, tuple(lines), layout, drawings, measured)
 
 
 def _stops_expansion(violation: documents.Violation) -> bool:
@@ -140,7 +143,7 @@ def _stops_expansion(violation: documents.Violation) -> bool:
         return True  # no candidates without all of a range
     if violation.rule in ("additionalProperties", "finite"):
         return False
-    if key in ("title", "description", "paper", "layout", "figures", "dataset"):
+    if key in ("title", "description", "paper", "layout", "figures", "metrics", "dataset"):
         return False
     return not (key in ("profile", "official_code") or (inner and key in BLOCKS))
 

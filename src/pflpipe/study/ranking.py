@@ -1,5 +1,5 @@
-"""Hyper-parameter sets of a study ordered by validation accuracy (``pflpipe rank``); test columns
-are never read."""
+"""Hyper-parameter sets of a study ordered by a metric on validation rows (``pflpipe rank``); test
+columns are never read."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from pflpipe.cells import Cell
 from pflpipe.errors import DataError
 from pflpipe.files import intact
-from pflpipe.means import over_clients
-from pflpipe.study import expansion
+from pflpipe.study import expansion, metrics
+from pflpipe.study.metrics import Metric
 from pflpipe.study.settings import flatten
 from pflpipe.study.study_spec import Chosen, Outline, Study
 
 #: What is asked of a method rather than chosen for it: sets are averaged over these.
+VALIDATION = "personal_validation"
 _ASKED = ("seed", "privacy.epsilon", "privacy.noise_multiplier")
 
 
@@ -30,30 +32,35 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
     Args:
         study: the expanded study.
         scores: ``results/scores/<study>``, one CSV per method with columns cell, client,
-            personal_validation (percent).
+            personal_validation (percent), or that of the metric by which the study's search
+            chooses.
         most: sets shown per method; 0 shows all.
 
     Raises:
         DataError: a file or a cell is missing, or no client has validation examples.
     """
+    metric = study.metrics[study.criterion]
+    column = metrics.column(study.criterion, VALIDATION)
     for method, variant in dict.fromkeys((row.cell.method, row.variant) for row in study.rows):
         cells = [
             row.cell for row in study.rows if (row.cell.method, row.variant) == (method, variant)
         ]
-        found = means(scores / f"{method}.csv", study.name)
+        found = means(scores / f"{method}.csv", study.name, column, metric)
         words = _chosen(cells)
         sets: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for cell in cells:
             sets[words[cell.id]].append((_budget(cell), score(found, cell)))
         ranked = sorted(
-            sets.items(), key=lambda item: -statistics.fmean(value for _, value in item[1])
+            sets.items(),
+            key=lambda item: -metric.sign * statistics.fmean(value for _, value in item[1]),
         )
         yield f"{method} ({variant})" if variant else method
         for label, runs in ranked[: most or None]:
             yield f"  {_summary(runs)}  {label or 'as the study says'}"
+    unit = " in percent" if metric.unit == "%" else ""
     yield (
-        "Mean personal_validation in percent over runs. Choosing by it looks at private data, "
-        "which no epsilon accounts for."
+        f"Mean {column}{unit} over runs. Choosing by it looks at private data, which no epsilon "
+        "accounts for."
     )
 
 
@@ -82,9 +89,9 @@ def edges(outline: Outline, choices: Collection[Chosen]) -> Iterator[str]:
         yield f"Chosen in the outer tenth of a range: {outer or 'nothing'}"
 
 
-def means(path: Path, study: str) -> Mapping[str, float]:
-    """Return cell -> mean over clients of personal_validation; clients without validation examples
-    do not count.
+def means(path: Path, study: str, column: str, metric: Metric) -> Mapping[str, float]:
+    """Return cell -> average over clients of a column of validation rows; cells in which no client
+    has a value are left out.
 
     Raises:
         DataError: there is no such file; ``study`` tells how to make it. It is damaged.
@@ -95,20 +102,20 @@ def means(path: Path, study: str) -> Mapping[str, float]:
     values: dict[str, list[float]] = defaultdict(list)
     with intact(path).open(newline="", encoding="utf-8") as file:
         for record in csv.DictReader(file):
-            if record["personal_validation"]:
-                values[record["cell"]].append(float(record["personal_validation"]))
-    return {cell: over_clients(found) for cell, found in values.items()}
+            if record[column]:
+                values[record["cell"]].append(float(record[column]))
+    return {cell: metric.average(np.array(found)) for cell, found in values.items()}
 
 
 def score(found: Mapping[str, float], cell: Cell) -> float:
-    """Return a cell's mean validation accuracy in percent.
+    """Return a cell's mean on validation rows.
 
     Raises:
         DataError: the scores do not have it.
     """
     if cell.id not in found:
         raise DataError(
-            f"no validation accuracy of {cell.id}",
+            f"no validation score of {cell.id}",
             do="run snakemake again, with partition.validation_fraction above 0",
         )
     return found[cell.id]

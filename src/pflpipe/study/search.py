@@ -1,9 +1,9 @@
 """A study's search: which values of each method do best on validation data, and what having looked
 costs in privacy.
 
-One rule: for every method entry and every point of the study's axes, the candidate with the highest
-mean personal_validation over seeds and clients; of equals the first in the file. The final runs
-then have seeds of their own.
+One rule: for every method entry and every point of the study's axes, the candidate whose personal
+models are best on validation rows by the search's metric, averaged over clients and then over
+seeds; of equals the first in the file. The final runs then have seeds of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pflpipe.cells import WITHOUT_DEPARTURES, Cell
 from pflpipe.files import write_json
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
-from pflpipe.study import ranking
+from pflpipe.study import metrics, ranking
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Candidate, Chosen, Line, Outline
 
@@ -39,32 +39,37 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
     Raises:
         DataError: a score file or a run in it is missing, or no client has validation examples.
     """
+    metric = outline.metrics[outline.criterion]
+    column = metrics.column(outline.criterion, ranking.VALIDATION)
     scores: dict[str, Mapping[str, float]] = {}
     choices, lines = [], []
     for line in outline.searched:
         method = line.method
         if method not in scores:
             scores[method] = ranking.means(
-                results / "scores" / outline.name / "search" / f"{method}.csv", outline.name
+                results / "scores" / outline.name / "search" / f"{method}.csv",
+                outline.name,
+                column,
+                metric,
             )
         means = [
             statistics.fmean(ranking.score(scores[method], row.cell) for row in candidate.trials)
             for candidate in line.candidates
         ]
-        choices.append(_choose(line, means, results))
-        lines.append(_record(line, choices[-1], means))
+        best = means.index(max(means, key=lambda mean: metric.sign * mean))
+        choices.append(_choose(line, best, results))
+        lines.append(_record(line, choices[-1], column, means))
     write_json(target, {"study": outline.name, "grid": outline.grid, "lines": lines})
     return choices
 
 
-def _choose(line: Line, means: Sequence[float], results: Path) -> Chosen:
-    index = means.index(max(means))
+def _choose(line: Line, index: int, results: Path) -> Chosen:
     best = line.candidates[index]
-    chosen = Chosen(index, best.values, len(means), len(_runs(line)))
+    chosen = Chosen(index, best.values, len(line.candidates), len(_runs(line)))
     return dataclasses.replace(chosen, **_cost(line, best, results))
 
 
-def _record(line: Line, chosen: Chosen, means: Sequence[float]) -> dict[str, Any]:
+def _record(line: Line, chosen: Chosen, column: str, means: Sequence[float]) -> dict[str, Any]:
     return {
         "line": line.words,
         "chosen": dataclasses.asdict(chosen),
@@ -72,7 +77,7 @@ def _record(line: Line, chosen: Chosen, means: Sequence[float]) -> dict[str, Any
         "candidates": [
             {
                 "values": candidate.values,
-                "personal_validation": mean,
+                column: mean,
                 "cells": [row.cell.id for row in candidate.trials],
             }
             for candidate, mean in zip(line.candidates, means, strict=True)

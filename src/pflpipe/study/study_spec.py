@@ -18,6 +18,7 @@ from pflpipe.cells import Cell
 from pflpipe.files import canonical_json
 from pflpipe.methods import registry
 from pflpipe.study.candidates import SearchRange
+from pflpipe.study.metrics import ACCURACY, ALWAYS, Measure, Metric, MetricColumn, columns
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: rows in the order of the file, every cell once, how a paper's table orders them, and
-    its figures."""
+    """A study: rows in the order of the file, every cell once, how a paper's table orders them, its
+    figures, its metrics by name, and the name of that by which sets of values are ordered."""
 
     name: str
     title: str
@@ -118,6 +119,13 @@ class Study:
     rows: tuple[Row, ...]
     layout: PaperLayout | None = None
     figures: tuple[Drawing, ...] = ()
+    metrics: Mapping[str, Metric] = dataclasses.field(default_factory=ALWAYS.copy)
+    criterion: str = ACCURACY
+
+    @cached_property
+    def columns(self) -> dict[str, MetricColumn]:
+        """The columns of its table that are metrics, by name."""
+        return columns(self.metrics)
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -185,6 +193,7 @@ class Outline:
         lines: in the order of the file.
         layout: the table that the study fills, where it has one.
         figures: what is drawn of it.
+        metrics: accuracy and the metrics that the study names, by name.
     """
 
     name: str
@@ -192,6 +201,17 @@ class Outline:
     lines: tuple[Line, ...]
     layout: PaperLayout | None
     figures: tuple[Drawing, ...] = ()
+    metrics: Mapping[str, Metric] = dataclasses.field(default_factory=ALWAYS.copy)
+
+    @property
+    def measures(self) -> dict[str, Measure]:
+        """The functions that compute the metrics besides accuracy, by name."""
+        return {name: metric.of for name, metric in self.metrics.items() if name != ACCURACY}
+
+    @property
+    def criterion(self) -> str:
+        """The metric by which a search chooses."""
+        return str(self.document.get("search", {}).get("metric", ACCURACY))
 
     @property
     def searched(self) -> tuple[Line, ...]:
@@ -218,13 +238,14 @@ class Outline:
 
     @cached_property
     def grid(self) -> str:
-        """Digest of what the search tries, in order."""
+        """Digest of what the search tries, in order, and by what it chooses."""
         tried = [
             [c.values, [row.cell.id for row in c.trials]]
             for line in self.searched
             for c in line.candidates
         ]
-        return hashlib.sha256(canonical_json(tried).encode()).hexdigest()[:10]
+        by = [self.criterion] * (self.criterion != ACCURACY)
+        return hashlib.sha256(canonical_json([*tried, *by]).encode()).hexdigest()[:10]
 
     def choices(self, results: Path) -> Path:
         """Return the file with what the search chose."""
@@ -254,6 +275,8 @@ class Outline:
             tuple(first.values()),
             self.layout,
             self.figures,
+            self.metrics,
+            self.criterion,
         )
 
     def __str__(self) -> str:

@@ -52,7 +52,7 @@ def privacy_utility(source: Source) -> Figure:
         base = baseline if compared else None
         differences = {g: paired(v, 0 * v if base is None else base) for g, v in own.items()}
         parts.append((panel.title, _frame(differences)))
-    what = f"Accuracy, {source.words}"
+    what = f"{_sentence(source.what)}, {source.words}"
     if compared:
         what += f": difference to {PLAIN} on the same splits"
     delta = layout(source.study).shared.get("privacy.delta")
@@ -60,16 +60,17 @@ def privacy_utility(source: Source) -> Figure:
     heading = f"{what}. Mean and {_LEVEL} interval over {source.seeds_text}. {claims}"
     if any(of_claim(panel.groups, UNREVIEWED) for panel in source.panels):
         heading += _UNREVIEWED
-    source.require(any(len(numbers) for _, numbers in parts), "an accuracy")
-    least = _least(parts) if compared else -np.inf
+    source.require(any(len(numbers) for _, numbers in parts), source.metric.heading)
+    sign = source.metric.sign
+    least = _least(parts) if compared and sign > 0 else -np.inf
     beyond = [numbers.index[numbers["estimate"].to_numpy(float) < least] for _, numbers in parts]
     if any(map(len, beyond)):
         heading += " Arrow: further to the left."
-    label = f"points above {PLAIN}" if compared else "accuracy (%)"
-    figure, places = _dotted(source, parts, heading, label, zero=compared)
+    label = f"{source.points} above {PLAIN}" if compared else source.axis
+    figure, places = _dotted(source, parts, heading, label, sign=sign, zero=compared)
     if compared:
         for place, own in zip(places, values, strict=True):
-            _numbers(place, own)
+            _numbers(source, place, own)
     rows.same_scale(places, least=least)
     for place, far in zip(places, beyond, strict=True):
         for group in far:
@@ -103,7 +104,8 @@ def ranks(source: Source) -> Figure:
     drawn again with replacement (``statistics.rank_intervals``): a description, no test."""
     parts = []
     for panel in source.panels:
-        values = pd.DataFrame(source.values(of_claim(panel.groups, CERTIFIED)))
+        certified = source.values(of_claim(panel.groups, CERTIFIED))
+        values = source.metric.sign * pd.DataFrame(certified)
         intervals = rank_intervals(values, source.study.name, panel.title)
         means = values[list(intervals)].mean()
         numbers = {g: (1.0 + (means > means[g]).sum(), *ends) for g, ends in intervals.items()}
@@ -111,9 +113,9 @@ def ranks(source: Source) -> Figure:
             parts.append((panel.title, _numbers_of(numbers)))
     source.require(bool(parts), f"two certified methods to rank, with {MIN_SEEDS} seeds")
     heading = (
-        f"Rank by accuracy, {source.words}, of certified methods. Dot: rank of the mean; bar: the "
-        f"ranks in {_LEVEL} of resamplings of {source.seeds_text}, which are rather too few than "
-        "too many."
+        f"Rank by {source.what}, {source.words}, of certified methods. Dot: rank of the mean; bar: "
+        f"the ranks in {_LEVEL} of resamplings of {source.seeds_text}, which are rather too few "
+        "than too many."
     )
     figure, places = _dotted(source, parts, heading, "rank (1 = best)", sign=-1)
     for place in places:
@@ -139,11 +141,12 @@ def soundness(source: Source) -> Figure:
             parts.append((panel.title, _frame(differences)))
     source.require(bool(parts), "a method both as certified and as published")
     heading = (
-        "What soundness costs: accuracy of a method as published, at the ε it claims, less that "
-        f"of its certified version; {source.words}. Mean and {_LEVEL} interval over "
+        f"What soundness costs: {source.what} of a method as published, at the ε it claims, less "
+        f"that of its certified version; {source.words}. Mean and {_LEVEL} interval over "
         f"{source.seeds_text}."
     )
-    figure, places = _dotted(source, parts, heading, "points above certified", zero=True)
+    label, sign = f"{source.points} above certified", source.metric.sign
+    figure, places = _dotted(source, parts, heading, label, sign=sign, zero=True)
     rows.same_scale(places)
     return figure
 
@@ -159,24 +162,26 @@ def cost(source: Source) -> Figure:
         {group: float(v.mean()) for group, v in source.values(panel.groups).items()}
         for panel in source.panels
     ]
-    source.require(any(means), "an accuracy")
+    source.require(any(means), source.metric.heading)
+    sign = source.metric.sign
     heading = (
-        f"Accuracy ({source.words}) and what it costs: MB that a client sends, seconds of "
-        f"training. Means over {source.seeds_text}. A cost is blue where no certified "
+        f"{_sentence(source.what)} ({source.words}) and what it costs: MB that a client sends, "
+        f"seconds of training. Means over {source.seeds_text}. A cost is blue where no certified "
         "method is better and no dearer."
     )
     titles = [panel.title for panel in source.panels]
-    blocks = [rows.ranked(source, *part) for part in zip(titles, means, strict=True)]
+    worth = [{group: sign * mean for group, mean in own.items()} for own in means]
+    blocks = [rows.ranked(source, *part) for part in zip(titles, worth, strict=True)]
     figure, places = rows.draw(blocks, source.drawing.width, heading, 1 + len(_COSTS))
-    for place, own in zip(places, means, strict=True):
-        place.axes[0].set_xlabel("%")
+    for place, own, better in zip(places, means, worth, strict=True):
+        place.axes[0].set_xlabel(source.metric.unit or source.metric.heading)
         for group in own:
             _dot(place, group, own[group], _LOOKS[group.claim], 0)
         for part, (unit, of) in enumerate(_COSTS.items(), start=1):
             spent = {group: of(group.rows) for group in own}
             place.axes[part].set_xlabel(unit)
             for group in own:
-                off = group.claim == CERTIFIED and _is_beaten(group, own, spent)
+                off = group.claim == CERTIFIED and _is_beaten(group, better, spent)
                 look = _LOOKS[group.claim] | ({"color": style.PLAIN} if off else {})
                 _dot(place, group, spent[group], look, part)
     for part in range(1 + len(_COSTS)):
@@ -186,13 +191,18 @@ def cost(source: Source) -> Figure:
     return figure
 
 
-def _is_beaten(group: Group, means: Mapping[Group, float], spent: Mapping[Group, float]) -> bool:
+def _is_beaten(group: Group, worth: Mapping[Group, float], spent: Mapping[Group, float]) -> bool:
     return any(
-        means[other] >= means[group]
+        worth[other] >= worth[group]
         and spent[other] <= spent[group]
-        and (means[other], spent[other]) != (means[group], spent[group])
-        for other in of_claim(means, CERTIFIED)
+        and (worth[other], spent[other]) != (worth[group], spent[group])
+        for other in of_claim(worth, CERTIFIED)
     )
+
+
+def _sentence(words: str) -> str:
+    """Return words that begin a sentence."""
+    return words[:1].upper() + words[1:]
 
 
 def _dot(place: rows.Places, group: Group, x: float, look: Mapping[str, Any], part: int) -> None:
@@ -256,11 +266,14 @@ def _dotted(
     return figure, places
 
 
-def _numbers(place: rows.Places, values: Mapping[Group, pd.Series[float]]) -> None:
-    """Write the mean accuracies right of the rows."""
+def _numbers(source: Source, place: rows.Places, values: Mapping[Group, pd.Series[float]]) -> None:
+    """Write the means right of the rows."""
     (axes,) = place.axes
     right: Any = {"textcoords": "offset points", "ha": "right", "annotation_clip": False}
-    axes.annotate("%", (1, 1), (26, 4), xycoords="axes fraction", va="baseline", **right)
+    axes.annotate(
+        source.metric.unit, (1, 1), (26, 4), xycoords="axes fraction", va="baseline", **right
+    )
     for group, height in place.heights.items():
-        text, across = f"{values[group].mean():.1f}", ("axes fraction", "data")
+        text = f"{values[group].mean():.{source.metric.digits}f}"
+        across = ("axes fraction", "data")
         axes.annotate(text, (1, height), (26, 0), xycoords=across, va="center", **right)

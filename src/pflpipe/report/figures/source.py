@@ -12,8 +12,9 @@ import pandas as pd
 
 from pflpipe.errors import DataError
 from pflpipe.report import comparison
-from pflpipe.report.comparison import METRICS, PLAIN, Group
+from pflpipe.report.comparison import PLAIN, Group
 from pflpipe.report.tidy import existing
+from pflpipe.study.metrics import Metric
 from pflpipe.study.settings import NO_PRIVACY, describe, layout
 from pflpipe.study.study_spec import Drawing, Study
 
@@ -121,7 +122,28 @@ class Source:
     @property
     def words(self) -> str:
         """What the figure's metric is of."""
-        return METRICS[self.drawing.metric].words
+        return self.study.columns[self.drawing.metric].words
+
+    @property
+    def metric(self) -> Metric:
+        """What is drawn."""
+        return self.study.columns[self.drawing.metric].metric
+
+    @property
+    def what(self) -> str:
+        """The metric in a heading: ``accuracy``, ``log loss (less is better)``."""
+        return self.metric.heading + " (less is better)" * (self.metric.sign < 0)
+
+    @property
+    def axis(self) -> str:
+        """The metric at an axis: ``accuracy (%)``."""
+        unit = self.metric.unit
+        return f"{self.metric.heading} ({unit})" if unit else self.metric.heading
+
+    @property
+    def points(self) -> str:
+        """What a difference is counted in: ``points``, or the metric itself."""
+        return "points" if self.metric.unit == "%" else self.metric.heading
 
     @cached_property
     def seeds_text(self) -> str:
