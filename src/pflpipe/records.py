@@ -10,7 +10,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,8 @@ from pflpipe.errors import DataError, located
 from pflpipe.files import read_json
 
 Kind = TypeVar("Kind")
+# Evaluating the types of a record's fields takes longer than reading a record.
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 TYPES: Mapping[Any, tuple[str, str]] = {
     bool: ("boolean", "true or false"),
     float: ("number", "a number"),
@@ -76,18 +78,11 @@ def load(kind: type[Kind], path: str | PathLike[str]) -> Kind:
     return from_json(kind, read_json(path), str(path))
 
 
-@functools.cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of a record's fields, cached: evaluating them takes longer than reading a
-    record."""
-    return typing.get_type_hints(kind)
-
-
 def _object(kind: type[Kind], values: Any, location: str, mark: str) -> Kind:
     """Return a record; errors name its keys ``<location><mark><key>``."""
     if not isinstance(values, dict):
         raise DataError(location, got=values, expected="an object", do=_AGAIN)
-    hints = _hints(typing.cast("typing.Hashable", kind))
+    hints = _hints(kind)
     for name in values:
         if name not in hints:
             expected = f"one of {', '.join(hints)}"

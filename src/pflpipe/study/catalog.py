@@ -29,10 +29,10 @@ def lines(settings: Config) -> Iterator[str]:
     groups: dict[str, list[tuple[float, str]]] = {COMPARISONS: [], SEARCHES: []}
     for name in study_names():
         outline = load_outline(name)
-        found = runs(outline)
-        seconds = runtime_estimate.total(found.values(), header)
-        words = f"{len(found)} runs, about {runtime_estimate.words(seconds)}"
-        text = f"{name}: {outline.document['title']}\n    {words}; {outline}"
+        cells = runs(outline)
+        seconds = runtime_estimate.total(cells.values(), header)
+        estimate = f"{len(cells)} runs, about {runtime_estimate.words(seconds)}"
+        text = f"{name}: {outline.document['title']}\n    {estimate}; {outline}"
         order = float("inf") if seconds is None else seconds
         groups.setdefault(purpose(outline), []).append((order, text))
     for heading, found_here in groups.items():

@@ -163,21 +163,12 @@ def schema() -> dict[str, Any]:
 
 
 @functools.cache
-def _validator(part: str) -> Draft202012Validator:
+def validator(part: str = "") -> Draft202012Validator:
+    """Return the validator of a study's file, or of a part of ``$defs``."""
     whole = schema()
     return Draft202012Validator(
         {"$ref": f"#/$defs/{part}", "$defs": whole["$defs"]} if part else whole
     )
-
-
-def study_violations(document: Any) -> Iterator[Violation]:
-    """Yield what the schema of a study finds wrong with a file's values."""
-    return violations(document, _validator(""))
-
-
-def cell_violations(values: Any) -> Iterator[Violation]:
-    """Yield what the schema finds wrong with the values of one expanded run."""
-    return violations(values, _validator("cell"))
 
 
 def check_labels(labels: Iterable[str], entries: Iterable[dict[str, Any]], location: str) -> None:

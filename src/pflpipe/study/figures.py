@@ -31,7 +31,7 @@ def read(
     """
     block = document.get("figures")
     if block is None:
-        return tuple(Drawing(kind, kind) for kind in KINDS if _shows(kind, rows))
+        return tuple(Drawing(kind, kind) for kind, shown in _kinds(rows).items() if shown)
     names = {name for row in rows for name in (row.cell.method, row.variant) if name}
     found = []
     for name, given in block.items():
@@ -70,18 +70,15 @@ def find(study: Study | Outline, name: str) -> Drawing:
     return known[name]
 
 
-def _shows(kind: str, rows: Sequence[Row]) -> bool:
-    """Whether runs have what a kind of figure compares."""
+def _kinds(rows: Sequence[Row]) -> dict[str, bool]:
+    """Return for each kind of figure whether runs have what it compares."""
     cells = [row.cell for row in rows]
     private = [cell for cell in cells if cell.privacy.mechanism != "none"]
     certified = {cell.method for cell in cells if cell.claim == "certified"}
-    if kind == "ranks":
-        return len(certified) > 1 and len({cell.seed for cell in cells}) >= _MANY_SEEDS
-    if kind == "soundness":
-        return any(cell.departures and cell.method in certified for cell in private)
-    if kind == "convergence":
-        return any(cell.training.evaluate_every for cell in cells)
-    if kind == "gains":
-        methods = {cell.method for cell in cells}
-        return "local_only" in methods and len(methods) > 1
-    return True
+    methods, seeds = {cell.method for cell in cells}, {cell.seed for cell in cells}
+    return dict.fromkeys(KINDS, True) | {
+        "ranks": len(certified) > 1 and len(seeds) >= _MANY_SEEDS,
+        "soundness": any(cell.departures and cell.method in certified for cell in private),
+        "convergence": any(cell.training.evaluate_every for cell in cells),
+        "gains": "local_only" in methods and len(methods) > 1,
+    }

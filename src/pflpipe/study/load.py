@@ -99,7 +99,7 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     check_name(name, f"{file}: a study's file name")
     document = documents.read_yaml(file)
     wrong = []
-    for violation in documents.study_violations(document):
+    for violation in documents.violations(document, documents.validator()):
         wrong.append(violation)
         problems.add(violation.error, str(file))
         # Every run of the entry has the same mistake.
@@ -107,9 +107,10 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if any(_stops_expansion(violation) for violation in wrong):
         return None
     document = {"title": "", "description": "", **document}
-    if set(documents.schema()["required"]) - set(document):  # a misspelt key, which was noted
+    # A misspelt key was noted; there is nothing to expand without it.
+    if not document.keys() >= set(documents.schema()["required"]):
         return None
-    if not all("name" in entry for entry in document["methods"]):  # likewise
+    if not all("name" in entry for entry in document["methods"]):
         return None
     entries = expansion.check(document, str(file), problems)
     measured = {}
@@ -202,7 +203,7 @@ def _cell(
     name, source = entry["name"], entry["source"]
     own = Problems()
     violated: set[str | int] = set()
-    for violation in documents.cell_violations(values):
+    for violation in documents.violations(values, documents.validator("cell")):
         own.add(violation.error)
         violated |= {*violation.path[:1]} or {violation.key}
     hyperparameters: dict[str, Any] = {}
@@ -236,11 +237,8 @@ def _cell(
     for block, built in blocks.items():
         with own.at():
             options.check(built, block)
-    if (
-        "sample_level_calibration" in departures
-        and "training" in blocks
-        and blocks["training"].batch_size == 0
-    ):
+    batch_size = blocks["training"].batch_size if "training" in blocks else None
+    if "sample_level_calibration" in departures and batch_size == 0:
         do = "the official code calibrates its noise to the batch size"
         own.refuse("training.batch_size", got=0, expected=">= 1", do=do)
     if own:

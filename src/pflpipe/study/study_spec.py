@@ -221,12 +221,7 @@ class Outline:
     @cached_property
     def search(self) -> Study | None:
         """The search as a study of its own, named ``<study>/search``; None without one."""
-        rows = [
-            row
-            for line in self.searched
-            for candidate in line.candidates
-            for row in candidate.trials
-        ]
+        rows = [row for line in self.searched for c in line.candidates for row in c.trials]
         return self._study(f"{self.name}/search", rows) if rows else None
 
     @cached_property
