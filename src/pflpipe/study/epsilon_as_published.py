@@ -22,12 +22,10 @@ if TYPE_CHECKING:  # a study is read without torch
     from pflpipe.privacy.ledger import Planned
 
 
-def departures(cell: Cell, official: bool | None = None) -> frozenset[str]:
-    """Return what the cell's method departs in as published, those of its official code among them
-    if there are any and ``official`` is not False; those of calibration only where there is an
-    epsilon to reach."""
-    if official is None:
-        official = bool(registry.of(cell).about.official_departures)
+def departures(cell: Cell, *, official_code: bool = True) -> frozenset[str]:
+    """Return what the cell's method departs in as published, by default with its official code if
+    that departs further; departures of calibration only where there is an epsilon to reach."""
+    official = official_code and bool(registry.of(cell).about.official_departures)
     names = registry.departures(cell.method, "paper", official, cell.source, cell.hyperparameters)
     return frozenset(names) - (OF_CALIBRATION if cell.privacy.epsilon is None else frozenset())
 

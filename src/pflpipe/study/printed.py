@@ -65,7 +65,7 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
         method = block["methods"].get(label)
         if method is None:
             return None, None
-        if departures(cell, official=False) != set(cell.departures):
+        if departures(cell, official_code=False) != set(cell.departures):
             raise ConfigError(
                 f"{location}.methods.{label}: its row is not the paper's mechanism",
                 got=", ".join(cell.departures) or "no departures",
