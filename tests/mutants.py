@@ -311,8 +311,8 @@ MUTANTS = {
     ),
     "labels that cannot be are kept": Mutant(
         "api.py",
-        "        x[invalid], y[invalid] = math.nan, 0",
-        "        y[invalid] = 0",
+        "    x[invalid], y[invalid] = math.nan, 0",
+        "    y[invalid] = 0",
         "test_api.py",
     ),
     "classes read from labels without a word": Mutant(
@@ -464,8 +464,8 @@ MUTANTS = {
     ),
     "a method's range is open": Mutant(
         "options.py",
-        "and (option.most is None or value <= option.most)",
-        "and (option.most is None or value <= option.most + 1)",
+        '"<=", operator.le)',
+        '"<=", lambda value, most: value <= most + 1)',
         "methods/test_registry.py test_config.py",
     ),
     # simulation
@@ -570,8 +570,8 @@ MUTANTS = {
     # study
     "an axis of the study wins over a method's own": Mutant(
         "study/expansion.py",
-        "(_nest(study_point), [own], _nest(method_point), _nest(chosen))",
-        "([own], _nest(study_point), _nest(method_point), _nest(chosen))",
+        "base, *_nest(study_point), own, *_nest",
+        "base, own, *_nest(study_point), *_nest",
         "test_config.py",
     ),
     "every candidate is the first": Mutant(

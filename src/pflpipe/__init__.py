@@ -19,17 +19,33 @@ from pflpipe._version import __version__
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:
-    from pflpipe.api import Result, federation, run, train
-    from pflpipe.cells import Cell, Model, Partition, Privacy, Server, Training
-    from pflpipe.learning.networks import Network
-    from pflpipe.learning.task import Batches, Task
-    from pflpipe.methods.base import About, Method, Option, Upload
-    from pflpipe.privacy.accounting import calibrate, epsilon, make_plan
-    from pflpipe.privacy.ledger import Ledger, ledger
-    from pflpipe.privacy.mechanism import Uploads, release
-    from pflpipe.privacy.plan import Plan
-    from pflpipe.study.load import load_study
-    from pflpipe.study.metrics import Metric
+    from pflpipe.api import Result as Result
+    from pflpipe.api import federation as federation
+    from pflpipe.api import run as run
+    from pflpipe.api import train as train
+    from pflpipe.cells import Cell as Cell
+    from pflpipe.cells import Model as Model
+    from pflpipe.cells import Partition as Partition
+    from pflpipe.cells import Privacy as Privacy
+    from pflpipe.cells import Server as Server
+    from pflpipe.cells import Training as Training
+    from pflpipe.learning.networks import Network as Network
+    from pflpipe.learning.task import Batches as Batches
+    from pflpipe.learning.task import Task as Task
+    from pflpipe.methods.base import About as About
+    from pflpipe.methods.base import Method as Method
+    from pflpipe.methods.base import Option as Option
+    from pflpipe.methods.base import Upload as Upload
+    from pflpipe.privacy.accounting import calibrate as calibrate
+    from pflpipe.privacy.accounting import epsilon as epsilon
+    from pflpipe.privacy.accounting import make_plan as make_plan
+    from pflpipe.privacy.ledger import Ledger as Ledger
+    from pflpipe.privacy.ledger import ledger as ledger
+    from pflpipe.privacy.mechanism import Uploads as Uploads
+    from pflpipe.privacy.mechanism import release as release
+    from pflpipe.privacy.plan import Plan as Plan
+    from pflpipe.study.load import load_study as load_study
+    from pflpipe.study.metrics import Metric as Metric
 
 _HOMES = {
     "api": ("Result", "federation", "run", "train"),
@@ -46,36 +62,7 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "About",
-    "Batches",
-    "Cell",
-    "Ledger",
-    "Method",
-    "Metric",
-    "Model",
-    "Network",
-    "Option",
-    "Partition",
-    "Plan",
-    "Privacy",
-    "Result",
-    "Server",
-    "Task",
-    "Training",
-    "Upload",
-    "Uploads",
-    "__version__",
-    "calibrate",
-    "epsilon",
-    "federation",
-    "ledger",
-    "load_study",
-    "make_plan",
-    "release",
-    "run",
-    "train",
-]
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

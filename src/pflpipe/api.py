@@ -161,16 +161,19 @@ def federation(
     shapes = {tuple(x.shape[1:]) for x, _ in (*shards, *test_shards)}
     if len(shapes) > 1:
         raise DataError("clients: shapes of an example", got=sorted(shapes), expected="one")
-    train, test, split = (
-        _held_out(shards, test_fraction, seed)
-        if tests is None
-        else _with_tests(shards, test_shards)
-    )
-    class_count = _classes(classes, model, privacy, (train, test))
+    x, y = (torch.cat(tensors) for tensors in zip(*shards, *test_shards, strict=True))
+    ends = np.cumsum([len(y) for _, y in (*shards, *test_shards)])
+    rows = np.split(np.arange(len(y)), ends[:-1])
+    train, test = rows[: len(shards)], rows[len(shards) :]
+    if tests is None:
+        train, test = _held_out(train, test_fraction, seed)
+    split = Split(train, [np.arange(0) for _ in shards], test, np.concatenate(test))
+    class_count = _classes(classes, model, privacy, x, y)
     # In place: these tensors are joined copies, so the caller's tensors do not change.
-    for x, y in (train, test):
-        invalid = (y < 0) | (y >= class_count)
-        x[invalid], y[invalid] = math.nan, 0
+    invalid = (y < 0) | (y >= class_count)
+    x[invalid], y[invalid] = math.nan, 0
+    # One pair of tensors for training and test; the split has the rows of each.
+    examples = Examples(x.to(target), y.to(target))
     (shape,) = shapes
     network = model if isinstance(model, Network) else networks.build(model, shape, class_count)
     # Your own hooks have no departures: they run under the certified mechanism.
@@ -196,8 +199,8 @@ def federation(
         training=training,
         departures=frozenset(departures),
         split=split,
-        train=Examples(train[0].to(target), train[1].to(target)),
-        test=Examples(test[0].to(target), test[1].to(target)),
+        train=examples,
+        test=examples,
         seed=seed,
         # Every setting that changes a message, so that different messages never share noise.
         key=_key(
@@ -358,10 +361,11 @@ def _classes(
     classes: int | None,
     model: Model | Network,
     privacy: Privacy,
-    parts: Sequence[tuple[Tensor, Tensor]],
+    x: Tensor,
+    y: Tensor,
 ) -> int:
-    """Return the number of classes K. Only without a mechanism it may come from the examples
-    ``parts``; then values that cannot be trained on raise DataError."""
+    """Return the number of classes K. Only without a mechanism it may come from the examples; then
+    values that cannot be trained on raise DataError."""
     if isinstance(model, Network):
         outputs = model.shapes[HEAD[0]][0]
         if classes not in (None, outputs):
@@ -378,14 +382,12 @@ def _classes(
                 do="add classes=",
             )
         return classes
-    largest = 0
-    for x, y in parts:
-        lowest, highest = (int(y.min()), int(y.max())) if len(y) else (0, 0)
-        if lowest < 0:
-            raise DataError("labels", got=lowest, expected="whole numbers 0 to K - 1")
-        if not bool(torch.isfinite(x).all()):
-            raise DataError("examples", got="NaN or infinity", expected="finite numbers")
-        largest = max(largest, highest + 1)
+    lowest, highest = (int(y.min()), int(y.max())) if len(y) else (0, 0)
+    if lowest < 0:
+        raise DataError("labels", got=lowest, expected="whole numbers 0 to K - 1")
+    if not bool(torch.isfinite(x).all()):
+        raise DataError("examples", got="NaN or infinity", expected="finite numbers")
+    largest = highest + 1
     if classes is not None and largest > classes:
         raise DataError("classes", got=classes, expected=f"at least {largest}, of the labels")
     return classes or max(largest, 2)
@@ -402,34 +404,15 @@ def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]
     return x.to(dtype), y.to(torch.int64)
 
 
-def _joined(shards: Sequence[tuple[Tensor, Tensor]]) -> tuple[tuple[Tensor, Tensor], list[Any]]:
-    """Return all examples in one pair of tensors, and the rows of each client."""
-    pair = torch.cat([x for x, _ in shards]), torch.cat([y for _, y in shards])
-    ends = np.cumsum([len(y) for _, y in shards])
-    rows = [np.arange(end - len(y), end) for end, (_, y) in zip(ends, shards, strict=True)]
-    return pair, rows
-
-
 def _held_out(
-    shards: Sequence[tuple[Tensor, Tensor]], fraction: float, seed: int
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Split]:
+    rows: Sequence[np.ndarray], fraction: float, seed: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return the rows of each client for training, and those that are drawn for its test."""
     if not 0 <= fraction < 1:
         raise ConfigError("test_fraction", got=fraction, expected="0 <= fraction < 1")
-    pair, rows = _joined(shards)
     train, test = [], []
     for client, client_rows in enumerate(rows):
         held_out = draw_out(len(client_rows), fraction, numpy_rng(seed, "own tests", client))
         test.append(client_rows[held_out])
         train.append(client_rows[~held_out])
-    common = np.concatenate(test)
-    no_rows = [np.arange(0) for _ in shards]
-    # One pair of tensors for training and test; the split has the rows of each.
-    return pair, pair, Split(train, no_rows, test, common, own_from_train=False)
-
-
-def _with_tests(
-    shards: Sequence[tuple[Tensor, Tensor]], tests: Sequence[tuple[Tensor, Tensor]]
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Split]:
-    (train, rows), (test, test_rows) = _joined(shards), _joined(tests)
-    no_rows = [np.arange(0) for _ in shards]
-    return train, test, Split(rows, no_rows, test_rows, np.arange(len(test[1])))
+    return train, test

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
-from pflpipe import options
+from pflpipe import options, records
 from pflpipe.files import canonical_json
 from pflpipe.named import DATASETS, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
 from pflpipe.options import Option
@@ -481,11 +481,7 @@ class Cell:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Cell:
         """Return the cell from the values of ``to_dict`` (after JSON)."""
-        blocks = {
-            name: kind(**{key: _hashable(value) for key, value in values[name].items()})
-            for name, kind in BLOCKS.items()
-        }
-        return cls(**{**values, **blocks, "departures": tuple(values["departures"])})
+        return records.from_json(cls, values, "cell")
 
     @cached_property
     def id(self) -> str:
@@ -497,30 +493,20 @@ class Cell:
     def words(self) -> list[str]:
         """The readable parts of an id: data set, partition, method, noise, seed."""
         budget = self.privacy
-        noise = (
-            f"eps{budget.epsilon:g}"
-            if budget.epsilon is not None
-            else f"sigma{budget.noise_multiplier:g}"
-            if budget.noise_multiplier is not None
-            else "nonprivate"
-        )
-        return [
-            self.dataset,
-            _partition_words(self.partition),
-            self.method,
-            noise,
-            f"seed{self.seed}",
-        ]
+        noise = "nonprivate"
+        if budget.epsilon is not None:
+            noise = f"eps{budget.epsilon:g}"
+        elif budget.noise_multiplier is not None:
+            noise = f"sigma{budget.noise_multiplier:g}"
+        partition = _partition_words(self.partition)
+        return [self.dataset, partition, self.method, noise, f"seed{self.seed}"]
 
     @cached_property
     def partition_id(self) -> str:
         """Id of the partition file, the same for all methods, budgets and models of one seed."""
-        parts = {
-            "dataset": self.dataset,
-            "partition": without_defaults(self.partition),
-            "seed": self.seed,
-        }
-        return slug([self.dataset, _partition_words(self.partition), f"seed{self.seed}"], parts)
+        partition, words = without_defaults(self.partition), _partition_words(self.partition)
+        parts = {"dataset": self.dataset, "partition": partition, "seed": self.seed}
+        return slug([self.dataset, words, f"seed{self.seed}"], parts)
 
     @cached_property
     def plan_id(self) -> str:
@@ -593,20 +579,11 @@ OPTIONS: Mapping[str, options.Declared] = dict(options.flat(Cell))
 PATHS = frozenset({"method", *OPTIONS})
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value  # JSON has no tuples
-
-
 def _partition_words(partition: Partition) -> str:
-    detail = {"dirichlet": partition.alpha, "pathological": partition.classes_per_client}.get(
-        partition.kind
-    )
-    clients = partition.clients or "all"
-    return (
-        f"{partition.kind}{detail:g}x{clients}"
-        if detail is not None
-        else f"{partition.kind}x{clients}"
-    )
+    details = {"dirichlet": partition.alpha, "pathological": partition.classes_per_client}
+    detail = details.get(partition.kind)
+    words = partition.kind if detail is None else f"{partition.kind}{detail:g}"
+    return f"{words}x{partition.clients or 'all'}"
 
 
 def without_defaults(settings: Any) -> dict[str, Any]:

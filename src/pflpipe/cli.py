@@ -6,15 +6,15 @@ A command returns the lines that it prints.
 from __future__ import annotations
 
 import argparse
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from pflpipe._version import __version__
 from pflpipe.program import run_script
 
-if TYPE_CHECKING:
-    from pflpipe.study.study_spec import Study
-
+Command = Callable[[argparse.Namespace], list[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
@@ -35,81 +35,53 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"pflpipe {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    init = commands.add_parser("init", help="begin a study: studies/<STUDY>.yaml, with comments")
+
+    def add(run: Command, help: str, *, config: bool = True) -> argparse.ArgumentParser:
+        command = commands.add_parser(run.__name__.strip("_"), help=help)
+        command.set_defaults(run=run)
+        if config:
+            command.add_argument("--config", default="config.yaml", help="default: %(default)s")
+        return command
+
+    init = add(_init, "begin a study: studies/<STUDY>.yaml, with comments", config=False)
     init.add_argument("study", help="its name: letters, digits and _")
-    init.set_defaults(run=_init)
-    validate = commands.add_parser(
-        "validate", help="check config.yaml, its studies and the headers of its data; start nothing"
+    validate = add(
+        _validate, "check config.yaml, its studies and the headers of its data; start nothing"
     )
-    _add_config(validate)
-    _add_study(
-        validate,
-        "--study",
-        action="append",
-        default=[],
-        help="check this study instead of those of the config; repeatable",
-    )
-    validate.set_defaults(run=_validate)
-    methods = commands.add_parser(
-        "methods", help="list the methods and their hyper-parameters; of those named, all there is"
-    )
+    instead = "check this study instead of those of the config; repeatable"
+    _add_study(validate, "--study", action="append", default=[], help=instead)
+    listed = "list the methods and their hyper-parameters; of those named, all there is"
+    methods = add(_methods, listed, config=False)
     methods.add_argument("name", nargs="*", help="print its card: formulas, claim, citation")
-    methods.set_defaults(run=_methods)
-    studies = commands.add_parser(
-        "studies",
-        help="list the studies by purpose, with runs and the estimated time of their training",
-    )
-    _add_config(studies)
-    studies.set_defaults(run=_studies)
-    rank = commands.add_parser(
-        "rank",
-        help="order a study's hyper-parameter sets by validation accuracy, or its search's metric",
+    add(_studies, "list the studies by purpose, with runs and the estimated time of their training")
+    rank = add(
+        _rank, "order a study's hyper-parameter sets by validation accuracy, or its search's metric"
     )
     _add_study(rank)
-    _add_config(rank)
-    rank.add_argument(
-        "--all", action="store_true", help="every set instead of the five best of each method"
+    every_set = "every set instead of the five best of each method"
+    rank.add_argument("--all", action="store_true", help=every_set)
+    figures = add(
+        _figures, "draw a study's figures from finished results; start nothing", config=False
     )
-    rank.set_defaults(run=_rank)
-    figures = commands.add_parser(
-        "figures", help="draw a study's figures from finished results; start nothing"
-    )
-    _add_study(figures, "study")
+    _add_study(figures)
     figures.add_argument("name", nargs="*", help="of its figures; default: all")
     figures.add_argument("--results", type=Path, default=Path("results"), help="%(default)s")
     figures.add_argument("--data", type=Path, default=Path("data"), help="%(default)s")
     figures.add_argument("--out", type=Path, help="default: RESULTS/figures/STUDY")
-    figures.set_defaults(run=_figures)
-    status = commands.add_parser(
-        "status", help="tell how far the snakemake is that works here, or on a cluster's disk"
-    )
-    _add_config(status)
-    status.set_defaults(run=_status)
-    track = commands.add_parser("track", help="put a study's finished runs into MLflow")
-    _add_study(track, "study")
-    track.add_argument(
-        "--watch", action="store_true", help="go on while it runs, until its table is there"
-    )
-    _add_config(track)
-    track.set_defaults(run=_track)
-    compare = commands.add_parser(
-        "compare", help="put two studies, or two methods, side by side, and their differences"
-    )
+    add(_status, "tell how far the snakemake is that works here, or on a cluster's disk")
+    track = add(_track, "put a study's finished runs into MLflow")
+    _add_study(track)
+    until = "go on while it runs, until its table is there"
+    track.add_argument("--watch", action="store_true", help=until)
+    compare = add(_compare, "put two studies, or two methods, side by side, and their differences")
     for side in ("A", "B"):
         _add_study(compare, side, help="a study or a table's .csv; :METHOD behind it for one alone")
     compare.add_argument("--metric", default="personal_own", help="default: %(default)s")
-    _add_config(compare)
-    compare.set_defaults(run=_compare)
-    completion = commands.add_parser(
-        "completion", help="print what lets a shell complete these words (docs/cli.md)"
+    completion = add(
+        _completion, "print what lets a shell complete these words (docs/cli.md)", config=False
     )
     completion.add_argument("shell", choices=SHELLS)
-    completion.set_defaults(run=lambda arguments: _completion(parser, arguments.shell))
     return parser
-
-
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", default="config.yaml", help="default: %(default)s")
 
 
 def _add_study(parser: argparse.ArgumentParser, name: str = "study", **options: Any) -> None:
@@ -152,20 +124,14 @@ def _methods(arguments: argparse.Namespace) -> list[str]:
         origin = f", from {source}" if source else ""
         lines.append(f"{name}: {about.title} ({about.paper}){origin}")
         paper = about.departures + about.paper_departures
-        profiles = {
-            "strict": about.departures,
-            "paper": paper,
-            "paper, official code": paper + about.official_departures,
-        }
-        if not about.official_departures:
-            del profiles["paper, official code"]
-        for profile, found in profiles.items():
-            claim = (
-                claim_of(about.mechanism, found, source)
-                if about.private
-                else "none (no privacy asked)"
-            )
-            departures = f"; departures {', '.join(found)}" if found else ""
+        profiles = {"strict": about.departures, "paper": paper}
+        if about.official_departures:
+            profiles["paper, official code"] = paper + about.official_departures
+        for profile, names in profiles.items():
+            claim = "none (no privacy asked)"
+            if about.private:
+                claim = claim_of(about.mechanism, names, source)
+            departures = f"; departures {', '.join(names)}" if names else ""
             lines.append(f"    profile {profile}: claim {claim}{departures}")
         for key, parameter in entry.hyperparameters.items():
             lines.append(f"    {key} = {parameter.default!r}")
@@ -196,8 +162,7 @@ def _figures(arguments: argparse.Namespace) -> list[str]:
 
     study = load_study(arguments.study, results=arguments.results)
     folder = arguments.out or arguments.results / "figures" / study.name
-    names = arguments.name or [drawing.name for drawing in study.figures]
-    drawings = [figures.find(study, name) for name in names]
+    drawings = [figures.find(study, name) for name in arguments.name] or study.figures
     for drawing in drawings:
         target = folder / f"{drawing.name}.png"
         if drawing.kind in figures.ATTACKS:
@@ -221,9 +186,7 @@ def _track(arguments: argparse.Namespace) -> list[str]:
     settings = config.load(arguments.config)
     results, uri = settings.results_dir, settings.tracking_uri
 
-    def study() -> Study:
-        return load.load_study(arguments.study, results=results)
-
+    study = functools.partial(load.load_study, arguments.study, results=results)
     if not arguments.watch:
         return [mlflow_export.export(study(), results, uri, partial=True)]
     mlflow_export.watch(study, results, uri)
@@ -238,8 +201,10 @@ def _compare(arguments: argparse.Namespace) -> list[str]:
     return list(compare.lines(arguments.A, arguments.B, results, arguments.metric))
 
 
-def _completion(parser: argparse.ArgumentParser, shell: str) -> list[str]:
+def _completion(arguments: argparse.Namespace) -> list[str]:
     import shtab
+
+    parser = _parser()
 
     names = shtab.cmd("ls studies 2>/dev/null | sed -n 's/[.]yaml$//p' | grep -v '^paper_results$'")
     (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
@@ -247,4 +212,4 @@ def _completion(parser: argparse.ArgumentParser, shell: str) -> list[str]:
         for action in command._actions:
             if getattr(action, "complete", None) == "studies":
                 action.complete = names
-    return [shtab.complete(parser, shell)]
+    return [shtab.complete(parser, arguments.shell)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,10 @@ class Problems:
                 first = self._problems.setdefault(str(one), _Problem(one, location))
                 first.repeats += first.error is not one
 
+    def refuse(self, what: str, location: str = "", **parts: Any) -> None:
+        """Add a ConfigError of these ``parts`` (``got``, ``expected``, ``do``)."""
+        self.add(ConfigError(what, **parts), location)
+
     @contextlib.contextmanager
     def at(self, location: str = "") -> Iterator[None]:
         """Add an error of the block instead of raising it."""
@@ -154,6 +158,13 @@ def nearest(key: str, known: Iterable[str]) -> str:
     if best < 0.6 or len(candidates) > 2:
         return f"known: {', '.join(names)}"
     return f"did you mean {' or '.join(candidates)}?"
+
+
+def check_known(name: str, known: Collection[str], what: str) -> None:
+    """Raise ConfigError unless a name is known. The message is ``what``, the name, and the nearest
+    known one."""
+    if name not in known:
+        raise ConfigError(f"{what} {name!r}", do=nearest(name, known))
 
 
 def _likeness(one: str, other: str) -> float:

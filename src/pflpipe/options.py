@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import math
 import numbers
+import operator
 import re
-import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pflpipe.errors import ConfigError, Problems, nearest
+from pflpipe.records import TYPES, parts
 
 Block = TypeVar("Block")
-_JSON = {bool: "boolean", float: "number", int: "integer", str: "string", Path: "string"}
 _ACCEPTED: dict[type, Any] = {
     bool: bool,
     float: numbers.Real,
@@ -31,7 +32,14 @@ _ACCEPTED: dict[type, Any] = {
     str: str,
     Path: (str, Path),
 }
-_WORDS = {bool: "true or false", float: "a finite number", int: "a whole number"}
+_FINITE = "a finite number"
+BOUNDS: Mapping[str, tuple[str, str, Callable[[Any, Any], bool]]] = {
+    "least": ("minimum", ">=", operator.ge),
+    "above": ("exclusiveMinimum", ">", operator.gt),
+    "most": ("maximum", "<=", operator.le),
+    "below": ("exclusiveMaximum", "<", operator.lt),
+}
+"""Bound of an ``Option`` -> its word in a JSON schema, its sign, and the comparison."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +104,8 @@ class Option:
             return "+".join(map(str, value)) or "none"
         if value is None:
             return "none"
-        return self.value_labels.get(
-            value, f"{value:g}" if isinstance(value, float) else str(value)
-        )
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        return self.value_labels.get(value, text)
 
 
 @dataclass(frozen=True)
@@ -117,17 +124,14 @@ _DECLARED: dict[type, Mapping[str, Declared]] = {}
 def declared(kind: type) -> Mapping[str, Declared]:
     """Return the options of a dataclass by name, in its order; other fields are left out."""
     if kind not in _DECLARED:
-        _DECLARED[kind] = {item.name: item for item in _read(kind)}
+        hints, items = typing.get_type_hints(kind, include_extras=True), {}
+        for item in dataclasses.fields(kind):
+            if typing.get_origin(hints[item.name]) is typing.Annotated:
+                factory = item.default_factory
+                default = item.default if factory is dataclasses.MISSING else factory()
+                items[item.name] = _declare(item.name, hints[item.name], default)
+        _DECLARED[kind] = items
     return _DECLARED[kind]
-
-
-def _read(kind: type) -> Iterator[Declared]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for item in dataclasses.fields(kind):
-        if typing.get_origin(hints[item.name]) is typing.Annotated:
-            factory = item.default_factory
-            default = item.default if factory is dataclasses.MISSING else factory()
-            yield _declare(item.name, hints[item.name], default)
 
 
 def _declare(name: str, hint: Any, default: Any) -> Declared:
@@ -163,60 +167,48 @@ def blocks(kind: type) -> Mapping[str, type]:
 
 
 def schema(kind: type) -> dict[str, Any]:
-    """Return the JSON schema of a dataclass with options: unknown keys are refused, options without
-    a default are required."""
-    found = declared(kind)
+    """Return the JSON schema of a dataclass with options, and blocks of them: unknown keys are
+    refused, options without a default are required."""
+    properties = {name: rules(item) for name, item in declared(kind).items()}
+    nested = {name: schema(block) for name, block in blocks(kind).items()}
+    required = [name for name, found in properties.items() if "default" not in found]
     return {
         "description": " ".join((kind.__doc__ or "").split()),
         "type": "object",
         "additionalProperties": False,
-        "required": [o.name for o in found.values() if o.default is dataclasses.MISSING],
-        "properties": {name: rules(item) for name, item in found.items()},
+        "required": required + [name for name, found in nested.items() if found["required"]],
+        "properties": properties | nested,
     }
 
 
 def rules(item: Declared) -> dict[str, Any]:
     """Return the JSON schema of one option's value."""
-    option, (kind, inner, nullable) = item.option, _parts(item.type)
-    limits: dict[str, Any] = {
-        name: bound
-        for name, bound in {
-            "minimum": option.least,
-            "exclusiveMinimum": option.above,
-            "maximum": option.most,
-            "exclusiveMaximum": option.below,
-        }.items()
-        if bound is not None
-    }
+    option, (kind, inner, nullable) = item.option, parts(item.type)
+    limits: dict[str, Any] = {rule: bound for rule, _, _, bound in _bounds(option)}
     if option.words:
         limits = {"enum": list(option.words)}
     elif inner in (str, Path) or (inner is None and kind in (str, Path)):
         limits["minLength"] = 1
     found: dict[str, Any] = {"description": option.text}
     if kind is tuple:
-        items = limits if option.words else {"type": _JSON[inner], **limits}
+        items = limits if option.words else {"type": TYPES[inner][0], **limits}
         found |= {"type": "array", "items": items, "uniqueItems": option.distinct}
         found |= {"minItems": 1} if option.non_empty else {}
     elif kind is dict:
         found |= {"type": "object"}
-        if inner in _JSON:
-            found["additionalProperties"] = {"type": _JSON[inner], **limits}
+        if inner in TYPES:
+            found["additionalProperties"] = {"type": TYPES[inner][0], **limits}
         if option.keys:
             found["propertyNames"] = {"pattern": option.keys[0], "description": option.keys[1]}
     else:
-        found |= limits if option.words else {"type": _JSON[kind], **limits}
+        found |= limits if option.words else {"type": TYPES[kind][0], **limits}
         found |= {"pattern": option.pattern} if option.pattern else {}
     if nullable:
         found["type"] = [found["type"], "null"]
     if item.default is not dataclasses.MISSING:
         default = option.words[0] if _unspeakable(item) else item.default
-        found["default"] = (
-            list(default)
-            if isinstance(default, tuple)
-            else str(default)
-            if isinstance(default, Path)
-            else default
-        )
+        # A tuple becomes a list, and a path a text.
+        found["default"] = json.loads(json.dumps(default, default=str))
     return found
 
 
@@ -246,73 +238,67 @@ def check(block: Any, location: str) -> None:
     problems = Problems()
     for name, item in declared(type(block)).items():
         option, value, here = item.option, getattr(block, name), f"{location}.{name}"
-        if value is not None or not _parts(item.type)[2]:
-            for entry in value if isinstance(value, tuple) else (value,):
-                with problems.at():
-                    if not (option.unless and value == item.default):
-                        check_value(entry, item, here)
         if option.unless and value == item.default:
             other, wanted = option.unless
             if getattr(block, other) != wanted:
                 do = f"it may be left out with {location}.{other} {wanted} only"
-                problems.add(ConfigError(f"{here} is missing", do=do))
+                problems.refuse(f"{here} is missing", do=do)
+        elif value is not None or not parts(item.type)[2]:
+            for entry in value if isinstance(value, tuple) else (value,):
+                with problems.at():
+                    check_value(entry, item, here)
         if option.only:
             other, fitting = option.only[0], option.only[1:]
             found = getattr(block, other)
             fits = found in fitting if fitting else found is not None
             if fits and option.needed and value is None:
-                problems.add(
-                    ConfigError(f"{here} is missing", do=f"{location}.{other} {found} needs it")
-                )
+                problems.refuse(f"{here} is missing", do=f"{location}.{other} {found} needs it")
             rival = getattr(block, option.either or name)
             if fits and option.either and (value is None) == (rival is None):
                 given = "neither is" if value is None else "both are"
-                what = f"{location} needs either {name} or {option.either}, {given} given"
-                problems.add(ConfigError(what))
+                problems.refuse(f"{location} needs either {name} or {option.either}, {given} given")
             if not fits and value != item.default:
                 what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(fitting)])}"
                 do = f"remove it for {found}" if fitting else f"add {other}, or remove it"
-                problems.add(ConfigError(f"{what.strip()} only", got=value, do=do))
+                problems.refuse(f"{what.strip()} only", got=value, do=do)
     problems.stop()
 
 
 def check_value(value: Any, item: Declared, location: str) -> None:
     """Raise ConfigError unless this is a value of an option."""
-    option, (kind, inner, _) = item.option, _parts(item.type)
+    option, (kind, inner, _) = item.option, parts(item.type)
     kind = inner if kind is tuple else kind
     if option.words:
         unknown = value not in option.words or isinstance(value, bool)
         if unknown and (not _unspeakable(item) or value != item.default):
             do = nearest(str(value), map(str, option.words))
-            raise ConfigError(location, got=value, expected=f"one of {one_of(option)}", do=do)
+            expected = f"one of {', '.join(map(str, option.words))}"
+            raise ConfigError(location, got=value, expected=expected, do=do)
     elif kind in _ACCEPTED and not (
         isinstance(value, _ACCEPTED[kind]) and (kind is bool) == isinstance(value, bool)
     ):
-        raise ConfigError(location, got=value, expected=_WORDS.get(kind, "text"))
+        expected = _FINITE if kind is float else TYPES[kind][1]
+        raise ConfigError(location, got=value, expected=expected)
     elif value == "" and not option.layers:
         raise ConfigError(location, got=value, expected="text that is not empty")
     elif isinstance(value, str) and option.pattern and not re.search(option.pattern, value):
         raise ConfigError(location, got=value, expected=option.text)
     elif isinstance(value, int | float) and not (
-        math.isfinite(value)
-        and (option.least is None or value >= option.least)
-        and (option.above is None or value > option.above)
-        and (option.most is None or value <= option.most)
-        and (option.below is None or value < option.below)
+        math.isfinite(value) and all(holds(value, bound) for _, _, holds, bound in _bounds(option))
     ):
-        expected = f"a number {bounds(option)}" if math.isfinite(value) else _WORDS[float]
+        expected = f"a number {bounds(option)}" if math.isfinite(value) else _FINITE
         raise ConfigError(location, got=value, expected=expected)
 
 
 def bounds(option: Option) -> str:
     """Return an option's bounds in words, such as ``> 0 and <= 1``."""
-    found = {">=": option.least, ">": option.above, "<=": option.most, "<": option.below}
-    return " and ".join(f"{sign} {bound}" for sign, bound in found.items() if bound is not None)
+    return " and ".join(f"{sign} {bound}" for _, sign, _, bound in _bounds(option))
 
 
-def one_of(option: Option) -> str:
-    """Return an option's words as a list in one line."""
-    return ", ".join(map(str, option.words))
+def _bounds(option: Option) -> Iterator[tuple[str, str, Callable[[Any, Any], bool], float]]:
+    for name, rule in BOUNDS.items():
+        if (bound := getattr(option, name)) is not None:
+            yield (*rule, bound)
 
 
 def _unspeakable(item: Declared) -> bool:
@@ -321,17 +307,8 @@ def _unspeakable(item: Declared) -> bool:
     return bool(words) and isinstance(item.default, str) and item.default not in words
 
 
-def _parts(hint: Any) -> tuple[Any, Any, bool]:
-    """Return (type, type of its items or None, whether None is allowed) of an annotation."""
-    if isinstance(hint, types.UnionType):
-        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-        return (*_parts(hint)[:2], True)
-    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
-    return kind, {tuple: inner[0], dict: inner[-1]}[kind] if inner else None, False
-
-
 def _spelled(value: Any, hint: Any) -> Any:
-    kind, inner, _ = _parts(hint)
+    kind, inner, _ = parts(hint)
     if value is None:
         return None
     if kind is tuple:

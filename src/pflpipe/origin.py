@@ -28,12 +28,9 @@ _CHANGED = "-dirty"  # as `git describe` marks it
 def processor() -> str:
     """Return the name of this machine's processor, and no other fact about the machine."""
     listing = Path("/proc/cpuinfo")
-    names = (
-        re.findall(r"^model name\s*: (.+)$", listing.read_text(), re.MULTILINE)
-        if listing.is_file()
-        else []
-    )
-    return names[0] if names else platform.processor() or platform.machine()
+    text = listing.read_text() if listing.is_file() else ""
+    name = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+    return name[1] if name else platform.processor() or platform.machine()
 
 
 def commit(root: Path) -> str:

@@ -6,16 +6,16 @@ because what depends on it is made again when it changes, and nothing else is lo
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import hashlib
 import os
 import re
+import symtable
 import sys
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,8 @@ def check(reference: str, error: type[PflpipeError] = ConfigError) -> None:
         ConfigError, or the class ``error``: no such file, not Python, no such name.
     """
     file, name = _parts(reference)
-    tree = _tree(file, _text(file, error), error)
-    known = {
-        part.id if isinstance(part, ast.Name) else part.name
-        for statement in tree.body
-        for part in _naming(statement)
-    }
-    if name not in known:
-        raise error(f"{file} has no {name!r}", do=nearest(name, known) if known else "define it")
+    symbols = _symbols(file, _text(file, error), error)
+    _check_has(file, name, [s.get_name() for s in symbols if _is_bound(s)], error)
 
 
 def load(reference: str, error: type[PflpipeError] = ConfigError) -> Any:
@@ -65,11 +59,9 @@ def load(reference: str, error: type[PflpipeError] = ConfigError) -> Any:
         ConfigError, or the class ``error``: as ``check``, or the file itself fails.
     """
     file, name = _parts(reference)
-    found = module(file, error)
-    if not hasattr(found, name):
-        known = [word for word in vars(found) if not word.startswith("_")]
-        raise error(f"{file} has no {name!r}", do=nearest(name, known) if known else "define it")
-    return getattr(found, name)
+    values = vars(module(file, error))
+    _check_has(file, name, values, error)
+    return values[name]
 
 
 def module(file: str, error: type[PflpipeError] = ConfigError) -> types.ModuleType:
@@ -79,7 +71,7 @@ def module(file: str, error: type[PflpipeError] = ConfigError) -> types.ModuleTy
         ConfigError, or the class ``error``: no such file, not Python, or it fails.
     """
     text = _text(file, error)
-    _tree(file, text, error)
+    _symbols(file, text, error)
     path = str(Path(file).resolve())
     with in_one_line(file, path, error):
         return _run(path, text)
@@ -140,21 +132,22 @@ def _text(file: str, error: type[PflpipeError]) -> str:
         raise error(f"{file} cannot be read", got=described(problem)) from None
 
 
-def _tree(file: str, text: str, error: type[PflpipeError]) -> ast.Module:
+def _symbols(file: str, text: str, error: type[PflpipeError]) -> list[symtable.Symbol]:
+    """Return the names at the top of a file."""
     try:
-        return ast.parse(text, filename=file)
+        return symtable.symtable(text, file, "exec").get_symbols()
     except (SyntaxError, ValueError) as problem:
         line = f":{problem.lineno}" if isinstance(problem, SyntaxError) else ""
         words = problem.msg if isinstance(problem, SyntaxError) else problem
         raise error(f"{file}{line}: not valid Python: {words}") from None
 
 
-def _naming(statement: ast.stmt) -> list[Any]:
-    """Return what gives a name at the top of a module: a definition, an assignment, an import."""
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        return [statement]
-    if isinstance(statement, ast.Assign):
-        return [target for target in statement.targets if isinstance(target, ast.Name)]
-    if isinstance(statement, ast.ImportFrom | ast.Import):
-        return [ast.Name(alias.asname or alias.name) for alias in statement.names]
-    return []
+def _is_bound(symbol: symtable.Symbol) -> bool:
+    """Whether a definition, an assignment or an import gives the name a value."""
+    return symbol.is_assigned() or symbol.is_imported()
+
+
+def _check_has(file: str, name: str, names: Collection[str], error: type[PflpipeError]) -> None:
+    if name not in names:
+        public = [other for other in names if not other.startswith("_")]
+        raise error(f"{file} has no {name!r}", do=nearest(name, public) if public else "define it")

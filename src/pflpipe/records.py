@@ -10,24 +10,40 @@ import functools
 import math
 import types
 import typing
+from collections.abc import Callable, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pflpipe.errors import DataError, located
 from pflpipe.files import read_json
 
 Kind = TypeVar("Kind")
+# Evaluating the types of a record's fields takes longer than reading a record.
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
+TYPES: Mapping[Any, tuple[str, str]] = {
+    bool: ("boolean", "true or false"),
+    float: ("number", "a number"),
+    int: ("integer", "a whole number"),
+    str: ("string", "text"),
+    Path: ("string", "text"),
+    tuple: ("array", "a list"),
+    dict: ("object", "a mapping"),
+}
+"""Type -> its name in a JSON schema, and in messages."""
 _AGAIN = (
     "it is of another version of pflpipe: remove it (of a run the whole folder) and run snakemake "
     "again"
 )
-_TYPE_NAMES = {
-    dict: "an object",
-    float: "a number",
-    int: "a whole number",
-    str: "a text",
-    tuple: "a list",
-}
+
+
+def parts(hint: Any) -> tuple[Any, Any, bool]:
+    """Return (type, type of its items or None, whether None is allowed) of an annotation."""
+    if isinstance(hint, types.UnionType):
+        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
+        return (*parts(hint)[:2], True)
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    return kind, {tuple: inner[0], dict: inner[-1]}[kind] if inner else None, False
 
 
 def to_json(value: Any) -> Any:
@@ -62,18 +78,11 @@ def load(kind: type[Kind], path: str | PathLike[str]) -> Kind:
     return from_json(kind, read_json(path), str(path))
 
 
-@functools.cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of a record's fields, cached: evaluating them takes longer than reading a
-    record."""
-    return typing.get_type_hints(kind)
-
-
 def _object(kind: type[Kind], values: Any, location: str, mark: str) -> Kind:
     """Return a record; errors name its keys ``<location><mark><key>``."""
     if not isinstance(values, dict):
         raise DataError(location, got=values, expected="an object", do=_AGAIN)
-    hints = _hints(typing.cast("typing.Hashable", kind))
+    hints = _hints(kind)
     for name in values:
         if name not in hints:
             expected = f"one of {', '.join(hints)}"
@@ -88,7 +97,7 @@ def _object(kind: type[Kind], values: Any, location: str, mark: str) -> Kind:
 
 
 def _value(hint: Any, value: Any, location: str) -> Any:
-    kind, nullable = _parts(hint)
+    kind, _, nullable = parts(hint)
     if value is None and nullable:
         return None
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -96,21 +105,14 @@ def _value(hint: Any, value: Any, location: str) -> Any:
     # JSON has no infinity.
     if kind is float and value == "inf":
         return math.inf
-    accepted: Any = {float: (int, float), tuple: list}.get(kind, kind)
+    accepted: Any = {float: (int, float), tuple: (list, tuple)}.get(kind, kind)
     # A bool is an int in Python, but no number in JSON.
-    if not isinstance(value, accepted) or isinstance(value, bool):
+    if not isinstance(value, accepted) or isinstance(value, bool) != (kind is bool):
         raise DataError(location, got=value, expected=_type_name(hint), do=_AGAIN)
     return tuple(value) if kind is tuple else value
 
 
 def _type_name(hint: Any) -> str:
-    kind, nullable = _parts(hint)
-    return _TYPE_NAMES.get(kind, "an object") + (" or null" if nullable else "")
-
-
-def _parts(hint: Any) -> tuple[Any, bool]:
-    """Return the type of an annotation without None, and whether None is allowed too."""
-    nullable = isinstance(hint, types.UnionType)
-    if nullable:
-        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-    return typing.get_origin(hint) or hint, nullable
+    kind, _, nullable = parts(hint)
+    words = TYPES[kind][1] if kind in TYPES and kind is not dict else "an object"
+    return words + (" or null" if nullable else "")

@@ -130,5 +130,5 @@ def test_an_attacks_figure_takes_a_width_and_no_other_word(
     given: dict[str, object], words: str | None
 ) -> None:
     study = documents.read_yaml(ROOT / "studies/attacks_digits.yaml")
-    found = documents.study_violations(study | {"figures": {"membership": given}})
+    found = documents.violations(study | {"figures": {"membership": given}}, documents.validator())
     assert [str(one.error) for one in found] == [words] * bool(words)

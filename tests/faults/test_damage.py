@@ -21,7 +21,7 @@ from pflpipe.methods import registry
 from pflpipe.records import to_json
 from pflpipe.report.tidy import existing, tidy
 from pflpipe.simulation import runs, scores
-from pflpipe.study import load, ranking
+from pflpipe.study import load, metrics, ranking
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Study
@@ -116,7 +116,8 @@ def tabled(place: Place) -> str:
 
 
 def ranked(place: Place) -> str:
-    return told(ranking.means(place.scores, "good"))
+    metric = metrics.ALWAYS[metrics.ACCURACY]
+    return told(ranking.means(place.scores, "good", ranking.VALIDATION, metric))
 
 
 def drawn(place: Place) -> str:

@@ -33,7 +33,7 @@ from pflpipe import outside
 from pflpipe.data import downloads, limits, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
 from pflpipe.errors import DataError, located, nearest
-from pflpipe.files import AGAIN, DAMAGE, atomic
+from pflpipe.files import AGAIN, atomic
 from pflpipe.named import DATASETS as DATASETS
 from pflpipe.named import DatasetInfo
 from pflpipe.seeds import numpy_rng
@@ -412,7 +412,7 @@ def _shapes(path: Path) -> dict[str, Shape]:
         raise DataError(
             f"{path} does not exist", do="mend the path in config.yaml, or make the file"
         ) from None
-    except DAMAGE as error:
+    except Exception as error:  # of zipfile or numpy: there is no common base
         raise DataError(
             f"{path} cannot be read",
             got=str(error),
@@ -428,7 +428,7 @@ def _read(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as bundle:
             return {key: bundle[key] for key in keys}
-    except DAMAGE as error:
+    except Exception as error:
         do = (
             "write the file again; for text use dtype 'U', for images one array, no lists of arrays"
         )

@@ -40,7 +40,7 @@ from pflpipe import cells, options
 from pflpipe.data.apportion import apportion, held_out_size
 from pflpipe.data.datasets import Arrays
 from pflpipe.errors import ConfigError, DataError
-from pflpipe.files import AGAIN, DAMAGE, atomic
+from pflpipe.files import AGAIN, atomic
 from pflpipe.seeds import numpy_rng
 
 DRAWS = 20  # Dirichlet draws before the best one is repaired
@@ -99,7 +99,7 @@ class Split:
                 if "new_train_index" not in bundle:
                     return split
                 return replace(split, new=_unpacked(bundle, "new_"))
-        except DAMAGE as error:
+        except Exception as error:  # numpy has a dozen for a damaged archive
             raise DataError(f"{path} cannot be read", got=str(error), do=AGAIN) from error
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pflpipe import cells, options
-from pflpipe.errors import ConfigError, nearest
+from pflpipe.errors import ConfigError, Problems, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
 from pflpipe.methods import about as declarations
@@ -299,14 +299,14 @@ def check_hyperparameters(name: str, values: dict[str, Any], source: str = "") -
         ConfigError: an unknown name, a wrong type, or a value outside the range of the factory's
             signature.
     """
-    known = info(name, source).hyperparameters
+    known, problems = info(name, source).hyperparameters, Problems()
     for key in values:
         if key not in known:
-            raise ConfigError(
-                f"hyper-parameter {name}.{key} does not exist",
-                do=nearest(key, known) if known else f"{name} has none",
-            )
+            do = nearest(key, known) if known else f"{name} has none"
+            problems.refuse(f"hyper-parameter {name}.{key} does not exist", do=do)
     found = {key: values.get(key, item.default) for key, item in known.items()}
     for key, value in found.items():
-        options.check_value(value, known[key], f"hyper-parameter {name}.{key}")
+        with problems.at():
+            options.check_value(value, known[key], f"hyper-parameter {name}.{key}")
+    problems.stop()
     return options.spelled(known, found)

@@ -29,10 +29,10 @@ def lines(settings: Config) -> Iterator[str]:
     groups: dict[str, list[tuple[float, str]]] = {COMPARISONS: [], SEARCHES: []}
     for name in study_names():
         outline = load_outline(name)
-        found = runs(outline)
-        seconds = runtime_estimate.total(found.values(), header)
-        words = f"{len(found)} runs, about {runtime_estimate.words(seconds)}"
-        text = f"{name}: {outline.document['title']}\n    {words}; {outline}"
+        cells = runs(outline)
+        seconds = runtime_estimate.total(cells.values(), header)
+        estimate = f"{len(cells)} runs, about {runtime_estimate.words(seconds)}"
+        text = f"{name}: {outline.document['title']}\n    {estimate}; {outline}"
         order = float("inf") if seconds is None else seconds
         groups.setdefault(purpose(outline), []).append((order, text))
     for heading, found_here in groups.items():
@@ -77,10 +77,6 @@ def headers(settings: Config) -> Callable[[str], Header | None]:
 def runs(outline: Outline, choices: Sequence[Chosen] = ()) -> dict[str, Cell]:
     """Return the training runs of a study by their ids: those that its search tries, and those that
     follow from what it chose, or, as many, those that would follow from its first candidates."""
-    rows = (
-        outline.study(choices).rows
-        if choices or not outline.searched
-        else [row for line in outline.lines for row in line.candidates[0].rows]
-    )
-    cells = [row.cell for row in rows] + list(outline.search.cells if outline.search else ())
+    tried = outline.search.cells if outline.search else ()
+    cells = outline.study(choices).cells + tried
     return {registry.run_id(cell): registry.run_cell(cell) for cell in cells}

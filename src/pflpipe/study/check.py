@@ -31,8 +31,8 @@ def validate(
     wanted = tuple(names)
     for name in () if wanted else settings.studies:
         if name not in known:
-            error = ConfigError(f"{name!r} does not exist in {folder}/", do=nearest(name, known))
-            problems.add(error, f"{settings.source}: studies")
+            what, place = f"{name!r} does not exist in {folder}/", f"{settings.source}: studies"
+            problems.refuse(what, place, do=nearest(name, known))
     outlines = {}
     for name in wanted or [name for name in settings.studies if name in known]:
         found = Problems()  # of each file by itself: two files may make the same mistake

@@ -26,6 +26,7 @@ from yaml.resolver import Resolver
 from pflpipe import options
 from pflpipe.cells import BLOCKS, Cell
 from pflpipe.errors import ConfigError, nearest
+from pflpipe.records import TYPES
 from pflpipe.study.candidates import SearchRange
 from pflpipe.study.figures import ATTACKS, KINDS
 
@@ -33,21 +34,8 @@ SCHEMAS = Path(__file__).resolve().parent / "schemas"
 _DEEPEST = 20
 _LARGEST = 1e300
 _MOST = 100_000
-_TYPES = {
-    "array": "a list",
-    "boolean": "true or false",
-    "integer": "a whole number",
-    "null": "null",
-    "number": "a number",
-    "object": "a mapping",
-    "string": "text",
-}
-_BOUNDS = {
-    "exclusiveMinimum": "> {}",
-    "minimum": ">= {}",
-    "exclusiveMaximum": "< {}",
-    "maximum": "<= {}",
-}
+_TYPES = {"null": "null", **dict(TYPES.values())}
+_SIGNS = {rule: sign for rule, sign, _ in options.BOUNDS.values()}
 
 
 class _StrictLoader(Composer, CParser, SafeConstructor, Resolver):  # type: ignore[misc]
@@ -158,46 +146,29 @@ def schema() -> dict[str, Any]:
     """Return the JSON schema of a study: ``schemas/study.schema.yaml``, and in its ``$defs`` the
     options, as cells.py declares them, and ``cell``, one expanded run."""
     whole: dict[str, Any] = read_yaml(SCHEMAS / "study.schema.yaml")
-    blocks = {name: options.schema(kind) for name, kind in BLOCKS.items()}
     # Rules of mappings leave lists alone, and theirs leave mappings.
     listed_or_drawn = whole["$defs"]["searched"]["additionalProperties"]
     listed_or_drawn |= options.schema(SearchRange) | {"type": ["array", "object"]}
-    words = {name: options.rules(item) for name, item in options.declared(Cell).items()}
-    required = [name for name, rules in words.items() if "default" not in rules]
-    required += [name for name, rules in blocks.items() if rules["required"]]
+    cell = options.schema(Cell) | {"description": "one expanded run"}
     # A file's own blocks may lack what axes and methods add.
-    parts = {name: {**rules, "required": []} for name, rules in blocks.items()}
-    whole["$defs"] |= words | parts
+    parts = {name: {**cell["properties"][name], "required": []} for name in BLOCKS}
+    whole["$defs"] |= cell["properties"] | parts
+    cell["properties"]["hyperparameters"] = {"type": "object"}
+    whole["$defs"]["cell"] = cell
     drawn = whole["$defs"]["figures"]
     drawn["additionalProperties"]["properties"]["kind"]["enum"] = list(KINDS)
     attack = drawn["patternProperties"].pop("attack")
     drawn["patternProperties"][f"^({'|'.join(ATTACKS)})$"] = attack
-    whole["$defs"]["cell"] = {
-        "description": "one expanded run",
-        "type": "object",
-        "additionalProperties": False,
-        "required": required,
-        "properties": words | blocks | {"hyperparameters": {"type": "object"}},
-    }
     return whole
 
 
 @functools.cache
-def _validator(part: str) -> Draft202012Validator:
+def validator(part: str = "") -> Draft202012Validator:
+    """Return the validator of a study's file, or of a part of ``$defs``."""
     whole = schema()
     return Draft202012Validator(
         {"$ref": f"#/$defs/{part}", "$defs": whole["$defs"]} if part else whole
     )
-
-
-def study_violations(document: Any) -> Iterator[Violation]:
-    """Yield what the schema of a study finds wrong with a file's values."""
-    return violations(document, _validator(""))
-
-
-def cell_violations(values: Any) -> Iterator[Violation]:
-    """Yield what the schema finds wrong with the values of one expanded run."""
-    return violations(values, _validator("cell"))
 
 
 def check_labels(labels: Iterable[str], entries: Iterable[dict[str, Any]], location: str) -> None:
@@ -309,12 +280,12 @@ def expected_value(rules: dict[str, Any]) -> str:
     if "pattern" in rules:
         return str(rules["description"])
     if "$ref" in rules:  # a rule beside those of the definition that it refers to
-        rules = {name: rule for name, rule in rules.items() if name in _BOUNDS} | {"type": "number"}
+        rules = {name: rule for name, rule in rules.items() if name in _SIGNS} | {"type": "number"}
     if "enum" in rules:
         return "one of " + ", ".join(str(choice) for choice in rules["enum"])
     types = rules.get("type", [])
     words = " or ".join(_TYPES[name] for name in ([types] if isinstance(types, str) else types))
-    bounds = " and ".join(text.format(rules[key]) for key, text in _BOUNDS.items() if key in rules)
+    bounds = " and ".join(f"{sign} {rules[key]}" for key, sign in _SIGNS.items() if key in rules)
     first, _, rest = words.partition(" or null")
     limits = [f"of at most {rules['maxLength']} characters"] if "maxLength" in rules else []
     return " ".join(

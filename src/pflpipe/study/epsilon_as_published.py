@@ -12,17 +12,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pflpipe.cells import Cell, Privacy
 from pflpipe.methods import registry
 from pflpipe.named import OF_CALIBRATION, OF_MESSAGES, WITHOUT_BOUND
-from pflpipe.privacy.ledger import Planned
+
+if TYPE_CHECKING:  # a study is read without torch
+    from pflpipe.privacy.ledger import Planned
 
 
-def departures(cell: Cell) -> frozenset[str]:
-    """Return what the cell's method departs in as published; those of calibration only where there
-    is an epsilon to reach."""
-    official = bool(registry.of(cell).about.official_departures)
+def departures(cell: Cell, *, official_code: bool = True) -> frozenset[str]:
+    """Return what the cell's method departs in as published, by default with its official code if
+    that departs further; departures of calibration only where there is an epsilon to reach."""
+    official = official_code and bool(registry.of(cell).about.official_departures)
     names = registry.departures(cell.method, "paper", official, cell.source, cell.hyperparameters)
     return frozenset(names) - (OF_CALIBRATION if cell.privacy.epsilon is None else frozenset())
 

@@ -7,7 +7,6 @@ stay plain here; load.py makes cells of them.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 import typing
@@ -67,12 +66,12 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
         the method entries whose runs can be looked at further; none if the study's own axes are
         wrong.
     """
-    axes_are_known = _check_axes(document.get("axes", {}), f"{file}: axes", _known(()), problems)
+    axes_are_known = _check_axes(document.get("axes", {}), f"{file}: axes", _known(), problems)
     search = document.get("search", {})
     at = {path: [value] for path, value in search.get("at", {}).items()}
-    axes_are_known &= _check_axes(at, f"{file}: search.at", sorted(PATHS - {"method"}), problems)
+    axes_are_known &= _check_axes(at, f"{file}: search.at", [*OPTIONS], problems)
     axes_are_known &= _check_values(
-        search.get("values", {}), f"{file}: search.values", _known(()), search, problems
+        search.get("values", {}), f"{file}: search.values", _known(), search, problems
     )
     labels: set[tuple[str, str]] = set()
     sources: dict[str, str] = {}
@@ -87,25 +86,19 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
             continue
         entry |= {"name": name, "source": source}
         if sources.setdefault(name, source) != source:
-            problems.add(
-                ConfigError(
-                    f"{location}.name: two methods have the name {name!r}",
-                    got=f"{sources[name]}, {source}",
-                    do="give one of them another name",
-                )
+            problems.refuse(
+                f"{location}.name: two methods have the name {name!r}",
+                got=f"{sources[name]}, {source}",
+                do="give one of them another name",
             )
             continue
         label = (name, entry.get("variant", ""))
         if label in labels:
-            problems.add(
-                ConfigError(
-                    f"{location}: {name!r} is listed twice",
-                    do="give each entry its own `variant` label",
-                )
-            )
+            do = "give each entry its own `variant` label"
+            problems.refuse(f"{location}: {name!r} is listed twice", do=do)
             continue
         labels.add(label)
-        known = _known(tuple(hyperparameters))
+        known = _known(hyperparameters)
         if _check_axes(entry.get("axes", {}), f"{location}.axes", known, problems) & _check_values(
             entry.get("search", {}), f"{location}.search", known, search, problems, (name, source)
         ):
@@ -117,7 +110,7 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
     if runs > MOST_RUNS:
         what = f"{file}: the values of axes, searches and seeds multiply"
         expected = f"at most {MOST_RUNS}"
-        problems.add(ConfigError(what, got=f"{runs:.3g} runs", expected=expected))
+        problems.refuse(what, got=f"{runs:.3g} runs", expected=expected)
         return []
     return sound
 
@@ -156,12 +149,8 @@ def _check_values(
         with own.at(), located(f"{location}.{path}"):
             _check_range(path, options.build(SearchRange, given), f"{location}.{path}", method)
         if "candidates" not in search:
-            own.add(
-                ConfigError(
-                    f"{location}.{path}: a range is drawn from",
-                    do="say how often under the study's `search`: candidates: 16",
-                )
-            )
+            do = "say how often under the study's `search`: candidates: 16"
+            own.refuse(f"{location}.{path}: a range is drawn from", do=do)
     problems.take(own, "")
     return not own
 
@@ -185,44 +174,32 @@ def _check_search(document: dict[str, Any], file: str, problems: Problems) -> No
     searching = [index for index, entry in enumerate(document["methods"]) if "search" in entry]
     if "search" not in document:
         for index in searching[:1]:
-            problems.add(
-                ConfigError(
-                    f"{file}: methods[{index}].search: the study has no `search`",
-                    do="add to it: search: {seeds: [100, 101], validation_fraction: 0.2}",
-                )
+            problems.refuse(
+                f"{file}: methods[{index}].search: the study has no `search`",
+                do="add to it: search: {seeds: [100, 101], validation_fraction: 0.2}",
             )
         return
     if not searching and "values" not in document["search"]:
-        problems.add(
-            ConfigError(
-                f"{file}: search: no method has values to search",
-                do="give one a `search`, or remove this block",
-            )
-        )
+        do = "give one a `search`, or remove this block"
+        problems.refuse(f"{file}: search: no method has values to search", do=do)
     ranges = list(_ranges(document))
     same = [f"{owner}.{path}" for owner, path, given in ranges if not given.get("wider")]
     if same and len(same) < len(ranges):
-        problems.add(
-            ConfigError(
-                f"{file}: search: only some ranges have a `wider`",
-                do=f"widen all, for equal effort, or none; not widened: {', '.join(same)}",
-            )
+        problems.refuse(
+            f"{file}: search: only some ranges have a `wider`",
+            do=f"widen all, for equal effort, or none; not widened: {', '.join(same)}",
         )
     lists = (document, *(entry for entry in document["methods"] if "seeds" in entry))
     final = {seed for words in lists for seed in words["seeds"]}
     both = sorted(final & set(document["search"]["seeds"]))
     if both:
         what = f"{file}: search.seeds: also under `seeds`"
-        problems.add(ConfigError(what, got=both, expected="seeds of their own"))
+        problems.refuse(what, got=both, expected="seeds of their own")
 
 
-def _known(hyperparameters: tuple[str, ...]) -> list[str]:
-    return [
-        CASES,
-        *BLOCKS,
-        *(PATHS - {"method"}),
-        *(f"hyperparameters.{name}" for name in hyperparameters),
-    ]
+def _known(hyperparameters: Iterable[str] = ()) -> list[str]:
+    own = (f"hyperparameters.{name}" for name in hyperparameters)
+    return [CASES, *BLOCKS, *OPTIONS, *own]
 
 
 def _check_axes(
@@ -232,12 +209,12 @@ def _check_axes(
     fine = True
     for path, values in axes.items():
         if path not in known:
-            problems.add(ConfigError(f"{location}: unknown axis {path!r}", do=_hint(path, known)))
+            problems.refuse(f"{location}: unknown axis {path!r}", do=_hint(path, known))
             fine = False
         elif path in (*BLOCKS, CASES) and not all(isinstance(value, dict) for value in values):
             target = "study's words" if path == CASES else "block"
             expected = f"mappings, each merged into the {target}"
-            problems.add(ConfigError(f"{location}.{path}", got=values, expected=expected))
+            problems.refuse(f"{location}.{path}", got=values, expected=expected)
             fine = False
     return fine
 
@@ -289,13 +266,10 @@ def points(
             start, point = f"{file}: method {label}", {**study_point, **method_point}
             found = []
             for chosen in sets:
-                values = copy.deepcopy(base)
-                for words in (_nest(study_point), [own], _nest(method_point), _nest(chosen)):
-                    for word in words:
-                        _merge(values, word)
-                tried = copy.deepcopy(values)
-                for word in _nest(tried_at):
-                    _merge(tried, word)
+                values = _merged(
+                    base, *_nest(study_point), own, *_nest(method_point), *_nest(chosen)
+                )
+                tried = _merged(values, *_nest(tried_at))
                 found.append(Candidate(chosen, values, tried, start + _at({**point, **chosen})))
             yield Point(entry, start + _at(point), searched, tuple(found))
 
@@ -331,10 +305,8 @@ def _sets(
 
 def chosen_entry(entry: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the words of an entry, as a file has them, with what a search chose for it."""
-    words = {key: copy.deepcopy(entry[key]) for key in entry if key not in ("source", "search")}
-    for word in _nest(values):
-        _merge(words, word)
-    return words
+    words = {key: entry[key] for key in entry if key not in ("source", "search")}
+    return _merged(words, *_nest(values))
 
 
 def _at(point: Mapping[str, Any]) -> str:
@@ -348,10 +320,11 @@ def _nest(point: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield typing.cast(dict[str, Any], value)
 
 
-def _merge(target: dict[str, Any], words: Mapping[str, Any]) -> None:
-    """Deep-merge ``words`` into ``target``; lists are replaced."""
-    for key, value in words.items():
-        if isinstance(value, dict) and isinstance(target.get(key), dict):
-            _merge(target[key], value)
-        else:
-            target[key] = copy.deepcopy(value)
+def _merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mappings deep-merged: a later one wins, and lists are replaced."""
+    merged = dict(first)
+    for other in others:
+        for key, value in other.items():
+            both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+            merged[key] = _merged(merged[key], value) if both else value
+    return merged

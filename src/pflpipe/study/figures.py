@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pflpipe.cells import PATHS
-from pflpipe.errors import ConfigError, nearest
+from pflpipe.errors import ConfigError, check_known, nearest
 from pflpipe.study.metrics import ALWAYS, Metric, columns
 from pflpipe.study.study_spec import Drawing, Outline, Row, Study
 
-KINDS = (
-    *("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost"),
-    "partition",
-)
+KINDS = ("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost", "partition")
 ATTACKS = ("membership", "inversion", "canaries", "one_run")
 """Names, and kinds, of the figures of attacks; a study has those that its block names."""
 _MANY_SEEDS = 5  # resampling fewer says next to nothing about ranks
@@ -34,7 +31,7 @@ def read(
     """
     block = document.get("figures")
     if block is None:
-        return tuple(Drawing(kind, kind) for kind in KINDS if _shows(kind, rows))
+        return tuple(Drawing(kind, kind) for kind, shown in _kinds(rows).items() if shown)
     names = {name for row in rows for name in (row.cell.method, row.variant) if name}
     found = []
     for name, given in block.items():
@@ -46,17 +43,15 @@ def read(
         for key in ("methods", "strong"):
             for method in given.get(key, ()):
                 if method not in names:
-                    raise ConfigError(
-                        f"{location}.{key}", got=method, do=nearest(method, sorted(names))
-                    )
+                    do = nearest(method, names)
+                    raise ConfigError(f"{location}.{key}", got=method, do=do)
         for path in given.get("where", {}):
             if path not in PATHS:
-                raise ConfigError(f"{location}.where", got=path, do=nearest(path, sorted(PATHS)))
+                raise ConfigError(f"{location}.where", got=path, do=nearest(path, PATHS))
         metric = given.get("metric", "personal_own")
         if metric not in columns(metrics):
-            raise ConfigError(
-                f"{location}.metric", got=metric, do=nearest(metric, columns(metrics))
-            )
+            do = nearest(metric, columns(metrics))
+            raise ConfigError(f"{location}.metric", got=metric, do=do)
         lists = {key: tuple(given[key]) for key in ("methods", "strong") if key in given}
         found.append(Drawing(**{**given, **lists, "name": name, "kind": kind}))
     return tuple(found)
@@ -69,27 +64,21 @@ def find(study: Study | Outline, name: str) -> Drawing:
     Raises:
         ConfigError: there is none.
     """
-    for drawing in study.figures:
-        if drawing.name == name:
-            return drawing
-    known = list(dict.fromkeys([*(drawing.name for drawing in study.figures), *KINDS, *ATTACKS]))
-    if name in known:
-        return Drawing(name, name)
-    raise ConfigError(f"study {study.name!r} has no figure {name!r}", do=nearest(name, known))
+    known = {kind: Drawing(kind, kind) for kind in KINDS + ATTACKS}
+    known |= {drawing.name: drawing for drawing in study.figures}
+    check_known(name, known, f"study {study.name!r} has no figure")
+    return known[name]
 
 
-def _shows(kind: str, rows: Sequence[Row]) -> bool:
-    """Whether runs have what a kind of figure compares."""
+def _kinds(rows: Sequence[Row]) -> dict[str, bool]:
+    """Return for each kind of figure whether runs have what it compares."""
     cells = [row.cell for row in rows]
     private = [cell for cell in cells if cell.privacy.mechanism != "none"]
     certified = {cell.method for cell in cells if cell.claim == "certified"}
-    if kind == "ranks":
-        return len(certified) > 1 and len({cell.seed for cell in cells}) >= _MANY_SEEDS
-    if kind == "soundness":
-        return any(cell.departures and cell.method in certified for cell in private)
-    if kind == "convergence":
-        return any(cell.training.evaluate_every for cell in cells)
-    if kind == "gains":
-        methods = {cell.method for cell in cells}
-        return "local_only" in methods and len(methods) > 1
-    return True
+    methods, seeds = {cell.method for cell in cells}, {cell.seed for cell in cells}
+    return dict.fromkeys(KINDS, True) | {
+        "ranks": len(certified) > 1 and len(seeds) >= _MANY_SEEDS,
+        "soundness": any(cell.departures and cell.method in certified for cell in private),
+        "convergence": any(cell.training.evaluate_every for cell in cells),
+        "gains": "local_only" in methods and len(methods) > 1,
+    }

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from pflpipe.errors import ConfigError
 from pflpipe.files import write_text
 from pflpipe.study.config import STUDIES
+from pflpipe.study.load import check_name
 
 TEMPLATE = Path(__file__).with_name("template.yaml")
-RESERVED = ("all", "audit", "paper_results")
 
 
 def write(name: str) -> list[Path]:
@@ -20,9 +19,7 @@ def write(name: str) -> list[Path]:
     Raises:
         ConfigError: the name is none for a study, or there is one of that name.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_]+", name) or name in RESERVED:
-        expected = f"letters, digits and _, and another name than {', '.join(RESERVED)}"
-        raise ConfigError("a study's name", got=name, expected=expected)
+    check_name(name, "a study's name")
     study, config = STUDIES / f"{name}.yaml", Path("config.yaml")
     if study.exists():
         raise ConfigError(f"{study} exists already", do="choose another name, or remove it first")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pflpipe.cells import OPTIONS, PATHS
-from pflpipe.errors import ConfigError, nearest
+from pflpipe.errors import ConfigError, check_known
 from pflpipe.methods import registry
 from pflpipe.study import documents
 from pflpipe.study.settings import condition_text, describe, heading
@@ -53,10 +53,8 @@ def read(document: dict[str, Any], file: str) -> PaperLayout | None:
         return None
 
     location, paper = f"{file}: layout", document.get("paper", {})
-    metric, names = (
-        block.get("metric", paper.get("metric")),
-        block.get("rows", paper.get("methods")),
-    )
+    metric = block.get("metric", paper.get("metric"))
+    names = block.get("rows", paper.get("methods"))
     for key, value in (("metric", metric), ("rows", names)):
         if value is None:
             raise ConfigError(
@@ -69,8 +67,7 @@ def read(document: dict[str, Any], file: str) -> PaperLayout | None:
         for name in registry.info(entry["name"], entry.get("source", "")).hyperparameters
     } | PATHS
     for path in block["columns"]:
-        if path not in known:
-            raise ConfigError(f"{location}.columns: unknown path {path!r}", do=nearest(path, known))
+        check_known(path, known, f"{location}.columns: unknown path")
     documents.check_labels(names, entries, f"{location}.rows")
     source = f"{paper['paper']}, {paper['table']}" if paper else ""
     return PaperLayout(tuple(block["columns"]), metric, names, source, location)
@@ -99,11 +96,9 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
         complete, key=lambda key: [starts[key[:depth]] for depth in range(len(key) + 1)]
     )
     if not columns:
-        raise ConfigError(
-            f"{layout.location}.columns",
-            got=list(layout.columns),
-            expected="conditions that apply to a run",
-        )
+        expected = "conditions that apply to a run"
+        got = list(layout.columns)
+        raise ConfigError(f"{layout.location}.columns", got=got, expected=expected)
 
     found: dict[tuple[str, str], list[list[int]]] = {}
     for index, (row, key) in enumerate(zip(rows, keys, strict=True)):

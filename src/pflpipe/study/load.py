@@ -24,12 +24,22 @@ from pflpipe.study import documents, expansion, figures, layouts, metrics, print
 from pflpipe.study.config import RESULTS, STUDIES
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
+RESERVED = ("all", "audit", Path(printed.FILE).stem)
+"""Names of tables that are not of one study, and of the file of printed numbers."""
+
 
 def study_names(folder: str | os.PathLike[str] = STUDIES) -> tuple[str, ...]:
     """Return the names of all studies of a folder, sorted."""
     return tuple(
         sorted(file.stem for file in Path(folder).glob("*.yaml") if file.name != printed.FILE)
     )
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise ConfigError if no study can have this name."""
+    if not re.fullmatch(r"[A-Za-z0-9_]+", name) or name in RESERVED:
+        expected = f"letters, digits and _, and another name than {', '.join(RESERVED)}"
+        raise ConfigError(what, got=name, expected=expected)
 
 
 def load_study(
@@ -86,15 +96,10 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if name not in known:
         raise ConfigError(f"study {name!r} does not exist in {folder}/", do=nearest(name, known))
     file = Path(folder) / f"{name}.yaml"
-    if not re.fullmatch(r"[A-Za-z0-9_]+", name) or name in (
-        "all",
-        "audit",
-    ):  # these tables are not of one study
-        expected = "letters, digits and _, and another name than all and audit"
-        raise ConfigError(f"{file}: a study's file name", got=name, expected=expected)
+    check_name(name, f"{file}: a study's file name")
     document = documents.read_yaml(file)
     wrong = []
-    for violation in documents.study_violations(document):
+    for violation in documents.violations(document, documents.validator()):
         wrong.append(violation)
         problems.add(violation.error, str(file))
         # Every run of the entry has the same mistake.
@@ -102,9 +107,10 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if any(_stops_expansion(violation) for violation in wrong):
         return None
     document = {"title": "", "description": "", **document}
-    if set(documents.schema()["required"]) - set(document):  # a misspelt key, which was noted
+    # A misspelt key was noted; there is nothing to expand without it.
+    if not document.keys() >= set(documents.schema()["required"]):
         return None
-    if not all("name" in entry for entry in document["methods"]):  # likewise
+    if not all("name" in entry for entry in document["methods"]):
         return None
     entries = expansion.check(document, str(file), problems)
     measured = {}
@@ -118,13 +124,13 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
         with problems.at():
             layout = layouts.read(document, str(file))
     lines = list(_lines(document, entries, file, lookup, problems))
+    rows = [row for line in lines for row in line.candidates[0].rows]
     if layout is not None and lines and not problems:
         with problems.at():
-            layouts.grid(layout, [row for line in lines for row in line.candidates[0].rows])
+            layouts.grid(layout, rows)
     drawings: tuple[Drawing, ...] = ()
     if not problems:
         with problems.at():
-            rows = [row for line in lines for row in line.candidates[0].rows]
             drawings = figures.read(document, str(file), rows, measured)
     return Outline(name, document, tuple(lines), layout, drawings, measured)
 
@@ -133,23 +139,14 @@ def _stops_expansion(violation: documents.Violation) -> bool:
     """Whether runs cannot be looked at while this is wrong: the document has another form, not just
     a wrong value or key in a place that has one."""
     path = violation.path
-    own = path[2:] if path[:1] == ("methods",) else path
-    if own[:1] == ("search",):
+    key, *inner = (path[2:] if path[:1] == ("methods",) else path) or ("",)
+    if key == "search":
         return True  # no candidates without all of a range
     if violation.rule in ("additionalProperties", "finite"):
         return False
-    if own[:1] in (
-        ("title",),
-        ("description",),
-        ("paper",),
-        ("layout",),
-        ("figures",),
-        ("metrics",),
-        ("dataset",),
-    ):
+    if key in ("title", "description", "paper", "layout", "figures", "metrics", "dataset"):
         return False
-    within_block = len(own) > 1 and own[0] in BLOCKS
-    return not (within_block or own[:1] in (("profile",), ("official_code",)))
+    return not (key in ("profile", "official_code") or (inner and key in BLOCKS))
 
 
 def _lines(
@@ -175,7 +172,7 @@ def _lines(
             before = variants.setdefault(first.id, variant)
             if before != variant:
                 what = f"variants {before!r} and {variant!r} are the same run"
-                problems.add(ConfigError(what, do="change one or remove it"), point.location)
+                problems.refuse(what, point.location, do="change one or remove it")
             value, metric = None, None
             with problems.at():
                 value, metric = lookup(first, variant)
@@ -206,18 +203,18 @@ def _cell(
     name, source = entry["name"], entry["source"]
     own = Problems()
     violated: set[str | int] = set()
-    for violation in documents.cell_violations(values):
+    for violation in documents.violations(values, documents.validator("cell")):
         own.add(violation.error)
         violated |= {*violation.path[:1]} or {violation.key}
-    given = values.get("hyperparameters", {})
-    sound: dict[str, Any] = {}
-    for key, value in given.items() if "hyperparameters" not in violated else ():
+    hyperparameters: dict[str, Any] = {}
+    if "hyperparameters" not in violated:
         with own.at():
-            sound[key] = registry.check_hyperparameters(name, {key: value}, source)[key]
+            given = values.get("hyperparameters", {})
+            hyperparameters = registry.check_hyperparameters(name, given, source)
     profile, official = values.get("profile", "strict"), values.get("official_code", False)
     departures: tuple[str, ...] = ()
     with own.at():
-        departures = registry.departures(name, profile, official, source, sound)
+        departures = registry.departures(name, profile, official, source, hyperparameters)
         check_departures(departures)
     if values.get("privacy", {}).get("epsilon") is None:
         departures = tuple(departure for departure in departures if departure not in OF_CALIBRATION)
@@ -233,26 +230,17 @@ def _cell(
     elif "privacy" not in values:
         blocks.pop("privacy", None)
         do = "a private method needs epsilon or noise_multiplier, delta and clip_norm"
-        own.add(ConfigError("privacy is missing", do=do))
+        own.refuse("privacy is missing", do=do)
     elif "privacy" in blocks and blocks["privacy"].clip_quantile is not None:
         with own.at():
             check_adaptive(departures)
     for block, built in blocks.items():
         with own.at():
             options.check(built, block)
-    if (
-        "sample_level_calibration" in departures
-        and "training" in blocks
-        and blocks["training"].batch_size == 0
-    ):
-        own.add(
-            ConfigError(
-                "training.batch_size",
-                got=0,
-                expected=">= 1",
-                do="the official code calibrates its noise to the batch size",
-            )
-        )
+    batch_size = blocks["training"].batch_size if "training" in blocks else None
+    if "sample_level_calibration" in departures and batch_size == 0:
+        do = "the official code calibrates its noise to the batch size"
+        own.refuse("training.batch_size", got=0, expected=">= 1", do=do)
     if own:
         problems.take(own, location)
         return None
@@ -263,7 +251,7 @@ def _cell(
         dataset=values["dataset"],
         **blocks,
         method=name,
-        hyperparameters=registry.check_hyperparameters(name, given, source),
+        hyperparameters=hyperparameters,
         profile=profile,
         official_code=official,
         departures=departures,

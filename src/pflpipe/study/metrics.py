@@ -234,7 +234,7 @@ def read(document: Mapping[str, Any], file: str, problems: Problems) -> dict[str
     criterion = document.get("search", {}).get("metric", ACCURACY)
     if criterion not in metrics and not problems:
         expected = f"one of the study's `metrics`: {', '.join(metrics)}"
-        problems.add(ConfigError(f"{file}: search.metric", got=criterion, expected=expected))
+        problems.refuse(f"{file}: search.metric", got=criterion, expected=expected)
     return metrics
 
 

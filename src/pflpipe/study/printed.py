@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pflpipe.cells import PATHS, Cell
-from pflpipe.errors import ConfigError, nearest
-from pflpipe.methods import registry
-from pflpipe.named import OF_CALIBRATION
+from pflpipe.errors import ConfigError, check_known
 from pflpipe.study import documents
+from pflpipe.study.epsilon_as_published import departures
 from pflpipe.study.settings import flatten
 
 FILE = "paper_results.yaml"
@@ -52,22 +51,11 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
     location = f"{file}: paper"
     everything = _printed_rows(file.parent / FILE)
     papers = {row["paper"] for row in everything}
-    if block["paper"] not in papers:
-        raise ConfigError(
-            f"{location}.paper: unknown paper {block['paper']!r}",
-            do=nearest(block["paper"], papers),
-        )
-    tables = {row["table"] for row in everything if row["paper"] == block["paper"]}
-    if block["table"] not in tables:
-        raise ConfigError(
-            f"{location}.table: unknown table {block['table']!r}",
-            do=nearest(block["table"], tables),
-        )
-    rows = [
-        row
-        for row in everything
-        if (row["paper"], row["table"]) == (block["paper"], block["table"])
-    ]
+    check_known(block["paper"], papers, f"{location}.paper: unknown paper")
+    of_paper = [row for row in everything if row["paper"] == block["paper"]]
+    tables = {row["table"] for row in of_paper}
+    check_known(block["table"], tables, f"{location}.table: unknown table")
+    rows = [row for row in of_paper if row["table"] == block["table"]]
     match: dict[str, str] = block.get("match", {})
     _check_match(match, rows, f"{location}.match")
     _check_methods(block["methods"], document["methods"], rows, f"{location}.methods")
@@ -77,7 +65,7 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
         method = block["methods"].get(label)
         if method is None:
             return None, None
-        if not _as_printed(cell):
+        if departures(cell, official_code=False) != set(cell.departures):
             raise ConfigError(
                 f"{location}.methods.{label}: its row is not the paper's mechanism",
                 got=", ".join(cell.departures) or "no departures",
@@ -109,13 +97,6 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
     return find
 
 
-def _as_printed(cell: Cell) -> bool:
-    """Whether a cell departs in what its paper departs in; a calibration needs an epsilon."""
-    names = registry.departures(cell.method, "paper", False, cell.source, cell.hyperparameters)
-    excused = OF_CALIBRATION if cell.privacy.epsilon is None else frozenset[str]()
-    return set(cell.departures) == set(names) - excused
-
-
 def _printed_rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         raise ConfigError(
@@ -136,12 +117,9 @@ def _parsed(path: Path, content: bytes) -> list[dict[str, Any]]:
 def _check_match(match: dict[str, str], rows: list[dict[str, Any]], location: str) -> None:
     fields = {key for row in rows for key in row} - _NUMBERS - _PLACES
     for path, field in match.items():
-        if path not in PATHS and not path.startswith("hyperparameters."):
-            raise ConfigError(f"{location}: unknown path {path!r}", do=nearest(path, PATHS))
-        if field not in fields:
-            raise ConfigError(
-                f"{location}.{path}: unknown field {field!r}", do=nearest(field, fields)
-            )
+        if not path.startswith("hyperparameters."):
+            check_known(path, PATHS, f"{location}: unknown path")
+        check_known(field, fields, f"{location}.{path}: unknown field")
 
 
 def _check_methods(
@@ -150,11 +128,7 @@ def _check_methods(
     documents.check_labels(named, entries, location)
     printed = {row["method"] for row in rows}
     for name, method in named.items():
-        if method not in printed:
-            raise ConfigError(
-                f"{location}.{name}: the table has no method {method!r}",
-                do=nearest(method, printed),
-            )
+        check_known(method, printed, f"{location}.{name}: the table has no method")
 
 
 def _same(printed: Any, ours: Any) -> bool:

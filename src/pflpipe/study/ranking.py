@@ -20,8 +20,8 @@ from pflpipe.study.metrics import Metric
 from pflpipe.study.settings import flatten
 from pflpipe.study.study_spec import Chosen, Outline, Study
 
-#: What is asked of a method rather than chosen for it: sets are averaged over these.
 VALIDATION = "personal_validation"
+#: What is asked of a method rather than chosen for it: sets are averaged over these.
 _ASKED = ("seed", "privacy.epsilon", "privacy.noise_multiplier")
 
 
@@ -41,10 +41,10 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
     """
     metric = study.metrics[study.criterion]
     column = metrics.column(study.criterion, VALIDATION)
-    for method, variant in dict.fromkeys((row.cell.method, row.variant) for row in study.rows):
-        cells = [
-            row.cell for row in study.rows if (row.cell.method, row.variant) == (method, variant)
-        ]
+    entries: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for row in study.rows:
+        entries[row.cell.method, row.variant].append(row.cell)
+    for (method, variant), cells in entries.items():
         found = means(scores / f"{method}.csv", study.name, column, metric)
         words = _chosen(cells)
         sets: dict[str, list[tuple[str, float]]] = defaultdict(list)
@@ -140,22 +140,19 @@ def _chosen(cells: list[Cell]) -> dict[str, str]:
 def _budget(cell: Cell) -> str:
     if cell.privacy.epsilon is not None:
         return f"epsilon {cell.privacy.epsilon:g}"
-    return (
-        ""
-        if cell.privacy.noise_multiplier is None
-        else f"noise multiplier {cell.privacy.noise_multiplier:g}"
-    )
+    if cell.privacy.noise_multiplier is not None:
+        return f"noise multiplier {cell.privacy.noise_multiplier:g}"
+    return ""
 
 
 def _summary(runs: list[tuple[str, float]]) -> str:
-    values = [value for _, value in runs]
-    budgets = list(dict.fromkeys(budget for budget, _ in runs))
-    parts = [
-        f"{name}: {statistics.fmean(value for budget, value in runs if budget == name):.2f}"
-        for name in budgets
-        if name
-    ]
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 and len(budgets) == 1 else ""
-    return f"{statistics.fmean(values):6.2f}{spread}" + (
-        f" ({', '.join(parts)})" if len(parts) > 1 else ""
-    )
+    values, spread = [value for _, value in runs], ""
+    budgets: dict[str, list[float]] = defaultdict(list)
+    for budget, value in runs:
+        budgets[budget].append(value)
+    if len(budgets) > 1:
+        parts = (f"{name}: {statistics.fmean(found):.2f}" for name, found in budgets.items())
+        spread = f" ({', '.join(parts)})"
+    elif len(values) > 1:
+        spread = f" ± {statistics.stdev(values):.2f}"
+    return f"{statistics.fmean(values):6.2f}{spread}"

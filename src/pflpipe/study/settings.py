@@ -210,21 +210,24 @@ def budget_text(cell: Cell) -> str:
     return f"σ = {cell.privacy.noise_multiplier:g}"
 
 
+def _option(path: str) -> Option:
+    name = path.rpartition(".")[2]
+    return OPTIONS[path].option if path in OPTIONS else Option(heading=name, phrase=f"{name} {{}}")
+
+
 def heading(path: str) -> str:
     """Return a condition's or hyper-parameter's name as the heading of a column."""
-    return OPTIONS[path].option.heading if path in OPTIONS else path.rpartition(".")[2]
+    return _option(path).heading
 
 
 def phrase(path: str, value: Any) -> str:
     """Return words for a caption, e.g. ``T = 30 rounds``."""
-    words = OPTIONS[path].option.phrase if path in OPTIONS else f"{heading(path)} {{}}"
-    return words.format(condition_text(value, path))
+    return _option(path).phrase.format(condition_text(value, path))
 
 
 def condition_text(value: Any, path: str = "") -> str:
     """Return one value of a condition in words, for titles and table heads."""
-    option = OPTIONS[path].option if path in OPTIONS else Option("")
-    return option.value_text(value)
+    return _option(path).value_text(value)
 
 
 def is_usual(path: str, value: Any) -> bool:

@@ -221,12 +221,7 @@ class Outline:
     @cached_property
     def search(self) -> Study | None:
         """The search as a study of its own, named ``<study>/search``; None without one."""
-        rows = [
-            row
-            for line in self.searched
-            for candidate in line.candidates
-            for row in candidate.trials
-        ]
+        rows = [row for line in self.searched for c in line.candidates for row in c.trials]
         return self._study(f"{self.name}/search", rows) if rows else None
 
     @cached_property
@@ -252,11 +247,12 @@ class Outline:
         return results / "searches" / f"{self.name}.json"
 
     def study(self, chosen: Sequence[Chosen] = ()) -> Study:
-        """Return the study that follows from a choice, one for every searched line in order."""
+        """Return the study that follows from a choice, one for every searched line in order;
+        without a choice, of the first candidates."""
         waiting = iter(chosen)
         rows: list[Row] = []
         for line in self.lines:
-            choice = next(waiting) if line.searched else None
+            choice = next(waiting, None) if line.searched else None
             rows += (
                 dataclasses.replace(row, chosen=choice)
                 for row in line.candidates[choice.index if choice else 0].rows
@@ -279,7 +275,7 @@ class Outline:
         )
 
     def __str__(self) -> str:
-        number = len({row.cell.id for line in self.lines for row in line.candidates[0].rows})
+        number = len(self.study().rows)
         after = f" after a search of {len(self.search.rows)}" if self.search else ""
         methods, datasets = ", ".join(self.everything.methods), ", ".join(self.everything.datasets)
         return f"{number} cells{after}, {methods} on {datasets}"
