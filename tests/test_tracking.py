@@ -407,6 +407,16 @@ def test_a_second_sync_keeps_every_run_and_writes_the_same_words(world: World) -
     assert world.marker.read_text().startswith("done: ")
 
 
+@pytest.mark.parametrize("text", ["", "mine"])
+def test_a_tag_that_somebody_edits_costs_no_run_and_adds_none(text: str, world: World) -> None:
+    world.sync()
+    before = {cell: run.info.run_id for cell, run in world.runs().items()}
+    for run in before.values():
+        world.client().set_tag(run, mlflow_export.GENERATION, text)
+    assert "(0 new, 2 kept, 0 replaced)" in world.sync()
+    assert {cell: run.info.run_id for cell, run in world.runs().items()} == before
+
+
 @pytest.mark.parametrize("file", ["rounds", "timing", "run", "plan", "scores"])
 def test_a_changed_result_replaces_its_own_run_only(file: str, world: World) -> None:
     world.sync()

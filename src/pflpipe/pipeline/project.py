@@ -84,8 +84,14 @@ class Project:
         target = re.compile(
             rf"{re.escape(str(self.settings.results_dir))}/(?:{folders})/(?!(?:all|audit)\b)(\w+)"
         )
-        for found in filter(None, map(target.match, words)):
-            self.outline(found[1])
+        attack = re.compile(
+            rf".*/figures/(?P<study>\w+)/(?P<attack>{'|'.join(attacks.NAMES)})\.\w+"
+        )
+        for word in words:
+            if found := target.match(word):
+                self.outline(found[1])
+                if wildcards := attack.fullmatch(word):
+                    self.attacked(wildcards.groupdict())
 
     # ------------------------------------------------------------ studies and cells
 

@@ -324,7 +324,9 @@ class _Experiment:
 
 
 def _generation(run: Run) -> int:
-    return int(run.data.tags[GENERATION])
+    # Anybody can edit or delete a tag: a run without a number is the oldest.
+    text = run.data.tags.get(GENERATION, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _is_current(old: Run, run: Tracked) -> bool:
