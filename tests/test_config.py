@@ -631,6 +631,13 @@ def test_whatever_stands_in_config_yaml_it_is_accepted_or_refused_in_one_line(va
             assert isinstance(config.parse({"studies": ["good"], key: value}), Config)
 
 
+@pytest.mark.parametrize("key", ["results_dir", "data_dir"])
+@pytest.mark.parametrize("folder", ["~/pflpipe", "res{x}", ""])
+def test_folders_that_snakemake_or_no_shell_would_read_otherwise_are_refused(key, folder):
+    with pytest.raises(ConfigError, match=f"config.yaml: {key}; got .*without braces or a first ~"):
+        config.parse({"studies": ["good"], key: folder})
+
+
 CONFIG_SCHEMA = options.schema(Config)
 
 

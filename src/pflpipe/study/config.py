@@ -19,6 +19,8 @@ from pflpipe.study import documents
 
 STUDIES = Path("studies")
 RESULTS = Path("results")
+# Snakemake reads braces as wildcards, and no shell expands a tilde here.
+FOLDER = "^(?!~)[^{}]+$"
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,16 @@ class Config:
         tuple[str, ...],
         Option("names of files in studies/, without .yaml", non_empty=True, distinct=True),
     ]
-    data_dir: Annotated[Path, Option("folder of data sets, relative to the working directory")] = (
-        Path("data")
-    )
-    results_dir: Annotated[Path, Option("folder of results, likewise")] = RESULTS
+    data_dir: Annotated[
+        Path,
+        Option(
+            "folder of data sets, relative to the working directory, without braces or a first ~",
+            pattern=FOLDER,
+        ),
+    ] = Path("data")
+    results_dir: Annotated[
+        Path, Option("folder of results, without braces or a first ~", pattern=FOLDER)
+    ] = RESULTS
     tracking_uri: Annotated[
         str | None,
         Option("MLflow server or database; null = MLFLOW_TRACKING_URI, or the default of tracking"),
