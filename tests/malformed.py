@@ -219,7 +219,12 @@ CASES: dict[str, Case] = {
         text("- name:", "- nme:"), (IN_STUDY, "'nme'", "did you mean 'name'?")
     ),
     "no config.yaml": Case(
-        lambda folder: (folder / "config.yaml").unlink(), (IN_CONFIG, "No such file")
+        lambda folder: (folder / "config.yaml").unlink(),
+        (IN_CONFIG, "No such file", "go to the project's folder"),
+    ),
+    "network that does not exist": Case(
+        put("model", {"name": "resnet50", "hidden": [32]}),
+        (IN_STUDY, "'resnet50'", "did you mean 'resnet20'?"),
     ),
     "study that does not exist": Case(
         put("studies", ["god"], "config.yaml"), (IN_CONFIG, "'god'", "did you mean 'good'?")

@@ -88,6 +88,7 @@ def test_rows_of_one_setting_are_told_apart_by_their_values(results: Path) -> No
     [
         ("one:dp_fedavgg", "one", "personal_own", "did you mean 'dp_fedavg'?"),
         ("one", "one", "personal", "did you mean"),
+        ("quikstart", "one", "personal_own", "no table, and no study 'quikstart'; did you mean"),
     ],
 )
 def test_unknown_words_are_refused(results, first, second, metric, words) -> None:
@@ -96,8 +97,9 @@ def test_unknown_words_are_refused(results, first, second, metric, words) -> Non
 
 
 def test_tables_that_are_not_there_or_share_nothing_are_refused(results: Path) -> None:
-    with pytest.raises(DataError, match=r"gone\.csv"):
-        list(compare.lines("gone", "one", results))
+    make = r"reviewers\.csv does not exist; .* --cores 2 .*results/tables/reviewers\.csv"
+    with pytest.raises(DataError, match=make):
+        list(compare.lines("reviewers", "one", results))
     frame = tidy.read(results / "tables/one.csv")
     tidy.write(
         frame.assign(rounds=[100 + row for row in range(len(frame))]), results / "tables/apart.csv"

@@ -15,9 +15,10 @@ from typing import Any
 
 import pandas as pd
 
-from pflpipe.errors import ConfigError, DataError, nearest
+from pflpipe.errors import ConfigError, DataError, check_known, nearest
 from pflpipe.report import tidy
 from pflpipe.report.comparison import METRICS, Group, epsilon_text
+from pflpipe.study.load import study_names
 
 CONDITIONS = (
     *("dataset", "partition", "alpha", "classes_per_client", "clients", "new_clients"),
@@ -80,7 +81,10 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
 def side(word: str, results: Path) -> pd.DataFrame:
     """Return the rows that a word of the command line names; see ``lines``."""
     name, _, method = word.partition(":")
-    frame = tidy.read(Path(name) if name.endswith(".csv") else results / "tables" / f"{name}.csv")
+    table = Path(name) if name.endswith(".csv") else results / "tables" / f"{name}.csv"
+    if not name.endswith(".csv") and not table.exists():
+        check_known(name, [*study_names(), "all"], "no table, and no study")
+    frame = tidy.read(tidy.existing(table, table))
     known = set(frame["method"])
     if method and method not in known:
         raise ConfigError(f"{name} has no method {method!r}", do=nearest(method, known))

@@ -79,8 +79,11 @@ def load(path: str | os.PathLike[str] = "config.yaml") -> Config:
     """Read config.yaml.
 
     Raises:
-        ConfigError: syntax, unknown keys, wrong types: all of them.
+        ConfigError: no such file; syntax, unknown keys, wrong types: all of them.
     """
+    if not Path(path).exists():
+        do = "go to the project's folder, where config.yaml and studies/ are"
+        raise ConfigError(f"{path}: No such file", got=f"the folder {Path.cwd()}", do=do)
     return parse(documents.read_yaml(path), str(path))
 
 

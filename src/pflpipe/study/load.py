@@ -18,6 +18,7 @@ from pflpipe import options, outside
 from pflpipe.cells import BLOCKS, Cell, Privacy, Server
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import read_json
+from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
 from pflpipe.study import documents, expansion, figures, layouts, metrics, printed
@@ -236,7 +237,10 @@ def _cell(
             check_adaptive(departures)
     for block, built in blocks.items():
         with own.at():
-            options.check(built, block)
+            if block == "model":  # its other keys mean nothing for a name that does not exist
+                architectures.check_options(built)
+            else:
+                options.check(built, block)
     batch_size = blocks["training"].batch_size if "training" in blocks else None
     if "sample_level_calibration" in departures and batch_size == 0:
         do = "the official code calibrates its noise to the batch size"
