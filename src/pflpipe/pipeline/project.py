@@ -84,14 +84,13 @@ class Project:
         target = re.compile(
             rf"{re.escape(str(self.settings.results_dir))}/(?:{folders})/(?!(?:all|audit)\b)(\w+)"
         )
-        attack = re.compile(
-            rf".*/figures/(?P<study>\w+)/(?P<attack>{'|'.join(attacks.NAMES)})\.\w+"
-        )
+        attack = re.compile(rf".*/figures/\w+/({'|'.join(attacks.NAMES)})\.\w+")
         for word in words:
             if found := target.match(word):
-                self.outline(found[1])
-                if wildcards := attack.fullmatch(word):
-                    self.attacked(wildcards.groupdict())
+                outline = self.outline(found[1])
+                # A search may not have chosen yet; every candidate has the same runs to attack.
+                if attacked := attack.fullmatch(word):
+                    attacks.cells(attacked[1], outline.study())
 
     # ------------------------------------------------------------ studies and cells
 
