@@ -424,7 +424,7 @@ def check_syntax(path: str) -> None:
     For Snakemake, which reads it next: it would not say where the mistake is, and take the last of
     two equal keys.
     """
-    document = read_yaml(path)
+    document = config.read(path)
     if not isinstance(document, dict):
         config.parse(document, path)
 

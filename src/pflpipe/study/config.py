@@ -81,10 +81,19 @@ def load(path: str | os.PathLike[str] = "config.yaml") -> Config:
     Raises:
         ConfigError: no such file; syntax, unknown keys, wrong types: all of them.
     """
+    return parse(read(path), str(path))
+
+
+def read(path: str | os.PathLike[str] = "config.yaml") -> Any:
+    """Return the plain values of config.yaml.
+
+    Raises:
+        ConfigError: no such file, or no YAML.
+    """
     if not Path(path).exists():
         do = "go to the project's folder, where config.yaml and studies/ are"
         raise ConfigError(f"{path}: No such file", got=f"the folder {Path.cwd()}", do=do)
-    return parse(documents.read_yaml(path), str(path))
+    return documents.read_yaml(path)
 
 
 @functools.cache
