@@ -76,7 +76,7 @@ test-fast: install ## the tests without those of the workflow and without long c
 coverage: install ## all tests, and which lines of the package none of them runs
 	$(PYTEST) --cov --cov-report=term
 
-mutants: install ## fifty small faults, one at a time: do the tests notice? (half an hour)
+mutants: install ## a hundred small faults, one at a time: do the tests notice? (an hour)
 	$(BIN)/python tests/mutants.py
 
 lint: install ## ruff, mypy, import contracts, bandit, snakefmt, snakemake --lint; changes nothing

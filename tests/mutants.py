@@ -387,7 +387,7 @@ MUTANTS = {
         "learning/counter_rng.py",
         "word = _hash(word + stream)",
         "word = _hash(word)",
-        "test_keyed.py",
+        "test_counter_rng.py",
     ),
     # methods
     "FedDPA: both penalties on the same part": Mutant(

@@ -236,10 +236,21 @@ def test_the_proof_is_made_where_nobody_was_drawn_either(monkeypatch):
         rounds.run(world, rounds.start(world))
 
 
-def test_a_run_without_privacy_proves_nothing(monkeypatch):
-    world = simulation("fedavg")
-    monkeypatch.setattr(rounds, "local_updates", leaky(world, rows_of_the_cohort))
-    rounds.run(world, rounds.start(world))
+@pytest.mark.parametrize(("method", "again"), [("fedavg", 0), ("dp_fedavg", CLIENTS)])
+def test_only_a_private_run_computes_clients_again(method, again):
+    """Without a guarantee there is nothing to prove, and the time is saved."""
+    cohorts = []
+
+    class Counted(engine.Simulation):
+        def run_clients(self, hook, states, clients, *rest):
+            cohorts.append(len(clients))
+            return super().run_clients(hook, states, clients, *rest)
+
+    world = simulation(method)
+    fields = {field.name: getattr(world, field.name) for field in dataclasses.fields(world)}
+    counted = Counted(**fields)
+    rounds.run(counted, rounds.start(counted))
+    assert cohorts == [world.plan.clients] * world.plan.rounds + [1] * again
 
 
 def test_the_run_proves_it_with_clients_that_its_key_draws():

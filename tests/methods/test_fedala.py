@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-import keyed_by_hand
+import counter_rng_by_hand
 import numpy_mlp
 from numpy_mlp import HEAD
 from pflpipe import cells
@@ -48,7 +48,7 @@ def later(begun):
 def drawn_steps(world, client):
     """The minibatches on which a client learns its weights: some of its rows, 32 at a time."""
     rows, key = world.split.train[client], int(world.work(client, 0)["train"].keys[0])
-    draws = [keyed_by_hand.uniform(key, 2**16, place) for place in range(len(rows))]
+    draws = [counter_rng_by_hand.uniform(key, 2**16, place) for place in range(len(rows))]
     chosen = rows[np.argsort(draws)[: int(SHARE * len(rows))]]
     cuts = [chosen[at : at + 32] for at in range(0, len(chosen), 32)]
     return [(world.train.x[cut].numpy(), world.train.y[cut].numpy()) for cut in cuts]

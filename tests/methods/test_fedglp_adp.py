@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-import keyed_by_hand
+import counter_rng_by_hand
 from pflpipe import cells, seeds, trees
 from pflpipe.learning import counter_rng
 from pflpipe.methods import fedglp_adp as module
@@ -118,7 +118,7 @@ def numpy_run(w_global, clients, rounds, published, trend, acndp):
                     share = SIGMA * CLIP / np.sqrt(len(clients))
                     if acndp:
                         share *= np.sqrt(2 * server["tw"][int(k in layers[1])])
-                    copy[k] = copy[k] + share * keyed_by_hand.normal(
+                    copy[k] = copy[k] + share * counter_rng_by_hand.normal(
                         key, counter_rng.OWN + place, copy[k].shape
                     )
             for k in sent:

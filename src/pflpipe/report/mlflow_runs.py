@@ -25,7 +25,7 @@ from pflpipe.files import canonical_json, read_json
 from pflpipe.methods import registry
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report import tidy
-from pflpipe.report.comparison import METRICS, finite, largest, round_up
+from pflpipe.report.comparison import METRICS, finite, largest, over_seeds, round_up
 from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
 from pflpipe.study.config import STUDIES
@@ -290,9 +290,8 @@ class _Group:
         complete = len(scores) == len(self.rows)
         points = _mean_curves(seeds, end) if complete else []
         if complete:
-            points += _finals(
-                dict(over_seeds(pd.DataFrame(scores), self.study.columns)), points, end
-            )
+            means = dict(of_group(pd.DataFrame(scores), self.study.columns))
+            points += _finals(means, points, end)
         first, *others = (self._params(row).items() for row in self.rows)
         return Tracked(
             key=self.key,
@@ -386,7 +385,7 @@ def claim_and_epsilon(cell: Cell, plans: Iterable[Planned]) -> tuple[str, float 
     return ledgers[0].claim, largest(ledger.epsilon_central for ledger in ledgers)
 
 
-def over_seeds(frame: pd.DataFrame, metrics: Collection[str]) -> Iterator[tuple[str, float]]:
+def of_group(frame: pd.DataFrame, metrics: Collection[str]) -> Iterator[tuple[str, float]]:
     """Yield name and value of a group's means, their 95 % intervals, its epsilon and the number of
     its seeds.
 
@@ -398,7 +397,7 @@ def over_seeds(frame: pd.DataFrame, metrics: Collection[str]) -> Iterator[tuple[
         values = finite(frame[name])
         if not values:
             continue
-        yield name, math.fsum(values) / len(values)
+        yield name, over_seeds(values)
         if name in metrics and len(values) >= MIN_SEEDS:
             series = pd.Series(values)
             interval = paired(series, 0 * series)  # of the mean itself

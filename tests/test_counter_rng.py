@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch.func import vmap
 
-import keyed_by_hand
+import counter_rng_by_hand
 from pflpipe.learning import counter_rng
 
 KEYS = torch.tensor([0, 1, 2, 12345, 2**31, 2**32 + 1, 2**63 - 1])
@@ -27,7 +27,7 @@ def test_numbers_are_those_of_the_hash_written_with_unbounded_integers():
     for key, place in itertools.product(KEYS, PLACES):
         numbers = counter_rng.uniform(key, place, (3, 7)).flatten().tolist()
         assert numbers == [
-            keyed_by_hand.uniform(int(key), place, position) for position in range(21)
+            counter_rng_by_hand.uniform(int(key), place, position) for position in range(21)
         ]
 
 
@@ -36,7 +36,9 @@ def test_normal_numbers_are_those_of_the_hash_and_normal(dtype):
     few = counter_rng.normal(
         torch.tensor(5), counter_rng.OWN, torch.zeros(3, 7, dtype=torch.float64)
     )
-    np.testing.assert_allclose(few, keyed_by_hand.normal(5, counter_rng.OWN, (3, 7)), rtol=1e-12)
+    np.testing.assert_allclose(
+        few, counter_rng_by_hand.normal(5, counter_rng.OWN, (3, 7)), rtol=1e-12
+    )
     many = counter_rng.normal(torch.tensor(7), counter_rng.OWN, torch.zeros(100_000, dtype=dtype))
     assert many.dtype == dtype
     assert many.abs().max() < 5.8
