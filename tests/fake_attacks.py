@@ -25,8 +25,6 @@ CELL = Cell(
     method="fedavg",
 )
 """Without privacy."""
-SIDE = 8
-"""Of an image, in pixels."""
 
 
 def write(study: Study, results: Path) -> None:
@@ -58,19 +56,6 @@ def _membership(cell: Cell, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"member": member, "calibration": np.zeros(60, bool), **scores}
 
 
-def _inversion(cell: Cell, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    originals = rng.random((6, SIDE, SIDE, 1))
-    noise = rng.normal(size=originals.shape) / (1 + 3 * _strength(cell))
-    found = {name: rng.random(6) < 0.7 for name in ("label_found", "identified", "matched")}
-    return found | {
-        "originals": originals,
-        "rebuilt": np.clip(originals + noise, 0, 1),
-        "psnr": 10 + 5 * _strength(cell) + rng.random(6),
-        "psnr_without_message": np.full(6, 9.5),
-        "rows": np.arange(6),
-    }
-
-
 def _canaries(cell: Cell, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"x": rng.normal(_strength(cell), 1, 60), "coordinates": np.array(1000)}
 
@@ -80,9 +65,4 @@ def _one_run(cell: Cell, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"heads": heads, "scores": rng.normal(size=500) + _strength(cell) * heads}
 
 
-_FOUND = {
-    "membership": _membership,
-    "inversion": _inversion,
-    "canaries": _canaries,
-    "one_run": _one_run,
-}
+_FOUND = {"membership": _membership, "canaries": _canaries, "one_run": _one_run}

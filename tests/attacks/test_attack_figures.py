@@ -15,7 +15,7 @@ from pflpipe import cells, cli
 from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
-from pflpipe.report.attacks import inversion, membership
+from pflpipe.report.attacks import membership
 from pflpipe.report.attacks.registry import draw
 from pflpipe.report.figures import style
 from pflpipe.study import documents, load
@@ -51,10 +51,9 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
 @pytest.mark.parametrize("width", style.WIDTHS)
 @pytest.mark.parametrize("name", attacks.NAMES)
 def test_no_label_of_an_attacks_figure_overlaps_another_or_leaves_it(
-    name: str, width: float, attacked: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch
+    name: str, width: float, attacked: tuple[Study, Path]
 ) -> None:
     study, folder = attacked
-    monkeypatch.setattr(inversion, "SHOWN", 2)
     with matplotlib.rc_context(fname=style.SHEET):
         figure = draw(study, Drawing(name, name, width=width), folder)
         assert boxes.check(figure) > 6

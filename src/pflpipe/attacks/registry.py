@@ -53,16 +53,10 @@ def lacks(name: str, cell: Cell) -> str:
 
 
 def _membership_lacks(cell: Cell) -> str:
-    if missing := _inversion_lacks(cell):
-        return missing
+    if not registry.of(cell).about.has_global_model:
+        return "a method with a global model"
     enough = not cell.partition.clients or cell.partition.clients >= LEAST_CLIENTS
     return "" if enough else f"at least {LEAST_CLIENTS} clients"
-
-
-def _inversion_lacks(cell: Cell) -> str:
-    # Membership inference and inversion both attack a released global model.
-    has_global_model = registry.of(cell).about.has_global_model
-    return "" if has_global_model else "a method with a global model"
 
 
 def _canaries_lack(cell: Cell) -> str:
@@ -91,7 +85,6 @@ def _one_run_lacks(cell: Cell) -> str:
 
 _LACKS: dict[str, Callable[[Cell], str]] = {
     "membership": _membership_lacks,
-    "inversion": _inversion_lacks,
     "canaries": _canaries_lack,
     "one_run": _one_run_lacks,
 }

@@ -12,7 +12,7 @@ from pflpipe.study.metrics import ALWAYS, Metric, columns
 from pflpipe.study.study_spec import Drawing, Outline, Row, Study
 
 KINDS = ("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost", "partition")
-ATTACKS = ("membership", "inversion", "canaries", "one_run")
+ATTACKS = ("membership", "canaries", "one_run")
 """Names, and kinds, of the figures of attacks; a study has those that its block names."""
 _MANY_SEEDS = 5  # resampling fewer says next to nothing about ranks
 

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from pflpipe.files import atomic
-from pflpipe.report.attacks import canaries, inversion, membership, one_run
+from pflpipe.report.attacks import canaries, membership, one_run
 from pflpipe.report.figures import style
 from pflpipe.report.summary import not_covered
 from pflpipe.study.settings import DIAGNOSTICS
@@ -17,7 +17,6 @@ from pflpipe.study.study_spec import Drawing, Study
 
 SHOWN: Mapping[str, Any] = {
     "membership": membership,
-    "inversion": inversion,
     "canaries": canaries,
     "one_run": one_run,
 }

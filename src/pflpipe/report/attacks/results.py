@@ -34,15 +34,10 @@ class Attacked:
     results: Path
 
     @cached_property
-    def plans(self) -> list[Planned]:
-        """Plan and ledger of each cell. DataError when they do not exist."""
-        files = [self.results / "plans" / f"{cell.plan_id}.json" for cell in self.cells]
-        return [records.load(Planned, existing(file, file)) for file in files]
-
-    @property
     def planned(self) -> Planned:
-        """Those of the first cell, which stand for all seeds."""
-        return self.plans[0]
+        """Plan and ledger, which all seeds share. DataError when they do not exist."""
+        file = self.results / "plans" / f"{self.cells[0].plan_id}.json"
+        return records.load(Planned, existing(file, file))
 
     @cached_property
     def arrays(self) -> list[dict[str, np.ndarray]]:
