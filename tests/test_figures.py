@@ -139,10 +139,11 @@ def test_every_method_has_a_row_with_a_name_of_its_own(
 def test_no_two_named_curves_look_the_same_and_the_others_are_grey(
     crowd: tuple[Study, Path],
 ) -> None:
-    axes = draw("convergence", *crowd).axes[0]
+    figure = draw("convergence", *crowd)
+    (axes,) = figure.axes
     looks = [(line.get_color(), line.get_linestyle()) for line in axes.lines]
     strong = [look for look in looks if look[0] != style.REST]
-    assert len(set(strong)) == len(strong) == len(axes.texts) == 6
+    assert len(set(strong)) == len(strong) == len(figure.legends[0].get_texts()) == 6
     assert len(looks) == 21
     assert len({*style.STRONG, style.REST}) == 8
 
@@ -263,22 +264,6 @@ def test_a_line_says_that_no_epsilon_covers_what_is_measured(
         after_search
         == f"{plain} Hyper-parameters were chosen on validation data; no ε covers that choice."
     )
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_labels_are_moved_apart_as_little_as_possible(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    wanted, heights = rng.random(7), 0.2 * rng.random(7)
-    places = style.spread(wanted, heights)
-    order = np.argsort(wanted)
-    gap = (heights[order][1:] + heights[order][:-1]) / 2
-    assert (np.diff(places[order]) >= gap - 1e-12).all()
-    for _ in range(500):  # no other places that keep the gap are nearer
-        other = np.sort(places + 0.05 * rng.standard_normal(7))
-        other = other[0] + np.append(0, np.cumsum(np.maximum(np.diff(other), gap)))
-        mine, theirs = (((p - wanted[order]) ** 2).sum() for p in (places[order], other))
-        assert mine <= theirs + 1e-12
-    assert style.spread(wanted, np.zeros(7)) == pytest.approx(wanted)
 
 
 # ---------------------------------------------------------------- the comparison
@@ -480,8 +465,10 @@ def test_accuracy_by_round_is_the_mean_over_seeds(study: Study, folder: Path) ->
 
 @pytest.mark.slow
 def test_the_curves_that_a_study_names_stand_out(study: Study, folder: Path) -> None:
-    axes = draw("convergence", study, folder, strong=("fedavg",)).axes[0]
-    assert [text.get_text() for text in axes.texts] == ["fedavg\nno privacy"]
+    figure = draw("convergence", study, folder, strong=("fedavg",))
+    axes = figure.axes[0]
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == ["fedavg, no privacy"]
     assert sum(line.get_color() == style.REST for line in axes.lines) == 4
 
 

@@ -75,7 +75,7 @@ def test_no_two_settings_have_the_same_curve_and_none_looks_like_a_bound(
     assert len(looks) == len(steps) == 9
     assert all(line.get_linestyle() not in ("--", ":") for line in steps[:7])
     assert len({color for color, _ in looks} | {style.PLAIN}) <= 8
-    key = figure.axes[-1].lines  # which line is which setting
+    key = figure.legends[0].get_lines()
     assert [(line.get_color(), str(line._unscaled_dash_pattern)) for line in key] == [
         (line.get_color(), str(line._unscaled_dash_pattern)) for line in steps
     ]

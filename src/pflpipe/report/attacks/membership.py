@@ -39,14 +39,10 @@ LOOKS: tuple[dict[str, Any], ...] = tuple(
     for dashes, colour in itertools.product(("-", "-.", (0, (5, 1, 1, 1, 1, 1))), style.STRONG)
 )
 """Of settings, in order; dashes alone are a plan's bound, dots are guessing."""
-LETTERS = "ABCD"
-"""Of the panels, in the order of ``SCORES``."""
 _FRAME = 6.5 * style.LINE
 """Height of a panel's title, ticks and axis label, in inches."""
-_SAMPLE, _NUMBER = 0.35, 0.34
-"""Width of a sample of a line, and of an area under a curve, in inches."""
-_PAD = 0.1
-"""What the layout leaves free above and below axes, in inches."""
+_SAMPLE = 0.4
+"""Width of a sample of a line in a legend, in inches."""
 
 
 def table(study: Study, results: Path) -> pd.DataFrame:
@@ -88,44 +84,42 @@ def table(study: Study, results: Path) -> pd.DataFrame:
 
 
 def figure(study: Study, results: Path, width: float) -> Figure:
-    """Draw the ROC curves, one panel for each score and condition, pooled over seeds; below those
-    of a condition which line is which setting, and the areas under its curves (AUC).
+    """Draw the ROC curves, one panel for each score and condition, pooled over seeds. The legend
+    has the areas under the curves of a setting (AUC), in the order of the panels.
 
     Dashed: the most that the plan of a certified setting allows any attack. Dotted: guessing. The
     axes are logarithmic and begin where ``FALSE_POSITIVES`` are expected; with too few held-out
     clients for any of ``RATES`` they are linear.
     """
     settings = attacked("membership", study, results)
-    blocks: dict[str, list[Attacked]] = {}
+    names = list(dict.fromkeys(map(_name, settings)))
+    looks: dict[Attacked, dict[str, Any]] = {}
     for one in settings:
-        blocks.setdefault(one.setting.facet_text, []).append(one)
-    names = dict.fromkeys(map(_name, settings))
-    looks = dict(zip(names, itertools.cycle(LOOKS)))
+        areas = [f"{roc_auc_score(*_pooled(one, score)):.2f}" for score in SCORES]
+        words = f"{one.words} ({', '.join(areas)})"
+        label = "\n".join(style.lines_of(words, width / style.columns(width) - _SAMPLE))
+        looks[one] = LOOKS[names.index(_name(one)) % len(LOOKS)] | {"label": label}
+    facets = list(dict.fromkeys(one.setting.facet_text for one in settings))
+    panels = list(itertools.product(facets, SCORES))
     columns = 2 * style.columns(width)
-    lines = math.ceil(len(SCORES) / columns)
-    drawing = Figure(figsize=(width, 1), layout="constrained")
-    above = style.head(
-        drawing,
+    lines = math.ceil(len(panels) / columns)
+    heading = (
         "How well members are told from held-out clients, pooled over the seeds. Dashed: the most "
-        "that a plan without departures allows any attack; dotted: guessing. AUC: area under the "
-        "curve.",
+        "that a plan without departures allows any attack; dotted: guessing. In brackets: areas "
+        "under the curves (AUC), in the order of the panels."
     )
-    keys = [_Key(block, width) for block in blocks.values()]
-    panels = lines * (0.75 * width / columns + _FRAME)
-    heights = [height for key in keys for height in (panels, key.height + _PAD)]
-    drawing.set_figheight(above + sum(heights))
-    parts: Any = drawing.subfigures(len(heights), 1, height_ratios=heights)
-    for key, above_it, below in zip(keys, parts[::2], parts[1::2], strict=True):
-        grid = above_it.subplots(lines, columns, squeeze=False)
-        for axes, letter, score in zip(grid.flat, LETTERS, SCORES, strict=True):
-            _panel(axes, score, key.settings, looks)
-            words = f"{letter}: {SCORES[score]}"
-            axes.set_title("\n".join(style.lines_of(words, 0.8 * width / columns)), loc="left")
-        for axes in grid[:, 0]:
-            axes.set_ylabel("members found")
-        for axes in grid[-1]:
-            axes.set_xlabel("held-out clients\ntaken for members")
-        key.draw(below.add_subplot(), looks)
+    height = lines * (0.75 * width / columns + _FRAME)
+    drawing, grid = style.panels(len(panels), (lines, columns), width, heading, height)
+    for axes, (facet, score) in zip(grid.flat, panels, strict=True):
+        shown = {one: look for one, look in looks.items() if one.setting.facet_text == facet}
+        _panel(axes, score, shown)
+        words = ": ".join(filter(None, [facet, SCORES[score]]))
+        axes.set_title("\n".join(style.lines_of(words, 0.8 * width / columns)), loc="left")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("members found")
+    for axes in grid[-1]:
+        axes.set_xlabel("held-out clients\ntaken for members")
+    style.legend(drawing, *grid.flat, columns=style.columns(width))
     return drawing
 
 
@@ -133,48 +127,12 @@ def _name(one: Attacked) -> str:
     return f"{one.setting.label}, {one.setting.budget}"
 
 
-class _Key:
-    """Which line is which of the settings of one condition, in rows, with the areas under its
-    curves."""
-
-    def __init__(self, settings: list[Attacked], width: float) -> None:
-        room = width - _SAMPLE - _NUMBER * (len(SCORES) + 1)
-        self.settings = settings
-        self.width = width
-        self.names = [style.lines_of(_name(one), room) for one in settings]
-        self.height = style.LINE * (1 + sum(map(len, self.names)))
-        """In inches."""
-
-    def draw(self, axes: Axes, looks: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write it over the whole of axes."""
-        axes.set_axis_off()
-        axes.set(xlim=(0, self.width), ylim=(self.height, 0))
-        ends = self.width - _NUMBER * np.arange(len(SCORES))[::-1]
-        axes.text(0, 0, self.settings[0].setting.facet_text, va="top", fontweight="bold")
-        for x, word in zip((ends[0] - _NUMBER, *ends), ("AUC", *LETTERS), strict=True):
-            axes.text(x, 0, word, va="top", ha="right")
-        y = style.LINE
-        for one, name in zip(self.settings, self.names, strict=True):
-            axes.plot([0, 0.7 * _SAMPLE], [y + style.LINE / 2] * 2, **looks[_name(one)])
-            axes.text(_SAMPLE, y, "\n".join(name), va="top")
-            for x, score in zip(ends, SCORES, strict=True):
-                area = roc_auc_score(*_pooled(one, score))
-                axes.text(x, y, f"{area:.2f}", va="top", ha="right")
-            y += style.LINE * len(name)
-
-
-def _panel(
-    axes: Axes,
-    score: str,
-    settings: list[Attacked],
-    looks: Mapping[str, Mapping[str, Any]],
-) -> None:
+def _panel(axes: Axes, score: str, looks: Mapping[Attacked, Mapping[str, Any]]) -> None:
     rates, fewest = np.logspace(-4, 0, 200), math.inf
     axes.plot(rates, rates, color=style.PLAIN, linestyle=":", linewidth=1)
-    for one in settings:
+    for one, look in looks.items():
         member, values = _pooled(one, score)
         false, true = _curve(member, values)
-        look = looks[_name(one)]
         axes.plot(np.maximum(false, rates[0]), true, drawstyle="steps-post", **look)
         limit = _bound(one.planned)
         if limit is not None:

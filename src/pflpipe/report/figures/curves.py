@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,8 +21,8 @@ _DASHES = dict(zip(CLAIMS, ("-", "-.", ":", "--"), strict=True))
 
 
 def convergence(source: Source) -> Figure:
-    """Accuracy by round, mean over seeds, a panel for each budget: some methods strong and named,
-    with the range of their seeds, the others grey.
+    """Accuracy by round, mean over seeds, a panel for each budget: some methods strong, with the
+    range of their seeds and a name in the legend, the others grey.
 
     Solid: certified. Dash-dotted: unreviewed. Dotted: nominal. Dashed: no privacy.
     """
@@ -40,15 +41,13 @@ def convergence(source: Source) -> Figure:
         f"shaded: their range{others}."
     )
     width = source.drawing.width
-    height = max(1.5, style.LINE * 2 * len(strong)) + 3.4 * style.LINE
+    height = 1.5 + 3.4 * style.LINE
     columns = min(len(panels), style.columns(width))
     lines = -(-len(panels) // columns)
     figure, grid = style.panels(
         len(panels), (lines, columns), width, heading, lines * height, sharex=True, sharey=True
     )
-    named = []
     for axes, panel in zip(grid.flat, panels, strict=False):
-        points = []
         drawn = [group for group in panel.groups if group in tables]
         for group in sorted(drawn, key=lambda group: group.label in strong):
             table = tables[group]
@@ -61,9 +60,8 @@ def convergence(source: Source) -> Figure:
                 mean.index, table.min(axis=1), table.max(axis=1), color=colour, alpha=0.12, lw=0
             )
             dashes = _DASHES[group.claim]
-            axes.plot(mean.index, mean, color=colour, linestyle=dashes, marker=".", markersize=3)
-            points.append((mean.index[-1], mean.iloc[-1], source.name(group), colour))
-        named.append(style.name_points(axes, points))
+            look: Any = {"color": colour, "linestyle": dashes, "marker": ".", "markersize": 3}
+            axes.plot(mean.index, mean, label=source.name(group).replace("\n", ", "), **look)
         axes.set_title(panel.title, loc="left", fontweight="bold")
         axes.grid(axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
@@ -73,7 +71,7 @@ def convergence(source: Source) -> Figure:
         axes.set_ylabel("accuracy (%)")
     for axes in grid[-1]:
         axes.set_xlabel("round")
-    style.settle(figure, named)
+    style.legend(figure, *grid.flat, columns=style.columns(width))
     return figure
 
 

@@ -16,13 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
-from scipy.optimize import isotonic_regression
 
 from pflpipe.files import atomic
 
@@ -33,8 +30,8 @@ STRONG = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56
 """For lines that stand out of the grey ``REST``, in order; with it, eight."""
 LINE = 0.14
 """Height of a line of text in inches."""
-_ENTRY, _NOTE = 0.18, 0.108
-"""The same of a legend, and of a note, whose text is smaller."""
+_NOTE = 0.108
+"""The same of a note, whose text is smaller."""
 WIDTHS = (3.3, 6.7)
 """Of figures, in inches: a column of a paper, or its page."""
 _CHARACTERS = 16
@@ -114,10 +111,10 @@ def foot(figure: Figure, words: str) -> None:
 
 
 def legend(figure: Figure, *axes: Axes, columns: int, handles: Sequence[Artist] = ()) -> None:
-    """Write below a figure what its marks mean, each once, which makes it higher by its own height.
+    """Write a legend below a figure, each label once, and make the figure higher by its height.
 
-    Its room is that of empty lines below the figure: the layout of matplotlib would put a legend
-    outside of the axes and a note at one place.
+    Empty lines below the figure keep its place free: the layout of matplotlib would put a legend
+    outside of the axes and a note at the same place.
 
     Args:
         axes: whose labelled marks are meant, where none are given as ``handles``.
@@ -127,72 +124,9 @@ def legend(figure: Figure, *axes: Axes, columns: int, handles: Sequence[Artist] 
     for part in axes:
         for handle, label in zip(*part.get_legend_handles_labels(), strict=True):
             marks.setdefault(label, handle)
-    height = _ENTRY * -(-len(marks) // columns)
+    look: Any = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0}
+    look |= {"ncols": columns, "handlelength": 1.5, "columnspacing": 1}
+    key = figure.legend(list(marks.values()), list(marks), **look)
+    height = key.get_window_extent().height / figure.dpi
     figure.supxlabel("\n" * math.ceil(1 + height / _NOTE), x=0.01, ha="left")
     figure.set_figheight(figure.get_figheight() + height + _NOTE)
-    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0}
-    labels = list(marks)
-    figure.legend(
-        list(marks.values()), labels, ncols=columns, handlelength=1.5, columnspacing=1, **place
-    )
-
-
-def spread(wanted: np.ndarray, heights: np.ndarray) -> np.ndarray:
-    """Return the centres of labels nearest to the wanted ones, in the least squares, that keep
-    their order and do not overlap.
-
-    Without the heights it is an isotonic regression (Barlow et al. 1972), so that the places are
-    exact and nothing is left to the luck of a search in two dimensions.
-
-    Args:
-        wanted: [n], any order.
-        heights: [n], of the labels, >= 0.
-
-    Returns:
-        float64 [n], in the order of ``wanted``.
-    """
-    order = np.argsort(wanted, kind="stable")
-    tall = heights[order]
-    shift = np.cumsum(tall) - tall / 2
-    places = np.empty(len(order))
-    places[order] = isotonic_regression(wanted[order] - shift).x + shift
-    return places
-
-
-def name_points(axes: Axes, points: Sequence[tuple[float, float, str, str]]) -> list[Annotation]:
-    """Write the names of points right of the axes, each with a thin line to its point; ``settle``
-    moves them apart.
-
-    Args:
-        points: x, y, name and colour of each.
-    """
-    edge: Any = {"arrowstyle": "-", "color": "#999999", "linewidth": 0.4}
-    return [
-        axes.annotate(
-            name,
-            (x, y),
-            (1.04, 0.5),
-            textcoords="axes fraction",
-            color=colour,
-            va="center",
-            arrowprops=edge | {"shrinkA": 1, "shrinkB": 1, "relpos": (0.0, 0.5)},
-            annotation_clip=False,
-        )
-        for x, y, name, colour in points
-    ]
-
-
-def settle(figure: Figure, named: Sequence[Sequence[Annotation]]) -> None:
-    """Move the names of each panel to the heights of their points, without overlap, and beside the
-    axes as far as they fit there."""
-    figure.draw_without_rendering()
-    for names in filter(None, named):
-        axes: Any = names[0].axes
-        box = axes.get_window_extent()
-        tall = np.array([LINE * figure.dpi * (1 + name.get_text().count("\n")) for name in names])
-        points = axes.transData.transform([name.xy for name in names])[:, 1]
-        places = spread(np.nan_to_num(points, nan=box.y0), tall)
-        places -= max((places + tall / 2).max() - box.y1, 0.0)
-        places += max(box.y0 - (places - tall / 2).min(), 0.0)
-        for name, place in zip(names, places, strict=True):
-            name.xyann = (1.04, (place - box.y0) / box.height)
