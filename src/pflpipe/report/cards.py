@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pflpipe.cells import WITHOUT_DEPARTURES, claim_of
+from pflpipe.cells import claim_of
 from pflpipe.methods import registry
 from pflpipe.methods.registry import MethodInfo
 from pflpipe.named import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND, WITHOUT_JOINT_CLIP
 from pflpipe.options import Declared, bounds
+from pflpipe.report.templates import filled
 
 FORMULAS = {
     "minimises": "A client minimises",
@@ -110,22 +111,21 @@ def card(name: str) -> str:
     """
     name, source = registry.locate(name)
     entry = registry.info(name, source)
-    about = entry.about
-    parsed = header(name, source, entry.hyperparameters)
-    parts = [f"## {name}", parsed.what or f"{about.title} ({about.paper})"]
-    if source:
-        parts.append(f"From `{source}`.")
-    formulas = [f"- {FORMULAS[word]}: {words}" for word, words in parsed.formulas.items()]
-    parts.append("\n".join(formulas))
-    parts.append("**Claim**\n\n" + "\n".join(f"- {line}" for line in _claims(entry, source)))
-    knobs = [f"- {_knob(entry, key, parsed)}" for key in entry.hyperparameters]
-    parts.append("**Hyper-parameters**\n\n" + ("\n".join(knobs) or "None of its own."))
-    refused = [f"- {line}" for line in _refusals(entry, source)]
-    parts.append("**Refuses**\n\n" + "\n".join(refused) if refused else "")
-    parts.append(f"**Readings and differences**\n\n{parsed.notes}" if parsed.notes else "")
-    cited = "\n\n".join(citations(name))
-    parts.append(f"**Cite**\n\n```bibtex\n{cited}\n```" if cited else "")
-    return "\n\n".join(filter(None, parts))
+    text = filled(
+        Path(__file__).with_name("card.md"),
+        entry=entry,
+        source=source,
+        header=header(name, source, entry.hyperparameters),
+        formulas=FORMULAS,
+        versions=_versions(entry, source),
+        steps=DEPARTURES,
+        unbounded=WITHOUT_BOUND,
+        default=_yaml,
+        values=_values,
+        refusals=list(_refusals(entry, source)),
+        citations=citations(name),
+    )
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n")
 
 
 def page() -> str:
@@ -133,58 +133,21 @@ def page() -> str:
     return "\n\n".join(card(name) for name in registry.NAMES)
 
 
-def _versions(entry: MethodInfo, source: str) -> dict[tuple[str, ...], str]:
-    """Return departures -> the words of a study that ask for them."""
+def _versions(entry: MethodInfo, source: str) -> dict[tuple[str, ...], tuple[str, str]]:
+    """Return departures -> the keys of a study that ask for them, and the claim."""
+    if not entry.about.private:
+        return {}
     asked = [("`profile: strict`", "strict", False), ("`profile: paper`", "paper", False)]
     if entry.about.official_departures:
         asked.append(("`profile: paper` with `official_code: true`", "paper", True))
-    versions: dict[tuple[str, ...], str] = {}
-    for words, profile, official in asked:
+    keys: dict[tuple[str, ...], list[str]] = {}
+    for text, profile, official in asked:
         departures = registry.departures(entry.name, profile, official, source)
-        before = versions.get(departures)
-        versions[departures] = f"{before} and {words}" if before else words
-    return versions
-
-
-def _claims(entry: MethodInfo, source: str) -> Iterator[str]:
-    about = entry.about
-    if not about.sends:
-        yield "**none**: nothing leaves a client, so there is nothing to protect."
-        return
-    if not about.private:
-        yield "**none**: what is sent is neither clipped nor noised, so no epsilon holds."
-        return
-    for departures, words in _versions(entry, source).items():
-        claim = claim_of(about.mechanism, departures, source)
-        if claim in WITHOUT_DEPARTURES:
-            yield (
-                f"{words}: **{claim}**. All that a client sends is one message, clipped as a "
-                "whole to C; one draw of noise covers the sum, and the plan counts every round."
-                + " pflpipe's developers have not reviewed this file."
-                * (claim == "unreviewed")
-            )
-            continue
-        steps = "; ".join(f"`{name}`: {DEPARTURES[name]}" for name in departures)
-        unbounded = [name for name in departures if name in WITHOUT_BOUND]
-        holds = (
-            f"No epsilon holds: {WITHOUT_BOUND[unbounded[0]]}."
-            if unbounded
-            else "The ledger counts these steps; `epsilon_central` is what holds."
-        )
-        yield f"{words}: **{claim}**. It departs in {steps}. {holds}"
-
-
-def _knob(entry: MethodInfo, key: str, parsed: Header) -> str:
-    parameter = entry.hyperparameters[key]
-    meaning, origin = parsed.knobs.get(key, ("", ""))
-    words = [f"`{key}` = `{_yaml(parameter)}`, {_values(parameter)}", f": {meaning}."]
-    if not meaning:
-        words[1] = "."
-    if origin:
-        words.append(f" Default: {origin}.")
-    if not parameter.option.trained:
-        words.append(" Read after training alone: other values share the training run.")
-    return "".join(words)
+        keys.setdefault(departures, []).append(text)
+    return {
+        departures: (" and ".join(texts), claim_of(entry.about.mechanism, departures, source))
+        for departures, texts in keys.items()
+    }
 
 
 def _yaml(parameter: Declared) -> str:
@@ -207,13 +170,13 @@ def _refusals(entry: MethodInfo, source: str) -> Iterator[str]:
     yield from (_LACKS[part] for part in about.needs)
     if any(parameter.option.layers for parameter in entry.hyperparameters.values()):
         yield "a network whose layers do not fit its hyper-parameters"
-    for departures, words in _versions(entry, source).items() if about.private else ():
+    for departures, (keys, _) in _versions(entry, source).items():
         departing = frozenset(departures)
         if departing & (OF_MESSAGES | WITHOUT_JOINT_CLIP):
-            yield f"`privacy.clip_quantile` under {words}"
+            yield f"`privacy.clip_quantile` under {keys}"
         if departing & OF_MESSAGES:
-            yield f"`privacy.mechanism: laplace` under {words}"
+            yield f"`privacy.mechanism: laplace` under {keys}"
         if "sample_level_calibration" in departing:
-            yield f"`training.batch_size: 0` beside an epsilon under {words}"
+            yield f"`training.batch_size: 0` beside an epsilon under {keys}"
     if about.sends and not about.has_global_model:
         yield "tests of a global model, which it does not have: the columns `global_*` stay empty"
