@@ -229,7 +229,7 @@ def test_the_same_results_give_the_same_bytes_with_real_text_at_the_width(
         drawing = Drawing(kind, kind, width=3.3)
         registry.write(few, drawing, folder / "results", folder / "data", target)
     assert dict(matplotlib.rcParams) == before, "drawing leaves matplotlib as it was"
-    for kind, suffix in itertools.product(("privacy_utility", "partition"), style.KINDS_OF_FILE):
+    for kind, suffix in itertools.product(("privacy_utility", "partition"), ("png", "svg", "pdf")):
         first, second = ((tmp_path / f"{kind}_{name}.{suffix}").read_bytes() for name in "ab")
         assert first == second, (kind, suffix)
         assert len(first) > 5000

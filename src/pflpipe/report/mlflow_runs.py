@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pflpipe import records
@@ -153,19 +154,21 @@ def experiment_note(study: Study) -> str:
 
 
 def _study_run(study: Study, results: Path, is_done: bool) -> Tracked:
-    name, files = study.name, dict[str, Path]()
+    name, sources = study.name, dict[str, Iterable[Path]]()
     if is_done:
-        tables = [results / "tables" / f"{name}{suffix}" for suffix in (".md", ".csv", ".tex")]
         drawn = sorted((results / "figures" / name).glob("[!.]*"))
-        plans = [_plan(cell, results) for cell in study.cells]
         sources = {
             "": [STUDIES / f"{name}.yaml"],
-            "table/": tables,
+            "table/": [results / f"tables/{name}.{kind}" for kind in ("md", "csv", "tex")],
             "figures/": [path for path in drawn if path.suffix in (".png", ".svg", ".pdf")],
-            "ledger/": [*plans, results / "ledger.html"],
+            "ledger/": [*(_plan(cell, results) for cell in study.cells), results / "ledger.html"],
         }
-        paths = ((folder, path) for folder, found in sources.items() for path in found)
-        files = {f"{folder}{path.name}": path for folder, path in paths if path.is_file()}
+    files = {
+        f"{folder}{path.name}": path
+        for folder, paths in sources.items()
+        for path in paths
+        if path.is_file()
+    }
     tags = _tags(study, "study") | {"runs": str(len(study.rows)), NOTE: MEASURED}
     return Tracked("study", f"study {name}", is_done, tags=tags, files=files)
 
@@ -337,15 +340,16 @@ def _curves(rounds: Path, timing: Path, end: int) -> tuple[int, list[Point], dic
     table = pd.read_csv(rounds).merge(pd.read_csv(timing), on="round", how="left")
     elapsed = (table["seconds"].fillna(0).cumsum() * 1000).round().astype(int)
     start = end - int(elapsed.max())
-    points, gaps = list[Point](), dict[str, int]()
-    for name in table.columns.drop("round"):
-        values = pd.to_numeric(table[name], errors="coerce")
-        for step, time, value in zip(table["round"], start + elapsed, values, strict=True):
-            if math.isfinite(value):
-                points.append((name, float(value), int(time), int(step)))
-            elif name not in METRICS:  # an accuracy that is missing was not asked for in that round
-                gaps.setdefault(name, int(step))
-    return start, points, gaps
+    values = table.assign(time=start + elapsed).melt(["round", "time"], var_name="name")
+    values["value"] = pd.to_numeric(values["value"], errors="coerce").astype(float)
+    finite = np.isfinite(values["value"])
+    points = [
+        (name, value, time, step)
+        for step, time, name, value in values[finite].itertuples(index=False)
+    ]
+    # An accuracy that is missing was not asked for in that round.
+    gaps = values[~finite & ~values["name"].isin(METRICS)].drop_duplicates("name")
+    return start, points, dict(zip(gaps["name"], gaps["round"], strict=True))
 
 
 def _finals(values: Mapping[str, Any], points: Sequence[Point], end: int) -> list[Point]:

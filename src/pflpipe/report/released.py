@@ -95,7 +95,7 @@ def write(study: Study, results: Path, target: Path) -> None:
             "not_covered": [_choice(study), *_WORDS["not_covered"]],
         }
         write_json(folder / "manifest.json", manifest)
-        text = filled(_README, title=study.title, round_up=_rounded, **manifest)
+        text = filled(_README, title=study.title, round_up=lambda e: round_up(float(e)), **manifest)
         write_text(folder / "README.md", text)
         folder.rename(target)
 
@@ -137,8 +137,8 @@ def _write_run(name: str, cell: Cell, results: Path, folder: Path) -> Planned:
 
 
 def _model(path: Path) -> dict[str, np.ndarray]:
-    """Return the global model and, as ``server/<name>``, what the server computed from the releases
-    besides.
+    """Return the global model and, as ``server/<name>``, what else the server computed from the
+    releases.
 
     Parameters that the method leaves to its clients are those before the first round, which follow
     from the seed.
@@ -224,7 +224,3 @@ def _choice(study: Study) -> str:
         "Hyper-parameters are those of the study's file. If they were chosen by looking at data, "
         "no ε covers that choice."
     )
-
-
-def _rounded(epsilon: float | str) -> str:
-    return round_up(float(epsilon))

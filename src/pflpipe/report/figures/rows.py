@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,11 +31,13 @@ class Block:
     sections: Sequence[Mapping[Any, str]]
 
     def wrapped(self, width: float) -> Block:
-        """Return the panel with names in as many lines as its width in inches needs."""
-        sections = [
-            {row: "\n".join(style.name_lines(name, width)) for row, name in section.items()}
-            for section in self.sections
-        ]
+        """Return the panel, ``width`` inches wide, with names wrapped to less than half of it."""
+
+        def wrapped(name: str) -> str:
+            parts = [style.lines_of(part, 0.45 * width) for part in name.split("\n")]
+            return "\n".join(itertools.chain(*parts))
+
+        sections = [{row: wrapped(name) for row, name in part.items()} for part in self.sections]
         return Block(self.title, sections)
 
     @property

@@ -41,7 +41,6 @@ _METADATA: Mapping[str, Mapping[str, None]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     "png": {"Software": None},
 }
-KINDS_OF_FILE = tuple(_METADATA)
 
 
 def save(draw: Callable[[], Figure], target: Path) -> None:
@@ -60,12 +59,6 @@ def save(draw: Callable[[], Figure], target: Path) -> None:
 def lines_of(words: str, width: float, size: float = 8) -> list[str]:
     """Return words in lines that fit into a width in inches, for text of a size in points."""
     return textwrap.wrap(words, max(int(_CHARACTERS * width * 8 / size), 8))
-
-
-def name_lines(name: str, width: float) -> list[str]:
-    """Return a name in lines that leave the larger half of a panel's width to what it names; its
-    own lines stay."""
-    return [line for part in name.split("\n") for line in lines_of(part, 0.45 * width)]
 
 
 def columns(width: float) -> int:
