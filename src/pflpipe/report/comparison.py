@@ -1,9 +1,9 @@
-"""The comparison of runs: rows of a tidy table as groups of seeds, and what the seeds support.
+"""Groups of runs that differ in their seed alone, and what can be concluded from the seeds.
 
-Tables, sentences, figures, pages and MLflow all show the same groups. What they state of a group
-(its claim, the epsilon that holds, its mean and interval) and of several groups (order, sections,
-differences to a baseline, who may be the best, which certified group belongs to a published one) is
-computed here.
+Tables, sentences, figures, pages and MLflow show the same groups. This module computes what they
+state of one group (its claim, the epsilon that holds, its mean) and of several groups (order,
+sections, differences to a baseline, who may be the best, which certified group belongs to a
+published one).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _CLAIM_NOTES = {
         "the honest ε is what that mechanism provides."
     ),
 }
-"""What a reader must know of rows whose epsilon is not simply certified."""
+"""What a reader must know about rows whose epsilon is not certified."""
+# The columns that make a published and a certified run comparable.
 WORK = ("hyperparameters", "clip_norm", "clip_quantile", "local_epochs", "batch_size")
 
 
@@ -52,8 +53,8 @@ class Group:
     """Rows of a tidy table that differ in their seed alone.
 
     Attributes:
-        label: the method, with whatever tells it from the method's other groups.
-        budget: ``ε = 2``, ``σ = 1.1`` or ``NO_PRIVACY``: what was asked for.
+        label: the method, with its variant and profile where the method has several groups.
+        budget: the requested ``ε = 2``, ``σ = 1.1`` or ``NO_PRIVACY``.
         rows: one for each seed.
         facet: the study's conditions that vary over all methods, e.g. ``{"α": "0.3"}``.
         indices: positions of the rows in ``study.rows``.
@@ -87,18 +88,18 @@ class Group:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Sorting key of sections: first no privacy, the reference; then budgets upwards, certified
-        before nominal."""
+        """Sorting key of sections: no privacy first, as the reference; then increasing budgets,
+        certified before nominal."""
         kind, _, value = self.budget.partition(" = ")
         return kind != NO_PRIVACY, kind, float(value or 0), CLAIMS.index(self.claim)
 
     @property
     def facet_text(self) -> str:
-        """Words for a figure's panel, e.g. ``α = 0.3, M = 100``."""
+        """The title of a figure's panel, e.g. ``α = 0.3, M = 100``."""
         return ", ".join(f"{name} = {value}" for name, value in self.facet.items())
 
     def belongs(self, facet: Mapping[str, str]) -> bool:
-        """Whether the group is shown in a panel; a condition that it lacks fits every panel."""
+        """Whether a panel shows the group; a condition that the group lacks fits every panel."""
         return all(value in ("–", facet[name]) for name, value in self.facet.items())
 
     def values(self, column: str) -> pd.Series[float]:
@@ -131,7 +132,7 @@ class Group:
 
 
 def groups(study: Study, frame: pd.DataFrame) -> list[Group]:
-    """Return the groups of a study in its order, from the frame that ``tidy`` made of it."""
+    """Return the groups of a study in its order, from the frame that ``tidy`` returns for it."""
     return [
         Group(one.label, one.budget, frame.iloc[list(one.indices)], one.facet, one.indices)
         for one in layout(study).settings
@@ -139,8 +140,8 @@ def groups(study: Study, frame: pd.DataFrame) -> list[Group]:
 
 
 def sections(members: Iterable[Group]) -> list[list[Group]]:
-    """Return the groups that compete with each other, those of one facet, budget and claim, in
-    order; in a section the largest mean comes first."""
+    """Return sections of groups that compete: those with the same facet, budget and claim. In a
+    section the largest mean comes first."""
     competing = by(members, lambda group: (tuple(group.facet.values()), group.budget, group.claim))
     facets = list(dict.fromkeys(facet for facet, *_ in competing))
     ordered = sorted(
@@ -150,7 +151,7 @@ def sections(members: Iterable[Group]) -> list[list[Group]]:
 
 
 def ranked(members: Iterable[Group]) -> list[Group]:
-    """Return the groups, that with the largest mean first."""
+    """Return the groups, the largest mean first."""
     return sorted(members, key=lambda group: (-group.mean(), group.label))
 
 
@@ -228,7 +229,7 @@ def pairs(members: Sequence[Group]) -> Iterator[tuple[Group | None, Group | None
     yield from ((None, group) for group in alone)
 
 
-# ---------------------------------------------------------------- numbers in words
+# ---------------------------------------------------------------- numbers as text
 
 
 def finite(values: Iterable[Any]) -> list[float]:
@@ -249,8 +250,8 @@ def largest(values: Iterable[Any]) -> float | None:
 
 
 def mean_text(values: Sequence[float], seeds: int, digits: int = 1) -> str:
-    """Return ``81.2 ± 0.4``; no deviation for one value; ``(2 of 3)`` behind it when only 2 of 3
-    seeds have a value."""
+    """Return ``81.2 ± 0.4``; without deviation for one value; followed by ``(2 of 3)`` if only 2 of
+    3 seeds have a value."""
     if not values:
         return "–"
     mean = over_seeds(values)
@@ -262,10 +263,10 @@ def mean_text(values: Sequence[float], seeds: int, digits: int = 1) -> str:
 
 
 def epsilon_text(group: Group) -> str:
-    """Return the privacy of a group in words; the honest epsilon is the largest over its seeds.
+    """Return the privacy of a group as text; the honest epsilon is the largest over its seeds.
 
     ``2`` for a certified or an unreviewed one, ``2 (nominal; honest 40.5 at δ=0.001)`` for a
-    nominal one; where no privacy was asked ``∞`` or, if nothing is ever sent, ``–``.
+    nominal one. Without privacy: ``∞``, or ``–`` if nothing is ever sent.
     """
     if group.claim == "none":
         return "∞" if group.sends else "–"
@@ -278,20 +279,20 @@ def epsilon_text(group: Group) -> str:
 
 
 def claim_notes(members: Iterable[Group]) -> Iterator[str]:
-    """Yield what a reader must know of the claims of these groups, each once."""
-    known = {group.claim for group in members}
-    yield from (words for claim, words in _CLAIM_NOTES.items() if claim in known)
+    """Yield what a reader must know about the claims of these groups, each once."""
+    claims = {group.claim for group in members}
+    yield from (note for claim, note in _CLAIM_NOTES.items() if claim in claims)
 
 
 def round_up(epsilon: float | None) -> str:
-    """Return an epsilon with three significant digits, never smaller than it is (beyond a rounding
-    error of 1e-6)."""
+    """Return an epsilon with three significant digits, rounded up (but for a relative error of
+    1e-6, so that 2.0000000001 stays 2)."""
     return _rounded(epsilon, math.ceil, 1 - 1e-6)
 
 
 def round_down(bound: float | None) -> str:
-    """Return a lower bound with three significant digits, never larger than it is (beyond a
-    rounding error of 1e-6)."""
+    """Return a lower bound with three significant digits, rounded down (but for a relative error of
+    1e-6)."""
     return _rounded(bound, math.floor, 1 + 1e-6)
 
 

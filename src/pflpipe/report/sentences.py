@@ -1,9 +1,8 @@
 """Sentences about a comparison, in a vocabulary that follows from intervals.
 
-"Better" and "worse" are said of a group whose adjusted interval excludes 0, "best" of one that no
-other group may be; everything else is "not distinguishable", or a number without a word. Whatever
-generates text that compares takes its words from here: the verdict of a study's report, and the
-pages in tools/.
+A group is "better" or "worse" if its adjusted interval excludes 0, and "the best" if no other group
+may be the best. All others are "not distinguishable". The report and the pages in tools/ take every
+sentence that compares from here.
 """
 
 from __future__ import annotations
@@ -19,23 +18,22 @@ from pflpipe.study.settings import layout
 from pflpipe.study.study_spec import Study
 
 NAMED = 5
-"""Of a longer list as many are named; the others are counted."""
+"""How many methods of a list a sentence names; it counts the others."""
 FEW = 3
-"""A longer list of lines that a sentence is not about is only counted."""
+"""A longer list of methods that are not the subject of a sentence is only counted."""
 Budgets = Mapping[str, Sequence[Group]]
-"""Groups by what was asked for."""
+"""Groups by their budget."""
 
 
 # ---------------------------------------------------------------- of a study
 
 
 def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
-    """Yield the sentences of a study, one panel of its conditions after the other: which method is
-    better than learning alone, which may be the best, the references, what a nominal epsilon is
-    worth.
+    """Yield the sentences of a study, panel by panel: which method is better than learning alone,
+    which may be the best, the references, and the honest epsilons of nominal ones.
 
     Args:
-        frame: what ``tidy`` made of the study.
+        frame: the tidy table of the study.
     """
     groups = comparison.groups(study, frame)
     for facet in layout(study).facets:
@@ -46,17 +44,16 @@ def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
 
 
 def compared(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield which method is better than learning alone and which may be the best: certified groups
-    among themselves, then unreviewed ones, with this word after their names, beside the
-    certified."""
+    """Yield which method is better than learning alone and which may be the best: among certified
+    groups, then among certified and unreviewed ones together."""
     baseline = comparison.find(of_claim(groups, "none"), ALONE)
     certified, unreviewed = (by_budget(of_claim(groups, c)) for c in ("certified", "unreviewed"))
-    everything = {budget: [*certified.get(budget, ()), *own] for budget, own in unreviewed.items()}
-    for own, rivals, whose in (
+    everything = {budget: [*certified.get(budget, ()), *new] for budget, new in unreviewed.items()}
+    for shown, rivals, whose in (
         (certified, certified, "certified personal models"),
         (unreviewed, everything, "personal models, unreviewed ones included"),
     ):
-        alone = over(own, lambda budget: baseline, f"learning alone ({ALONE})")
+        alone = over(shown, lambda budget: baseline, f"learning alone ({ALONE})")
         yield from filter(None, [alone])
         yield from leaders(rivals, whose)
 
@@ -74,22 +71,22 @@ def over(budgets: Budgets, baseline: Callable[[str], Group | None], name: str) -
 
 
 def leaders(budgets: Budgets, whose: str = "certified personal models") -> Iterator[str]:
-    """Yield which method may be the best at each budget, in one sentence about models that are
-    ``whose``."""
+    """Yield one sentence: which method may be the best at each budget. ``whose`` names the models
+    that are compared."""
     parts = {b: leader(members, whose) for b, members in budgets.items()}
     if parts:
         yield each_budget(parts)
 
 
 def references(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield what is reached without privacy."""
-    words = [f"{group.label} {group.mean():.1f}" for group in of_claim(groups, "none")]
-    if words:
-        yield f"Without privacy: {', '.join(words)}."
+    """Yield the accuracies without privacy."""
+    means = [f"{group.label} {group.mean():.1f}" for group in of_claim(groups, "none")]
+    if means:
+        yield f"Without privacy: {', '.join(means)}."
 
 
 def claims_that_fail(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield what the nominal epsilons of each method are worth."""
+    """Yield the epsilons that hold in place of the nominal ones of each method."""
     nominal = comparison.by(of_claim(groups, "nominal"), lambda group: group.label)
     for label, budgets in nominal.items():
         worth = ", and ".join(
@@ -112,8 +109,8 @@ def names(labels: Sequence[str]) -> str:
 
 
 def against(differences: Mapping[str, Difference], baseline: str) -> str:
-    """Return which lines are better than a baseline, or that the seeds show none that is, and how
-    many are worse or not told from it: part of a sentence, without its budget."""
+    """Return which lines are better than a baseline (or that none is) and how many are worse or not
+    distinguishable from it: part of a sentence, without its budget."""
     ranked = sorted(differences, key=lambda label: -differences[label].mean)
     better, same, worse = (
         [label for label in ranked if differences[label].sign == sign] for sign in (1, 0, -1)
@@ -140,13 +137,13 @@ def are(labels: Sequence[str]) -> str:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Return the parts of one sentence, with a capital and without its full stop."""
+    """Join the parts of one sentence, with a capital letter and without a full stop."""
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}"
 
 
 def each_budget(parts: Mapping[str, str]) -> str:
-    """Return a sentence of a part for every budget; empty without any."""
+    """Return one sentence with a part for every budget; empty without parts."""
     text = joined([f"at {budget}, {part}" for budget, part in parts.items()])
     return f"{text}." if text else ""
 

@@ -1,32 +1,33 @@
-"""What a study's seeds support: paired differences with intervals, who may be the best, ranks.
+"""Statistics over the seeds of a study: paired differences with intervals, who may be the best,
+ranks.
 
-The unit is the run. One run's noise, cohorts and initial model are common to all of its clients, so
-thousands of clients of one run are one observation of a method, and an interval over clients would
-promise what one more seed can break. Every statistic here is therefore one number for each run
-first (a mean over clients, a worst tenth, a share of clients), and its spread is that over seeds.
+The unit is the run. All clients of a run share its noise, cohorts and initial model, so thousands
+of clients of one run are one observation of a method. An interval over clients would be too short:
+one more seed could refute it. Every statistic is therefore one number per run first (a mean over
+clients, a worst tenth, a share of clients); its standard deviation is that over seeds.
 
-Lines are paired by seed: at the same seed all of them have the same split, the same new clients and
-the same test rows, whose luck cancels in a difference. The interval is Student's t with one degree
-of freedom less than the seeds that both lines have; a line with ten seeds meets one with five on
-those five.
+Lines (columns of a table: seeds x lines) are paired by seed. At the same seed they have the same
+split, new clients and test rows, whose effect cancels in a difference. The interval is Student's t;
+its degrees of freedom are one less than the number of seeds that both lines have.
 
-Clients are not resampled. Client 3 of one seed is another person, or another deal, than client 3 of
-the next one (data/partition.py): clients are nested in seeds, not crossed with them, and the spread
-of the seeds' means has theirs in it. What an interval is about is therefore other seeds of the same
-data set: noise, deal, who is new. It is not about other data.
+Clients are not resampled. Client 3 of one seed is another person, or has another share of the data,
+than client 3 of the next seed (data/partition.py): clients are nested in seeds, not crossed with
+them, and the variance of the seeds' means includes theirs. An interval is therefore about other
+seeds of the same data set (noise, partition, new clients). It is not about other data.
 
-Two questions, and for each a family of intervals, of which any excludes 0 wrongly in at most 5 % of
-studies:
+There are two families of intervals. In each, the probability that any interval excludes 0 wrongly
+is at most 5 % per study:
 
-- a line against a baseline that was named before anybody looked: Holm's procedure over the lines
-  (Holm 1979, A simple sequentially rejective multiple test procedure);
-- which line is the best: a line is out if the interval of its difference to the largest mean
-  excludes 0 at the level 0.05 / (m - 1). The line that is truly best is out with a probability of
-  at most 5 %, although the data chose whom it is compared with: whenever it is out, one of m - 1
-  comparisons that are fixed beforehand fails (Hsu 1984, Constrained simultaneous confidence
-  intervals for multiple comparisons with the best, in Bonferroni's form, without equal variances).
+- Lines against a baseline that is fixed beforehand: Holm's procedure over the lines (Holm 1979,
+  A simple sequentially rejective multiple test procedure).
+- Which line is the best: a line is excluded if the interval of its difference to the largest mean
+  excludes 0 at the level 0.05 / (m - 1). The line that is truly best is excluded with a probability
+  of at most 5 %, although the data choose the line that it is compared with: whenever it is
+  excluded, one of m - 1 comparisons that are fixed beforehand fails (Hsu 1984, Constrained
+  simultaneous confidence intervals for multiple comparisons with the best, in Bonferroni's form,
+  without equal variances).
 
-scipy has the distribution; Holm's procedure, which it lacks, is three lines.
+scipy has the distribution, but not Holm's procedure.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from pflpipe.seeds import numpy_rng
 ALPHA = 0.05
 """One minus the confidence of every interval or family of intervals."""
 MIN_SEEDS = 3
-"""With fewer, an interval is the whole line: two seeds say little of a spread."""
+"""With fewer seeds, an interval is unbounded: two values estimate no variance."""
 DRAWS = 2000
-"""Resamples of the seeds behind an interval of ranks."""
-_DIGITS = 9  # of a percentage; what sums in another order differ by is no difference
+"""Resamples of the seeds for an interval of ranks."""
+_DIGITS = 9  # of a percentage; sums in another order differ in later digits
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,15 @@ class Difference:
 
     @property
     def sign(self) -> int:
-        """1 where the interval lies above 0, -1 where it lies below, and 0 where it does not
-        tell."""
+        """1 if the interval lies above 0, -1 if it lies below 0, and 0 if it includes 0."""
         return int(self.low > 0) - int(self.high < 0)
 
 
 def paired(ours: pd.Series[float], theirs: pd.Series[float], alpha: float = ALPHA) -> Difference:
     """Return the mean difference and its 1 - ``alpha`` interval, by t over the seeds of both.
 
-    A value that is missing or not finite takes its seed out. Equal differences at every seed, to
-    1e-9, are taken at their word: the interval is that point, and p is 0 unless the point is 0.
+    A seed with a value that is missing or not finite is left out. If all differences are equal to
+    1e-9, the interval is that point, and p is 0 unless the point is 0.
 
     Args:
         ours, theirs: one number for each run, by seed.
@@ -123,9 +123,9 @@ def against(values: pd.DataFrame, baseline: pd.Series[float]) -> dict[Any, Diffe
 def comparable(values: pd.DataFrame) -> pd.DataFrame:
     """Return the lines with ``MIN_SEEDS`` finite values or more, at the seeds that all of these
     have; without lines or rows where that leaves fewer seeds."""
-    known = values.astype(np.float64).replace([math.inf, -math.inf], math.nan)
-    known = known.loc[:, known.notna().sum() >= MIN_SEEDS].dropna()
-    return known if len(known) >= MIN_SEEDS else known.iloc[:0, :0]
+    finite = values.astype(np.float64).replace([math.inf, -math.inf], math.nan)
+    finite = finite.loc[:, finite.notna().sum() >= MIN_SEEDS].dropna()
+    return finite if len(finite) >= MIN_SEEDS else finite.iloc[:0, :0]
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ class Contest:
         leader: the line with the largest mean over the seeds that all comparable lines have; the
             first of equal ones.
         behind: its difference to every other comparable line, at the level of the module's second
-            family; what is out lies wholly below the leader.
-        kept: the leader and all that is not distinguishable from it; the line that is truly best
-            is among them with 95 % confidence.
+            family.
+        kept: the leader and all lines that are not distinguishable from it; the line that is truly
+            best is among them with 95 % confidence.
     """
 
     leader: Any
@@ -147,7 +147,7 @@ class Contest:
 
     @property
     def decided(self) -> bool:
-        """Whether the leader is the best: nobody else is kept."""
+        """Whether the leader is the best: no other line is kept."""
         return len(self.kept) == 1
 
 
@@ -157,11 +157,11 @@ def contest(values: pd.DataFrame) -> Contest | None:
     Args:
         values: seeds x lines, more is better, NaN where a line lacks a seed.
     """
-    known = comparable(values)
-    if known.shape[1] < 2:
+    finite = comparable(values)
+    if finite.shape[1] < 2:
         return None
-    leader = known.columns[int(np.argmax(known.mean().to_numpy().round(_DIGITS)))]
-    others = [line for line in known if line != leader]
+    leader = finite.columns[int(np.argmax(finite.mean().to_numpy().round(_DIGITS)))]
+    others = [line for line in finite if line != leader]
     behind = {line: paired(values[leader], values[line], ALPHA / len(others)) for line in others}
     kept = [line for line, difference in behind.items() if difference.sign <= 0]
     return Contest(leader, behind, frozenset([leader, *kept]))
@@ -171,22 +171,22 @@ def rank_intervals(values: pd.DataFrame, *stream: str) -> dict[Any, tuple[int, i
     """Return the first and last rank (1 is the largest mean) of every comparable line in 95 % of
     resampled sets of seeds, drawn with replacement for all lines alike.
 
-    Seeds are few and a resample repeats some, so the intervals are rather short than long: they
-    describe, and no word of a sentence follows from them.
+    Seeds are few and a resample repeats some, so the intervals are too short rather than too long.
+    They are descriptive; no sentence about the best method uses them.
 
     Args:
-        values: as of ``contest``.
-        stream: words that name the random stream.
+        values: as for ``contest``.
+        stream: names of the random stream.
     """
-    known = comparable(values)
-    if known.empty:
+    finite = comparable(values)
+    if finite.empty:
         return {}
-    numbers = known.to_numpy()
+    numbers = finite.to_numpy()
     draws = numpy_rng(0, "ranks", *stream).integers(len(numbers), size=(DRAWS, len(numbers)))
     means = numbers[draws].mean(axis=1).round(_DIGITS)
     ranks = stats.rankdata(-means, axis=1)
     low, high = np.quantile(ranks, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
     return {
         line: (math.floor(low[index]), math.ceil(high[index]))
-        for index, line in enumerate(known.columns)
+        for index, line in enumerate(finite.columns)
     }
