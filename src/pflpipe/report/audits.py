@@ -1,5 +1,5 @@
-"""From audits to results/tables/audit.csv, its summary for people, and the figure of claims against
-lower bounds."""
+"""The table of audits (results/tables/audit.csv), its summary for people, and the figure of claims
+and lower bounds."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def table(results: Path, audited: Sequence[Subject] | None = None) -> pd.DataFra
 
 
 def write(results: Path, target: Path) -> None:
-    """Write the table to ``target`` (.csv), a summary beside it (.md), and the figure for a page
-    and for a column (.png, .svg and .pdf each)."""
+    """Write the table to ``target`` (.csv), a summary next to it (.md), and the figure in the width
+    of a page and of a column (.png, .svg and .pdf each)."""
     frame = table(results)
     with atomic(target) as path:
         frame.to_csv(path, index=False, lineterminator="\n")
@@ -77,7 +77,7 @@ def write(results: Path, target: Path) -> None:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """Return one line per distinct audit, for people."""
+    """Return a Markdown table with one line per distinct audit."""
     template = Path(__file__).with_name("audit.md")
     return filled(template, audits=distinct(frame), round_up=round_up)
 
@@ -96,12 +96,12 @@ def figure(frame: pd.DataFrame, width: float) -> Figure:
         height, colour = place.heights[row["audit"]], COLOURS[row["verdict"]]
         claimed, true = float(row["epsilon_claimed"]), min(float(row["epsilon_true"]), edge)
         axes.plot([claimed, true], [height, height], color=style.REST, linewidth=1, zorder=1)
-        for x, own, look in (
+        for x, edge_colour, look in (
             (claimed, _GREY, _CLAIMED),
             (true, colour, _LEDGER),
             (max(float(row["epsilon_lower"]), 0.1), colour, _AUDITED),
         ):
-            axes.plot([x], [height], color=own, **look)
+            axes.plot([x], [height], color=edge_colour, **look)
     axes.axvspan(edge / 1.5, edge * 1.5, color="#f3f3f3", zorder=0)
     axes.set_xscale("log")
     axes.set_xlim(0.09, edge * 1.5)
@@ -113,14 +113,14 @@ def figure(frame: pd.DataFrame, width: float) -> Figure:
     square: dict[str, Any] = {"marker": "s", "linestyle": "none"}
     handles = [
         *(Line2D([], [], color=_GREY, label=label, **look) for label, look in marks.items()),
-        *(Line2D([], [], color=own, label=word, **square) for word, own in COLOURS.items()),
+        *(Line2D([], [], color=c, label=verdict, **square) for verdict, c in COLOURS.items()),
     ]
     style.legend(drawn, handles=handles, columns=3 * style.columns(width))
     return drawn
 
 
 def distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
-    """Return the distinct audits with the names of those who share each."""
+    """Return the distinct audits, each with the names of the methods that share it."""
     releases = []
     for _, members in frame.groupby("audit", sort=False):
         first = members.iloc[0]

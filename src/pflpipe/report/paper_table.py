@@ -1,9 +1,9 @@
-"""A study's table as a paper prints it: its rows, its columns, its names, our numbers above the
-printed ones.
+"""A study's table in the layout of a paper: the paper's rows, columns and names, with our numbers
+above the printed ones.
 
-It keeps the promises of the summary (summary.py): a nominal epsilon is called so and has the honest
-one below it, an unreviewed method is called so, a diverged run is marked with its round, and bold
-type is what the seeds support among rows of the same column, budget and claim.
+It keeps the promises of summary.py: a nominal epsilon has its mark and the honest epsilon below it;
+an unreviewed method is marked; a diverged run is marked with its round; a number is bold if it may
+be the best among rows of the same column, budget and claim.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ QUANTITIES = {
     name: f"accuracy in percent ({column.heading})" for name, column in METRICS.items()
 } | _COSTS
 Places = Sequence[Group | None]
-"""One line of the table: a group in every column, None where the study has no run."""
+"""One row of the table: the group of each column, None if the study has no run for it."""
 
 
 def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
     """Return the table of a study's ``layout`` block.
 
     Args:
-        frame: what ``tidy.tidy`` made of the same study.
+        frame: the tidy table of the study.
     """
     grid = layouts.grid(layout, study.rows)
     shown = _with_quantity(layout, frame)
@@ -57,7 +57,7 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
         )
         for named in (True, False)
     ]
-    groups = [", ".join(words[:-1]) for words in grid.header]
+    groups = [", ".join(levels[:-1]) for levels in grid.header]
     everywhere = [group for _, places in lines for group in places if group is not None]
     seeds = max(len(group.rows) for group in everywhere)
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
@@ -68,7 +68,7 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
             f"{spread}. {not_covered(study)}"
         ),
         notes=tuple(_notes(layout, everywhere, ours_too=bool(sections[1]))),
-        header=("method", *(words[-1] for words in grid.header)),
+        header=("method", *(levels[-1] for levels in grid.header)),
         sections=tuple(filter(None, sections)),
         labels=1,
         groups=("", *groups) if any(groups) else (),
@@ -76,8 +76,8 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
 
 
 def _with_quantity(layout: PaperLayout, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with what is shown, ``quantity``, and what is best if it is largest,
-    ``worth``."""
+    """Return the frame with two more columns: ``quantity``, which is shown, and ``worth``, of which
+    more is better."""
     if layout.metric == "seconds_per_round":
         quantity = frame["train_seconds"] / frame["rounds"]
     elif layout.metric == "upload_megabytes_per_round":
@@ -94,8 +94,8 @@ def _group(study: Study, name: str, frame: pd.DataFrame, indices: Sequence[int])
 
 
 def _gains(layout: PaperLayout, section: Sequence[Group]) -> dict[Group, float]:
-    """Return the groups that may be the best; with its distance to the next one where only one may
-    be and it is no cost, else with 0."""
+    """Return the groups that may be the best, with 0; a single one, if it is no cost, with its
+    distance to the next."""
     outcome = comparison.contest(section, "worth")
     if outcome is None:
         return {}
@@ -107,7 +107,7 @@ def _gains(layout: PaperLayout, section: Sequence[Group]) -> dict[Group, float]:
 def _lines(
     layout: PaperLayout, name: str, places: Places, gains: dict[Group, float]
 ) -> Iterator[tuple[Entry, ...]]:
-    """Yield a method's line of the table and, below it, the printed numbers and the epsilons."""
+    """Yield a method's row of the table and, below it, the printed numbers and the epsilons."""
     digits = 2 if layout.metric in _COSTS else 1
     claims = {group.claim for group in places if group is not None}
     marks = "".join(f" [{claim}]" for claim in ("unreviewed", "nominal") if claim in claims)
@@ -152,9 +152,9 @@ def _notes(layout: PaperLayout, groups: Sequence[Group], *, ours_too: bool) -> I
         )
     deltas = {value for group in groups for value in finite(group.rows["delta"])}
     if deltas:
-        words = ", ".join(f"{delta:g}" for delta in sorted(deltas))
+        text = ", ".join(f"{delta:g}" for delta in sorted(deltas))
         yield (
-            f"ε: what the noise provides for a whole client (central trust) at δ = {words}, the "
+            f"ε: what the noise provides for a whole client (central trust) at δ = {text}, the "
             "largest over the seeds."
         )
     yield from comparison.claim_notes(groups)

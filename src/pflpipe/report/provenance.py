@@ -1,5 +1,5 @@
-"""Where, with what and when runs were trained, in words: as each run says it of itself, for the
-runs of a study may come from several machines and versions of the code."""
+"""Sentences about where, with what and when runs were trained. The record of each run is read,
+because the runs of a study may come from several machines and versions of the code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pflpipe.study.study_spec import Study
 
 
 def of_cells(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, str]:
-    """Return for each cell of a study a sentence about the runs that were trained as its own was:
-    on such a machine, with these versions.
+    """Return for each cell of a study a sentence about the runs that were trained like its run: on
+    such a machine, with these versions.
 
-    The seconds are those of training alone, summed over these runs: some cells share one, and runs
-    may have had a core each. No name, address or path of a machine is told.
+    The seconds are those of training, summed over these runs. Cells may share a run, and runs may
+    have been parallel. No sentence has a name, address or path of a machine.
 
     Args:
         frame: the tidy table of the study.
@@ -48,7 +48,7 @@ def of_study(study: Study, frame: pd.DataFrame, results: Path) -> str:
 
 def _way(program: Program) -> str:
     commit, is_changed = origin.parted(program.commit)
-    words = [
+    parts = [
         f"Measured on {program.processor}",
         f"{program.cores} cores",
         f"training on {program.gpu}" if program.gpu else "",
@@ -57,4 +57,4 @@ def _way(program: Program) -> str:
         f"commit {commit}" if commit else "",
         "with uncommitted changes" if is_changed else "",
     ]
-    return ", ".join(filter(None, words))
+    return ", ".join(filter(None, parts))

@@ -1,11 +1,10 @@
-"""The released part of a study by itself, fit to be published: what an epsilon covers, and nothing
-else of a run.
+"""The released part of a study, ready to be published: what an epsilon covers, and nothing else.
 
-From every certified training run it takes the final model and what follows from the settings: the
-plan, its ledger, the sizes of messages. Whatever else a run's files hold - participants, losses,
-norms, times, accuracies, the round of a divergence, states - is a diagnostic and stays behind, and
-so do dates and machines. What is written is thus a function of settings and releases alone: equal
-releases give equal bytes, whatever the clients held.
+It contains the final model of every certified training run and what follows from the settings: the
+plan, its ledger, the sizes of messages. Everything else in a run's files (participants, losses,
+norms, times, accuracies, the round of a divergence, states) is a diagnostic and is left out, and so
+are dates and machines. The files are therefore a function of settings and releases: equal releases
+give equal bytes, whatever data the clients have.
 """
 
 from __future__ import annotations
@@ -38,17 +37,16 @@ from pflpipe.study.settings import CHOSEN_ON_VALIDATION
 from pflpipe.study.study_spec import Study
 
 SIZES = ("releases", "parameters", "uploaded_parameters", "upload_bytes_per_round")
-"""What is taken of ``run.json``, by name, so that a number which a run writes tomorrow is not
-published by itself."""
+"""Fields of ``run.json`` to publish. They are listed, so that a field that a later version adds is
+not published by default."""
 
-_WORDS = documents.read_yaml(Path(__file__).with_name("released.yaml"))
-"""What each number in a run's file says, and what no epsilon covers."""
+_TEXTS = documents.read_yaml(Path(__file__).with_name("released.yaml"))
+"""The meaning of each number in a run's file, and what no epsilon covers."""
 _README = Path(__file__).with_name("released.md")
 
 
 def left_out(cell: Cell) -> str:
-    """Return why a cell's training run is not published; nothing for a run that a finite epsilon
-    covers."""
+    """Return why a cell's training run is not published; empty if a finite epsilon covers it."""
     if cell.privacy.mechanism == "none":
         return "none: no privacy was asked for, so what it sends is covered by nothing"
     if cell.departures:
@@ -66,12 +64,11 @@ def write(study: Study, results: Path, target: Path) -> None:
 
     Args:
         results: folder with ``runs/`` and ``plans/``.
-        target: the folder; it appears when it is complete, and is never written over.
+        target: the folder; it appears once it is complete, and an existing one is never changed.
 
     Raises:
         ConfigError: no run of the study is certified.
-        DataError: a run's file is missing, or the run did something else than its plan says; the
-            target exists.
+        DataError: a run's file is missing, the run deviated from its plan, or the target exists.
     """
     published, missing = _chosen(study)
     if not published:
@@ -91,8 +88,8 @@ def write(study: Study, results: Path, target: Path) -> None:
             "runs": {name: _guarantee(run.ledger) for name, run in runs.items()},
             "same_clients": _together(published, {name: run.plan for name, run in runs.items()}),
             "left_out": missing,
-            "promises": _WORDS["promises"],
-            "not_covered": [_choice(study), *_WORDS["not_covered"]],
+            "promises": _TEXTS["promises"],
+            "not_covered": [_choice(study), *_TEXTS["not_covered"]],
         }
         write_json(folder / "manifest.json", manifest)
         text = filled(_README, title=study.title, round_up=lambda e: round_up(float(e)), **manifest)
@@ -101,8 +98,8 @@ def write(study: Study, results: Path, target: Path) -> None:
 
 
 def _chosen(study: Study) -> tuple[dict[str, Cell], list[dict[str, str]]]:
-    """Return the cell of every run to publish by the run's id, and what is left out; equal keys are
-    one release."""
+    """Return the cell of every run to publish by the run's id, and the runs left out. Runs with
+    equal keys are one release."""
     published: dict[str, Cell] = {}
     missing: dict[str, dict[str, str]] = {}
     keys = set()
@@ -140,7 +137,7 @@ def _model(path: Path) -> dict[str, np.ndarray]:
     """Return the global model and, as ``server/<name>``, what else the server computed from the
     releases.
 
-    Parameters that the method leaves to its clients are those before the first round, which follow
+    Parameters that stay with the clients have the values from before the first round, which follow
     from the seed.
     """
     saved = torch.load(path, map_location="cpu", weights_only=True)
@@ -152,24 +149,24 @@ def _model(path: Path) -> dict[str, np.ndarray]:
 
 
 def _write_arrays(target: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an .npz whose bytes follow from the arrays: names in order, and no date (a bare ZipInfo
-    has that of 1980)."""
+    """Write an .npz whose bytes depend on the arrays only: sorted names and no date (a bare ZipInfo
+    has the date 1980)."""
     with atomic(target) as path, zipfile.ZipFile(path, "w") as bundle:
         for name in sorted(arrays):
             with bundle.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, arrays[name], allow_pickle=False)
 
 
-# ---------------------------------------------------------------- what the runs are worth together
+# ---------------------------------------------------------------- the privacy of all runs together
 
 
 def _together(cells: Mapping[str, Cell], plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
-    """Return what all runs on the same clients cost them, at every delta of these runs and at
+    """Return the epsilon of all runs on the same clients, at every delta of these runs and at
     1e-5."""
     groups: dict[str, list[str]] = {}
     for name, cell in cells.items():
         groups.setdefault(_clients(cell), []).append(name)
-    curve = cache(_curve)  # seeds repeat each other's plans
+    curve = cache(_curve)  # runs that differ in their seed have the same plans
     totals = []
     for names in groups.values():
         first = cells[names[0]]
@@ -186,11 +183,11 @@ def _together(cells: Mapping[str, Cell], plans: Mapping[str, Plan]) -> list[dict
 
 
 def _clients(cell: Cell) -> str:
-    """Return what tells the clients of one run from those of another.
+    """Return a text that is equal for runs on the same clients.
 
-    A client's share is dealt before parts of it are set aside, so it is the same client whatever
-    fractions these are. Users of a data set are themselves whatever the seed, and the first M of
-    them are among the first N.
+    A client's share is drawn before its test and validation parts are split off, so these fractions
+    do not matter. Users of a data set are the same for every seed, and the first M of them are
+    among the first N.
     """
     if cell.partition.kind == "natural":
         return cell.dataset
@@ -207,7 +204,7 @@ def _curve(plans: Sequence[Plan]) -> list[dict[str, Any]]:
     ]
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- texts
 
 
 def _guarantee(ledger: Ledger) -> dict[str, Any]:

@@ -22,9 +22,8 @@ class Table:
     Attributes:
         header: one heading per column.
         sections: groups of lines with a rule between them.
-        labels: number of leading columns that hold words; the others hold numbers.
-        groups: one word per column that stands above its heading, or none at all; equal neighbours
-            share it.
+        labels: number of leading columns that hold text; the others hold numbers.
+        groups: one heading per column above ``header``, or none at all; equal neighbours share it.
     """
 
     name: str
@@ -37,14 +36,14 @@ class Table:
 
     @property
     def sides(self) -> str:
-        """``l`` for every column of words, ``r`` for every column of numbers."""
+        """``l`` for every column of text, ``r`` for every column of numbers."""
         return "l" * self.labels + "r" * (len(self.header) - self.labels)
 
 
 def markdown(table: Table) -> str:
     """Return the table as a GitHub table between its caption and its notes."""
     groups = table.groups or ("",) * len(table.header)
-    header = [", ".join(filter(None, words)) for words in zip(groups, table.header, strict=True)]
+    header = [", ".join(filter(None, pair)) for pair in zip(groups, table.header, strict=True)]
     rule = "|".join("---" if side == "l" else "--:" for side in table.sides)
     rows = [
         _markdown_row(f"**{entry.text}**" if entry.bold else entry.text for entry in entries)
@@ -98,8 +97,8 @@ def _tex_groups(groups: tuple[str, ...]) -> str:
 
 
 def _tex_heading(text: str, side: str) -> str:
-    # Two lines for "personal worst decile", so that the numbers and not the words set the width of
-    # a column; "α = 1" is one.
+    # Two lines for "personal worst decile", so that the numbers determine the width of a column;
+    # "α = 1" stays in one.
     first, _, rest = tex_escape(text).partition(" ")
     if "=" in text:
         return tex_escape(text)
@@ -127,6 +126,5 @@ _TEX = str.maketrans(
 
 
 def tex_escape(text: str) -> str:
-    """Return text that LaTeX prints as it stands (special characters, the Greek letters and signs
-    used in studies)."""
+    """Return text with special characters, Greek letters and signs escaped for LaTeX."""
     return text.translate(_TEX)

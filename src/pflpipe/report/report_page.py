@@ -1,10 +1,8 @@
-"""The report: what the studies of config.yaml asked, what came of it, and how to make it again, as
-one page that a browser opens without anything else.
+"""The report: questions, verdicts, tables and figures of the studies of config.yaml, and the
+commands that reproduce them, in one HTML file that needs no other.
 
-Snakemake's own reporter packs the same files into an application with a menu, in which a reader
-has to open each table and figure by itself, downloads CSV files to see a number, and has nothing on
-a narrow screen; it has no place for a verdict. So this page is written here, in the words of the
-tables and of sentences.py.
+Snakemake's reporter is not used: it shows tables and figures one at a time behind a menu, CSV files
+as downloads only, nothing on a narrow screen, and it has no place for a verdict.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED
 from pflpipe.study.study_spec import Study
 
 DOTS_PER_PIXEL = 300 / 96
-"""Of a figure's file, for a pixel of a page: so that its text has the size that it has in print."""
+"""Dots of a figure for each pixel of a page, so that its text is as large as in print."""
 VERSIONS = ("torch", "numpy", "opacus", "dp-accounting", "pandas", "scipy", "matplotlib")
 
 
@@ -47,8 +45,8 @@ def write(
 
     Args:
         results: folder with tables/, figures/, audits/, plans/ and runs/.
-        root: of the code, whose commit is named.
-        settings: words of the command line that config.yaml does not have, quoted for a shell.
+        root: folder of the code, whose commit is named.
+        settings: options of the command line that are not in config.yaml, quoted for a shell.
         template: report.html.
 
     Raises:
@@ -90,18 +88,18 @@ def _study(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, Any]:
     }
 
 
-def _picture(file: Path, words: str) -> dict[str, Any]:
+def _picture(file: Path, alt: str) -> dict[str, Any]:
     content = existing(file).read_bytes()
     with Image.open(file) as image:
         width = round(image.width / DOTS_PER_PIXEL)
-    return {"data": base64.b64encode(content).decode(), "width": width, "words": words}
+    return {"data": base64.b64encode(content).decode(), "width": width, "words": alt}
 
 
 def _commands(results: Path, root: Path, settings: str) -> Iterator[str]:
-    """Yield the commands that make the page again."""
+    """Yield the commands that reproduce the page."""
     commit, is_changed = origin.parted(origin.commit(root))
     if commit:
         yield f"git checkout {commit}" + "  # and changes that are in no commit" * is_changed
     yield "make install"
-    words = [".venv/bin/snakemake --cores all", settings, f"-- {results}/report.html"]
-    yield " ".join(filter(None, words))
+    command = [".venv/bin/snakemake --cores all", settings, f"-- {results}/report.html"]
+    yield " ".join(filter(None, command))

@@ -1,9 +1,8 @@
 """The summary of a study for people: mean and standard deviation over seeds.
 
-It keeps four promises: a nominal epsilon never stands without its mark and the honest one next to
-it, a diverged run is marked with its round, bold type is what the seeds support (statistics.py)
-among rows of the same budget and the same claim, and the caption says which numbers no epsilon
-covers.
+Four promises: a nominal epsilon always has its mark and the honest epsilon next to it; a diverged
+run is marked with its round; a number is bold if it may be the best (statistics.py) among rows of
+the same budget and claim; the caption states which numbers no epsilon covers.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED, NO_PRIVACY, S
 from pflpipe.study.study_spec import Chosen, Study
 
 Column = tuple[str, Callable[[Group], str]]
-"""Heading, and what stands below it for a group."""
+"""Heading, and a function from a group to the text below it."""
 
 
 def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -> Table:
-    """Return the summary over seeds of the frame that ``tidy`` made of the same study.
+    """Return the summary over seeds of a study's tidy table.
 
     Args:
-        warnings: sentences of the plans' ledgers, printed among the notes.
+        warnings: of the plans' ledgers, printed among the notes.
     """
     groups = comparison.groups(study, frame)
     metrics = {
@@ -65,10 +64,10 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
 def _columns(
     facets: Iterable[str], metrics: Mapping[str, MetricColumn], printed: set[str]
 ) -> Iterator[Column]:
-    # Printed numbers of one metric stand next to ours; those of several come last.
+    # Printed numbers stand next to ours if they are of one metric, else in the last column.
     yield "method", lambda group: group.label + dagger(group)
     for name in facets:
-        yield name, partial(_condition, name)
+        yield name, partial(lambda name, group: group.facet[name], name)
     yield "claim", lambda group: group.claim
     yield "ε (central)", epsilon_text
     for name, column in metrics.items():
@@ -80,12 +79,8 @@ def _columns(
         yield "paper", lambda group: _printed(group) and f"{_printed(group)} ({_metric(group)})"
 
 
-def _condition(name: str, group: Group) -> str:
-    return group.facet[name]
-
-
 def dagger(group: Group) -> str:
-    """Return the mark of a group of which seeds diverged, with their rounds; else nothing."""
+    """Return the mark of a group with diverged seeds, followed by their rounds; else nothing."""
     return f" †{','.join(map(str, group.diverged))}" if group.diverged else ""
 
 
@@ -99,15 +94,15 @@ def _metric(group: Group) -> str:
 
 
 def caption(study: Study, frame: pd.DataFrame) -> str:
-    """Return what all rows share, and what the numbers are.
+    """Return the caption: what all rows share, and what the numbers are.
 
     Args:
         frame: the columns ``claim`` and ``adjacency`` of the study's rows.
     """
     shared = layout(study).shared.items()
-    words = [settings.phrase(*item) for item in shared if not settings.is_usual(*item)]
+    conditions = [settings.phrase(*item) for item in shared if not settings.is_usual(*item)]
     title = study.title if study.title.endswith("?") else f"{study.title.rstrip('.')}."
-    sentence = f"{title} Shared by all rows: {', '.join(words)}."
+    sentence = f"{title} Shared by all rows: {', '.join(conditions)}."
     if set(frame["claim"]) != {"none"}:
         adjacency = sorted({str(value).replace("_", "-") for value in frame["adjacency"].dropna()})
         sentence += (
@@ -121,22 +116,24 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
 
 
 def not_covered(study: Study, measured: str = MEASURED) -> str:
-    """Return what a caption says of the numbers that it stands at and, after a search, of how the
-    settings were chosen."""
+    """Return the part of a caption about privacy: no epsilon covers the measured numbers nor, after
+    a search, the choice of the settings."""
     return (
         f"{measured} {CHOSEN_ON_VALIDATION}" if any(row.chosen for row in study.rows) else measured
     )
 
 
 def _guarantees(claim: str, groups: Iterable[Group]) -> Iterator[str]:
-    """Yield the privacy that each budget of a claim provides, and for whom where it differs."""
+    """Yield the privacy that each budget of a claim provides, by mechanism or panel if it
+    differs."""
     ordered = sorted(comparison.of_claim(groups, claim), key=lambda group: group.order)
     for budget, members in comparison.by_budget(ordered).items():
         texts = comparison.by(members, _guarantee)
-        for text, some in texts.items():
-            places = {group.facet_text for group in some}
-            others = {group.facet_text for group in members if group not in some}
-            labels = dict.fromkeys(group.label for group in some)  # of other mechanisms
+        for text, alike in texts.items():
+            places = {group.facet_text for group in alike}
+            others = {group.facet_text for group in members if group not in alike}
+            labels = dict.fromkeys(group.label for group in alike)
+            # In one panel, different mechanisms differ; else the panels do.
             where = ", ".join(labels) if places & others else "; ".join(sorted(places))
             yield f"{claim.capitalize()} {budget}{f' ({where})' * (len(texts) > 1)}: {text}"
 
@@ -153,15 +150,15 @@ def _guarantee(group: Group) -> str:
 
 
 def _searches(study: Study, tried: Iterable[Setting]) -> Iterator[str]:
-    """Yield what a search chose, and what looking for it costs; nothing for a study without one."""
+    """Yield what a search chose and what it costs in privacy; nothing without a search."""
     chosen: dict[str, list[str]] = {}
     efforts: dict[str, list[tuple[str, Chosen]]] = {}
     for setting in tried:
         if choice := study.rows[setting.indices[0]].chosen:
             budget = "" if setting.budget == NO_PRIVACY else setting.budget
             where = ", ".join(filter(None, [budget, setting.facet_text]))
-            words = f"{setting.choice} ({where})" if where else setting.choice
-            chosen.setdefault(setting.label, []).append(words)
+            text = f"{setting.choice} ({where})" if where else setting.choice
+            chosen.setdefault(setting.label, []).append(text)
             effort = f"among {choice.sets} settings by {choice.runs} runs"
             efforts.setdefault(effort, []).append((setting.label, choice))
     for label, choices in chosen.items():
@@ -174,7 +171,7 @@ def _searches(study: Study, tried: Iterable[Setting]) -> Iterator[str]:
 
 
 def _cost(choices: Sequence[Chosen]) -> str:
-    """Return the epsilons of searches with as many runs each when these runs are counted."""
+    """Return the epsilons of searches, all with the same number of runs, if these runs count."""
     pairs = dict.fromkeys(
         f"{round_up(choice.epsilon_with_search)} instead of {round_up(choice.epsilon)} (δ = "
         f"{choice.delta:g})"
@@ -204,11 +201,11 @@ def _notes(
             "Every ε covers what is released: the noisy sums of what the clients send, and the "
             "models made of them. Personal models stay with their clients (joint DP)."
         )
-        if not searched:  # else the caption says it
+        if not searched:  # else the caption has it
             yield "The choice of hyper-parameters is not accounted for."
     per_method = layout(study).per_method
-    for words in dict.fromkeys(per_method.values()):
-        yield f"{', '.join(name for name, its in per_method.items() if its == words)}: {words}."
+    for text in dict.fromkeys(per_method.values()):
+        yield f"{', '.join(name for name, its in per_method.items() if its == text)}: {text}."
     yield f"Bold, among rows of the same budget and claim: {BOLD_WORDS}."
     diverged = [
         f"{group.label} ({group.budget}) seed {row['seed']} in round {int(row['diverged_round'])} "

@@ -1,5 +1,5 @@
-"""The tables of a study: the tidy one for machines (.csv), and next to it for people (.md, .tex)
-the summary over seeds and the table in a paper's layout."""
+"""The tables of a study: for machines the tidy table (.csv); for people (.md, .tex) the summary
+over seeds and the table in a paper's layout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shown(study: Study, frame: pd.DataFrame, results: Path) -> list[Table]:
     the table in it.
 
     Args:
-        frame: what ``tidy`` made of the study.
+        frame: the tidy table of the study.
         results: folder with ``plans/``.
     """
     warnings = {

@@ -1,4 +1,4 @@
-"""One way to make a page: a template filled with values, which are escaped where it is HTML."""
+"""Pages from jinja2 templates. In HTML, all values are escaped."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def filled(template: Path, **values: Any) -> str:
 
 @cache
 def _templates(folder: Path) -> jinja2.Environment:
-    """Return what keeps the folder's templates; one is compiled when it is first asked for, and
-    when its file has changed."""
+    """Return the environment of a folder, which caches compiled templates."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=jinja2.select_autoescape(["html"]),

@@ -1,5 +1,8 @@
-"""The tidy table of a study: one row per cell, made of score files, runs and plans once, and read
-from ``results/tables/<study>.csv`` by everything else that shows a number."""
+"""The tidy table of a study, one row per cell.
+
+It is computed once from score files, runs and plans. Everything else that shows a number reads it
+from ``results/tables/<study>.csv``.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +45,14 @@ COLUMNS = (
     "epsilon_local_replace_one_1e5",
 )
 # fmt: on
-_WORDS = frozenset(
+_TEXT = frozenset(
     {
         *("study", "dataset", "partition", "model", "method", "variant", "hyperparameters"),
         *("profile", "claim", "departures", "adjacency", "paper_metric", "cell", "trust"),
         "sampling",
     }
 )
-"""Columns that are text even where they look like a number."""
+"""Columns that are text even if a value looks like a number."""
 _LEDGER = [one.name for one in dataclasses.fields(Ledger) if one.name in COLUMNS]
 _PARTITION = ("alpha", "classes_per_client", "new_clients")
 _TRAINING = ("sample_rate", "rounds", "local_epochs", "batch_size")
@@ -57,19 +60,23 @@ _SOLVER = ("optimizer", "lr", "momentum", "weight_decay")
 
 
 def tidy(study: Study, results: Path) -> pd.DataFrame:
-    """Return one row per cell of the study, in the study's order, with ``COLUMNS`` and behind them
-    the columns of the study's other metrics.
+    """Return one row per cell of the study, in the study's order, with ``COLUMNS`` followed by the
+    columns of the study's other metrics.
 
-    Reads scores, runs and plans below ``results``, those of the methods as published among them.
     Accuracies are percentages, seconds are wall time of training, infinite epsilons are ``inf``;
-    what does not exist is ``None``. Raises DataError when a result file lacks what it should hold,
-    or when a private run did something else than its plan says.
+    missing values are ``None``.
+
+    Args:
+        results: folder with scores, runs and plans, also those of the methods as published.
+
+    Raises:
+        DataError: a result file is incomplete, or a private run deviated from its plan.
     """
     folder = results / "scores" / study.name
     scores = cache(lambda method: pd.read_csv(existing(folder / f"{method}.csv")))
     plans = cache(
         lambda plan: records.load(Planned, existing(results / "plans" / f"{plan}.json"))
-    )  # one for the cells of all seeds
+    )  # cells that differ in their seed share a plan
     rows = []
     for row in study.rows:
         clients = scores(row.cell.method)
@@ -146,7 +153,7 @@ def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
         plan, departures: of the run's cell.
 
     Raises:
-        DataError: there is none, or a private run did something else than its plan says.
+        DataError: there is no record, or a private run deviated from its plan.
     """
     path = existing(folder / "run.json")
     run = records.load(Record, path)
@@ -165,26 +172,28 @@ def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
 def averages(
     clients: pd.DataFrame, columns: Mapping[str, MetricColumn] = columns(ALWAYS)
 ) -> dict[str, float | None]:
-    """Return the metrics of one cell from its score rows, one per client, new ones among them.
+    """Return the metrics of one cell from its score rows, one per client of training or new client.
 
-    A column is averaged over the clients that have a value, those of training or new ones. One in
-    which no client has a value (no global model, no test rows) is ``None``.
+    A column is averaged over the clients that have a value. It is ``None`` if no client has one (no
+    global model, no test rows).
     """
-    values = {
+    scores = {
         name: clients[column.scores].dropna().to_numpy(float) for name, column in columns.items()
     }
     return {
-        name: columns[name].metric.average(known) if len(known) else None
-        for name, known in values.items()
+        name: columns[name].metric.average(values) if len(values) else None
+        for name, values in scores.items()
     }
 
 
 def existing(path: Path, target: Path | str = "results/tables/all.csv") -> Path:
-    """Return the path. Raises DataError when there is no such file (a script that was called before
-    its inputs were made), or it is damaged (``files.intact``).
+    """Return the path of a file that exists and is intact.
 
     Args:
-        target: of the command that makes it.
+        target: what the error tells Snakemake to make.
+
+    Raises:
+        DataError: there is no such file, or it is damaged (``files.intact``).
     """
     if not path.is_file():
         make = "let snakemake make it (after removing a run's folder): snakemake --cores 2"
@@ -193,20 +202,19 @@ def existing(path: Path, target: Path | str = "results/tables/all.csv") -> Path:
 
 
 def _number(name: str, value: Any) -> Any:
-    # An epsilon is a float, whatever a study's file has.
+    # A study's file may have ``epsilon: 2``, an integer; the column is float.
     is_float = name.startswith(("epsilon_", "noise_multiplier_")) and value is not None
     return float(value) if is_float else value
 
 
 def write(frame: pd.DataFrame, target: Path) -> None:
-    """Write what ``tidy`` made as CSV; floats keep all their digits, what does not exist is
-    empty."""
+    """Write a tidy table as CSV; floats keep all digits, missing values are empty fields."""
     with atomic(target) as path:
         frame.to_csv(path, index=False, lineterminator="\n")
 
 
 def read(source: Path) -> pd.DataFrame:
-    """Return the frame that ``write`` wrote, equal to what ``tidy`` made.
+    """Return the frame that ``write`` wrote, equal to the result of ``tidy``.
 
     Raises:
         DataError: there is no such file, or it has other columns.
@@ -217,7 +225,7 @@ def read(source: Path) -> pd.DataFrame:
 
 
 def finished(study: Study, results: Path) -> Study:
-    """Return the study of those of its methods all of whose runs are trained and tested.
+    """Return the study with only those methods all of whose runs are trained and tested.
 
     Raises:
         DataError: there is no such method.
@@ -242,9 +250,9 @@ def finished(study: Study, results: Path) -> Study:
 
 
 def of_cells(study: Study, cells: Iterable[str]) -> Study:
-    """Return the study of those of its rows whose cells are named."""
-    named = set(cells)
-    return dataclasses.replace(study, rows=tuple(row for row in study.rows if row.cell.id in named))
+    """Return the study with only the rows of these cells, given by their ids."""
+    ids = set(cells)
+    return dataclasses.replace(study, rows=tuple(row for row in study.rows if row.cell.id in ids))
 
 
 def stored(study: Study, results: Path) -> pd.DataFrame:
@@ -265,8 +273,8 @@ def stored(study: Study, results: Path) -> pd.DataFrame:
 
 
 def join(sources: Sequence[Path], target: Path) -> None:
-    """Concatenate tidy tables, byte for byte, in the order given; a metric that a study does not
-    have is empty in its rows. Raises DataError for a file with other columns."""
+    """Concatenate tidy tables as text, in the order given; a metric that a study lacks is empty in
+    its rows. Raises DataError for a file with other columns."""
     write(pd.concat(map(_texts, sources)), target)
 
 
@@ -282,7 +290,7 @@ def _texts(source: Path) -> pd.DataFrame:
 
 
 def _value(name: str, text: str) -> Any:
-    if name in _WORDS or not text:
+    if name in _TEXT or not text:
         return text or None
     try:
         return int(text)
