@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from pflpipe.audit.cases import Subject, subjects
 from pflpipe.audit.verdict import require_kept
@@ -85,23 +84,19 @@ def markdown(frame: pd.DataFrame) -> str:
 def figure(frame: pd.DataFrame, width: float) -> Figure:
     """Draw for every distinct release the claimed epsilon, the audited lower bound and the epsilon
     of the ledger, in a width in inches."""
-    audited = distinct(frame)
-    names = {row["audit"]: f"{names} ({row['trust']})" for names, row in audited}
+    names = {row["audit"]: f"{names} ({row['trust']})" for names, row in distinct(frame)}
     heading = "Claims and what an audit proves: the ε of each distinct release, log scale."
     drawn, (place,) = rows.draw([rows.Block("", [names])], width, heading)
     (axes,) = place.axes
     finite = [float(v) for v in frame["epsilon_true"] if math.isfinite(v)] + [8.0]
     edge = 3 * max(*finite, *frame["epsilon_claimed"].astype(float))
-    for _, row in audited:
+    for _, row in distinct(frame):
         height, colour = place.heights[row["audit"]], COLOURS[row["verdict"]]
-        claimed, true = float(row["epsilon_claimed"]), min(float(row["epsilon_true"]), edge)
+        claimed, true = row["epsilon_claimed"], min(row["epsilon_true"], edge)
         axes.plot([claimed, true], [height, height], color=style.REST, linewidth=1, zorder=1)
-        for x, edge_colour, look in (
-            (claimed, _GREY, _CLAIMED),
-            (true, colour, _LEDGER),
-            (max(float(row["epsilon_lower"]), 0.1), colour, _AUDITED),
-        ):
-            axes.plot([x], [height], color=edge_colour, **look)
+        axes.plot([claimed], [height], color=_GREY, **_CLAIMED)
+        axes.plot([true], [height], color=colour, **_LEDGER)
+        axes.plot([max(row["epsilon_lower"], 0.1)], [height], color=colour, **_AUDITED)
     axes.axvspan(edge / 1.5, edge * 1.5, color="#f3f3f3", zorder=0)
     axes.set_xscale("log")
     axes.set_xlim(0.09, edge * 1.5)
@@ -110,12 +105,12 @@ def figure(frame: pd.DataFrame, width: float) -> Figure:
     axes.minorticks_off()
     axes.set_xlabel("ε at the reference plan's δ")
     marks = {"claimed": _CLAIMED, "at least, by the audit": _AUDITED, "ledger": _LEDGER}
-    square: dict[str, Any] = {"marker": "s", "linestyle": "none"}
-    handles = [
-        *(Line2D([], [], color=_GREY, label=label, **look) for label, look in marks.items()),
-        *(Line2D([], [], color=c, label=verdict, **square) for verdict, c in COLOURS.items()),
-    ]
-    style.legend(drawn, handles=handles, columns=3 * style.columns(width))
+    # Lines without points, for the legend alone: marks have the colour of their verdict.
+    for label, look in marks.items():
+        axes.plot([], [], color=_GREY, label=label, **look)
+    for verdict, colour in COLOURS.items():
+        axes.plot([], [], "s", color=colour, label=verdict)
+    style.legend(drawn, axes, columns=3 * style.columns(width))
     return drawn
 
 

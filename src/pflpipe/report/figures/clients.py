@@ -1,4 +1,4 @@
-"""Clients one by one: who gains by learning together, and who holds what."""
+"""Figures of single clients: who gains by federated learning, and which data each client has."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pflpipe.report.figures.source import Source
 from pflpipe.report.tidy import existing
 
 STEPS = (25.0, 50.0)
-"""Points of accuracy beyond which a gain or a loss is drawn darker."""
+"""Gains and losses above these (percentage points) are darker."""
 _GAIN, _LOSS = ("#a9d0ea", "#4a9fd0", "#005c91"), ("#f7c3a0", "#e98645", "#a84a00")
 _HEAT = LinearSegmentedColormap.from_list(
     "counts", ["#ffffff", "#bfd9ec", "#56a0d3", "#0b559f", "#08264d"]
 )
 _PARTS = (("train", "#0072B2"), ("validation", "#E69F00"), ("test", "#b0b0b0"))
 _NUMBERED = 30
-"""Clients, at most, whose counts are written out."""
+"""With at most this many clients, the counts are written into the heat map."""
 _DETAILS = {
     "dirichlet": "α = {alpha:g}, ",
     "pathological": "{classes_per_client} classes each, ",
@@ -33,19 +33,20 @@ _DETAILS = {
 
 
 def gains(source: Source) -> Figure:
-    """Who gains: for each method the share of the clients whose personal model is better on their
-    own test than the model they train alone on the same split, and of those for whom it is worse,
-    each darker by more than ``STEPS``.
+    """Draw for each method the share of clients whose personal model is better, or worse, on their
+    test rows than the model that they train alone on the same split.
 
-    Shares and not a density, because a client with few test examples has few possible accuracies.
+    Shares and not a density, because a client with few test rows has few possible accuracies.
     """
     parts = []
     for panel in source.panels:
         alone = next((group for group in panel.groups if group.method == ALONE), None)
         if alone is not None:
-            own = dict(source.clients(alone))
+            baseline = dict(source.clients(alone))
             others = [group for group in panel.groups if group.method != ALONE]
-            shares = {group: share for group in others if (share := _shares(source, group, own))}
+            shares = {
+                group: share for group in others if (share := _shares(source, group, baseline))
+            }
             if shares:
                 net = {group: gain[0] - loss[0] for group, (gain, loss) in shares.items()}
                 parts.append((shares, rows.ranked(source, panel.title, net)))
@@ -73,11 +74,10 @@ def gains(source: Source) -> Figure:
 def _shares(
     source: Source, group: Group, alone: Mapping[str, pd.Series[float]]
 ) -> tuple[list[float], list[float]] | None:
-    """Return the percentages of clients that gain anything, more than the first of ``STEPS``, and
-    so on, and of those that lose as much; None without a client to compare."""
-    differences = [
-        (own - alone[split]).dropna() for split, own in source.clients(group) if split in alone
-    ]
+    """Return the percentages of clients that gain more than 0 and more than each of ``STEPS``, and
+    of those that lose as much; None without clients to compare."""
+    runs = source.clients(group)
+    differences = [(test - alone[split]).dropna() for split, test in runs if split in alone]
     gain = np.concatenate(differences) if differences else np.empty(0)
     if not len(gain):
         return None
@@ -88,11 +88,10 @@ def _shares(
 
 
 def partition(source: Source) -> Figure:
-    """Examples per client and class, and what each client keeps for training, validation and test,
+    """Draw the examples per client and class, and each client's training, validation and test rows,
     for the study's first seed.
 
-    Clients are sorted by the class they hold most of, those without examples come last; with few
-    clients each count is written out.
+    Clients are sorted by their largest class, those without examples come last.
     """
     first = source.study.rows[0].cell.seed
     chosen = [source.study.rows[i].cell for p in source.panels for g in p.groups for i in g.indices]
@@ -105,8 +104,8 @@ def partition(source: Source) -> Figure:
         split = Split.load(existing(source.results / "partitions" / f"{cell.partition_id}.npz"))
         _holdings(block, split, labels, classes)
         detail = _DETAILS.get(cell.partition.kind, "")
-        words = f"{{kind}}, {detail}{{clients}} clients".format(**vars(cell.partition))
-        title = style.lines_of(f"{cell.dataset}: {words}, seed {first}", source.drawing.width)
+        text = f"{{kind}}, {detail}{{clients}} clients".format(**vars(cell.partition))
+        title = style.lines_of(f"{cell.dataset}: {text}, seed {first}", source.drawing.width)
         block.suptitle("\n".join(title), x=0.01, ha="left", fontweight="bold")
     return figure
 
@@ -120,7 +119,7 @@ def _holdings(block: Any, split: Split, labels: np.ndarray, classes: int) -> Non
         np.concatenate([train, validation])
         for train, validation in zip(split.train, split.validation, strict=True)
     ]
-    counts = np.stack([np.bincount(labels[own], minlength=classes) for own in held], axis=1)
+    counts = np.stack([np.bincount(labels[row], minlength=classes) for row in held], axis=1)
     largest_class = np.where(counts.any(axis=0), counts.argmax(axis=0), classes)
     order = np.lexsort((-counts.max(axis=0), largest_class))
     counts, clients = counts[:, order], np.arange(len(held))
@@ -137,7 +136,7 @@ def _holdings(block: Any, split: Split, labels: np.ndarray, classes: int) -> Non
             above.text(column, row, number, ha="center", va="center", fontsize=6, color=colour)
     bottom = np.zeros(len(held))
     for name, colour in _PARTS:
-        sizes = np.array([len(own) for own in getattr(split, name)])[order]
+        sizes = np.array([len(row) for row in getattr(split, name)])[order]
         below.bar(clients, sizes, bottom=bottom, width=1.0, color=colour, label=name)
         bottom += sizes
     below.set_xlim(-0.5, len(held) - 0.5)

@@ -16,13 +16,13 @@ from pflpipe.report.figures import style
 from pflpipe.report.figures.source import Panel, Source
 
 BEST = 3
-"""How many certified or unreviewed methods stand out where a study does not say which."""
+"""Number of certified or unreviewed methods that are emphasised by default."""
 _DASHES = dict(zip(CLAIMS, ("-", "-.", ":", "--"), strict=True))
 
 
 def convergence(source: Source) -> Figure:
-    """Accuracy by round, mean over seeds, a panel for each budget: some methods strong, with the
-    range of their seeds and a name in the legend, the others grey.
+    """Draw accuracy by round, mean over seeds, a panel for each budget. Emphasised methods have the
+    range of their seeds and a name in the legend; the others are grey.
 
     Solid: certified. Dash-dotted: unreviewed. Dotted: nominal. Dashed: no privacy.
     """
@@ -76,24 +76,24 @@ def convergence(source: Source) -> Figure:
 
 
 def _tested(source: Source) -> str:
-    """Return of how many clients the accuracies are, where it is not all."""
+    """Return the number of clients of an accuracy, unless it is all."""
     counts = {cell.training.evaluate_clients for cell in source.study.cells} - {0}
     return f"; {max(counts)} clients, drawn once for a seed" if counts else ""
 
 
 def _strong(source: Source, panel: Panel, tables: Mapping[Group, pd.DataFrame]) -> Sequence[str]:
-    """Return the labels of what stands out: what the study says, else the baseline, what has no
-    privacy, and the best certified or unreviewed methods of the last panel."""
-    known = [group for group in panel.groups if group in tables]
+    """Return the labels of emphasised groups: those that the study names, else the baseline, those
+    without privacy, and the best certified or unreviewed methods of the last panel."""
+    drawn = [group for group in panel.groups if group in tables]
     if source.drawing.strong:
         wanted, rows = set(source.drawing.strong), source.study.rows
-        chosen = [g for g in known if {g.method, rows[g.indices[0]].variant} & wanted]
+        chosen = [g for g in drawn if {g.method, rows[g.indices[0]].variant} & wanted]
         return [group.label for group in chosen][: len(style.STRONG)]
 
     def last(group: Group) -> float:
         return float(np.nan_to_num(tables[group].iloc[-1].mean()))
 
-    rivals = [group for group in of_claim(known, *WITHOUT_DEPARTURES) if group.label != PLAIN]
+    rivals = [group for group in of_claim(drawn, *WITHOUT_DEPARTURES) if group.label != PLAIN]
     best = sorted(rivals, key=lambda group: (-last(group), group.label))[:BEST]
-    first = [group for group in known if group.label == PLAIN]
-    return [group.label for group in (*first, *best, *of_claim(known, "none"))][: len(style.STRONG)]
+    first = [group for group in drawn if group.label == PLAIN]
+    return [group.label for group in (*first, *best, *of_claim(drawn, "none"))][: len(style.STRONG)]

@@ -1,5 +1,5 @@
-"""Methods in the order of their accuracy: the comparison at each budget, intervals of ranks, what a
-published method gains by its departures, and what accuracy costs."""
+"""Figures with methods sorted by their accuracy: comparison at each budget, ranks, the gain of
+published methods from their departures, and costs."""
 
 from __future__ import annotations
 
@@ -34,23 +34,22 @@ Part = tuple[str, pd.DataFrame]
 
 
 def privacy_utility(source: Source) -> Figure:
-    """Accuracy of each method at each budget, as the difference to ``PLAIN`` on the same splits
-    with its interval; best first, rows of one claim among themselves.
+    """Draw the accuracy of each method at each budget, as the difference to ``PLAIN`` on the same
+    splits with its interval; best first, in sections by claim.
 
     Filled: certified. Diamond: unreviewed. Hollow: nominal, with the epsilon that the mechanism
-    provides. Grey: no privacy. Right: the mean accuracy. Each interval is of its method alone: of
-    twenty such intervals one may well exclude 0 by chance, and words about who is better follow
-    from the adjusted ones (docs/results.md). Where a panel lacks the baseline, they are those of
-    the accuracy itself. What is far below all others would press them into one line: the scale ends
-    before it, and an arrow points there.
+    provides. Grey: no privacy. Right: the mean accuracy. The intervals are not adjusted for their
+    number: one in twenty may exclude 0 by chance. Sentences about the best method use adjusted ones
+    (docs/results.md). If a panel lacks the baseline, all panels show the accuracy itself. A method
+    far below the others would compress them: the scale ends before it, with an arrow.
     """
     values = [source.values(panel.groups) for panel in source.panels]
-    baselines = [{group.label: v for group, v in own.items()}.get(PLAIN) for own in values]
+    baselines = [{group.label: v for group, v in part.items()}.get(PLAIN) for part in values]
     compared = bool(values) and all(baseline is not None for baseline in baselines)
     parts = []
-    for panel, own, baseline in zip(source.panels, values, baselines, strict=True):
+    for panel, part, baseline in zip(source.panels, values, baselines, strict=True):
         base = baseline if compared else None
-        differences = {g: paired(v, 0 * v if base is None else base) for g, v in own.items()}
+        differences = {g: paired(v, 0 * v if base is None else base) for g, v in part.items()}
         parts.append((panel.title, _frame(differences)))
     what = f"{_sentence(source.what)}, {source.words}"
     if compared:
@@ -69,8 +68,8 @@ def privacy_utility(source: Source) -> Figure:
     label = f"{source.points} above {PLAIN}" if compared else source.axis
     figure, places = _dotted(source, parts, heading, label, sign=sign, zero=compared)
     if compared:
-        for place, own in zip(places, values, strict=True):
-            _write_means(source, place, own)
+        for place, part in zip(places, values, strict=True):
+            _write_means(source, place, part)
     rows.same_scale(places, least=least)
     for place, far in zip(places, beyond, strict=True):
         for group in far:
@@ -84,8 +83,8 @@ def _least(parts: Sequence[Part]) -> float:
     """Return where the scale of all panels begins if rows are far below the others, else minus
     infinity.
 
-    Far is beyond Tukey's outer fence, three times as far from the middle half of all rows as this
-    is wide; what has no privacy is always shown, since all is compared with it.
+    Far means below Tukey's outer fence, three interquartile ranges below the lower quartile. Rows
+    without privacy are references and always on the scale.
     """
     everything = pd.concat([numbers for _, numbers in parts])
     estimates = everything["estimate"].to_numpy(float)
@@ -100,8 +99,8 @@ def _least(parts: Sequence[Part]) -> float:
 
 
 def ranks(source: Source) -> Figure:
-    """Rank of each certified method at each budget, with the ranks that it takes when the seeds are
-    drawn again with replacement (``statistics.rank_intervals``): a description, no test."""
+    """Draw the rank of each certified method at each budget, with its ranks in resamplings of the
+    seeds (``statistics.rank_intervals``). The bars are descriptive, not significance tests."""
     parts = []
     for panel in source.panels:
         certified = source.values(of_claim(panel.groups, CERTIFIED))
@@ -126,8 +125,8 @@ def ranks(source: Source) -> Figure:
 
 
 def soundness(source: Source) -> Figure:
-    """What soundness costs: by how much each published version is more accurate than the certified
-    one of the same method, at the same nominal budget, and the epsilon that holds for it."""
+    """Draw the cost of soundness: by how much each published version is more accurate than the
+    certified one of the same method at the same nominal budget, and the epsilon that holds."""
     parts = []
     for panel in source.panels:
         values = source.values(of_claim(panel.groups, CERTIFIED, NOMINAL))
@@ -152,11 +151,11 @@ def soundness(source: Source) -> Figure:
 
 
 def cost(source: Source) -> Figure:
-    """Accuracy against the megabytes that a client sends and the seconds of training, means over
-    seeds: three columns of one row for each method, where many points of a plane would hide each
-    other and their names.
+    """Draw accuracy, the megabytes that a client sends and the seconds of training, means over
+    seeds: three columns with one row for each method. (In a scatter plot, points and names of many
+    methods overlap.)
 
-    A cost is blue on the frontier, where no certified method is better for the same or less.
+    A cost is blue on the Pareto frontier: no certified method is better for the same cost or less.
     """
     means = [
         {group: float(v.mean()) for group, v in source.values(panel.groups).items()}
@@ -170,17 +169,17 @@ def cost(source: Source) -> Figure:
         "method is better and no dearer."
     )
     titles = [panel.title for panel in source.panels]
-    worth = [{group: sign * mean for group, mean in own.items()} for own in means]
+    worth = [{group: sign * mean for group, mean in part.items()} for part in means]
     blocks = [rows.ranked(source, *part) for part in zip(titles, worth, strict=True)]
     figure, places = rows.draw(blocks, source.drawing.width, heading, 1 + len(_COSTS))
-    for place, own, better in zip(places, means, worth, strict=True):
+    for place, mean, better in zip(places, means, worth, strict=True):
         place.axes[0].set_xlabel(source.metric.unit or source.metric.heading)
-        for group in own:
-            _dot(place, group, own[group], _LOOKS[group.claim], 0)
+        for group in mean:
+            _dot(place, group, mean[group], _LOOKS[group.claim], 0)
         for part, (unit, of) in enumerate(_COSTS.items(), start=1):
-            spent = {group: of(group.rows) for group in own}
+            spent = {group: of(group.rows) for group in mean}
             place.axes[part].set_xlabel(unit)
-            for group in own:
+            for group in mean:
                 off = group.claim == CERTIFIED and _is_beaten(group, better, spent)
                 look = _LOOKS[group.claim] | ({"color": style.PLAIN} if off else {})
                 _dot(place, group, spent[group], look, part)
@@ -200,9 +199,9 @@ def _is_beaten(group: Group, worth: Mapping[Group, float], spent: Mapping[Group,
     )
 
 
-def _sentence(words: str) -> str:
-    """Return words that begin a sentence."""
-    return words[:1].upper() + words[1:]
+def _sentence(text: str) -> str:
+    """Return a text with a capital letter, for the start of a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def _dot(place: rows.Places, group: Group, x: float, look: Mapping[str, Any], part: int) -> None:
@@ -210,7 +209,7 @@ def _dot(place: rows.Places, group: Group, x: float, look: Mapping[str, Any], pa
 
 
 def _megabytes(lines: pd.DataFrame) -> float:
-    # What the expected cohort sends in a round, for one client that takes part in all rounds.
+    # The column counts the expected cohort; here one client takes part in all rounds.
     cohort = lines["clients"] * lines["sample_rate"]
     return 1e-6 * float((lines["upload_bytes_per_round"] * lines["rounds"] / cohort).mean())
 
@@ -222,8 +221,8 @@ _COSTS: Mapping[str, Callable[[pd.DataFrame], float]] = {
 
 
 def _frame(differences: Mapping[Group, Difference]) -> pd.DataFrame:
-    """Return the numbers of a part; a dot without an interval where the seeds are too few for
-    one."""
+    """Return the numbers of a part. An infinite interval (too few seeds) is missing, so that only
+    the dot is drawn."""
     numbers = _intervals(
         {group: (one.mean, one.low, one.high) for group, one in differences.items()}
     )
@@ -247,7 +246,7 @@ def _dotted(
 
     Args:
         label: of the horizontal axis.
-        sign: 1 where the largest estimate comes first, -1 where the smallest does.
+        sign: 1 if the largest estimate comes first, -1 if the smallest does.
         zero: whether a line marks 0.
     """
     blocks = [
@@ -269,7 +268,7 @@ def _dotted(
 def _write_means(
     source: Source, place: rows.Places, values: Mapping[Group, pd.Series[float]]
 ) -> None:
-    """Write the means right of the rows."""
+    """Write the means to the right of the rows."""
     (axes,) = place.axes
     right: Any = {"textcoords": "offset points", "ha": "right", "annotation_clip": False}
     axes.annotate(

@@ -1,4 +1,4 @@
-"""The kinds of figures, and the one way to draw one."""
+"""The kinds of figures, and functions that draw and write one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS: Mapping[str, Callable[[Source], Figure]] = {
     "cost": ranked.cost,
     "partition": clients.partition,
 }
-"""The names that a study's ``figures`` block knows (study/figures.py)."""
+"""By the kinds of a study's ``figures`` block (study/figures.py)."""
 
 
 def draw(
@@ -34,12 +34,11 @@ def draw(
     data: Path,
     frame: pd.DataFrame | None = None,
 ) -> Figure:
-    """Draw a figure of a study above a line about what no epsilon covers.
+    """Draw a figure of a study, with a note on what no epsilon covers.
 
     Args:
         results, data: the folders of config.yaml.
-        frame: the study's tidy table, or as much of it as the figure shows; None: that of
-            ``results``.
+        frame: the study's tidy table, or the part that the figure shows; None: that in ``results``.
 
     Raises:
         DataError: results are missing, or the study has nothing that the figure shows.
@@ -59,5 +58,5 @@ def write(
     target: Path,
     frame: pd.DataFrame | None = None,
 ) -> None:
-    """Draw as ``draw`` does and write ``target`` (.png) and the same as .svg and .pdf beside it."""
+    """Draw a figure as ``draw`` does and write ``target`` (.png) and, next to it, .svg and .pdf."""
     style.save(lambda: draw(study, drawing, results, data, frame), target)

@@ -1,4 +1,4 @@
-"""Panels with one row for each group, as high as their names need."""
+"""Panels with one row for each group; their height follows from the wrapped names."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _FRAME = 3.6
 
 @dataclass(frozen=True)
 class Block:
-    """A panel: its title, and its rows in sections that are not ranked with each other; of each row
-    what it is of and the name written left of it."""
+    """A panel: its title, and sections of rows that are ranked separately. A section maps a row's
+    subject (a group, an audit) to the name left of the row."""
 
     title: str
     sections: Sequence[Mapping[Any, str]]
@@ -49,14 +49,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Places:
-    """The axes of a panel, side by side, and the height of each row."""
+    """The axes of a panel, from left to right, and the height of each row."""
 
     axes: tuple[Axes, ...]
     heights: dict[Any, float]
 
 
 def ranked(source: Source, title: str, worth: Mapping[Group, float]) -> Block:
-    """Return a panel of the groups that are worth something, one section a claim, best first."""
+    """Return a panel with the groups of ``worth``: one section per claim, largest worth first."""
     sections = []
     for claim in CLAIMS:
         members = sorted(of_claim(worth, claim), key=lambda group: (-worth[group], group.label))
@@ -67,11 +67,11 @@ def ranked(source: Source, title: str, worth: Mapping[Group, float]) -> Block:
 def draw(
     blocks: Sequence[Block], width: float, heading: str, parts: int = 1
 ) -> tuple[Figure, list[Places]]:
-    """Return a figure with the panels, and where their rows are: one panel below the other or, if
-    the figure is wide, two side by side.
+    """Return a figure with the panels, two next to each other if it is wide, and the places of
+    their rows.
 
     Args:
-        parts: axes of each panel.
+        parts: number of axes of each panel.
     """
     columns = min(len(blocks), style.columns(width))
     blocks = [block.wrapped(width / columns) for block in blocks]
@@ -90,8 +90,8 @@ def draw(
 def same_scale(
     places: Sequence[Places], part: int = 0, ticks: int = 4, least: float = -math.inf
 ) -> None:
-    """Give one part of all panels one horizontal scale, so that they can be compared, with round
-    ticks; it does not begin below ``least``."""
+    """Give one part of all panels the same horizontal scale with round ticks, which does not start
+    below ``least``."""
     limits = [place.axes[part].get_xlim() for place in places]
     low, high = max(least, min(low for low, _ in limits)), max(high for _, high in limits)
     for place in places:

@@ -1,4 +1,4 @@
-"""What a figure is drawn from: the results of a study, and the part of it that was asked for."""
+"""The data of a figure: the results of a study, and the part of it that the figure shows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pflpipe.study.study_spec import Drawing, Study
 
 @dataclass(frozen=True)
 class Panel:
-    """The groups that are compared with each other: those of a budget under the same conditions,
-    and those without privacy, in the study's order."""
+    """Groups that are compared with each other: those of one budget under the same conditions, and
+    those without privacy, in the study's order."""
 
     title: str
     groups: tuple[Group, ...]
@@ -30,11 +30,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class Source:
-    """A figure's study and where its results are.
+    """A figure's study and its results.
 
     Attributes:
-        drawing: what was asked for.
-        frame: the tidy table of the whole study, or as much of it as the figure shows.
+        drawing: the study's options for the figure.
+        frame: the tidy table of the study, or the part that the figure shows.
         results, data: folders of config.yaml.
     """
 
@@ -46,8 +46,8 @@ class Source:
 
     @cached_property
     def panels(self) -> tuple[Panel, ...]:
-        """Facets x budgets of what was asked for, in the study's order; one panel without a budget
-        where nothing is private. The baseline is in each that has it."""
+        """Facets x budgets, in the study's order; one panel without a budget if nothing is private.
+        The baseline is always shown."""
         groups = comparison.groups(self.study, self.frame)
         chosen = [group for group in groups if self._is_chosen(group)]
         budgets = dict.fromkeys(group.budget for group in chosen if group.budget != NO_PRIVACY)
@@ -59,9 +59,9 @@ class Source:
                     for group in chosen
                     if group.budget in (budget, NO_PRIVACY) and group.belongs(facet)
                 )
-                words = [budget, *(f"{name} = {value}" for name, value in facet.items())]
+                title = [budget, *(f"{name} = {value}" for name, value in facet.items())]
                 if any(group.budget == budget for group in drawn):
-                    panels.append(Panel(", ".join(words), drawn))
+                    panels.append(Panel(", ".join(title), drawn))
         return tuple(panels)
 
     def _is_chosen(self, group: Group) -> bool:
@@ -78,8 +78,8 @@ class Source:
         return {group: values for group, values in series.items() if values.notna().any()}
 
     def name(self, group: Group) -> str:
-        """Return a group's label and, in a second line, what has to be known of its privacy. †
-        marks a group of which a seed diverged."""
+        """Return a group's label and, in a second line, its privacy unless it is certified. †
+        marks a group with a diverged seed."""
         privacy = {
             "certified": "",
             "unreviewed": "\nunreviewed",
@@ -89,8 +89,8 @@ class Source:
         return group.label + " †" * bool(group.diverged) + privacy[group.claim]
 
     def rounds(self, group: Group, column: str) -> pd.DataFrame:
-        """Return a column of rounds.csv [rounds, seeds], without rounds that have none; what is not
-        finite is missing."""
+        """Return a column of rounds.csv [rounds, seeds], without rounds in which no seed has a
+        value. Values that are not finite are missing."""
         runs = []
         for index in group.indices:
             file = self.results / "runs" / self.study.rows[index].run / "rounds.csv"
@@ -100,14 +100,13 @@ class Source:
         return pd.concat(runs, axis=1).dropna(how="all")
 
     def clients(self, group: Group) -> Iterator[tuple[str, pd.Series[float]]]:
-        """Yield the id of the split and the own test of each client's personal model, for the runs
-        of a group."""
+        """Yield for each run of a group the id of its split and, by client, the accuracy of the
+        personal model on the client's test rows."""
         for index in group.indices:
             cell = self.study.rows[index].cell
             file = existing(self.results / "scores" / self.study.name / f"{cell.method}.csv")
             scores = pd.read_csv(file, usecols=["cell", "client", MAIN])
-            own = scores[scores["cell"] == cell.id].set_index("client")[MAIN]
-            yield cell.partition_id, own
+            yield cell.partition_id, scores[scores["cell"] == cell.id].set_index("client")[MAIN]
 
     def require(self, drawable: bool, what: str) -> None:
         """Raise DataError unless the study has what the figure shows."""
@@ -121,12 +120,12 @@ class Source:
 
     @property
     def words(self) -> str:
-        """What the figure's metric is of."""
+        """The models and test rows of the figure's metric."""
         return self.study.columns[self.drawing.metric].words
 
     @property
     def metric(self) -> Metric:
-        """What is drawn."""
+        """The figure's metric."""
         return self.study.columns[self.drawing.metric].metric
 
     @property
@@ -142,7 +141,7 @@ class Source:
 
     @property
     def points(self) -> str:
-        """What a difference is counted in: ``points``, or the metric itself."""
+        """The unit of a difference: ``points``, or the metric itself."""
         return "points" if self.metric.unit == "%" else self.metric.heading
 
     @cached_property

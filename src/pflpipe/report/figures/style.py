@@ -1,17 +1,16 @@
-"""What all figures share: the style sheet, the colours, and labels that
-do not overlap.
+"""What all figures share: style sheet, colours, headings, notes and legends.
 
-Figures never touch matplotlib's global state (no pyplot), and their files carry no date and no
+Figures do not change matplotlib's global state (no pyplot), and their files have no date and no
 random ids: the same results give the same bytes. The colours are those of Okabe and Ito ("Color
-Universal Design", 2008), which people with any colour vision tell apart, without their yellow,
-which is lost on white.
+Universal Design", 2008), which people with any colour vision can distinguish, without yellow, which
+is invisible on white.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,15 @@ SHEET = Path(__file__).with_name("pflpipe.mplstyle")
 CERTIFIED, UNREVIEWED, NOMINAL, PLAIN = "#0072B2", "#CC79A7", "#D55E00", "#777777"
 REST = "#c8c8c8"
 STRONG = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""For lines that stand out of the grey ``REST``, in order; with it, eight."""
+"""Colours of emphasised lines, in order; with the grey ``REST``, eight."""
 LINE = 0.14
-"""Height of a line of text in inches."""
+"""Height of a line of text, in inches."""
 _NOTE = 0.108
-"""The same of a note, whose text is smaller."""
+"""Height of a line of a note, whose text is smaller, in inches."""
 WIDTHS = (3.3, 6.7)
-"""Of figures, in inches: a column of a paper, or its page."""
+"""Widths of figures, in inches: a column of a paper, or its page."""
 _CHARACTERS = 16
-"""How many characters fit into an inch, on average and with a margin."""
+"""Number of characters that fit into an inch, on average and with a margin."""
 _METADATA: Mapping[str, Mapping[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -44,31 +43,31 @@ _METADATA: Mapping[str, Mapping[str, None]] = {
 
 
 def save(draw: Callable[[], Figure], target: Path) -> None:
-    """Draw in the style of all figures and write ``target`` (.png) and the same as .svg and .pdf
-    beside it."""
+    """Draw in the style of all figures and write ``target`` (.png) and, next to it, .svg and
+    .pdf."""
     with matplotlib.rc_context(fname=SHEET):
         figure = draw()
         FigureCanvasAgg(figure)
         figure.draw_without_rendering()
-        figure.set_layout_engine(None)  # found once; with "none" each file is drawn twice
+        figure.set_layout_engine(None)  # the layout is computed once for all files
         for kind, metadata in _METADATA.items():
             with atomic(target.with_suffix(f".{kind}")) as path:
                 figure.savefig(path, format=kind, metadata=metadata)
 
 
-def lines_of(words: str, width: float, size: float = 8) -> list[str]:
-    """Return words in lines that fit into a width in inches, for text of a size in points."""
-    return textwrap.wrap(words, max(int(_CHARACTERS * width * 8 / size), 8))
+def lines_of(text: str, width: float, size: float = 8) -> list[str]:
+    """Wrap a text to a width in inches, for a font size in points."""
+    return textwrap.wrap(text, max(int(_CHARACTERS * width * 8 / size), 8))
 
 
 def columns(width: float) -> int:
-    """Return how many panels stand side by side in a figure."""
+    """Return how many panels are next to each other in a figure."""
     return 1 + (width > min(WIDTHS))
 
 
-def head(figure: Figure, words: str) -> float:
-    """Write what a figure shows above it, over its whole width; return the height in inches."""
-    lines = lines_of(words, figure.get_figwidth())
+def head(figure: Figure, text: str) -> float:
+    """Write a heading above a figure, over its whole width; return its height in inches."""
+    lines = lines_of(text, figure.get_figwidth())
     figure.suptitle("\n".join(lines), x=0.01, ha="left", va="top")
     return len(lines) * LINE
 
@@ -76,12 +75,11 @@ def head(figure: Figure, words: str) -> float:
 def panels(
     count: int, shape: tuple[int, int], width: float, heading: str, height: float, **options: Any
 ) -> tuple[Figure, Any]:
-    """Return a figure with a grid of axes below its heading, and the grid; places that are not
-    needed are empty.
+    """Return a figure with a grid of axes below its heading, and the grid.
 
     Args:
-        count: of axes.
-        shape: lines and columns of the grid.
+        count: number of axes; the other places of the grid stay empty.
+        shape: rows and columns of the grid.
         height: of the grid with its titles and labels, in inches.
         options: of ``Figure.subplots``.
     """
@@ -93,27 +91,27 @@ def panels(
     return figure, grid
 
 
-def foot(figure: Figure, words: str) -> None:
-    """Write a note below a figure, over its whole width, which makes it higher by its own height.
-    A legend stays above it."""
-    lines = lines_of(words, figure.get_figwidth(), 6.5)
+def foot(figure: Figure, text: str) -> None:
+    """Write a note below a figure and its legend, over its whole width. The figure grows by the
+    height of the note."""
+    lines = lines_of(text, figure.get_figwidth(), 6.5)
     figure.supxlabel(figure.get_supxlabel() + "\n".join(lines), x=0.01, ha="left", color=PLAIN)
     figure.set_figheight(figure.get_figheight() + LINE * len(lines))
     for one in figure.legends:
         one.set_bbox_to_anchor((0, LINE * len(lines) / figure.get_figheight()))
 
 
-def legend(figure: Figure, *axes: Axes, columns: int, handles: Sequence[Artist] = ()) -> None:
-    """Write a legend below a figure, each label once, and make the figure higher by its height.
+def legend(figure: Figure, *axes: Axes, columns: int) -> None:
+    """Write a legend below a figure, each label once. The figure grows by the height of the legend.
 
-    Empty lines below the figure keep its place free: the layout of matplotlib would put a legend
-    outside of the axes and a note at the same place.
+    An empty ``supxlabel`` of the same height reserves its place, because matplotlib's layout would
+    place a legend outside of the axes and a note on top of each other.
 
     Args:
-        axes: whose labelled marks are meant, where none are given as ``handles``.
-        columns: side by side.
+        axes: with the labelled marks.
+        columns: of the legend.
     """
-    marks = {str(handle.get_label()): handle for handle in handles}
+    marks: dict[str, Artist] = {}
     for part in axes:
         for handle, label in zip(*part.get_legend_handles_labels(), strict=True):
             marks.setdefault(label, handle)
