@@ -1,14 +1,14 @@
-"""The card of a method: what a client minimises, sends, keeps and tests, what is claimed for it,
-its hyper-parameters and what to cite. For ``pflpipe methods NAME`` and the site's page of methods.
+"""The card of a method: what a client minimises, sends, keeps and tests, its claims, its
+hyper-parameters and its citation. For ``pflpipe methods NAME`` and the site's page of methods.
 
-All of it is said once, somewhere else: the header of the method's file, the signature of its
-factory, its ``ABOUT``, the departures, and ``methods/citations.bib``. In a header the lines
+Its sources are the docstring of the method's file (its header), the signature of its factory, its
+``ABOUT``, the departures, and ``methods/citations.bib``. A header has lines such as
 
     minimises: ...
     tau: threshold on the Fisher information [official code]
 
-are a card's: four words of its own and the names of hyper-parameters, each indented by four spaces
-and its further lines by eight. Brackets at the end hold where a default comes from.
+for the keys of ``FORMULAS`` and the names of hyper-parameters. They are indented by four spaces,
+their further lines by eight. Brackets at the end hold the source of a default.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMULAS = {
     "keeps": "It keeps",
     "tests": "Tested as its personal model",
 }
-"""Words of a header for what a client does in a round, and as they are printed."""
+"""Keys of a header for the steps of a client in a round -> their text in a card."""
 
 _LACKS = {
     "body": "a network that is nothing but its head",
@@ -45,13 +45,13 @@ _ITEM = re.compile(r"    (\w+): (.*(?:\n {8}.*)*)\n?")
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a method's file says.
+    """The parsed header of a method's file.
 
     Attributes:
         what: the paragraphs before the lines of the card.
-        formulas: by the words of ``FORMULAS``.
-        knobs: hyper-parameter -> its meaning, and where its default comes from.
-        notes: the paragraphs after them: readings of the paper, differences.
+        formulas: by the keys of ``FORMULAS``.
+        knobs: hyper-parameter -> its meaning and the source of its default.
+        notes: the paragraphs after these lines: readings of the paper, differences.
     """
 
     what: str
@@ -61,10 +61,10 @@ class Header:
 
 
 def header(name: str, source: str = "", knobs: typing.Collection[str] = ()) -> Header:
-    """Return what the header of a method's file says; all of it is empty where it says nothing.
+    """Return the parsed header of a method's file; without lines of a card, only ``what``.
 
     Args:
-        name, source: of the method, as ``registry.locate`` has them.
+        name, source: of the method, as ``registry.locate`` returns them.
         knobs: names of its hyper-parameters.
     """
     text = registry.file_of(name, source).read_text(encoding="utf-8")
@@ -73,12 +73,12 @@ def header(name: str, source: str = "", knobs: typing.Collection[str] = ()) -> H
     meanings: dict[str, tuple[str, str]] = {}
     ends: list[tuple[int, int]] = []
     for item in _ITEM.finditer(header):
-        word, words = item[1], " ".join(item[2].split())
-        if word in FORMULAS:
-            formulas[word] = words
-        elif word in knobs:
-            meaning, _, origin = words.partition(" [")
-            meanings[word] = (meaning, origin.removesuffix("]"))
+        key, value = item[1], " ".join(item[2].split())
+        if key in FORMULAS:
+            formulas[key] = value
+        elif key in knobs:
+            meaning, _, origin = value.partition(" [")
+            meanings[key] = (meaning, origin.removesuffix("]"))
         else:
             continue
         ends.append(item.span())
@@ -89,8 +89,7 @@ def header(name: str, source: str = "", knobs: typing.Collection[str] = ()) -> H
 
 
 def citations(name: str) -> list[str]:
-    """Return the BibTeX entries of a method; none for one that no paper proposes, or that is not
-    pflpipe's."""
+    """Return the BibTeX entries of a method of the package; none if no paper proposes it."""
     entries = re.findall(r"^@.*?^}", _CITATIONS.read_text(encoding="utf-8"), re.M | re.S)
     cited = []
     for entry in entries:
@@ -129,7 +128,7 @@ def card(name: str) -> str:
 
 
 def page() -> str:
-    """Return the cards of pflpipe's own methods, one below the other."""
+    """Return the cards of the package's methods, one below the other."""
     return "\n\n".join(card(name) for name in registry.NAMES)
 
 
@@ -159,7 +158,7 @@ def _yaml(parameter: Declared) -> str:
 
 def _values(parameter: Declared) -> str:
     if parameter.option.words:
-        return " or ".join(f"`{word}`" for word in parameter.option.words)
+        return " or ".join(f"`{choice}`" for choice in parameter.option.words)
     kinds = {bool: "`true` or `false`", str: "text", int: "a whole number", float: "a number"}
     return f"{kinds[parameter.type]} {bounds(parameter.option)}".strip()
 
@@ -177,6 +176,6 @@ def _refusals(entry: MethodInfo, source: str) -> Iterator[str]:
         if departing & OF_MESSAGES:
             yield f"`privacy.mechanism: laplace` under {keys}"
         if "sample_level_calibration" in departing:
-            yield f"`training.batch_size: 0` beside an epsilon under {keys}"
+            yield f"`training.batch_size: 0` with an epsilon under {keys}"
     if about.sends and not about.has_global_model:
         yield "tests of a global model, which it does not have: the columns `global_*` stay empty"

@@ -1,9 +1,8 @@
-"""The ledger as a page: per method what is published, what is true, and what the sound variant
-costs.
+"""The ledger as a page: for each method the published epsilon, the one that holds, and the cost of
+the certified version.
 
-Its numbers come from the tidy tables and the audit's table, the words about departures from their
-registry. An epsilon that a departure makes untrue never stands without the word nominal. Over the
-seeds of a group the worst number counts.
+Numbers come from the tidy tables and the audit's table, texts about departures from named.py. A
+nominal epsilon is always marked as such. Of the seeds of a group, the worst number counts.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ AUDIT = (
     *("method", "departures", "trust", "claim", "sample_rate", "epsilon_claimed", "delta"),
     *("sensitivity", "spread", "epsilon_lower", "flagged"),
 )
-"""What is read of the audit's table (audit/report.py)."""
+"""The columns that are read from the audit's table."""
 # fmt: off
 _LEDGER = (
     ("σ", "noise_multiplier"), ("C", "clip_norm"), ("σ, central", "noise_multiplier_effective"),
@@ -54,8 +53,8 @@ _LEDGER = (
 
 
 def write(tables: Sequence[Path], results: Path, template: Path, target: Path) -> None:
-    """Write the page of these tidy tables (results/tables/<study>.csv), with the audits of their
-    methods (``results/audits``).
+    """Write the page of tidy tables (results/tables/<study>.csv) with the audits of their methods
+    (``results/audits``).
 
     Raises:
         DataError: a table or an audit is missing, or a table lacks a column.
@@ -65,7 +64,7 @@ def write(tables: Sequence[Path], results: Path, template: Path, target: Path) -
 
 
 def audited(frame: pd.DataFrame, results: Path) -> pd.DataFrame:
-    """Return the audit's table of the methods of a tidy table, as they sample their clients."""
+    """Return the audit's table of the methods of a tidy table, with or without sampling of clients."""
     drawn = bool((frame["sample_rate"] < 1).any())
     return audits.table(results, of_methods(set(frame["method"]), drawn))
 
@@ -76,7 +75,7 @@ def page(frame: pd.DataFrame, audited: pd.DataFrame, template: Path) -> str:
 
 
 def sections(frame: pd.DataFrame, audited: pd.DataFrame) -> dict[str, Any]:
-    """Return what the ledger's sections in the templates of the pages show."""
+    """Return the values for the ledger's sections in the templates of the pages."""
     verdicts = _verdicts(audited)
     private = frame[frame["claim"] != "none"]
     settings = private.groupby(list(SETTING), sort=False, dropna=False)
@@ -95,7 +94,7 @@ def sections(frame: pd.DataFrame, audited: pd.DataFrame) -> dict[str, Any]:
 
 
 def _groups(private: pd.DataFrame) -> Iterator[Group]:
-    """Yield the groups of some rows in their order, labelled by variant and profile."""
+    """Yield the groups of rows in their order, labelled by variant and profile."""
     budgets = [
         f"ε = {asked:g}" if pd.notna(asked) else f"σ = {sigma:g}"
         for asked, sigma in private[["epsilon_target", "noise_multiplier"]].itertuples(index=False)
@@ -111,11 +110,11 @@ def _groups(private: pd.DataFrame) -> Iterator[Group]:
 
 
 def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Yield what the ledger says in some ten lines, each a term and its words.
+    """Yield the ledger's summary, pairs of a term and its text.
 
     Args:
         frame: a tidy table of any studies.
-        audited: the audit's table, of which the methods of ``frame`` count.
+        audited: the audit's table; rows of other methods do not count.
     """
     yield "protected", "one client with all of its data, over all rounds, against the whole world"
     groups = list(_groups(frame[frame["claim"] != "none"]))
@@ -133,9 +132,9 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
         yield "certified ε", _each_budget(certified)
     for term, column in (("single messages", "local"), ("replace-one", "replace_one")):
         values = [largest(group.rows[f"epsilon_{column}"]) for group in certified]
-        known = [value for value in values if value is not None]
-        if known:
-            reach = dict.fromkeys(map(round_up, (min(known), max(known))))
+        finite = [value for value in values if value is not None]
+        if finite:
+            reach = dict.fromkeys(map(round_up, (min(finite), max(finite))))
             yield term, f"ε = {' to '.join(reach)} for the certified lines"
     if unreviewed:
         code = f"only if the code of {_methods(unreviewed)} keeps the rules"
@@ -182,7 +181,7 @@ def _count(number: int, word: str) -> str:
 
 
 def _each_budget(groups: Iterable[Group]) -> str:
-    """Return what holds for each budget that groups without departures were asked for."""
+    """Return the epsilon that holds for each budget of groups without departures."""
     budgets = by(groups, lambda group: f"{group.budget}, δ = {_short(group.first('delta'))}")
     parts = []
     for budget, members in budgets.items():
@@ -195,7 +194,7 @@ def _each_budget(groups: Iterable[Group]) -> str:
 
 
 def _each_method(groups: Iterable[Group]) -> str:
-    """Return what is printed and what holds for each nominal method."""
+    """Return the nominal epsilons of each method and those that hold."""
     parts = []
     for name, members in by(groups, lambda group: f"{group.method} ({group.label})").items():
         worth = [
@@ -216,14 +215,14 @@ def _attacked(audited: pd.DataFrame) -> str:
     return "; ".join(parts) or "no release attacked"
 
 
-# ---------------------------------------------------------------- published against sound
+# ---------------------------------------------------------------- published and sound versions
 
 
 def _setting(groups: Sequence[Group], verdicts: Mapping[Any, list[str]]) -> dict[str, Any]:
-    """Return one data set and federation: methods that depart as published, and those that do
-    not."""
+    """Return the methods of one data set and federation: those whose published version departs from
+    the certified mechanism, and the others."""
     departing, others = [], []
-    shared: dict[str, list[str]] = {}  # sentence -> methods, for those whose releases are alike
+    shared: dict[str, list[str]] = {}  # sentence -> the methods that share a release
     for method, members in by(groups, lambda group: group.method).items():
         outside = About(title=method, paper="not a method of the package")
         about = registry.info(method).about if method in registry.NAMES else outside
@@ -235,8 +234,8 @@ def _setting(groups: Sequence[Group], verdicts: Mapping[Any, list[str]]) -> dict
                     "about": about,
                     "departures": published,
                     "audits": {
-                        word: verdicts.get((method, frozenset(names) - OF_CALIBRATION), [])
-                        for word, names in (("published", published), ("sound", ()))
+                        version: verdicts.get((method, frozenset(steps) - OF_CALIBRATION), [])
+                        for version, steps in (("published", published), ("sound", ()))
                     },
                     "pairs": list(comparison.pairs(members)),
                 }
@@ -252,7 +251,7 @@ def _title(group: Group) -> str:
     row = group.rows.iloc[0]
     details = {"alpha": " (α = {:g})", "classes_per_client": " ({:g} classes per client)"}
     detail = "".join(
-        words.format(row[name]) for name, words in details.items() if pd.notna(row[name])
+        text.format(row[name]) for name, text in details.items() if pd.notna(row[name])
     )
     return (
         f"{row['dataset']}, {row['partition']} partition{detail}; {row['clients']:g} clients, "
@@ -275,8 +274,9 @@ def _cost(published: Group | None, sound: Group | None, metric: str) -> str:
 
 
 def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
-    """Return (method, departures of its release) -> what the attacks on that release showed, one
-    sentence for each trust. How the noise was calibrated, no attack on a release can see."""
+    """Return (method, departures of its release) -> the results of the attacks on that release, one
+    sentence for each trust. Departures in calibration are left out: no attack on a release can see
+    them."""
     sentences: dict[Any, list[str]] = {}
     for row in audited.to_dict("records"):
         seen = {"central": "Noisy sums", "local": "Single messages"}[row["trust"]]
@@ -295,14 +295,14 @@ def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
             f"{seen}: {claimed} {'REFUTED' if row['flagged'] else 'not refuted'}; one client moves "
             f"a release {moved} that covers{noise}; {shown} shown"
         )
-        names = [] if pd.isna(row["departures"]) else str(row["departures"]).split("+")
-        key = row["method"], frozenset(filter(None, names)) - OF_CALIBRATION
+        steps = [] if pd.isna(row["departures"]) else str(row["departures"]).split("+")
+        key = row["method"], frozenset(filter(None, steps)) - OF_CALIBRATION
         sentences.setdefault(key, []).append(sentence)
     return sentences
 
 
 def _text(group: Group, name: str) -> str:
-    """Return a number of the ledger, the worst over the seeds; a nominal epsilon with its mark."""
+    """Return the text of a number, the worst over the seeds; a nominal epsilon is marked."""
     values = group.rows[name].dropna().astype(float)
     if values.empty:
         return "–"
@@ -322,5 +322,5 @@ def _short(value: float | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a number without a power of ten, up to a million."""
+    """Return a number below a million without an exponent."""
     return f"{float(text):.0f}" if text[-4:] in ("e+03", "e+04", "e+05") else text

@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from pflpipe.study.study_spec import Study
 
 EVERY = 10.0
-"""Seconds between two looks of a watch, at least."""
+"""Minimum number of seconds between two checks of a watch."""
 SHARE = 10
-"""How many times as long as a look takes a watch waits before the next."""
+"""A watch waits at least this many times the duration of its last check."""
 PATIENCE = 600.0
-"""Seconds to wait for another process of the same folder."""
+"""Seconds to wait for the lock of the folder."""
 ATTEMPTS = 5
-"""How often an export starts if another machine writes the same study meanwhile."""
+"""How often an export is tried if another machine writes the same study."""
 CONNECT_SECONDS = 5
 ARTIFACTS = "mlartifacts"
-"""The folder, next to a database or in the results, where a server looks for the files of runs."""
+"""The folder for the files of runs, next to the database or in the results; see docs/mlflow.md."""
 METRICS_PER_CALL, PARAMS_PER_CALL = 800, 100
-"""MLflow's REST API accepts 1000 metrics, params and tags together."""
+"""MLflow's REST API accepts 1000 metrics, params and tags per call."""
 PARENT = "mlflow.parentRunId"
 KEY, DIGEST, GENERATION = "pflpipe.key", "pflpipe.digest", "pflpipe.generation"
 # MLflow's own defaults wait four minutes for a dead server, print two lines for every run, and
@@ -77,7 +77,7 @@ _ADVICE = {
     r"(?i)timed out|timeout": "it accepts connections and does not answer: look at its log",
 }
 _COLLISION = r"(?i)unique constraint|already exists|current state is deleted"
-"""MLflow's errors where another machine was faster."""
+"""MLflow's errors if another machine was faster."""
 
 
 class Outage(PflpipeError):
@@ -196,8 +196,8 @@ def _send(study: Study, tracked: Sequence[Tracked], results: Path, uri: str | No
         raise Outage(what, do=_advice(error, file)) from error
     there, rows = counts.total(), len(study.rows)
     runs = f"{there} of {rows} runs" if there < rows else f"{rows} runs"
-    words = ", ".join(f"{count} {what}" for what, count in counts.items())
-    return f"done: {runs} ({words}) in experiment {study.name} at {where}"
+    text = ", ".join(f"{count} {what}" for what, count in counts.items())
+    return f"done: {runs} ({text}) in experiment {study.name} at {where}"
 
 
 # ---------------------------------------------------------------- the experiment
@@ -208,7 +208,7 @@ class _Experiment:
 
     Args:
         address: of MLflow.
-        folder: keeps the files of runs if no server does.
+        folder: for the files of runs, unless a server stores them.
     """
 
     def __init__(self, address: str, folder: Path, study: Study) -> None:
@@ -217,18 +217,18 @@ class _Experiment:
         self.client, self.folder = _client(address), folder
         self.has_server = address.startswith(("http", "databricks"))
         note, name = experiment_note(study), study.name
-        found = self.client.get_experiment_by_name(name)
-        if found is None:
-            # A server knows where its files are. With a database alone they are where a server
-            # looks that is started next to it, even after the folder was moved.
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is None:
+            # A server chooses where to store files. With a database alone, this relative location
+            # lets a server that is started next to it find them, even after the folder was moved.
             location = None if self.has_server else f"mlflow-artifacts:/{name}"
             self.client.create_experiment(name, artifact_location=location)
-            found = self.client.get_experiment_by_name(name)
-        self.id = found.experiment_id
-        if found.lifecycle_stage == "deleted":
+            experiment = self.client.get_experiment_by_name(name)
+        self.id = experiment.experiment_id
+        if experiment.lifecycle_stage == "deleted":
             self.client.restore_experiment(self.id)
-        # A note that somebody else wrote stays.
-        if found.tags.get(NOTE, "") == found.tags.get("pflpipe.note", "") != note:
+        # A user's note stays.
+        if experiment.tags.get(NOTE, "") == experiment.tags.get("pflpipe.note", "") != note:
             for key, value in {NOTE: note, "pflpipe.note": note, "kind": "diagnostics"}.items():
                 self.client.set_experiment_tag(self.id, key, value)
 
@@ -249,7 +249,7 @@ class _Experiment:
                 action, changed = "replaced" if old else "new", True
                 ids[run.key] = self._create(run, ids.get(run.parent), generation)
             counts[action] += "seed" in run.tags
-        # Another machine may have written meanwhile.
+        # Another machine may have written in the meantime.
         self._clean(self._runs() if changed else before, tracked)
         return counts
 
@@ -274,7 +274,8 @@ class _Experiment:
                 shutil.copyfile(file, local / name)
         metrics = [Metric(*point) for point in run.points]
         params = [Param(*item) for item in run.params.items()]
-        # Few calls, because each is several transactions. The digest comes last.
+        # Few calls, because each costs several transactions. The digest comes last: an interrupted
+        # run has none, so the next export replaces it.
         calls = math.ceil(max(len(metrics) / METRICS_PER_CALL, len(params) / PARAMS_PER_CALL, 1))
         for call in range(calls):
             self.client.log_batch(
@@ -288,27 +289,27 @@ class _Experiment:
         return id
 
     def _local_files(self, run: Run) -> Path | None:
-        # Where a server finds a run's files that is started on this database.
+        # The place where a server that is started on this database finds a run's files.
         prefix, _, path = run.info.artifact_uri.partition("mlflow-artifacts:/")
         return None if prefix or self.has_server else self.folder / ARTIFACTS / path.lstrip("/")
 
     def _runs(self) -> dict[str, list[Run]]:
-        # Key -> its runs. The first is the last one written, which is the same for everybody who
-        # looks: neither generation nor id ever changes.
-        found: dict[str, list[Run]] = {}
+        # Key -> its runs, the newest first. All processes see the same order, because generations
+        # and ids never change.
+        by_key: dict[str, list[Run]] = {}
         token: str | None = ""
         while token is not None:
             page = self.client.search_runs([self.id], max_results=1000, page_token=token or None)
             for run in page:
                 if key := run.data.tags.get(KEY):
-                    found.setdefault(key, []).append(run)
+                    by_key.setdefault(key, []).append(run)
             token = page.token or None
-        for runs in found.values():
+        for runs in by_key.values():
             runs.sort(key=lambda run: (_generation(run), run.info.run_id), reverse=True)
-        return found
+        return by_key
 
     def _clean(self, runs: Mapping[str, list[Run]], tracked: Sequence[Tracked]) -> None:
-        # Delete predecessors and correct the tags of the others.
+        # Delete replaced runs and correct the tags of the others.
         parents = {run.key: run.parent for run in tracked}
         for key, (current, *older) in runs.items():
             for run in older:
@@ -324,7 +325,7 @@ class _Experiment:
 
 
 def _generation(run: Run) -> int:
-    # Anybody can edit or delete a tag: a run without a number is the oldest.
+    # A user can edit or delete a tag: a run without a number is the oldest.
     text = run.data.tags.get(GENERATION, "")
     return int(text) if text.isdecimal() else 0
 
@@ -335,13 +336,13 @@ def _is_current(old: Run, run: Tracked) -> bool:
 
 
 def _client(address: str) -> MlflowClient:
-    # MLflow logs its migrations, and a traceback besides what it raises.
+    # MLflow logs its migrations, and a traceback in addition to what it raises.
     logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
     from mlflow import MlflowClient
 
     file = database_file(address)
     if file is not None and not file.exists():
-        # Built elsewhere and renamed: nobody ever sees, or migrates, half a database.
+        # Built elsewhere and renamed: no process sees, or migrates, an incomplete database.
         with tempfile.TemporaryDirectory() as folder, atomic(file) as path:
             new = Path(folder, "mlflow.db")
             MlflowClient(f"sqlite:///{new}").search_experiments(max_results=1)
@@ -363,7 +364,7 @@ def address_of(results: Path, uri: str | None) -> str:
     kind = address.partition(":")[0].partition("+")[0]
     usable = kind == "databricks"
     if kind == "sqlite":
-        # SQLAlchemy reads what follows a question mark as options, which only file: has.
+        # SQLAlchemy reads the part after a question mark as options, which only file: has.
         usable = "?" not in address or ":///file:" in address
     else:
         with suppress(ValueError):  # the port is no number

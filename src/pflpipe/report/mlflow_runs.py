@@ -1,4 +1,4 @@
-"""What MLflow shows of a study: one run for the study with its files, one run for each group of
+"""The content of a study in MLflow: one run for the study with its files, one run for each group of
 seeds with their means, and below it one run for each seed.
 
 This module reads results and does not import MLflow.
@@ -77,7 +77,7 @@ class Tracked:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of everything that MLflow shows of it.
+        """Digest of the content that MLflow shows.
 
         Start and end are left out: those of an unfinished group change with each seed, and those
         of a seed are in its points.
@@ -199,7 +199,7 @@ class _Group:
         }
         first = self.rows[0].cell
         self.claim, self.epsilon = claim_and_epsilon(first, self.plans.values())
-        self.epsilon_word = "none" if self.epsilon is None else _plain(self.epsilon)
+        self.epsilon_text = "none" if self.epsilon is None else _plain(self.epsilon)
         # The key does not depend on the number of seeds.
         self.key = f"setting {dataclasses.replace(first, seed=0).id} {self.rows[0].variant}".strip()
         self.name = self._name()
@@ -210,24 +210,24 @@ class _Group:
         return [self._mean(seeds), *seeds]
 
     def _name(self) -> str:
-        # The row's label with the epsilon that holds, not the one asked for: ``feddpa eps=25.7
-        # (official)``. MLflow's list shows the first 18 letters.
+        # The row's label with the epsilon that holds, not the requested one: ``feddpa eps=25.7
+        # (official)``. The epsilon comes early because MLflow's list shows 18 letters.
         method, _, rest = self.setting.label.replace("official code", "official").partition(" ")
-        words = [method, "no eps" if self.epsilon is None else f"eps={self.epsilon_word}"]
-        words += (f"{name}={value}" for name, value in self.setting.facet.items() if value != "–")
-        words.append(rest)
+        parts = [method, "no eps" if self.epsilon is None else f"eps={self.epsilon_text}"]
+        parts += (f"{name}={value}" for name, value in self.setting.facet.items() if value != "–")
+        parts.append(rest)
         budget = self.rows[0].cell.privacy
         if self.claim != "none" and self.epsilon in (None, math.inf):
-            # No epsilon tells two budgets apart here, so the name has what was asked for.
+            # Without a finite epsilon, only the requested budget distinguishes the names.
             noise = f"σ={budget.noise_multiplier:g}" if budget.epsilon is None else ""
-            words.append(noise or f"asked {budget.epsilon:g}")
-        words.append("unreviewed" * (self.claim == "unreviewed"))
-        return " ".join(filter(None, words))
+            parts.append(noise or f"asked {budget.epsilon:g}")
+        parts.append("unreviewed" * (self.claim == "unreviewed"))
+        return " ".join(filter(None, parts))
 
     def _tags(self, level: str, *paragraphs: str) -> dict[str, str]:
         row, setting = self.rows[0], self.setting
         delta = row.cell.privacy.delta
-        bound = "unknown" if self.epsilon is None else self.epsilon_word
+        bound = "unknown" if self.epsilon is None else self.epsilon_text
         bound += "" if delta is None else f" at δ = {delta:g}"
         note = [
             ", ".join(filter(None, [f"**{setting.label}**", setting.budget, setting.facet_text])),
@@ -241,7 +241,7 @@ class _Group:
             "variant": row.variant,
             "profile": row.cell.profile,
             "claim": self.claim,
-            "epsilon": self.epsilon_word,
+            "epsilon": self.epsilon_text,
             "asked": setting.budget,
             "departures": ", ".join(row.cell.departures),
             "chosen": CHOSEN_ON_VALIDATION if row.chosen else "",
@@ -336,7 +336,7 @@ def _dataset(rows: Sequence[Row]) -> tuple[str, str, str]:
 
 
 def _curves(rounds: Path, timing: Path, end: int) -> tuple[int, list[Point], dict[str, int]]:
-    # The start, the metrics of each round, and the first round in which a metric is not finite.
+    # Returns the start, the points, and the first round in which a metric is not finite.
     table = pd.read_csv(rounds).merge(pd.read_csv(timing), on="round", how="left")
     elapsed = (table["seconds"].fillna(0).cumsum() * 1000).round().astype(int)
     start = end - int(elapsed.max())
@@ -347,13 +347,13 @@ def _curves(rounds: Path, timing: Path, end: int) -> tuple[int, list[Point], dic
         (name, value, time, step)
         for step, time, name, value in values[finite].itertuples(index=False)
     ]
-    # An accuracy that is missing was not asked for in that round.
+    # An accuracy that is missing was not measured in that round.
     gaps = values[~finite & ~values["name"].isin(METRICS)].drop_duplicates("name")
     return start, points, dict(zip(gaps["name"], gaps["round"], strict=True))
 
 
 def _finals(values: Mapping[str, Any], points: Sequence[Point], end: int) -> list[Point]:
-    # Finite values that are not the last point of a curve already. MLflow draws a line through
+    # Finite values, except those that are the last point of a curve. MLflow draws a line for
     # metrics with steps, and bars for metrics whose only step is 0.
     ends = {name: step for name, *_, step in points}
     last = max(ends.values(), default=0)

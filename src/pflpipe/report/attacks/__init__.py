@@ -1,1 +1,1 @@
-"""Tables and figures of what the attacks found in a study."""
+"""Tables and figures of the attacks on a study."""

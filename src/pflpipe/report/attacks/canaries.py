@@ -1,4 +1,4 @@
-"""What one-shot canaries estimate in each setting of a study, next to what its plan claims."""
+"""The mu that one-shot canaries estimate in each setting of a study, next to that of its plan."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pflpipe.report.figures import style
 from pflpipe.study.study_spec import Study
 
 ERRORS = 3
-"""Standard errors by which an estimate must exceed the claim to be an alarm."""
+"""An estimate raises an alarm if it exceeds the claim by this many standard errors."""
 
 
 def table(study: Study, results: Path) -> pd.DataFrame:
     """Return one row per setting: the claimed mu, the estimate from the canaries of all seeds, and
-    whether it is an alarm.
+    whether it raises an alarm.
 
-    ``crowding`` is k T / (sigma^2 d) of one run: the estimate is low by about half of it, or more.
+    ``crowding`` is k T / (sigma^2 d) of one run. It lowers the estimate by half of it or more.
     """
     records = []
     for one in attacked("canaries", study, results):
@@ -58,14 +58,14 @@ def figure(study: Study, results: Path, width: float) -> Figure:
     titles = [
         [
             line
-            for words in (one.words, *_verdict(numbers.iloc[index]))
-            for line in style.lines_of(words, 0.85 * width / columns)
+            for text in (one.name, *_verdict(numbers.iloc[index]))
+            for line in style.lines_of(text, 0.85 * width / columns)
         ]
         for index, one in enumerate(settings)
     ]
     heading = (
-        "What canaries, random directions that trained along, estimate of μ, beside what the plan "
-        "claims. No bound: the estimate errs downwards."
+        "μ estimated from canaries, random directions that took part in training, next to the μ "
+        "of the plan. The estimate is no bound: it is rather too low."
     )
     lines, tallest = -(-len(settings) // columns), max(map(len, titles))
     height = lines * (1.0 + style.LINE * (tallest + 2)) + 2 * style.LINE

@@ -1,4 +1,4 @@
-"""How well membership inference tells members from held-out clients in each setting of a study."""
+"""How well membership inference separates members from held-out clients, in each setting."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from pflpipe.study.study_spec import Study
 Bound = Callable[[np.ndarray], np.ndarray]
 
 RATES = (0.01, 0.1)
-"""False positive rates at which the table gives the true positive rate, where enough clients were
+"""False positive rates at which the table gives the true positive rate, if enough clients were
 held out."""
 FALSE_POSITIVES = 100
-"""How many false positives must be expected at a rate before anything is said about it: 10,000
-held-out clients for 1 %. Such a rate is known to a tenth."""
+"""Expected number of false positives that a reported rate needs: 10,000 held-out clients for 1 %.
+The standard error of such a rate is a tenth of it."""
 
 LOOKS: tuple[dict[str, Any], ...] = tuple(
     {"color": colour, "linestyle": dashes}
     for dashes, colour in itertools.product(("-", "-.", (0, (5, 1, 1, 1, 1, 1))), style.STRONG)
 )
-"""Of settings, in order; dashes alone are a plan's bound, dots are guessing."""
+"""Lines of settings, in order; plain dashes are the bound of a plan, dots are guessing."""
 _FRAME = 6.5 * style.LINE
 """Height of a panel's title, ticks and axis label, in inches."""
 _SAMPLE = 0.4
@@ -46,15 +46,15 @@ _SAMPLE = 0.4
 
 
 def table(study: Study, results: Path) -> pd.DataFrame:
-    """Return one row per setting and score: how well members are told from held-out clients of all
-    seeds together.
+    """Return one row per setting and score: how well members are separated from held-out clients,
+    pooled over the seeds.
 
-    ``auc`` is the area under the ROC curve of all of them and ``auc_deviation`` the standard
-    deviation of the seeds' own areas. ``tpr_at_0.01`` is the largest true positive rate at a false
-    positive rate of at most 1 %, ``bound_at_0.01`` the most that the plan allows any attack there;
-    both as fractions. ``held_out`` does not count clients that calibrate. Where 1 % of it are fewer
-    than ``FALSE_POSITIVES``, ``tpr_at_0.01`` is NaN (an empty field): it would be read off a
-    handful of clients.
+    ``auc`` is the area under the pooled ROC curve, ``auc_deviation`` the standard deviation of the
+    areas of single seeds. ``tpr_at_0.01`` is the largest true positive rate at a false positive
+    rate of at most 1 %, ``bound_at_0.01`` the largest that the plan allows any attack; both are
+    fractions. ``held_out`` does not count clients that calibrate. If 1 % of it are fewer than
+    ``FALSE_POSITIVES``, ``tpr_at_0.01`` is NaN (an empty field), because it would depend on a few
+    clients.
     """
     records = []
     for one in attacked("membership", study, results):
@@ -96,16 +96,16 @@ def figure(study: Study, results: Path, width: float) -> Figure:
     looks: dict[Attacked, dict[str, Any]] = {}
     for one in settings:
         areas = [f"{roc_auc_score(*_pooled(one, score)):.2f}" for score in SCORES]
-        words = f"{one.words} ({', '.join(areas)})"
-        label = "\n".join(style.lines_of(words, width / style.columns(width) - _SAMPLE))
+        text = f"{one.name} ({', '.join(areas)})"
+        label = "\n".join(style.lines_of(text, width / style.columns(width) - _SAMPLE))
         looks[one] = LOOKS[names.index(_name(one)) % len(LOOKS)] | {"label": label}
     facets = list(dict.fromkeys(one.setting.facet_text for one in settings))
     panels = list(itertools.product(facets, SCORES))
     columns = 2 * style.columns(width)
     lines = math.ceil(len(panels) / columns)
     heading = (
-        "How well members are told from held-out clients, pooled over the seeds. Dashed: the most "
-        "that a plan without departures allows any attack; dotted: guessing. In brackets: areas "
+        "Separation of members from held-out clients, pooled over the seeds. Dashed: the most that "
+        "a plan without departures allows any attack; dotted: guessing. In brackets: areas "
         "under the curves (AUC), in the order of the panels."
     )
     height = lines * (0.75 * width / columns + _FRAME)
@@ -113,12 +113,12 @@ def figure(study: Study, results: Path, width: float) -> Figure:
     for axes, (facet, score) in zip(grid.flat, panels, strict=True):
         shown = {one: look for one, look in looks.items() if one.setting.facet_text == facet}
         _panel(axes, score, shown)
-        words = ": ".join(filter(None, [facet, SCORES[score]]))
-        axes.set_title("\n".join(style.lines_of(words, 0.8 * width / columns)), loc="left")
+        title = ": ".join(filter(None, [facet, SCORES[score]]))
+        axes.set_title("\n".join(style.lines_of(title, 0.8 * width / columns)), loc="left")
     for axes in grid[:, 0]:
-        axes.set_ylabel("members found")
+        axes.set_ylabel("true positive rate")
     for axes in grid[-1]:
-        axes.set_xlabel("held-out clients\ntaken for members")
+        axes.set_xlabel("false positive rate")
     style.legend(drawing, *grid.flat, columns=style.columns(width))
     return drawing
 
@@ -149,20 +149,19 @@ def _panel(axes: Axes, score: str, looks: Mapping[Attacked, Mapping[str, Any]]) 
 
 
 def _trials(rate: float) -> int:
-    """Return how many held-out clients a false positive rate needs before anything is said about
-    it."""
+    """Return how many held-out clients a reported false positive rate needs."""
     return math.ceil(FALSE_POSITIVES / rate)
 
 
 def _games(one: Attacked, score: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield for each run who is a member and the score, of the clients that tossed a coin."""
+    """Yield membership and score of the clients that tossed a coin, for each run."""
     for game in one.arrays:
         judged = ~game["calibration"]
         yield game["member"][judged], game[score][judged]
 
 
 def _pooled(one: Attacked, score: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return who is a member and the score, of the clients of all runs."""
+    """Return membership and score of the clients that tossed a coin, of all runs."""
     judged = ~one.pooled("calibration")
     return one.pooled("member")[judged], one.pooled(score)[judged]
 
@@ -178,13 +177,13 @@ def _curve(member: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _bound(planned: Planned) -> Bound | None:
-    """Return the largest true positive rate that a plan allows at false positive rates; None
-    if it promises nothing.
+    """Return a function from false positive rates to the largest true positive rates that a plan
+    allows; None without a guarantee.
 
     The trade-off curve of mu-GDP for Gaussian noise without sampling, else the line of the ledger's
-    (epsilon, delta). A nominal row promises nothing: its departures may let a client without
-    examples change what others send. A curve of an unreviewed row that is above the line shows
-    that its file does so.
+    (epsilon, delta). A nominal row has no guarantee: its departures may let a client without
+    examples change the messages of others. If the curve of an unreviewed row is above the line, its
+    file does so.
     """
     plan, central = planned.plan, planned.ledger.epsilon_central
     departs = planned.ledger.claim not in WITHOUT_DEPARTURES

@@ -1,4 +1,4 @@
-"""Which epsilons the guesses about one run's canaries refute, for each setting of a study."""
+"""The epsilons that guesses about the canaries of one run refute, in each setting of a study."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pflpipe.study.study_spec import Study
 
 
 def table(study: Study, results: Path) -> pd.DataFrame:
-    """Return one row per setting, of the canaries of all its seeds together.
+    """Return one row per setting, with the canaries of all its seeds.
 
-    ``epsilon_claimed`` is what a certified or unreviewed row states, and what a nominal one asked
-    for, at ``delta``. ``verdict`` is ``refuted`` when the bound is above it, ``out of reach`` when
-    no guesses could have refuted it, else ``not refuted``.
+    ``epsilon_claimed`` is the epsilon of a certified or unreviewed row, or the nominal epsilon, at
+    ``delta``. ``verdict`` is ``refuted`` if the bound exceeds it, ``out of reach`` if no guesses
+    could have refuted it, else ``not refuted``.
     """
     records = []
     for one in attacked("one_run", study, results):
         plan, ledger = one.planned.plan, one.planned.ledger
         asked = ledger.epsilon_nominal
         claimed = ledger.epsilon_central if asked is None else asked
-        assert claimed is not None  # only what has a mechanism is attacked so
+        assert claimed is not None  # the attack applies to runs with noise only
         judgement = judged(one.pooled("heads"), one.pooled("scores"), delta_of(plan))
         records.append(
             {
@@ -50,14 +50,14 @@ def _verdict(judgement: Mapping[str, float], claimed: float) -> str:
 
 
 def figure(study: Study, results: Path, width: float) -> Figure:
-    """Draw for each setting the bound, how far it could have come, and the claim; one far beyond
-    lies at the right edge."""
+    """Draw for each setting the bound, the largest possible bound, and the claim, at the right edge
+    if it is beyond the scale."""
     numbers = table(study, results)
-    names = dict(enumerate(one.words for one in attacked("one_run", study, results)))
+    names = dict(enumerate(one.name for one in attacked("one_run", study, results)))
     heading = (
-        f"ε that guesses about one run's canaries show to be spent, with {1 - ERROR:.0%} "
-        "confidence, and the ε that is claimed, at the right edge if it is larger. A bound above "
-        "the claim refutes it."
+        f"Lower bound on ε from guesses about one run's canaries, with {1 - ERROR:.0%} "
+        "confidence, and the claimed ε, at the right edge if it is larger. A bound above the claim "
+        "refutes it."
     )
     drawing, (place,) = rows.draw([rows.Block("", [names])], width, heading)
     (axes,) = place.axes

@@ -1,4 +1,4 @@
-"""What shows an attack: a module of this package with its table and its figure."""
+"""The tables and figures of attacks, one module of this package for each attack."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ SHOWN: Mapping[str, Any] = {
     "canaries": canaries,
     "one_run": one_run,
 }
-"""By the names of ``attacks.registry``, modules with the functions ``figure(study, results,
-width)`` and ``table(study, results)``: what was found for the cells of a study, from
-``results/attacks`` and ``results/plans``, drawn in one of ``style.WIDTHS`` (inches), and its
-numbers."""
+"""Modules by the names of ``attacks.registry``. They read ``results/attacks`` and
+``results/plans``; ``figure(study, results, width)`` draws in one of ``style.WIDTHS`` (inches),
+``table(study, results)`` returns the numbers."""
 
 
 def draw(study: Study, drawing: Drawing, results: Path) -> Figure:
-    """Draw an attack's figure above a line about what no epsilon covers."""
+    """Draw an attack's figure, with a note on what no epsilon covers."""
     figure: Figure = SHOWN[drawing.kind].figure(study, results, drawing.width)
     style.foot(figure, not_covered(study, f"Measured values are {DIAGNOSTICS}"))
     return figure
 
 
 def write(study: Study, drawing: Drawing, results: Path, target: Path) -> None:
-    """Draw as ``draw`` does and write ``target`` (.png), the same as .svg and .pdf beside it, and
-    the numbers as .csv.
+    """Draw as ``draw`` does and write ``target`` (.png) and, next to it, .svg, .pdf and the numbers
+    as .csv.
 
     Raises:
         ConfigError: the study has no run for the attack. DataError: results are missing.

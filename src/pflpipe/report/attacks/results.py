@@ -1,4 +1,4 @@
-"""What attacks left on disk for the cells of a study, setting by setting."""
+"""The results of attacks on the cells of a study, setting by setting."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pflpipe.study.study_spec import Study
 
 @dataclass(frozen=True, eq=False)
 class Attacked:
-    """A setting of a study that an attack is about; an unreviewed one has this word in its label.
+    """A setting of a study with the results of an attack. The label of an unreviewed one says so.
 
     Attributes:
-        cells: of the setting, those that are attacked: one or more.
+        cells: the attacked cells of the setting, one or more.
         results: folder with ``attacks/`` and ``plans/``.
     """
 
@@ -41,7 +41,7 @@ class Attacked:
 
     @cached_property
     def arrays(self) -> list[dict[str, np.ndarray]]:
-        """The arrays that the attack wrote for each cell. DataError when it has not."""
+        """The arrays of the attack on each cell. DataError when they do not exist."""
         loaded = []
         for cell in self.cells:
             file = self.results / "attacks" / self.attack / f"{cell.id}.npz"
@@ -50,7 +50,7 @@ class Attacked:
         return loaded
 
     def pooled(self, name: str) -> np.ndarray:
-        """Return an array of all cells together."""
+        """Return an array, concatenated over all cells."""
         return np.concatenate([arrays[name] for arrays in self.arrays])
 
     @property
@@ -59,14 +59,14 @@ class Attacked:
         return {"method": self.setting.label, "budget": self.setting.budget, **self.setting.facet}
 
     @property
-    def words(self) -> str:
-        """What a figure calls the setting."""
+    def name(self) -> str:
+        """The name of the setting in a figure."""
         setting = self.setting
         return ", ".join(filter(None, [setting.label, setting.budget, setting.facet_text]))
 
 
 def attacked(attack: str, study: Study, results: Path) -> list[Attacked]:
-    """Return the settings of a study that have cells for an attack, in the study's order."""
+    """Return the settings of a study with cells to which an attack applies, in order."""
     ids = {cell.id for cell in registry.cells(attack, study)}
     settings = []
     for setting in layout(study).settings:

@@ -113,8 +113,8 @@ def ranks(source: Source) -> Figure:
     source.require(bool(parts), f"two certified methods to rank, with {MIN_SEEDS} seeds")
     heading = (
         f"Rank by {source.what}, {source.words}, of certified methods. Dot: rank of the mean; bar: "
-        f"the ranks in {_LEVEL} of resamplings of {source.seeds_text}, which are rather too few "
-        "than too many."
+        f"the ranks in {_LEVEL} of resamplings of {source.seeds_text}, too short rather than too "
+        "long."
     )
     figure, places = _dotted(source, parts, heading, "rank (1 = best)", sign=-1)
     for place in places:
