@@ -1,10 +1,9 @@
-"""Two sides of what was measured, side by side (``pflpipe compare``): two studies, two tables, or
-two methods of one.
+"""Compare two studies, two tables, or two methods of one (``pflpipe compare``).
 
-What a side has one value of is a condition of that side; what varies inside one of them tells rows
-apart. Rows of both sides that agree in it stand beside each other, with the difference over the
-seeds that both have: the same seed is the same division of the same data, so the difference is
-taken seed by seed, and its error is that of paired values.
+A column with one value on each side is a condition of that side. Columns that vary within a side
+are the key of its rows. Rows with equal keys are compared: the difference is taken seed by seed,
+because at the same seed both have the same split of the same data, and its error is that of paired
+values.
 """
 
 from __future__ import annotations
@@ -25,33 +24,32 @@ CONDITIONS = (
     *("model", "rounds", "local_epochs", "batch_size", "sample_rate"),
     *("method", "variant", "profile", "epsilon_target", "delta"),
 )
-"""Columns of a table that say what was compared."""
+"""Columns that may be conditions."""
 
 BUDGET = "epsilon_target"
-TOLD_APART = ("hyperparameters", "clip_norm", "noise_multiplier")
-"""Columns that tell rows apart if the conditions do not, such as a study of one method's values."""
+FURTHER = ("hyperparameters", "clip_norm", "noise_multiplier")
+"""Columns of the key if the conditions do not identify a row, as in a study of one method."""
 
 Groups = dict[tuple[Any, ...], Group]
-"""By the values of the key."""
+"""Groups by the values of their key."""
 
 
 def lines(first: str, second: str, results: Path, metric: str = "personal_own") -> Iterator[str]:
     """Yield the comparison as text.
 
     Args:
-        first, second: a study, or a table's file, each with ``:<method>`` behind it for one method
-            of it alone.
+        first, second: a study or a table's file, followed by ``:<method>`` for one of its methods.
         results: folder with ``tables/<study>.csv``.
         metric: a column of accuracies, or of another metric that both tables have.
 
     Raises:
         ConfigError: no such metric or method. DataError: no such table, or no row in common.
     """
-    sides = [side(word, results) for word in (first, second)]
+    sides = [side(name, results) for name in (first, second)]
     others = map(str, list(sides[0])[len(tidy.COLUMNS) :])
-    known = [*METRICS, *(name for name in others if name in sides[1])]
-    if metric not in known:
-        raise ConfigError(f"metric {metric!r} does not exist", do=nearest(metric, known))
+    metrics = [*METRICS, *(name for name in others if name in sides[1])]
+    if metric not in metrics:
+        raise ConfigError(f"metric {metric!r} does not exist", do=nearest(metric, metrics))
     digits, unit = (1, " in percent") if metric in METRICS else (3, "")
     key, differing = _key(*sides)
     a, b = (_groups(frame, key) for frame in sides)
@@ -67,44 +65,43 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
     varying = [len(set(values)) > 1 for values in zip(*both, strict=True)]
     for values in both:
         columns = zip(key, values, varying, strict=True)
-        told = [_told(name, value) for name, value, varies in columns if varies]
-        label, pair = ", ".join(filter(None, told)) or "all rows", (a[values], b[values])
+        texts = [_text(name, value) for name, value, varies in columns if varies]
+        label, pair = ", ".join(filter(None, texts)) or "all rows", (a[values], b[values])
         parts = [_one(group, metric, digits) for group in pair]
         parts.append(_paired(*pair, metric, digits))
         yield f"  {label}: {' | '.join(parts)}"
-    for word, found in (("A", a.keys() - b.keys()), ("B", b.keys() - a.keys())):
-        if found:
-            yield f"  and {len(found)} of {word} alone"
+    for letter, alone in (("A", a.keys() - b.keys()), ("B", b.keys() - a.keys())):
+        if alone:
+            yield f"  and {len(alone)} of {letter} alone"
     yield "Accuracies are diagnostics, which no epsilon covers."
 
 
-def side(word: str, results: Path) -> pd.DataFrame:
-    """Return the rows that a word of the command line names; see ``lines``."""
-    name, _, method = word.partition(":")
+def side(argument: str, results: Path) -> pd.DataFrame:
+    """Return the rows of an argument; see ``lines``."""
+    name, _, method = argument.partition(":")
     table = Path(name) if name.endswith(".csv") else results / "tables" / f"{name}.csv"
     if not name.endswith(".csv") and not table.exists():
         check_known(name, [*study_names(), "all"], "no table, and no study")
     frame = tidy.read(tidy.existing(table, table))
-    known = set(frame["method"])
-    if method and method not in known:
-        raise ConfigError(f"{name} has no method {method!r}", do=nearest(method, known))
+    methods = set(frame["method"])
+    if method and method not in methods:
+        raise ConfigError(f"{name} has no method {method!r}", do=nearest(method, methods))
     return frame[frame["method"] == method] if method else frame
 
 
 def _key(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[Any, ...]]]:
-    """Return the columns that tell rows apart, and those in which the sides differ as a whole."""
+    """Return the columns of the key, and the conditions in which the sides differ."""
     key: list[str] = []
     differing: dict[str, tuple[Any, ...]] = {}
     for name in CONDITIONS:
-        found = [dict.fromkeys(map(_plain, frame[name])) for frame in (a, b)]
-        if name != "variant":  # which only some rows have; others have no delta, not another one
-            for values in found:
-                values.pop(None, None)
-        if any(len(values) > 1 for values in found):
+        # A missing delta (no privacy) is not another delta, but a missing variant is the default.
+        columns = [f[name] if name == "variant" else f[name].dropna() for f in (a, b)]
+        values = [list(dict.fromkeys(map(_plain, column))) for column in columns]
+        if any(len(one) > 1 for one in values):
             key.append(name)
-        elif list(found[0]) != list(found[1]):
-            differing[name] = tuple(next(iter(values), "none") or "none" for values in found)
-    for name in TOLD_APART:
+        elif values[0] != values[1]:
+            differing[name] = tuple((one or ["none"])[0] or "none" for one in values)
+    for name in FURTHER:
         if any(frame.duplicated([*key, "seed"]).any() for frame in (a, b)):
             key.append(name)
     return key, differing
@@ -115,24 +112,24 @@ def _groups(frame: pd.DataFrame, key: list[str]) -> Groups:
     members: dict[tuple[Any, ...], list[int]] = {}
     for position, record in enumerate(frame.to_dict("records")):
         members.setdefault(tuple(_plain(record[name]) for name in key), []).append(position)
-    return {values: Group("", "", frame.iloc[found]) for values, found in members.items()}
+    return {values: Group("", "", frame.iloc[positions]) for values, positions in members.items()}
 
 
 def _at_budgets(groups: Groups, others: Groups, key: list[str]) -> Groups:
-    """Return the groups, those without privacy at every budget of the rows that they may stand
-    beside."""
+    """Return the groups; one without privacy is repeated at every budget of the others that agree
+    with it."""
     if BUDGET not in key:
         return groups
     at = key.index(BUDGET)
     placed: Groups = {}
     for values, group in groups.items():
-        beside = [
+        at_budgets = [
             other
             for other in others
             if (*other[:at], *other[at + 1 :]) == (*values[:at], *values[at + 1 :])
         ]
-        wanted = values[at] is None and values not in others
-        placed |= dict.fromkeys((beside if wanted else []) or [values], group)
+        is_public = values[at] is None and values not in others
+        placed |= dict.fromkeys((at_budgets if is_public else []) or [values], group)
     return placed
 
 
@@ -140,7 +137,7 @@ def _plain(value: Any) -> Any:
     return None if pd.isna(value) else value
 
 
-def _told(name: str, value: Any) -> str:
+def _text(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name in ("method", "variant"):

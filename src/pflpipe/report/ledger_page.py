@@ -64,7 +64,7 @@ def write(tables: Sequence[Path], results: Path, template: Path, target: Path) -
 
 
 def audited(frame: pd.DataFrame, results: Path) -> pd.DataFrame:
-    """Return the audit's table of the methods of a tidy table, with or without sampling of clients."""
+    """Return the audit's table of a tidy table's methods, with or without sampling of clients."""
     drawn = bool((frame["sample_rate"] < 1).any())
     return audits.table(results, of_methods(set(frame["method"]), drawn))
 
