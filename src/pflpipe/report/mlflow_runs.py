@@ -198,8 +198,14 @@ class _Group:
             for row in trained
         }
         first = self.rows[0].cell
-        self.claim, self.epsilon = claim_and_epsilon(first, self.plans.values())
-        self.epsilon_text = "none" if self.epsilon is None else _plain(self.epsilon)
+        ledgers = [planned.ledger for planned in self.plans.values()]
+        self.claim = ledgers[0].claim
+        # The epsilon that holds is the largest of the seeds' plans.
+        self.epsilon = largest(ledger.epsilon_central for ledger in ledgers)
+        if self.claim == "none" and registry.of(first).about.sends:
+            self.epsilon = math.inf
+        unknown = self.epsilon is None
+        self.epsilon_text = "none" if unknown else round_up(self.epsilon).replace("∞", "inf")
         # The key does not depend on the number of seeds.
         self.key = f"setting {dataclasses.replace(first, seed=0).id} {self.rows[0].variant}".strip()
         self.name = self._name()
@@ -317,10 +323,6 @@ def _filled(texts: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text}
 
 
-def _plain(epsilon: float) -> str:
-    return "inf" if math.isinf(epsilon) else round_up(epsilon)
-
-
 def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
@@ -375,18 +377,6 @@ def _mean_curves(seeds: Sequence[Tracked], end: int) -> list[Point]:
 
 
 # ---------------------------------------------------------------- statistics of a group
-
-
-def claim_and_epsilon(cell: Cell, plans: Iterable[Planned]) -> tuple[str, float | None]:
-    """Return a group's claim and the epsilon that holds.
-
-    The epsilon is the largest of its seeds' plans: infinite without a mechanism, None if the method
-    sends nothing or the plans state none.
-    """
-    ledgers = [planned.ledger for planned in plans]
-    if ledgers[0].claim == "none":
-        return "none", math.inf if registry.of(cell).about.sends else None
-    return ledgers[0].claim, largest(ledger.epsilon_central for ledger in ledgers)
 
 
 def of_group(frame: pd.DataFrame, metrics: Collection[str]) -> Iterator[tuple[str, float]]:

@@ -27,7 +27,7 @@ from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json, write_text
 from pflpipe.methods import registry
 from pflpipe.privacy import accounting
-from pflpipe.privacy.ledger import Ledger, Planned
+from pflpipe.privacy.ledger import Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.report.comparison import round_up
 from pflpipe.report.templates import filled
@@ -40,6 +40,8 @@ SIZES = ("releases", "parameters", "uploaded_parameters", "upload_bytes_per_roun
 """Fields of ``run.json`` to publish. They are listed, so that a field that a later version adds is
 not published by default."""
 
+GUARANTEE = ("epsilon_central", "delta", "epsilon_central_1e5")
+"""Fields of the ledger in the manifest."""
 _TEXTS = documents.read_yaml(Path(__file__).with_name("released.yaml"))
 """The meaning of each number in a run's file, and what no epsilon covers."""
 _README = Path(__file__).with_name("released.md")
@@ -85,7 +87,10 @@ def write(study: Study, results: Path, target: Path) -> None:
         runs = {name: _write_run(name, cell, results, folder) for name, cell in published.items()}
         manifest = {
             "study": study.name,
-            "runs": {name: _guarantee(run.ledger) for name, run in runs.items()},
+            "runs": {
+                name: {field: records.to_json(getattr(run.ledger, field)) for field in GUARANTEE}
+                for name, run in runs.items()
+            },
             "same_clients": _together(published, {name: run.plan for name, run in runs.items()}),
             "left_out": missing,
             "promises": _TEXTS["promises"],
@@ -205,13 +210,6 @@ def _curve(plans: Sequence[Plan]) -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------- texts
-
-
-def _guarantee(ledger: Ledger) -> dict[str, Any]:
-    return {
-        name: records.to_json(getattr(ledger, name))
-        for name in ("epsilon_central", "delta", "epsilon_central_1e5")
-    }
 
 
 def _choice(study: Study) -> str:
