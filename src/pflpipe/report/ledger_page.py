@@ -35,21 +35,6 @@ AUDIT = (
     *("sensitivity", "spread", "epsilon_lower", "flagged"),
 )
 """The columns that are read from the audit's table."""
-# fmt: off
-_LEDGER = (
-    ("σ", "noise_multiplier"), ("C", "clip_norm"), ("σ, central", "noise_multiplier_effective"),
-    ("σ, a message", "noise_multiplier_message"), ("σ, weights", "noise_multiplier_weighted"),
-    ("σ, group", "noise_multiplier_group"), ("γ of C", "clip_quantile"),
-    ("σ, updates", "noise_multiplier_update"), ("ε asked for", "epsilon_target"),
-    ("ε printed", "epsilon_nominal"), ("ε central", "epsilon_central"),
-    ("at 1e-5", "epsilon_central_1e5"), ("ε replace-one", "epsilon_replace_one"),
-    ("at 1e-5", "epsilon_replace_one_1e5"), ("ε messages", "epsilon_local"),
-    ("at 1e-5", "epsilon_local_1e5"), ("ε messages, replace-one", "epsilon_local_replace_one"),
-    ("at 1e-5", "epsilon_local_replace_one_1e5"), ("ε Rényi", "epsilon_rdp"),
-    ("at 1e-5", "epsilon_rdp_1e5"),
-    ("ε as published", "epsilon_published"), ("ε with search", "epsilon_with_search"),
-)
-# fmt: on
 
 
 def write(tables: Sequence[Path], results: Path, template: Path, target: Path) -> None:
@@ -82,11 +67,9 @@ def sections(frame: pd.DataFrame, audited: pd.DataFrame) -> dict[str, Any]:
     return {
         "summary": list(summary(frame, audited)),
         "settings": [_setting(list(_groups(rows)), verdicts) for _, rows in settings],
-        "columns": _LEDGER,
         "ledger": list(_groups(private)),
         "text": _text,
         "cost": _cost,
-        "title": _title,
         "short": _short,
         "departures": DEPARTURES,
         "unbounded": WITHOUT_BOUND,
@@ -245,18 +228,6 @@ def _setting(groups: Sequence[Group], verdicts: Mapping[Any, list[str]]) -> dict
             for sentence in verdicts.get((method, frozenset()), ["none"]):
                 shared.setdefault(sentence, []).append(method)
     return {"departing": departing, "others": others, "audits": shared, "first": groups[0]}
-
-
-def _title(group: Group) -> str:
-    row = group.rows.iloc[0]
-    details = {"alpha": " (α = {:g})", "classes_per_client": " ({:g} classes per client)"}
-    detail = "".join(
-        text.format(row[name]) for name, text in details.items() if pd.notna(row[name])
-    )
-    return (
-        f"{row['dataset']}, {row['partition']} partition{detail}; {row['clients']:g} clients, "
-        f"sampling rate {row['sample_rate']:g}, {row['rounds']:g} rounds, {row['model']}"
-    )
 
 
 def _gaps(published: Group, sound: Group, metric: str) -> list[float]:
