@@ -63,8 +63,8 @@ def attack(simulation: Simulation) -> dict[str, np.ndarray]:
             "canaries: training.sample_rate", got=simulation.plan.sample_rate, expected="1"
         )
     canaries = Canaries(seed_for(simulation.seed, "canaries"))
-    # A key of its own: with the cell's key this run would share its noise, and the difference of
-    # the two releases would show the clients' messages.
+    # A key derived for this run: with the cell's key both runs would have the same noise, and the
+    # difference of their releases would show the clients' messages.
     run = dataclasses.replace(
         simulation, release=canaries.release, key=derived_key(simulation.key, "canaries")
     )

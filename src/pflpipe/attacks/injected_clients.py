@@ -1,7 +1,7 @@
 """Clients that an attacker adds to a run.
 
-They are added inside ``Simulation.release``, so the engine trains the M clients of the study and
-does not know of them. The release counts them: its plan has M + k clients.
+They are added inside ``Simulation.release``, so the engine trains only the M clients of the study.
+The plan of the release counts M + k clients.
 """
 
 from __future__ import annotations
@@ -75,9 +75,6 @@ def release(of_clients: Round, injected: Uploads, drawn: Tensor) -> Released:
     # The engine reads these fields by the rows of the clients that it trained.
     rows = {name: getattr(released, name)[:clients] for name in ("norms", "clipped", "nonfinite")}
     if of_clients.departures & OF_MESSAGES:
-        rows |= {name: _first(clients, getattr(released, name)) for name in ("messages", "clean")}
+        for name in ("messages", "clean"):
+            rows[name] = {part: value[:clients] for part, value in getattr(released, name).items()}
     return dataclasses.replace(released, **rows)
-
-
-def _first(clients: int, tree: Tree) -> Tree:
-    return {name: value[:clients] for name, value in tree.items()}

@@ -1,7 +1,7 @@
 """The registry of attacks on the releases of a run.
 
-An attack is a module of this package with a function ``attack``, which is one job: it runs the
-simulation of one cell, reads what its adversary sees and returns arrays, which are written to
+An attack is a module of this package with a function ``attack``. As one job, it simulates one cell,
+reads what its adversary sees and returns arrays, which are written to
 ``results/attacks/<attack>/<cell>.npz``. report/attacks makes tables and figures of them. An attack
 needs no trained run, and training imports nothing from here.
 """

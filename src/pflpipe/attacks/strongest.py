@@ -107,9 +107,9 @@ def log_ratios(
     for name, rows in expected.items():
         total = observed.sum[name].unsqueeze(0)
         parts_of_sum = (total, _of_all(sent[name], drawn, observed.present), rows)
-        released, messages, own = (in_units(value, scale.get(name)) for value in parts_of_sum)
+        released, messages, updates = (in_units(value, scale.get(name)) for value in parts_of_sum)
         rest = released - without.to(messages) @ messages
-        shift = change.to(messages) @ messages + candidate.to(own).unsqueeze(1) * own
+        shift = change.to(messages) @ messages + candidate.to(messages).unsqueeze(1) * updates
         # A plan without noise still has rounding, which keeps the ratios finite.
         size = max(float(value.square().mean()) for value in (released, shift))
         rounding = (torch.finfo(observed.sum[name].dtype).eps / 2) ** 2 * size
