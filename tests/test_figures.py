@@ -611,7 +611,7 @@ def test_the_partition_figure_counts_every_example_of_every_client(
     fake_results.write(study, tmp_path)
     figure = draw("partition", study, tmp_path)
     above, below = figure.axes[:2]
-    mesh = above.collections[0].get_array()
+    mesh = above.images[0].get_array()
     assert mesh is not None
     assert mesh.shape == (10, clients)
     sizes = sum(patch.get_height() for patch in below.patches)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -20,9 +19,6 @@ from pflpipe.report.tidy import existing
 STEPS = (25.0, 50.0)
 """Gains and losses above these (percentage points) are darker."""
 _GAIN, _LOSS = ("#a9d0ea", "#4a9fd0", "#005c91"), ("#f7c3a0", "#e98645", "#a84a00")
-_HEAT = LinearSegmentedColormap.from_list(
-    "counts", ["#ffffff", "#bfd9ec", "#56a0d3", "#0b559f", "#08264d"]
-)
 _PARTS = (("train", "#0072B2"), ("validation", "#E69F00"), ("test", "#b0b0b0"))
 _NUMBERED = 30
 """With at most this many clients, the counts are written into the heat map."""
@@ -124,8 +120,8 @@ def _holdings(block: Any, split: Split, labels: np.ndarray, classes: int) -> Non
     order = np.lexsort((-counts.max(axis=0), largest_class))
     counts, clients = counts[:, order], np.arange(len(held))
     above, below = block.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [2, 1]})
-    edges = (np.arange(len(held) + 1) - 0.5, np.arange(classes + 1) - 0.5)
-    image = above.pcolormesh(*edges, counts, cmap=_HEAT, vmin=0, rasterized=True)
+    held_counts = np.ma.masked_equal(counts, 0)  # zeros stay white
+    image = above.imshow(held_counts, "Blues", vmin=0, aspect="auto", origin="lower")
     above.set_ylabel("class")
     above.yaxis.set_major_locator(_whole())
     block.colorbar(image, ax=above, label="examples", pad=0.01, aspect=14, ticks=_whole())
