@@ -15,7 +15,7 @@ from pflpipe.report import comparison
 from pflpipe.report.comparison import PLAIN, Group, of_claim
 from pflpipe.report.figures import rows, style
 from pflpipe.report.figures.source import Source
-from pflpipe.report.statistics import ALPHA, MIN_SEEDS, Difference, paired, rank_intervals
+from pflpipe.report.statistics import ALPHA, MIN_SEEDS, paired, rank_intervals
 from pflpipe.study.settings import layout
 
 CERTIFIED, UNREVIEWED, NOMINAL, NONE = CLAIMS
@@ -29,8 +29,8 @@ _CLAIMS = "Filled: certified{}. Hollow: nominal, with the ε that holds. Grey: n
 _UNREVIEWED = " Diamond: unreviewed, its ε holds only if the method's file keeps the rules."
 _LEVEL = f"{100 * (1 - ALPHA):g} %"
 
-Part = tuple[str, pd.DataFrame]
-"""A panel's title, and ``estimate``, ``low`` and ``high`` of each of its groups."""
+Part = tuple[str, Mapping[Group, tuple[float, float, float]]]
+"""A panel's title, and of each of its groups an estimate with the two ends of its interval."""
 
 
 def privacy_utility(source: Source) -> Figure:
@@ -49,8 +49,8 @@ def privacy_utility(source: Source) -> Figure:
     parts = []
     for panel, part, baseline in zip(source.panels, values, baselines, strict=True):
         base = baseline if compared else None
-        differences = {g: paired(v, 0 * v if base is None else base) for g, v in part.items()}
-        parts.append((panel.title, _frame(differences)))
+        numbers = {g: _interval(v, 0 * v if base is None else base) for g, v in part.items()}
+        parts.append((panel.title, numbers))
     what = f"{_sentence(source.what)}, {source.words}"
     if compared:
         what += f": difference to {PLAIN} on the same splits"
@@ -62,7 +62,7 @@ def privacy_utility(source: Source) -> Figure:
     source.require(any(len(numbers) for _, numbers in parts), source.metric.heading)
     sign = source.metric.sign
     least = _least(parts) if compared and sign > 0 else -np.inf
-    beyond = [numbers.index[numbers["estimate"].to_numpy(float) < least] for _, numbers in parts]
+    beyond = [[g for g, (mean, *_) in numbers.items() if mean < least] for _, numbers in parts]
     if any(map(len, beyond)):
         heading += " Arrow: further to the left."
     label = f"{source.points} above {PLAIN}" if compared else source.axis
@@ -86,15 +86,15 @@ def _least(parts: Sequence[Part]) -> float:
     Far means below Tukey's outer fence, three interquartile ranges below the lower quartile. Rows
     without privacy are references and always on the scale.
     """
-    everything = pd.concat([numbers for _, numbers in parts])
-    estimates = everything["estimate"].to_numpy(float)
+    everything = np.array([ends for _, numbers in parts for ends in numbers.values()])
+    references = np.array([g.claim == NONE for _, numbers in parts for g in numbers])
+    estimates = everything[:, 0]
     lower, upper = np.nanquantile(estimates, (0.25, 0.75))
-    references = np.array([group.claim == NONE for group in everything.index])
     near = ~(estimates < lower - 3 * (upper - lower)) | references
     if near.all():
         return -np.inf
-    shown = everything[near].to_numpy(float)
-    low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
+    shown = everything[near]
+    low, high = (float(end(shown[np.isfinite(shown)])) for end in (np.min, np.max))
     return low - 0.05 * (high - low)  # the margin that matplotlib leaves
 
 
@@ -109,7 +109,7 @@ def ranks(source: Source) -> Figure:
         means = values[list(intervals)].mean()
         numbers = {g: (1.0 + (means > means[g]).sum(), *ends) for g, ends in intervals.items()}
         if len(numbers) > 1:
-            parts.append((panel.title, _intervals(numbers)))
+            parts.append((panel.title, numbers))
     source.require(bool(parts), f"two certified methods to rank, with {MIN_SEEDS} seeds")
     heading = (
         f"Rank by {source.what}, {source.words}, of certified methods. Dot: rank of the mean; bar: "
@@ -131,13 +131,13 @@ def soundness(source: Source) -> Figure:
     for panel in source.panels:
         values = source.values(of_claim(panel.groups, CERTIFIED, NOMINAL))
         differences = {
-            published: paired(values[published], values[sound])
+            published: _interval(values[published], values[sound])
             for members in comparison.by(values, lambda group: group.method).values()
             for published, sound in comparison.pairs(members)
             if published and sound
         }
         if differences:
-            parts.append((panel.title, _frame(differences)))
+            parts.append((panel.title, differences))
     source.require(bool(parts), "a method both as certified and as published")
     heading = (
         f"What soundness costs: {source.what} of a method as published, at the ε it claims, less "
@@ -220,17 +220,10 @@ _COSTS: Mapping[str, Callable[[pd.DataFrame], float]] = {
 }
 
 
-def _frame(differences: Mapping[Group, Difference]) -> pd.DataFrame:
-    """Return the numbers of a part. An infinite interval (too few seeds) is missing, so that only
-    the dot is drawn."""
-    numbers = _intervals(
-        {group: (one.mean, one.low, one.high) for group, one in differences.items()}
-    )
-    return numbers.replace([np.inf, -np.inf], np.nan)
-
-
-def _intervals(numbers: Mapping[Group, tuple[float, float, float]]) -> pd.DataFrame:
-    return pd.DataFrame([*numbers.values()], [*numbers], ["estimate", "low", "high"])
+def _interval(ours: pd.Series[float], theirs: pd.Series[float]) -> tuple[float, float, float]:
+    # Too few seeds have an infinite interval, of which matplotlib draws nothing but the dot.
+    difference = paired(ours, theirs)
+    return difference.mean, difference.low, difference.high
 
 
 def _dotted(
@@ -250,12 +243,13 @@ def _dotted(
         zero: whether a line marks 0.
     """
     blocks = [
-        rows.ranked(source, title, dict(sign * numbers["estimate"])) for title, numbers in parts
+        rows.ranked(source, title, {group: sign * mean for group, (mean, *_) in numbers.items()})
+        for title, numbers in parts
     ]
     figure, places = rows.draw(blocks, source.drawing.width, heading)
     for place, (_, numbers) in zip(places, parts, strict=True):
         (axes,) = place.axes
-        for group, estimate, low, high in numbers.itertuples():
+        for group, (estimate, low, high) in numbers.items():
             look, height = _LOOKS[group.claim], place.heights[group]
             axes.plot([low, high], [height, height], color=look["color"], linewidth=1)
             axes.plot([estimate], [height], linestyle="none", **look)
