@@ -52,6 +52,7 @@ def table(results: Path, audited: Sequence[Subject] | None = None) -> pd.DataFra
     shown = subjects() if audited is None else audited
     ids = dict.fromkeys(subject.case.id for subject in shown)
     audits = {name: read_json(existing(results / "audits" / f"{name}.json")) for name in ids}
+    # No table shows a certified claim that an audit refutes.
     require_kept(audits.values())
     rows = [
         audits[one.case.id] | {"method": one.method or None, "profile": one.profile}
@@ -59,6 +60,7 @@ def table(results: Path, audited: Sequence[Subject] | None = None) -> pd.DataFra
     ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     kinds = ("epsilon_", "mu_", "sens", "spread", "noise", "excess")
+    # JSON has no infinity: it is the text "inf" there.
     numbers = [name for name in COLUMNS if name.startswith(kinds)]
     return frame.assign(**{name: frame[name].astype(float) for name in numbers})
 
@@ -88,6 +90,7 @@ def figure(frame: pd.DataFrame, width: float) -> Figure:
     heading = "Claims and what an audit proves: the ε of each distinct release, log scale."
     drawn, (place,) = rows.draw([rows.Block("", [names])], width, heading)
     (axes,) = place.axes
+    # An infinite epsilon is drawn in a grey band at the right edge, beyond all finite ones.
     finite = [float(v) for v in frame["epsilon_true"] if math.isfinite(v)] + [8.0]
     edge = 3 * max(*finite, *frame["epsilon_claimed"].astype(float))
     for _, row in distinct(frame):

@@ -84,6 +84,7 @@ def header(name: str, source: str = "", knobs: typing.Collection[str] = ()) -> H
         ends.append(item.span())
     if not ends:
         return Header(header, {}, {}, "")
+    # The card's lines stand between the introduction and the notes.
     before, after = header[: ends[0][0]], header[ends[-1][1] :]
     return Header(before.strip(), formulas, meanings, after.strip("\n"))
 

@@ -104,6 +104,7 @@ class Group:
 
     def values(self, column: str) -> pd.Series[float]:
         """Return a column by seed, NaN where a value is missing or not finite."""
+        # Tidy tables have dtype object, with None for missing values.
         numbers = pd.to_numeric(self.rows[column], errors="coerce").astype(float)
         numbers.index = pd.Index(self.rows["seed"].to_list())
         return numbers.replace([math.inf, -math.inf], math.nan)
@@ -214,13 +215,15 @@ def pairs(members: Sequence[Group]) -> Iterator[tuple[Group | None, Group | None
     local work, or to the only one of its budget.
     """
     sound = of_claim(members, *WITHOUT_DEPARTURES)
-    alone = list(sound)
+    alone = list(sound)  # without a published version
     for group in of_claim(members, "nominal"):
         rivals = [
             other
             for other in sound
             if (other.budget, other.first("delta")) == (group.budget, group.first("delta"))
         ]
+        # A study may run a certified version with several hyper-parameters. If none of them equals
+        # the published version's, a pair is unambiguous only if there is one.
         same = [one for one in rivals if all(one.first(k) == group.first(k) for k in WORK)]
         chosen = next(iter(same), rivals[0] if len(rivals) == 1 else None)
         if chosen in alone:
@@ -303,5 +306,6 @@ def _rounded(value: float | None, towards: Callable[[float], int], slack: float)
         return "∞"
     if value <= 0:
         return "0"
+    # The slack keeps 2.0000000001, a rounding error of the accountant, from becoming 2.01.
     step = 10.0 ** (math.floor(math.log10(value)) - 2)
     return f"{towards(value / step * slack) * step:.3g}"

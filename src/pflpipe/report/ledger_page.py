@@ -208,6 +208,7 @@ def _setting(groups: Sequence[Group], verdicts: Mapping[Any, list[str]]) -> dict
     shared: dict[str, list[str]] = {}  # sentence -> the methods that share a release
     for method, members in by(groups, lambda group: group.method).items():
         outside = About(title=method, paper="not a method of the package")
+        # A method from outside the package is known by its name alone.
         about = registry.info(method).about if method in registry.NAMES else outside
         published = about.departures + about.paper_departures + about.official_departures
         if published or not all(group.claim in WITHOUT_DEPARTURES for group in members):

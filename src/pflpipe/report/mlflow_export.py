@@ -147,13 +147,14 @@ def watch(
     """
     from pflpipe.report import mlflow_runs
 
-    address_of(results, uri)
+    address_of(results, uri)  # an unusable address ends the watch before it waits
     last, exported, is_done = "", [""], False
     while not is_done:
         began, text = time.monotonic(), last
         try:
             study = load()
             tracked = mlflow_runs.of_study(study, results, partial=True)
+            # Unchanged results cost no connection.
             digests = [run.digest for run in tracked]
             if digests != exported:
                 text = _send(study, tracked, results, uri)
@@ -237,6 +238,7 @@ class _Experiment:
 
         Returns how many runs of seeds are new, kept and replaced.
         """
+        # Of two runs with one key, all processes keep the one of the higher generation.
         before = self._runs()
         generation = 1 + max((_generation(runs[0]) for runs in before.values()), default=0)
         counts, ids = Counter(new=0, kept=0, replaced=0), dict[str, str]()

@@ -44,6 +44,7 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
         (line, [_group(study, line.name, shown, indices) for indices in line.locations])
         for line in grid.lines
     ]
+    # Bold compares groups within a column: other columns have other data or budgets.
     gains: dict[Group, float] = {}
     for column in zip(*(places for _, places in lines), strict=True):
         for section in comparison.sections(filter(None, column)):

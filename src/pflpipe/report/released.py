@@ -82,6 +82,7 @@ def write(study: Study, results: Path, target: Path) -> None:
     if target.is_dir() and any(target.iterdir()):
         raise DataError(f"{target}", got="files", expected="no such folder", do="move it away")
     target.parent.mkdir(parents=True, exist_ok=True)
+    # Next to the target, so that the rename stays on one file system and is atomic.
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as parent:
         folder = Path(parent) / target.name
         runs = {name: _write_run(name, cell, results, folder) for name, cell in published.items()}
@@ -121,6 +122,7 @@ def _write_run(name: str, cell: Cell, results: Path, folder: Path) -> Planned:
     """Write the two files of a run and return its plan and its ledger."""
     source = results / "runs" / name
     planned = records.load(Planned, existing(results / "plans" / f"{cell.plan_id}.json"))
+    # The cell is certified (``left_out``); a plan from another version may disagree.
     claim = planned.ledger.claim
     if claim != "certified":
         do = "delete the plan and run snakemake again"

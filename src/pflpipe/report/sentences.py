@@ -155,6 +155,7 @@ def leader(members: Sequence[Group], whose: str) -> str:
         members: groups of one budget.
         whose: what is compared, such as ``certified personal models``.
     """
+    # No contest: one group only, or too few common seeds.
     outcome = comparison.contest(members)
     top = outcome.leader if outcome else max(members, key=Group.mean)
     place = f"of the {whose} ({top.mean():.1f} %)"

@@ -83,6 +83,7 @@ def paired(ours: pd.Series[float], theirs: pd.Series[float], alpha: float = ALPH
     Args:
         ours, theirs: one number for each run, by seed.
     """
+    # pandas aligns by seed: a seed that only one line has becomes NaN and is dropped below.
     differences = (ours - theirs).to_numpy(np.float64).round(_DIGITS)
     differences = differences[np.isfinite(differences)]
     n = len(differences)
@@ -91,6 +92,8 @@ def paired(ours: pd.Series[float], theirs: pd.Series[float], alpha: float = ALPH
         return Difference(mean, -math.inf, math.inf, 1.0, n)
     if np.ptp(differences) == 0:
         return Difference(mean, mean, mean, float(mean == 0), n)
+    # special.stdtrit and not stats.t.ppf, which costs a hundred times as much per call; tables need
+    # thousands.
     error = float(differences.std(ddof=1)) / math.sqrt(n)
     reach = float(special.stdtrit(n - 1, 1 - alpha / 2)) * error
     p = 2 * float(special.stdtr(n - 1, -abs(mean) / error))
@@ -112,6 +115,8 @@ def against(values: pd.DataFrame, baseline: pd.Series[float]) -> dict[Any, Diffe
     adjusted: dict[Any, Difference] = {}
     level, largest, left = 0.0, 0.0, len(plain)
     for line in sorted(plain, key=lambda line: plain[line].p):
+        # Holm's procedure stops at the first line that is not rejected; its level stays for all
+        # later lines, whose p-values are larger. Adjusted p-values never decrease.
         if largest <= ALPHA:
             level = ALPHA / left
         largest = max(largest, min(1.0, plain[line].p * left))
@@ -160,6 +165,7 @@ def contest(values: pd.DataFrame) -> Contest | None:
     finite = comparable(values)
     if finite.shape[1] < 2:
         return None
+    # Rounded, so that equal means tie whatever the order of their sums; the first line wins.
     leader = finite.columns[int(np.argmax(finite.mean().to_numpy().round(_DIGITS)))]
     others = [line for line in finite if line != leader]
     behind = {line: paired(values[leader], values[line], ALPHA / len(others)) for line in others}
@@ -181,6 +187,7 @@ def rank_intervals(values: pd.DataFrame, *stream: str) -> dict[Any, tuple[int, i
     finite = comparable(values)
     if finite.empty:
         return {}
+    # One set of resamples for all lines: ranks compare lines at the same seeds.
     numbers = finite.to_numpy()
     draws = numpy_rng(0, "ranks", *stream).integers(len(numbers), size=(DRAWS, len(numbers)))
     means = numbers[draws].mean(axis=1).round(_DIGITS)

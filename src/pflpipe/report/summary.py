@@ -37,6 +37,7 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
         for name, column in study.columns.items()
         if any(finite(group.rows[name]) for group in groups)
     }
+    # All groups of a study have the same facets.
     columns = list(_columns(groups[0].facet, metrics, set(frame["paper_metric"].dropna())))
     sections = []
     for section in comparison.sections(groups):

@@ -79,6 +79,7 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
     )  # cells that differ in their seed share a plan
     rows = []
     for row in study.rows:
+        # One score file holds the clients of all cells of a method.
         clients = scores(row.cell.method)
         clients = clients[clients["cell"] == row.cell.id]
         if clients.empty:
@@ -106,6 +107,7 @@ def _record(
     timing = pd.read_csv(existing(folder / "timing.csv"))
     planned = plans(cell.plan_id)
     plan, ledger = planned.plan, planned.ledger
+    # timing.csv has one line for each round, or it is not this run's.
     if len(timing) != plan.rounds:
         got = f"{len(timing)} rounds"
         raise DataError(f"{folder}/timing.csv", got=got, expected=str(plan.rounds), do=AGAIN)
@@ -157,6 +159,7 @@ def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
     """
     path = existing(folder / "run.json")
     run = records.load(Record, path)
+    # A table never shows an epsilon next to a run that released something else than its plan.
     if plan.mechanism != "none":
         executed.check(
             plan,
@@ -279,6 +282,8 @@ def join(sources: Sequence[Path], target: Path) -> None:
 
 
 def _texts(source: Path) -> pd.DataFrame:
+    # As text: pandas would turn integers into floats where a column has missing values, and the
+    # method or data set "nan" into a missing value.
     frame = pd.read_csv(existing(source), dtype=str, keep_default_na=False)
     if tuple(frame.columns[: len(COLUMNS)]) != COLUMNS:
         raise DataError(

@@ -116,6 +116,7 @@ def _holdings(block: Any, split: Split, labels: np.ndarray, classes: int) -> Non
         for train, validation in zip(split.train, split.validation, strict=True)
     ]
     counts = np.stack([np.bincount(labels[row], minlength=classes) for row in held], axis=1)
+    # A client without examples gets a class after the last one, so that it comes last.
     largest_class = np.where(counts.any(axis=0), counts.argmax(axis=0), classes)
     order = np.lexsort((-counts.max(axis=0), largest_class))
     counts, clients = counts[:, order], np.arange(len(held))

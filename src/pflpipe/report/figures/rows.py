@@ -116,7 +116,7 @@ def _place(axes: tuple[Axes, ...], block: Block, height: float) -> Places:
             below += _lines(name)
     names = [name for section in block.sections for name in section.values()]
     for part in axes:
-        part.set_ylim(height, 0)
+        part.set_ylim(height, 0)  # the first row is at the top
         part.set_yticks(list(heights.values()), names if part is axes[0] else [])
         part.tick_params(axis="y", length=0)
         part.spines["left"].set_visible(False)

@@ -68,6 +68,7 @@ class Source:
         row = self.study.rows[group.indices[0]]
         drawing, values = self.drawing, describe(row.cell)
         named = not drawing.methods or {row.cell.method, row.variant} & set(drawing.methods)
+        # A filter on a condition that the cell lacks, such as a budget, does not exclude it.
         return bool(named or group.label == PLAIN) and all(
             values[path] in wanted for path, wanted in drawing.where.items() if path in values
         )
