@@ -173,16 +173,16 @@ def cost(source: Source) -> Figure:
     blocks = [rows.ranked(source, *part) for part in zip(titles, worth, strict=True)]
     figure, places = rows.draw(blocks, source.drawing.width, heading, 1 + len(_COSTS))
     for place, mean, better in zip(places, means, worth, strict=True):
-        place.axes[0].set_xlabel(source.metric.unit or source.metric.heading)
-        for group in mean:
-            _dot(place, group, mean[group], _LOOKS[group.claim], 0)
-        for part, (unit, of) in enumerate(_COSTS.items(), start=1):
-            spent = {group: of(group.rows) for group in mean}
-            place.axes[part].set_xlabel(unit)
-            for group in mean:
-                off = group.claim == CERTIFIED and _is_beaten(group, better, spent)
+        spent = [{group: of(group.rows) for group in mean} for of in _COSTS.values()]
+        units = (source.metric.unit or source.metric.heading, *_COSTS)
+        for part, (axes, unit, values) in enumerate(
+            zip(place.axes, units, [mean, *spent], strict=True)
+        ):
+            axes.set_xlabel(unit)
+            for group, x in values.items():
+                off = part and group.claim == CERTIFIED and _is_beaten(group, better, values)
                 look = _LOOKS[group.claim] | ({"color": style.PLAIN} if off else {})
-                _dot(place, group, spent[group], look, part)
+                axes.plot([x], [place.heights[group]], clip_on=False, ls="none", **look)
     for part in range(1 + len(_COSTS)):
         for place in places:
             place.axes[part].set_xlim(left=0 if part else None)
@@ -202,10 +202,6 @@ def _is_beaten(group: Group, worth: Mapping[Group, float], spent: Mapping[Group,
 def _sentence(text: str) -> str:
     """Return a text with a capital letter, for the start of a sentence."""
     return text[:1].upper() + text[1:]
-
-
-def _dot(place: rows.Places, group: Group, x: float, look: Mapping[str, Any], part: int) -> None:
-    place.axes[part].plot([x], [place.heights[group]], clip_on=False, ls="none", **look)
 
 
 def _megabytes(lines: pd.DataFrame) -> float:
