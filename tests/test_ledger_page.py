@@ -146,8 +146,7 @@ def test_ten_lines_say_what_holds_what_does_not_and_what_it_costs(frame: pd.Data
         "asked for ε = 8, δ = 0.001: 8 holds, 12 at δ = 1e-5"
     )
     assert (
-        said["nominal ε"]
-        == "feddpa (paper): ∞ where 2 (nominal) is said, ∞ where 8 (nominal) is said"
+        said["nominal ε"] == "feddpa (paper): ∞ in place of 2 (nominal), ∞ in place of 8 (nominal)"
     )
     assert said["as published"] == "no ε holds for dp_fedsim, feddpa"
     assert said["audit"] == "of 2 certified releases 0 refuted; of 2 nominal releases 2 refuted"

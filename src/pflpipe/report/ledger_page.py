@@ -181,7 +181,7 @@ def _each_method(groups: Iterable[Group]) -> str:
     parts = []
     for name, members in by(groups, lambda group: f"{group.method} ({group.label})").items():
         worth = [
-            f"{group.worst('epsilon_central')} where {_text(group, 'epsilon_nominal')} is said"
+            f"{group.worst('epsilon_central')} in place of {_text(group, 'epsilon_nominal')}"
             for group in members
         ]
         parts.append(f"{name}: {', '.join(worth)}")

@@ -92,7 +92,7 @@ def _picture(file: Path, alt: str) -> dict[str, Any]:
     content = existing(file).read_bytes()
     with Image.open(file) as image:
         width = round(image.width / DOTS_PER_PIXEL)
-    return {"data": base64.b64encode(content).decode(), "width": width, "words": alt}
+    return {"data": base64.b64encode(content).decode(), "width": width, "alt": alt}
 
 
 def _commands(results: Path, root: Path, settings: str) -> Iterator[str]:

@@ -37,7 +37,7 @@ def convergence(source: Source) -> Figure:
     is_all = all(group.label in strong for panel in panels for group in panel.groups)
     others = "" if is_all else "; grey: the other methods"
     heading = (
-        f"Accuracy by round, {source.words}{_tested(source)}. Mean over {source.seeds_text}, "
+        f"Accuracy by round, {source.subject}{_tested(source)}. Mean over {source.seeds_text}, "
         f"shaded: their range{others}."
     )
     width = source.drawing.width

@@ -51,7 +51,7 @@ def privacy_utility(source: Source) -> Figure:
         base = baseline if compared else None
         numbers = {g: _interval(v, 0 * v if base is None else base) for g, v in part.items()}
         parts.append((panel.title, numbers))
-    what = f"{_sentence(source.what)}, {source.words}"
+    what = f"{_sentence(source.what)}, {source.subject}"
     if compared:
         what += f": difference to {PLAIN} on the same splits"
     delta = layout(source.study).shared.get("privacy.delta")
@@ -112,9 +112,9 @@ def ranks(source: Source) -> Figure:
             parts.append((panel.title, numbers))
     source.require(bool(parts), f"two certified methods to rank, with {MIN_SEEDS} seeds")
     heading = (
-        f"Rank by {source.what}, {source.words}, of certified methods. Dot: rank of the mean; bar: "
-        f"the ranks in {_LEVEL} of resamplings of {source.seeds_text}, too short rather than too "
-        "long."
+        f"Rank by {source.what}, {source.subject}, of certified methods. Dot: rank of the mean; "
+        f"bar: the ranks in {_LEVEL} of resamplings of {source.seeds_text}, too short rather than "
+        "too long."
     )
     figure, places = _dotted(source, parts, heading, "rank (1 = best)", sign=-1)
     for place in places:
@@ -141,7 +141,7 @@ def soundness(source: Source) -> Figure:
     source.require(bool(parts), "a method both as certified and as published")
     heading = (
         f"What soundness costs: {source.what} of a method as published, at the ε it claims, less "
-        f"that of its certified version; {source.words}. Mean and {_LEVEL} interval over "
+        f"that of its certified version; {source.subject}. Mean and {_LEVEL} interval over "
         f"{source.seeds_text}."
     )
     label, sign = f"{source.points} above certified", source.metric.sign
@@ -164,7 +164,7 @@ def cost(source: Source) -> Figure:
     source.require(any(means), source.metric.heading)
     sign = source.metric.sign
     heading = (
-        f"{_sentence(source.what)} ({source.words}) and what it costs: MB that a client sends, "
+        f"{_sentence(source.what)} ({source.subject}) and what it costs: MB that a client sends, "
         f"seconds of training. Means over {source.seeds_text}. A cost is blue where no certified "
         "method is better and no dearer."
     )

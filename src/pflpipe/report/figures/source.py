@@ -120,7 +120,7 @@ class Source:
             )
 
     @property
-    def words(self) -> str:
+    def subject(self) -> str:
         """The models and test rows of the figure's metric."""
         return self.study.columns[self.drawing.metric].words
 
