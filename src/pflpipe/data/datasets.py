@@ -21,8 +21,9 @@ only, so that training does.
 from __future__ import annotations
 
 import math
+import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,24 @@ TEST_FRACTION = 0.2  # of a source without a test set
 IMAGES = ("train_images", "test_images")
 LABELS = ("train_labels", "test_labels")
 USERS = ("train_users", "test_users")
-KEYS = (*IMAGES, *LABELS, *USERS, "classes")  # whatever else a user's file holds is not read
+KEYS = (*IMAGES, *LABELS, *USERS, "classes")
 SCALE = ("mean", "std")
 FOUND = "classes_found"
+
+MEANT = re.compile("train|test|image|label|user|clas", re.IGNORECASE)
+"""Parts of the names of arrays that are meant to be read; ``notes`` is none of them."""
+MOST_CLASSES = 1_000_000
+"""A head of more outputs is a mistake: its weights would fill the memory."""
+NO_ID = ("", "None", "nan", "NaN", "NaT", "<NA>")
+"""Texts that NumPy and pandas make of a missing value."""
+NUMBERING = "number the classes 0..K-1, such as np.searchsorted(np.unique(labels), labels)"
+PLAIN = {
+    "images": "make one array of numbers, for images of one size np.stack(rows)",
+    "labels": NUMBERING,
+    "users": "make text of it by .astype(str), or whole numbers by .astype(int)",
+    "classes": "store one integer",
+}
+"""What to do with an array of Python objects, by what it holds."""
 
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
 
@@ -76,6 +92,18 @@ class Arrays:
         if self.train_users is None or self.test_users is None:
             return None
         return np.union1d(self.train_users, self.test_users)
+
+    def __str__(self) -> str:
+        """Rows, users, classes, and what one example is taken for."""
+        rows = len(self.train_labels) + len(self.test_labels)
+        users = "" if self.users is None else f" of {len(self.users):,} users"
+        classes = f"{self.classes} classes" + ("" if self.declared else " (from the labels)")
+        shape = _image_shape(self.train_images.shape, self.train_images.dtype)
+        if self.train_images.dtype == np.uint8:
+            example = "images of {} x {} pixels" + " in {} channels" * (shape[-1] > 1)
+        else:
+            example = "sequences of {} steps with {} channels" if len(shape) == 2 else "{} features"
+        return f"{rows:,} rows{users}, {classes}, {example.format(*shape)}"
 
 
 @dataclass(frozen=True)
@@ -197,8 +225,9 @@ def load_arrays(path: Path) -> Arrays:
     )
 
 
-def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path) -> None:
-    """Make ``target`` (an .npz, written atomically) from a named data set or the user's own file.
+def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path) -> str:
+    """Make ``target`` (an .npz, written atomically) from a named data set or the user's own file,
+    and return a line about what the arrays were taken for.
 
     Args:
         dataset: a name of ``DATASETS``, or any name with ``source`` the user's own.
@@ -214,14 +243,12 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         DataError: see ``arrays_from`` and ``downloads.read_original``; or the values are not those
             of the pin, and then ``target`` is as it was.
     """
+    names: Collection[str] = ()
     if source is not None and _is_function(source):
-        raw, location = _returned(str(source)), str(source)
+        names, raw, location = *_returned(str(source)), str(source)
     elif source is not None and not source.is_dir():
-        shapes = _checked_shapes(source, dataset)
-        keys = [key for key in KEYS if key in shapes]
-        if FOUND in shapes:  # a finished file, under another name
-            keys.remove("classes")
-        raw, location = _read(source, keys), str(source)
+        names = shapes = _checked_shapes(source, dataset)
+        raw, location = _read(source, (key for key in KEYS if key in shapes)), str(source)
     elif info(dataset).needs_network:
         raw = downloads.read_original(
             dataset,
@@ -238,6 +265,8 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
             got=f"the folder {source}",
             expected="no source, or an .npz file",
         )
+    if FOUND in names:  # a finished file, under another name
+        del raw["classes"]
     made = arrays_from(raw, location, dataset)
     arrays: dict[str, Any] = {
         key: np.asarray(value) for key in KEYS if (value := getattr(made, key)) is not None
@@ -249,36 +278,78 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         arrays[FOUND] = np.asarray(True)
     with atomic(target) as path:
         np.savez(path, **arrays)
+    unread = sorted(map(str, set(names) - {*KEYS, FOUND}))
+    return f"{dataset}: {made}" + (f"; not read: {', '.join(unread)}" if unread else "")
 
 
-def _returned(reference: str) -> dict[str, np.ndarray]:
-    """Call the user's function ``file.py:load`` and return the arrays that pflpipe reads."""
+def _returned(reference: str) -> tuple[list[str], dict[str, np.ndarray]]:
+    """Call the user's function ``file.py:load`` and return the names of what it returns, and the
+    arrays that pflpipe reads."""
     function = outside.load(reference, DataError)
     if not callable(function):
         raise DataError(reference, got=type(function).__name__, expected="a function")
-    try:
-        found = function()
-    except Exception as problem:
-        raise DataError(
-            f"{reference} failed",
-            got=outside.described(problem),
-            do="it is called without arguments",
-        ) from problem
-    if not isinstance(found, Mapping):
+    file = outside.file_of(reference)
+    with outside.in_one_line(f"{reference}() failed in {file}", str(file.resolve()), DataError):
+        returned = function()
+        arrays = dict(returned) if isinstance(returned, Mapping) else {}
+    if not isinstance(returned, Mapping):
         raise DataError(
             f"{reference} returned",
-            got=type(found).__name__,
+            got=type(returned).__name__,
             expected="a dict of NumPy arrays: train_images, train_labels ...",
         )
-    for name in KEYS:
-        if name in found and not isinstance(found[name], np.ndarray | np.generic | int):
-            raise DataError(
-                f"{reference} returned {name}",
-                got=type(found[name]).__name__,
-                expected="a NumPy array",
-                do="np.asarray, or .numpy() of a tensor, makes one",
-            )
-    return {name: np.asarray(found[name]) for name in KEYS if name in found}
+    with located(f"{reference} returned"):
+        _check_keys(arrays)
+        for name in arrays.keys() & set(KEYS):
+            if not isinstance(arrays[name], np.ndarray | np.generic | int):
+                raise DataError(
+                    name,
+                    got=type(arrays[name]).__name__,
+                    expected="a NumPy array",
+                    do="np.asarray, or .numpy() of a tensor, makes one",
+                )
+        read = {key: as_array(key, arrays[key], _content(key)) for key in KEYS if key in arrays}
+    return list(arrays), read
+
+
+def _content(key: str) -> str:
+    """``users`` of ``train_users``."""
+    return key.rpartition("_")[2]
+
+
+def as_array(name: str, values: object, content: str) -> np.ndarray:
+    """Return values as an array of numbers or text.
+
+    Args:
+        name: names the values in messages.
+        values: an array, or what NumPy makes one of.
+        content: a key of ``PLAIN``.
+
+    Raises:
+        DataError: a masked array, because its mask would be ignored, or an array of Python objects.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        raise DataError(
+            name,
+            got="a masked array",
+            expected="an array whose values all count",
+            do="leave the masked rows out, or set their values by .filled(value)",
+        )
+    array = np.asarray(values)
+    if array.dtype.hasobject:
+        raise _objects(name, content, {type(value).__name__ for value in array.flat})
+    return array
+
+
+def _objects(name: str, content: str, kinds: Iterable[str] = ()) -> DataError:
+    """Return the error about an array of Python objects; those in a file are never loaded."""
+    of = f" ({', '.join(sorted(kinds))})" if kinds else ""
+    return DataError(
+        name,
+        got=f"an array of Python objects{of}, as pandas keeps text",
+        expected="an array of numbers or text",
+        do=PLAIN[content],
+    )
 
 
 def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None = None) -> Arrays:
@@ -448,15 +519,18 @@ def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:
     return shapes
 
 
-def _check_shapes(arrays: dict[str, Shape], dataset: str | None) -> None:
-    """Check which arrays there are, and their shapes and dtypes."""
+def _check_keys(arrays: Collection[str]) -> None:
+    """Check which arrays there are."""
     for key in (IMAGES[0], LABELS[0]):
         if key not in arrays:
             raise DataError(
                 f"{key} is missing",
-                got=sorted(arrays),
+                got=sorted(map(str, arrays)),
                 do="store train_images and train_labels",
             )
+    for key in arrays:
+        if key not in (*KEYS, FOUND) and MEANT.search(str(key)):
+            raise DataError(f"unknown array {key!r}", do=nearest(str(key), KEYS))
     for first, second in (IMAGES[::-1], USERS[::-1]):
         if first in arrays and second not in arrays:
             raise DataError(f"{second} is missing", got=f"{first} alone")
@@ -467,16 +541,16 @@ def _check_shapes(arrays: dict[str, Shape], dataset: str | None) -> None:
             "test_users",
             expected="one user for each test image, as for the training images",
         )
+
+
+def _check_shapes(arrays: dict[str, Shape], dataset: str | None) -> None:
+    """Check which arrays there are, and their shapes and dtypes."""
+    _check_keys(arrays)
     known = DATASETS.get(dataset or "")
     for key in (key for key in KEYS if key in arrays):
         shape, dtype = arrays[key]
         if dtype.hasobject:
-            raise DataError(
-                key,
-                got="pickled Python objects",
-                expected="a plain array",
-                do="store it with a number or 'U' dtype",
-            )
+            raise _objects(key, _content(key))
         if key == "classes":
             if shape != () or dtype.kind not in "iu":
                 raise DataError("classes", got=f"{dtype} {list(shape)}", expected="one integer")
@@ -501,7 +575,8 @@ def _check_shapes(arrays: dict[str, Shape], dataset: str | None) -> None:
                 )
             if dtype.kind not in ("iuU" if key in USERS else "iu"):
                 kinds = "integers or text (dtype 'U')" if key in USERS else "integers"
-                raise DataError(key, got=f"dtype {dtype}", expected=kinds)
+                do = PLAIN[_content(key)]
+                raise DataError(key, got=f"dtype {dtype}", expected=kinds, do=do)
 
 
 def _check_image_shape(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -525,27 +600,65 @@ def _check_image_shape(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -
 def _check_labels(raw: dict[str, np.ndarray], dataset: str | None) -> tuple[int, bool]:
     """Check labels, classes and users by value; return the number of classes, and whether it is
     declared."""
-    highest = max(int(raw[key].max()) for key in LABELS if key in raw)
-    rows = len(raw["train_labels"])
+    labels = np.unique(np.concatenate([raw[key].astype(np.int64) for key in LABELS if key in raw]))
     known = DATASETS.get(dataset or "")
     declared = known is not None or "classes" in raw
-    classes = known.classes if known else int(raw["classes"]) if declared else highest + 1
-    if classes < 2:
-        raise DataError("train_labels", got=f"{classes} class(es)", expected="at least 2")
-    if not declared and classes > rows:
-        raise DataError(
-            "train_labels",
-            got=f"label {highest} among {rows} examples",
-            expected="labels 0..K-1",
-            do="number the classes 0..K-1, or store their number as `classes`",
-        )
+    classes = known.classes if known else int(raw["classes"]) if declared else int(labels[-1]) + 1
     for key in LABELS:
         if key in raw and (raw[key].min() < 0 or raw[key].max() >= classes):
             got = f"labels {raw[key].min()} to {raw[key].max()}"
             raise DataError(key, got=got, expected=f"0 to {classes - 1}")
+    if not declared:
+        check_every_class(labels, "train_labels")
+    check_classes(classes)
+    for key in USERS:
+        if key in raw:
+            _check_ids(key, raw[key])
     if "test_users" in raw:
         _check_users(raw["train_users"], raw["test_users"])
     return classes, declared
+
+
+def check_classes(classes: int) -> None:
+    """Raise DataError for a number of classes that no network has."""
+    if not 2 <= classes <= MOST_CLASSES:
+        raise DataError("classes", got=classes, expected=f"at least 2, at most {MOST_CLASSES}")
+
+
+def check_every_class(labels: np.ndarray, name: str) -> None:
+    """Raise DataError if some class below the largest label has no example, so that the number of
+    classes cannot follow from the labels.
+
+    Args:
+        labels: distinct non-negative labels, ascending.
+        name: names them in messages.
+    """
+    absent = np.flatnonzero(labels != np.arange(len(labels)))
+    if len(absent):
+        raise DataError(
+            name,
+            got=f"labels {labels[0]} to {labels[-1]}, none of them {absent[0]}",
+            expected="every class of 0..K-1",
+            do=f"{NUMBERING}, or declare their number, classes = {labels[-1] + 1}",
+        )
+
+
+def _check_ids(key: str, ids: np.ndarray) -> None:
+    """Refuse what NumPy and pandas make of a missing id: a text, the smallest integer (of NaN), -1
+    (``pandas.factorize``). Rows of unknown people are not those of one person."""
+    missing = np.zeros(len(ids), dtype=bool)
+    if ids.dtype.kind == "U":
+        missing = np.isin(ids, NO_ID)
+    elif ids.dtype.kind == "i":
+        missing = (ids == -1) | (ids == np.iinfo(ids.dtype).min)
+    if missing.any():
+        row = int(np.argmax(missing))
+        raise DataError(
+            key,
+            got=f"{ids[row].item()!r} in {missing.sum()} rows, the first {row}",
+            expected="the id of a user in every row",
+            do="leave out the rows whose user is not known",
+        )
 
 
 def _user_ids(raw: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -395,6 +395,14 @@ def _bright_ink(pixels: np.ndarray, place: str) -> np.ndarray:
     return bright
 
 
+def _whole(labels: np.ndarray, place: str) -> np.ndarray:
+    """int64 [n] of labels that may be stored as floats, which a cast would round down."""
+    whole = labels.reshape(-1).astype(np.int64)
+    if not np.array_equal(whole, labels.reshape(-1)):
+        raise DataError(f"{place}: labels", got=f"{labels.dtype}", expected="whole numbers")
+    return whole
+
+
 def _read_tff(path: Path) -> Raw:
     import h5py
 
@@ -410,7 +418,7 @@ def _read_tff(path: Path) -> Raw:
         for writer, size in zip(writers, sizes, strict=True):
             rows = slice(start, start + size)
             images[rows] = _bright_ink(examples[writer]["pixels"][()], f"{path}: examples/{writer}")
-            labels[rows] = examples[writer]["label"][()].reshape(-1)
+            labels[rows] = _whole(examples[writer]["label"][()], f"{path}: examples/{writer}")
             start += size
     return {"images": images, "labels": labels, "users": np.repeat(np.array(writers), sizes)}
 
@@ -421,7 +429,8 @@ def _read_leaf(files: list[Path]) -> Raw:
         content = json.loads(path.read_text(encoding="utf-8"))
         for writer in content["users"]:
             rows = content["user_data"][writer]
-            pixels, labels = np.asarray(rows["x"], np.float32), np.asarray(rows["y"], np.int64)
+            pixels = np.asarray(rows["x"], np.float32)
+            labels = _whole(np.asarray(rows["y"]), f"{path}: user_data.{writer}.y")
             parts["images"].append(_bright_ink(pixels, f"{path}: user_data.{writer}.x"))
             parts["labels"].append(labels)
             parts["users"].append(np.repeat(np.array([writer]), len(labels)))
