@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pflpipe import options
 from pflpipe.cells import Cell, Model, Privacy, Server, Training, without_defaults
-from pflpipe.data import datasets, partition
+from pflpipe.data import checks, datasets, partition
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
@@ -367,7 +367,7 @@ def _classes(
     """Return the number of classes K. Only without a mechanism it may come from the examples; then
     values that cannot be trained on raise DataError."""
     if classes is not None:
-        datasets.check_classes(classes)
+        checks.check_class_count(classes)
     if isinstance(model, Network):
         outputs = model.shapes[HEAD[0]][0]
         if classes not in (None, outputs):
@@ -393,7 +393,7 @@ def _classes(
     if classes is not None and largest > classes:
         raise DataError("classes", got=classes, expected=f"at least {largest}, of the labels")
     if classes is None:
-        datasets.check_every_class(np.unique(y.cpu().numpy()), "labels")
+        checks.check_every_class(np.unique(y.cpu().numpy()), "labels")
     return classes or max(largest, 2)
 
 
@@ -414,7 +414,7 @@ def _tensor(name: str, values: Tensor | np.ndarray, content: str) -> Tensor:
     if isinstance(values, Tensor):
         is_real = not values.is_complex()
     else:
-        values = datasets.as_array(name, values, content)
+        values = checks.as_array(name, values, content)
         is_real = values.dtype.kind in "biuf"
     if not is_real:
         raise DataError(name, got=str(values.dtype), expected="real numbers")

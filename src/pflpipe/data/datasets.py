@@ -21,7 +21,6 @@ only, so that training does.
 from __future__ import annotations
 
 import math
-import re
 import zipfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,8 +30,9 @@ from typing import Any
 import numpy as np
 
 from pflpipe import outside
-from pflpipe.data import downloads, limits, pins
+from pflpipe.data import checks, downloads, limits, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
+from pflpipe.data.checks import FOUND, IMAGES, KEYS, LABELS, USERS, Shape, example_shape
 from pflpipe.errors import DataError, located, nearest
 from pflpipe.files import AGAIN, atomic
 from pflpipe.named import DATASETS as DATASETS
@@ -40,30 +40,7 @@ from pflpipe.named import DatasetInfo
 from pflpipe.seeds import numpy_rng
 
 TEST_FRACTION = 0.2  # of a source without a test set
-
-IMAGES = ("train_images", "test_images")
-LABELS = ("train_labels", "test_labels")
-USERS = ("train_users", "test_users")
-KEYS = (*IMAGES, *LABELS, *USERS, "classes")
 SCALE = ("mean", "std")
-FOUND = "classes_found"
-
-MEANT = re.compile("train|test|image|label|user|clas", re.IGNORECASE)
-"""Parts of the names of arrays that are meant to be read; ``notes`` is none of them."""
-MOST_CLASSES = 1_000_000
-"""A head of more outputs is a mistake: its weights would fill the memory."""
-NO_ID = ("", "None", "nan", "NaN", "NaT", "<NA>")
-"""Texts that NumPy and pandas make of a missing value."""
-NUMBERING = "number the classes 0..K-1, such as np.searchsorted(np.unique(labels), labels)"
-PLAIN = {
-    "images": "make one array of numbers, for images of one size np.stack(rows)",
-    "labels": NUMBERING,
-    "users": "make text of it by .astype(str), or whole numbers by .astype(int)",
-    "classes": "store one integer",
-}
-"""What to do with an array of Python objects, by what it holds."""
-
-Shape = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -98,7 +75,7 @@ class Arrays:
         rows = len(self.train_labels) + len(self.test_labels)
         users = "" if self.users is None else f" of {len(self.users):,} users"
         classes = f"{self.classes} classes" + ("" if self.declared else " (from the labels)")
-        shape = _image_shape(self.train_images.shape, self.train_images.dtype)
+        shape = example_shape(self.train_images.shape, self.train_images.dtype)
         if self.train_images.dtype == np.uint8:
             example = "images of {} x {} pixels" + " in {} channels" * (shape[-1] > 1)
         else:
@@ -191,13 +168,14 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
     with located(str(path)):
         shapes = _checked_shapes(path, dataset)
         small = _read(path, (key for key in KEYS if key in shapes and key not in IMAGES))
-        classes, declared = _check_labels(small, dataset)
+        classes, declared = checks.number_of_classes(small, dataset)
+        checks.check_users(small)
         # Without users all rows are those of one.
         groups = small.get("train_users", np.zeros_like(small["train_labels"]))
         sizes = np.unique(groups, return_counts=True)[1]
         held_out = 0 if "test_labels" in small else _test_size(sizes)
-    count = len(_user_ids(small)) if "train_users" in small else None
-    shape, train_size = _image_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
+    count = len(checks.user_ids(small)) if "train_users" in small else None
+    shape, train_size = example_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
     return Header(shape, classes, train_size, count, declared and FOUND not in shapes)
 
 
@@ -299,7 +277,7 @@ def _returned(reference: str) -> tuple[list[str], dict[str, np.ndarray]]:
             expected="a dict of NumPy arrays: train_images, train_labels ...",
         )
     with located(f"{reference} returned"):
-        _check_keys(arrays)
+        checks.check_names(arrays)
         for name in arrays.keys() & set(KEYS):
             if not isinstance(arrays[name], np.ndarray | np.generic | int):
                 raise DataError(
@@ -308,48 +286,8 @@ def _returned(reference: str) -> tuple[list[str], dict[str, np.ndarray]]:
                     expected="a NumPy array",
                     do="np.asarray, or .numpy() of a tensor, makes one",
                 )
-        read = {key: as_array(key, arrays[key], _content(key)) for key in KEYS if key in arrays}
+        read = {key: checks.as_array(key, arrays[key]) for key in KEYS if key in arrays}
     return list(arrays), read
-
-
-def _content(key: str) -> str:
-    """``users`` of ``train_users``."""
-    return key.rpartition("_")[2]
-
-
-def as_array(name: str, values: object, content: str) -> np.ndarray:
-    """Return values as an array of numbers or text.
-
-    Args:
-        name: names the values in messages.
-        values: an array, or what NumPy makes one of.
-        content: a key of ``PLAIN``.
-
-    Raises:
-        DataError: a masked array, because its mask would be ignored, or an array of Python objects.
-    """
-    if isinstance(values, np.ma.MaskedArray):
-        raise DataError(
-            name,
-            got="a masked array",
-            expected="an array whose values all count",
-            do="leave the masked rows out, or set their values by .filled(value)",
-        )
-    array = np.asarray(values)
-    if array.dtype.hasobject:
-        raise _objects(name, content, {type(value).__name__ for value in array.flat})
-    return array
-
-
-def _objects(name: str, content: str, kinds: Iterable[str] = ()) -> DataError:
-    """Return the error about an array of Python objects; those in a file are never loaded."""
-    of = f" ({', '.join(sorted(kinds))})" if kinds else ""
-    return DataError(
-        name,
-        got=f"an array of Python objects{of}, as pandas keeps text",
-        expected="an array of numbers or text",
-        do=PLAIN[content],
-    )
 
 
 def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None = None) -> Arrays:
@@ -365,13 +303,16 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
         DataError: naming the location, the array, what was got and what is expected.
     """
     with located(location):
-        _check_shapes({key: (value.shape, value.dtype) for key, value in raw.items()}, dataset)
-        classes, declared = _check_labels(raw, dataset)
-        images = {key: _checked_images(key, raw[key]) for key in IMAGES if key in raw}
+        checks.check_shapes(
+            {key: (value.shape, value.dtype) for key, value in raw.items()}, dataset
+        )
+        classes, declared = checks.number_of_classes(raw, dataset)
+        checks.check_users(raw)
+        images = {key: checks.finite_images(key, raw[key]) for key in IMAGES if key in raw}
     labels = {key: raw[key].astype(np.int64) for key in LABELS if key in raw}
     users: dict[str, np.ndarray | None] = dict.fromkeys(USERS)
     if "train_users" in raw:
-        ids = _user_ids(raw)
+        ids = checks.user_ids(raw)
         users |= {key: np.searchsorted(ids, raw[key]) for key in USERS if key in raw}
     everything: dict[str, Any] = {**images, **labels, **users}
     if "test_images" not in raw:
@@ -392,7 +333,7 @@ def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -
     """
     if images.dtype != np.uint8:
         return images
-    scaled = images.reshape(len(images), *_image_shape(images.shape, images.dtype))
+    scaled = images.reshape(len(images), *example_shape(images.shape, images.dtype))
     scaled = scaled.astype(np.float32)
     scaled /= np.float32(255)
     scaled -= np.asarray(mean, dtype=np.float32)
@@ -446,11 +387,6 @@ def _split(arrays: dict[str, Any], name: str) -> dict[str, Any]:
         for key in ("images", "labels", "users")
         if arrays[f"train_{key}"] is not None
     }
-
-
-def _image_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """(H, W, C), (D,) or (T, C) of an array of images, features or sequences."""
-    return (*shape[1:], 1) if len(shape) == 3 and dtype == np.uint8 else shape[1:]
 
 
 def _shapes(path: Path) -> dict[str, Shape]:
@@ -512,185 +448,8 @@ def _read(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:
-    """Return ``_shapes`` after ``_check_shapes``."""
+    """Return ``_shapes`` after ``checks.check_shapes``."""
     shapes = _shapes(path)
     with located(str(path)):
-        _check_shapes(shapes, dataset)
+        checks.check_shapes(shapes, dataset)
     return shapes
-
-
-def _check_keys(arrays: Collection[str]) -> None:
-    """Check which arrays there are."""
-    for key in (IMAGES[0], LABELS[0]):
-        if key not in arrays:
-            raise DataError(
-                f"{key} is missing",
-                got=sorted(map(str, arrays)),
-                do="store train_images and train_labels",
-            )
-    for key in arrays:
-        if key not in (*KEYS, FOUND) and MEANT.search(str(key)):
-            raise DataError(f"unknown array {key!r}", do=nearest(str(key), KEYS))
-    for first, second in (IMAGES[::-1], USERS[::-1]):
-        if first in arrays and second not in arrays:
-            raise DataError(f"{second} is missing", got=f"{first} alone")
-    if (IMAGES[1] in arrays) != (LABELS[1] in arrays):
-        raise DataError("test_images and test_labels", got="one of them", expected="both, or none")
-    if USERS[0] in arrays and (USERS[1] in arrays) != (IMAGES[1] in arrays):
-        raise DataError(
-            "test_users",
-            expected="one user for each test image, as for the training images",
-        )
-
-
-def _check_shapes(arrays: dict[str, Shape], dataset: str | None) -> None:
-    """Check which arrays there are, and their shapes and dtypes."""
-    _check_keys(arrays)
-    known = DATASETS.get(dataset or "")
-    for key in (key for key in KEYS if key in arrays):
-        shape, dtype = arrays[key]
-        if dtype.hasobject:
-            raise _objects(key, _content(key))
-        if key == "classes":
-            if shape != () or dtype.kind not in "iu":
-                raise DataError("classes", got=f"{dtype} {list(shape)}", expected="one integer")
-        elif key in IMAGES:
-            _check_image_shape(key, shape, dtype)
-            expected = known.image_shape if known else _image_shape(*arrays["train_images"])
-            if _image_shape(shape, dtype) != expected:
-                reason = f"as {dataset} has" if known else "as train_images has"
-                raise DataError(
-                    key,
-                    got=f"images {_image_shape(shape, dtype)}",
-                    expected=f"{expected}, {reason}",
-                )
-        else:
-            part = key.split("_")[0]
-            rows = arrays[f"{part}_images"][0][0]
-            if shape != (rows,):
-                raise DataError(
-                    key,
-                    got=f"shape {shape}",
-                    expected=f"({rows},), one for each image of {part}_images",
-                )
-            if dtype.kind not in ("iuU" if key in USERS else "iu"):
-                kinds = "integers or text (dtype 'U')" if key in USERS else "integers"
-                do = PLAIN[_content(key)]
-                raise DataError(key, got=f"dtype {dtype}", expected=kinds, do=do)
-
-
-def _check_image_shape(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Accept uint8 [N,H,W], uint8 [N,H,W,C] with C <= 4, and floats [N,D] or [N,T,C]."""
-    images = dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] <= 4))
-    features = dtype.kind == "f" and len(shape) in (2, 3)
-    if not (images or features):
-        raise DataError(
-            key,
-            got=f"{dtype} {list(shape)}",
-            expected=(
-                "uint8 [N, H, W], uint8 [N, H, W, C] with the channels last, float [N, D] features "
-                "or float [N, T, C] sequences"
-            ),
-            do="bring images to 0..255 as uint8, and floats to features or sequences",
-        )
-    if 0 in shape:
-        raise DataError(key, got=f"an empty array {list(shape)}", expected="at least one example")
-
-
-def _check_labels(raw: dict[str, np.ndarray], dataset: str | None) -> tuple[int, bool]:
-    """Check labels, classes and users by value; return the number of classes, and whether it is
-    declared."""
-    labels = np.unique(np.concatenate([raw[key].astype(np.int64) for key in LABELS if key in raw]))
-    known = DATASETS.get(dataset or "")
-    declared = known is not None or "classes" in raw
-    classes = known.classes if known else int(raw["classes"]) if declared else int(labels[-1]) + 1
-    for key in LABELS:
-        if key in raw and (raw[key].min() < 0 or raw[key].max() >= classes):
-            got = f"labels {raw[key].min()} to {raw[key].max()}"
-            raise DataError(key, got=got, expected=f"0 to {classes - 1}")
-    if not declared:
-        check_every_class(labels, "train_labels")
-    check_classes(classes)
-    for key in USERS:
-        if key in raw:
-            _check_ids(key, raw[key])
-    if "test_users" in raw:
-        _check_users(raw["train_users"], raw["test_users"])
-    return classes, declared
-
-
-def check_classes(classes: int) -> None:
-    """Raise DataError for a number of classes that no network has."""
-    if not 2 <= classes <= MOST_CLASSES:
-        raise DataError("classes", got=classes, expected=f"at least 2, at most {MOST_CLASSES}")
-
-
-def check_every_class(labels: np.ndarray, name: str) -> None:
-    """Raise DataError if some class below the largest label has no example, so that the number of
-    classes cannot follow from the labels.
-
-    Args:
-        labels: distinct non-negative labels, ascending.
-        name: names them in messages.
-    """
-    absent = np.flatnonzero(labels != np.arange(len(labels)))
-    if len(absent):
-        raise DataError(
-            name,
-            got=f"labels {labels[0]} to {labels[-1]}, none of them {absent[0]}",
-            expected="every class of 0..K-1",
-            do=f"{NUMBERING}, or declare their number, classes = {labels[-1] + 1}",
-        )
-
-
-def _check_ids(key: str, ids: np.ndarray) -> None:
-    """Refuse what NumPy and pandas make of a missing id: a text, the smallest integer (of NaN), -1
-    (``pandas.factorize``). Rows of unknown people are not those of one person."""
-    missing = np.zeros(len(ids), dtype=bool)
-    if ids.dtype.kind == "U":
-        missing = np.isin(ids, NO_ID)
-    elif ids.dtype.kind == "i":
-        missing = (ids == -1) | (ids == np.iinfo(ids.dtype).min)
-    if missing.any():
-        row = int(np.argmax(missing))
-        raise DataError(
-            key,
-            got=f"{ids[row].item()!r} in {missing.sum()} rows, the first {row}",
-            expected="the id of a user in every row",
-            do="leave out the rows whose user is not known",
-        )
-
-
-def _user_ids(raw: Mapping[str, np.ndarray]) -> np.ndarray:
-    """All ids of a source with users, sorted."""
-    return np.union1d(raw["train_users"], raw.get("test_users", raw["train_users"]))
-
-
-def _check_users(train: np.ndarray, test: np.ndarray) -> None:
-    """Refuse ids of two kinds; int64 and uint64 are two, because together they would be compared as
-    rounded floats."""
-    if (train.dtype.kind == "U") != (test.dtype.kind == "U") or np.result_type(
-        train.dtype, test.dtype
-    ).kind == "f":
-        raise DataError(
-            "test_users",
-            got=f"dtype {test.dtype}",
-            expected=f"{train.dtype}, as train_users has",
-        )
-
-
-def _checked_images(key: str, images: np.ndarray) -> np.ndarray:
-    """uint8 images as they are, floats as float32 after a check for NaN and infinity."""
-    if images.dtype == np.uint8:
-        return images
-    with np.errstate(over="ignore"):
-        features = images.astype(np.float32)
-    finite = np.isfinite(features).reshape(len(features), -1).all(axis=1)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        got = (
-            f"NaN, infinity or a number beyond float32 in {int((~finite).sum())} rows, the first "
-            f"{row}"
-        )
-        raise DataError(key, got=got, expected="finite numbers", do="clean the features")
-    return features
