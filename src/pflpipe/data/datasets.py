@@ -1,21 +1,21 @@
-"""Data sets as arrays: the known ones by name, the user's own as an .npz file or a function
-``my_data.py:load`` that returns the same arrays; every array is checked before it is used.
+"""Data sets as arrays: named ones, and the user's own from an .npz file or a function
+``my_data.py:load`` that returns the same arrays. Every array is checked before it is used.
 
-``prepare`` makes ``data/<dataset>.npz``, the only file that later rules read, and beside it
-``<dataset>.pin``, which keeps the name to these values:
+``prepare`` makes ``data/<dataset>.npz``, the only file that later rules read, and next to it
+``<dataset>.pin``, a digest of the values that belong to this name:
 
 - ``train_images`` uint8 [N, H, W] or [N, H, W, C] (channels last), or float32 [N, D] features or
   [N, T, C] sequences (time, then channels); ``train_labels`` int64 [N] in 0..K-1; ``test_images``,
-  ``test_labels`` likewise; ``classes`` int64 scalar K; ``classes_found`` true, only where nobody
-  declared K and it is one more than the largest label;
+  ``test_labels`` likewise; ``classes`` int64 scalar K; ``classes_found`` true, only if K is
+  not declared and therefore one more than the largest label;
 - ``mean``, ``std`` float64 [C] or [1]: the constants of ``normalise``, which follow from the data
   set's name and never from its values;
 - ``train_users``, ``test_users`` int64 [N] in 0..U-1, numbered in the sorted order of the original
-  ids, both or none. Every id of either is a user, those without training rows too.
+  ids, both or none. Every id of either is a user, also one without training rows.
 
-A source without a test set gets a fixed one: 20 %, class-stratified; where there are users, 20 %
-of each user's rows, whatever their class. Reading the finished file and ``normalise`` need NumPy
-only, so that training does.
+A source without a test set gets a fixed one: 20 %, stratified by class, or with users 20 % of each
+user's rows whatever their class. Reading the finished file and ``normalise`` need only NumPy, so
+that training needs nothing else.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ SCALE = ("mean", "std")
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set in memory; see the module's first lines for shapes and types.
+    """A data set in memory; the module's docstring has shapes and types.
 
-    ``declared``: whether the package or the source states K. Otherwise K follows from everybody's
-    labels, which the ledger of a private run says (``study.plans``). ``mean``, ``std``: per-channel
-    (or one for all) constants of ``normalise``, on the scale 0..1.
+    ``declared``: whether the package or the source states K. Otherwise K follows from all labels,
+    and the ledger of a private run says so (``study.plans``). ``mean``, ``std``: per-channel (or
+    one for all) constants of ``normalise``, on the scale 0..1.
     """
 
     train_images: np.ndarray
@@ -71,7 +71,7 @@ class Arrays:
         return np.union1d(self.train_users, self.test_users)
 
     def __str__(self) -> str:
-        """Rows, users, classes, and what one example is taken for."""
+        """Rows, users, classes, and the kind and shape of an example."""
         rows = len(self.train_labels) + len(self.test_labels)
         users = "" if self.users is None else f" of {len(self.users):,} users"
         classes = f"{self.classes} classes" + ("" if self.declared else " (from the labels)")
@@ -102,12 +102,12 @@ class Header:
     declared: bool = True
 
 
-def info(dataset: str, own: Iterable[str] = ()) -> DatasetInfo:
-    """Return what is known of a named data set; DataError names the nearest one of those and of the
-    user's own."""
+def info(dataset: str, listed: Iterable[str] = ()) -> DatasetInfo:
+    """Return what is known of a named data set; DataError names the nearest one of these and of
+    those that config.yaml lists."""
     if dataset not in DATASETS:
         raise DataError(
-            f"dataset {dataset!r} is not known; {nearest(dataset, {*DATASETS, *own})}",
+            f"dataset {dataset!r} is not known; {nearest(dataset, {*DATASETS, *listed})}",
             do=f"for your own data set datasets.{dataset} in config.yaml to an .npz file, or to a "
             "function, my_data.py:load",
         )
@@ -115,7 +115,7 @@ def info(dataset: str, own: Iterable[str] = ()) -> DatasetInfo:
 
 
 def source_file(source: Path) -> Path:
-    """Return the file or folder that a source is or, of ``my_data.py:load``, is in."""
+    """Return the file or folder of a source; for ``my_data.py:load`` the file."""
     return outside.file_of(str(source)) if _is_function(source) else source
 
 
@@ -127,22 +127,22 @@ def describe(
     dataset: str,
     source: Path | None = None,
     made: Path | None = None,
-    own: Iterable[str] = (),
+    listed: Iterable[str] = (),
 ) -> Header | None:
     """Return the header of a data set as ``prepare`` will make it from the same source, without
     reading any image.
 
-    Only running a function would tell what it returns, and that is done once, when the data are
-    made: before, its header is not known, and afterwards it is that of what was made.
+    A function runs only once, when the data are made. Its header is unknown before, and later it is
+    the header of the file that was made.
 
     Args:
         dataset: its name.
         source: as for ``prepare``.
         made: where ``prepare`` puts it.
-        own: names of the user's own data sets, for an unknown name that is near one of them.
+        listed: data sets of config.yaml, of which the error about an unknown name guesses one.
 
     Returns:
-        the header, or None: ``source`` is a function, and ``made`` does not exist.
+        the header, or None if ``source`` is a function and ``made`` does not exist.
 
     Raises:
         DataError: unknown name, missing source, or an .npz whose headers, labels or users are not
@@ -153,7 +153,7 @@ def describe(
         return read_header(made, dataset) if made is not None and made.is_file() else None
     if source is not None and not source.is_dir():
         return read_header(source, dataset)
-    known = info(dataset, own)
+    known = info(dataset, listed)
     return Header(known.image_shape, known.classes, known.train_size, known.users)
 
 
@@ -183,8 +183,8 @@ def load_arrays(path: Path) -> Arrays:
     """Read a finished ``data/<dataset>.npz``.
 
     Raises:
-        DataError: the file is missing, damaged, or not of the promised form; or it has other values
-            than its pin, if that lies beside it.
+        DataError: the file is missing, damaged, or not of the promised form; or its values are not
+            those of the pin next to it.
     """
     shapes = _checked_shapes(path, None)
     missing = {*IMAGES, *LABELS, *SCALE, "classes"} - set(shapes)
@@ -205,21 +205,20 @@ def load_arrays(path: Path) -> Arrays:
 
 def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path) -> str:
     """Make ``target`` (an .npz, written atomically) from a named data set or the user's own file,
-    and return a line about what the arrays were taken for.
+    and return a line that says what the arrays are: rows, users, classes, kind and shape.
 
     Args:
         dataset: a name of ``DATASETS``, or any name with ``source`` the user's own.
         source: the user's .npz file; or ``my_data.py:load``, a function without arguments that
             returns the arrays of such a file by name; or a folder with the original files of a
-            named data set, nothing is then fetched; or None: the original files are taken from
-            ``downloads_dir`` and fetched into it where missing.
-        downloads_dir: where original files lie or are put.
-        target: the file to make. Beside it lies its pin, the digest of the values that the name had
-            first.
+            named data set, of which nothing is then fetched; or None: the original files are taken
+            from ``downloads_dir`` and fetched into it where missing.
+        downloads_dir: folder of the original files.
+        target: the file to make. Its pin is next to it, the digest of the first values of the name.
 
     Raises:
         DataError: see ``arrays_from`` and ``downloads.read_original``; or the values are not those
-            of the pin, and then ``target`` is as it was.
+            of the pin. ``target`` does not change then.
     """
     names: Collection[str] = ()
     if source is not None and _is_function(source):
@@ -250,9 +249,9 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         key: np.asarray(value) for key in KEYS if (value := getattr(made, key)) is not None
     }
     pins.keep(dataset, arrays, target.with_suffix(".pin"))
-    # Of the name, which has the pin.
+    # These follow from the name, so the digest need not cover them.
     arrays |= {key: np.asarray(getattr(made, key)) for key in SCALE}
-    if not made.declared:  # no value that training reads, so the pin is the same without it
+    if not made.declared:  # training does not read it, so the digest does not cover it
         arrays[FOUND] = np.asarray(True)
     with atomic(target) as path:
         np.savez(path, **arrays)
@@ -364,15 +363,15 @@ def _test_size(sizes: np.ndarray) -> int:
 
 
 def _split(arrays: dict[str, Any], name: str) -> dict[str, Any]:
-    """Set the fixed test set aside; returns the keys that change."""
+    """Set the fixed test set aside; return the arrays that change."""
     labels, users = arrays["train_labels"], arrays["train_users"]
     test = np.zeros(len(labels), dtype=bool)
     groups = [np.arange(len(labels))]
     if users is not None:
         groups = np.split(np.argsort(users, kind="stable"), np.cumsum(np.bincount(users))[:-1])
     _test_size(np.array([len(rows) for rows in groups]))
-    # The same test set for every study and seed, and no user's rows decide which ones of another
-    # user are in it.
+    # The test set is the same for every study and seed. Each user has a stream of its own, so that
+    # no user's rows decide which rows of another one are in it.
     for group, rows in enumerate(groups):
         rng = numpy_rng(0, "data", name, "test", group)
         test[rows] = (
@@ -392,9 +391,9 @@ def _split(arrays: dict[str, Any], name: str) -> dict[str, Any]:
 def _shapes(path: Path) -> dict[str, Shape]:
     """Shape and dtype of every array of an .npz file, from the headers only.
 
-    Nothing is allocated for what a header promises before the archive has been found to hold it,
-    and the memory to have room for it: numpy would ask for 8 TB for a header of 10^12 labels, and
-    a few megabytes may unpack to gigabytes of zeros.
+    No array is allocated before its size in the archive and the machine's memory are checked: NumPy
+    would ask for 8 TB for a header of 10^12 labels, and a few megabytes may unpack to gigabytes of
+    zeros.
     """
     total = 0
     try:

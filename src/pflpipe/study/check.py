@@ -67,7 +67,7 @@ def _header(settings: Config, dataset: str) -> datasets.Header | None:
     """
     source = settings.datasets.get(dataset)
     if source is None:
-        return datasets.describe(dataset, own=settings.datasets)
+        return datasets.describe(dataset, listed=settings.datasets)
     made = settings.data_dir / f"{dataset}.npz"
     with located(f"{settings.source}: datasets.{dataset}"):
         if source.resolve() == made.resolve():
