@@ -149,7 +149,7 @@ def test_a_broken_study_is_named_at_the_end_of_the_list_of_studies(project, monk
     assert run(monkeypatch, "studies") == 0
     printed = capsys.readouterr().out
     assert "good: A good study\n" in printed
-    assert "\nNot in order:\nstudies/broken.yaml: line 2, column 1: not" in printed
+    assert "\nStudies with errors:\nstudies/broken.yaml: line 2, column 1: not" in printed
 
 
 def test_the_studies_of_the_config_do_not_matter_to_a_study_asked_for(project, monkeypatch):

@@ -757,10 +757,6 @@ BAD |= {  # what would be lost without a word
         {"test_image": np.arange(6)},
         r"unknown array 'test_image'; did you mean 'test_images'\?",
     ),
-    "keys of another library": (
-        dict.fromkeys(own()) | {"X": FLOATS, "y": np.arange(6)},
-        r"train_images is missing; got \['X', 'y'\]; store train_images and train_labels",
-    ),
     "labels 1..K": (
         {"train_labels": np.array([1, 2, 3, 1, 2, 3]), "test_labels": np.array([3, 1, 2])},
         "train_labels; got 'labels 1 to 3, none of them 0'; .* number the classes 0.* = 4",

@@ -126,7 +126,8 @@ def federation(
         tests: test examples of each client. None: ``test_fraction`` of its examples, drawn from a
             separate stream and left out of training.
         classes: the number of classes K, which a private run needs unless ``model`` is a
-            ``Network``. None: K of the ``Network``, or one more than the largest label, at least 2.
+            ``Network``. None: K of the ``Network``, or one more than the largest label, at least 2;
+            every smaller label must then occur.
         seed: seed of everything that runs share to be comparable: initial parameters, batches,
             held-out rows.
         secret: determines noise and cohorts, together with the settings. None: a fresh secret for

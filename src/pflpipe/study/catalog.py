@@ -43,7 +43,7 @@ def lines(settings: Config) -> Iterator[str]:
             yield from (text for _, text in sorted(found_here))
             yield ""
     if broken:
-        yield "Not in order:"
+        yield "Studies with errors:"
         yield from broken
         yield ""
     yield (
