@@ -546,26 +546,27 @@ CASES: dict[str, Case] = {
         ),
     ),
     "missing data file": Case(
-        lambda folder: (folder / "mine.npz").unlink(),
+        both(own_data(), lambda folder: (folder / "mine.npz").unlink()),
         (IN_CONFIG, "datasets.mine", "mine.npz does not exist"),
     ),
     "missing file of a function": Case(
-        put("datasets", {"mine": "my_data.py:load"}, "config.yaml"),
+        both(own_data(), put("datasets", {"mine": "my_data.py:load"}, "config.yaml")),
         (IN_CONFIG, "datasets.mine", "my_data.py: no such file"),
     ),
     "file without the function": Case(
         both(
+            own_data(),
             raw("my_data.py", b"def loads(): ...\n"),
             put("datasets", {"mine": "my_data.py:load"}, "config.yaml"),
         ),
         (IN_CONFIG, "datasets.mine", "my_data.py has no 'load'", "did you mean 'loads'?"),
     ),
     "data file that would be overwritten": Case(
-        put("data_dir", ".", "config.yaml"),
+        both(own_data(), put("data_dir", ".", "config.yaml")),
         (IN_CONFIG, "datasets.mine", "mine.npz is the file that pflpipe writes"),
     ),
     "data file that is no npz": Case(
-        raw("mine.npz", b"hello"), (IN_CONFIG, "mine.npz cannot be read")
+        both(own_data(), raw("mine.npz", b"hello")), (IN_CONFIG, "mine.npz cannot be read")
     ),
     "shapes": Case(
         own_data(train_images=np.zeros((60, 4, 4, 4, 1), np.uint8)),
@@ -580,10 +581,10 @@ CASES: dict[str, Case] = {
     ),
     "missing array": Case(own_data(train_labels=None), ("mine.npz", "train_labels is missing")),
     "pickled array": Case(
-        own_data(train_labels=np.array([object()] * 60)), ("mine.npz", "train_labels", "pickled")
+        own_data(train_labels=np.array([object()] * 60)), ("mine.npz", "train_labels", "objects")
     ),
     "shape of a known data set": Case(
-        put("datasets", {"cifar10": "mine.npz"}, "config.yaml"),
+        both(put("dataset", "cifar10"), put("datasets", {"cifar10": "mine.npz"}, "config.yaml")),
         ("cifar10", "(4, 4, 1)", "(32, 32, 3)"),
     ),
     # printed numbers

@@ -290,6 +290,10 @@ STRANGE = {
 }
 """What one client may hold that nobody can train on."""
 NON_PRIVATE = {"method": "fedavg", "privacy": None}
+THREE = np.arange(3)
+MASKED = {"shards": [(np.ma.masked_less(np.ones((3, 6)), 0), THREE)]}
+TEXT = {"shards": [(np.ones((3, 6)), np.array(["a", "b", "c"], dtype=object))]}
+COMPLEX = {"shards": [(np.ones((3, 6), np.complex64), THREE)]}
 
 
 def told(shards, replayed=None, method="dp_fedavg", **changes):
@@ -399,6 +403,15 @@ def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the
         ({"tests": clients(2)}, DataError, "tests; got '2 pairs'; expected 5"),
         ({"shards": [(torch.zeros(3, 6), torch.zeros(2))]}, DataError, r"clients\[0\]"),
         ({"shards": [(torch.zeros(3, 6), torch.zeros(3))]}, DataError, "whole numbers"),
+        (MASKED, DataError, r"clients\[0\]: x; got 'a masked array'; .* \.filled\(value\)"),
+        (TEXT, DataError, r"clients\[0\]: y; got 'an array of Python objects \(str\)"),
+        (COMPLEX, DataError, r"clients\[0\]: x; got 'complex64'; expected real numbers"),
+        ({"classes": 10**12}, DataError, "classes; got 1000000000000; .* at most 1000000"),
+        (
+            NON_PRIVATE | {"shards": [(np.zeros((3, 6)), THREE + 1)], "classes": None},
+            DataError,
+            "labels; got 'labels 1 to 3, none of them 0'; .* number the classes .* classes = 4",
+        ),
         ({"classes": None}, ConfigError, "classes is missing; .* private run.*add classes="),
         ({"model": NETWORK, "classes": 4}, ConfigError, "classes; got 4; expected 3, the outputs"),
         (NON_PRIVATE | {"shards": STRANGE["all NaN"]}, DataError, "finite numbers"),
@@ -424,6 +437,14 @@ def test_what_cannot_be_run_is_refused_in_one_line(changes, kind, words):
         train(**changes)
     assert "\n" not in str(caught.value)
     assert issubclass(kind, PflpipeError)
+
+
+def test_reversed_rows_and_another_byte_order_are_taken_as_what_they_are():
+    plain = [(x.numpy(), y.numpy()) for x, y in clients()]
+    turned = [(x[::-1].copy()[::-1].astype(">f8"), y.astype(">i4")) for x, y in plain]
+    worlds = [federation(shards=shards) for shards in (clients(), turned)]
+    assert torch.equal(*(world.train.x for world in worlds))
+    assert torch.equal(*(world.train.y for world in worlds))
 
 
 @pytest.mark.slow

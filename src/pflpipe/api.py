@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pflpipe import options
 from pflpipe.cells import Cell, Model, Privacy, Server, Training, without_defaults
-from pflpipe.data import datasets, partition
+from pflpipe.data import checks, datasets, partition
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
@@ -126,7 +126,8 @@ def federation(
         tests: test examples of each client. None: ``test_fraction`` of its examples, drawn from a
             separate stream and left out of training.
         classes: the number of classes K, which a private run needs unless ``model`` is a
-            ``Network``. None: K of the ``Network``, or one more than the largest label, at least 2.
+            ``Network``. None: K of the ``Network``, or one more than the largest label, at least 2;
+            every smaller label must then occur.
         seed: seed of everything that runs share to be comparable: initial parameters, batches,
             held-out rows.
         secret: determines noise and cohorts, together with the settings. None: a fresh secret for
@@ -366,6 +367,8 @@ def _classes(
 ) -> int:
     """Return the number of classes K. Only without a mechanism it may come from the examples; then
     values that cannot be trained on raise DataError."""
+    if classes is not None:
+        checks.check_class_count(classes)
     if isinstance(model, Network):
         outputs = model.shapes[HEAD[0]][0]
         if classes not in (None, outputs):
@@ -390,18 +393,36 @@ def _classes(
     largest = highest + 1
     if classes is not None and largest > classes:
         raise DataError("classes", got=classes, expected=f"at least {largest}, of the labels")
+    if classes is None:
+        checks.check_every_class(np.unique(y.cpu().numpy()), "labels")
     return classes or max(largest, 2)
 
 
 def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return a client's tensors; raise DataError for another form. The check reads no values."""
-    x, y = (torch.as_tensor(values) for values in shard)
+    values, labels = shard
+    x, y = _tensor(f"{name}: x", values, "images"), _tensor(f"{name}: y", labels, "labels")
     if x.ndim < 2 or len(x) != len(y) or y.ndim != 1:
         got = f"x {list(x.shape)}, y {list(y.shape)}"
         raise DataError(name, got=got, expected="x [n, ...] and y [n]")
     if y.is_floating_point():
         raise DataError(f"{name}: y", got=str(y.dtype), expected="whole numbers 0 to K - 1")
     return x.to(dtype), y.to(torch.int64)
+
+
+def _tensor(name: str, values: Tensor | np.ndarray, content: str) -> Tensor:
+    """Return real numbers as a tensor; raise DataError for values that would lose something."""
+    if isinstance(values, Tensor):
+        is_real = not values.is_complex()
+    else:
+        values = checks.as_array(name, values, content)
+        is_real = values.dtype.kind in "biuf"
+    if not is_real:
+        raise DataError(name, got=str(values.dtype), expected="real numbers")
+    if isinstance(values, Tensor):
+        return values
+    # torch takes neither another byte order nor reversed rows.
+    return torch.as_tensor(np.asarray(values, values.dtype.newbyteorder("="), order="C"))
 
 
 def _held_out(

@@ -102,11 +102,12 @@ def _init(arguments: argparse.Namespace) -> list[str]:
 
 def _validate(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.study import config
-    from pflpipe.study.check import validate
+    from pflpipe.study.check import unused_data, validate
 
     settings = config.load(arguments.config)
     outlines = validate(settings, arguments.study)
-    return [f"{name}: {outline}: ok" for name, outline in outlines.items()]
+    lines = [f"{name}: {outline}: ok" for name, outline in outlines.items()]
+    return lines if arguments.study else [*lines, *unused_data(settings, outlines.values())]
 
 
 def _methods(arguments: argparse.Namespace) -> list[str]:

@@ -4,7 +4,7 @@ arrays."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pflpipe.data import datasets, partition
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
@@ -20,13 +20,13 @@ def validate(
     settings: Config, names: Iterable[str] = (), folder: str | os.PathLike[str] = STUDIES
 ) -> dict[str, Outline]:
     """Load and check the named studies (default: those of config.yaml) and the data they need,
-    reading array headers only.
+    reading array headers only. Data sets that none of them uses are in ``unused_data``.
 
     Raises:
         PflpipeError: everything that cannot be run.
     """
     problems = Problems()
-    headers = _own_data(settings, problems)
+    headers: dict[str, datasets.Header | None] = {}
     known = load.study_names(folder)
     wanted = tuple(names)
     for name in () if wanted else settings.studies:
@@ -47,20 +47,34 @@ def validate(
     return outlines
 
 
-def _own_data(settings: Config, problems: Problems) -> dict[str, datasets.Header | None]:
-    """Return the headers of the user's data, None where one is not in order, or a function that
-    will tell when it is run."""
-    headers: dict[str, datasets.Header | None] = {}
-    for dataset, source in settings.datasets.items():
-        headers[dataset] = None
-        with problems.at(), located(f"{settings.source}: datasets.{dataset}"):
-            if source.resolve() == (settings.data_dir / f"{dataset}.npz").resolve():
-                raise DataError(
-                    f"{source} is the file that pflpipe writes", do="keep yours in another folder"
-                )
-            made = settings.data_dir / f"{dataset}.npz"
-            headers[dataset] = datasets.describe(dataset, source, made)
-    return headers
+def unused_data(settings: Config, outlines: Iterable[Outline]) -> Iterator[str]:
+    """Yield a warning for each of the user's data sets that is not in order and that none of these
+    studies uses."""
+    used = {name for outline in outlines for name in outline.everything.datasets}
+    for name in settings.datasets:
+        if name not in used:
+            try:
+                _header(settings, name)
+            except DataError as error:
+                yield f"warning: {error} (no study that was checked uses it)"
+
+
+def _header(settings: Config, dataset: str) -> datasets.Header | None:
+    """Return the header of a data set, None where it is a function that will tell when it is run.
+
+    Raises:
+        DataError: unknown, or the user's own and not in order.
+    """
+    source = settings.datasets.get(dataset)
+    if source is None:
+        return datasets.describe(dataset, listed=settings.datasets)
+    made = settings.data_dir / f"{dataset}.npz"
+    with located(f"{settings.source}: datasets.{dataset}"):
+        if source.resolve() == made.resolve():
+            raise DataError(
+                f"{source} is the file that pflpipe writes", do="keep yours in another folder"
+            )
+        return datasets.describe(dataset, source, made)
 
 
 def _check_data(
@@ -72,9 +86,10 @@ def _check_data(
 ) -> None:
     """Check that the partitions and models of a study's runs fit its data sets."""
     for name in study.datasets:
-        if headers.setdefault(name, None) is None and name not in settings.datasets:
-            with problems.at(location):
-                headers[name] = datasets.describe(name, own=settings.datasets)
+        if name not in headers:
+            headers[name] = None  # the error is reported once
+            with problems.at("" if name in settings.datasets else location):
+                headers[name] = _header(settings, name)
     fitting = set()
     needs = ((c.dataset, c.partition, c.model, c.training.augment) for c in study.cells)
     for dataset, wanted, model, transforms in dict.fromkeys(needs):
