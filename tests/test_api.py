@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import pflpipe
 import warm
@@ -33,6 +35,7 @@ from test_keys import OTHER
 
 ROOT = Path(__file__).resolve().parent.parent
 MLP, BUDGET = Model("mlp", (4,)), Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
+OWN_DATASET = TensorDataset(torch.zeros(8, 6), torch.zeros(8, dtype=torch.int64))
 LOCAL = Training(rounds=3, local_epochs=1, batch_size=4, optimizer="sgd", lr=0.2)
 
 
@@ -417,6 +420,16 @@ def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the
         ),
         (NON_PRIVATE | {"classes": 2}, DataError, "classes; got 2; expected at least 3"),
         ({"test_fraction": 1.0}, ConfigError, "0 <= fraction < 1"),
+        ({"model": nn.Linear(6, 3)}, ConfigError, r"model; got 'Linear'; .* in a file: model="),
+        ({"model": nn.Linear}, ConfigError, r"model; got 'Linear'; .* in a file: model="),
+        ({"model": lambda: nn.Linear(6, 3)}, ConfigError, "model; .* the function that makes it"),
+        ({"method": pflpipe.Method}, ConfigError, "method; got 'Method'; .* call a function"),
+        ({"shards": dict(enumerate(clients()))}, DataError, r"clients; got 'dict'; .*\.values\(\)"),
+        ({"tests": dict(enumerate(clients()))}, DataError, "tests; got 'dict'"),
+        ({"shards": OWN_DATASET}, DataError, r"clients; got 'TensorDataset'; .* in \.tensors"),
+        ({"shards": [OWN_DATASET]}, DataError, r"clients\[0\]; got 'TensorDataset'; .*pair"),
+        ({"shards": DataLoader(OWN_DATASET)}, DataError, "clients; got 'DataLoader'; .* join"),
+        ({"shards": [DataLoader(OWN_DATASET)]}, DataError, r"clients\[0\]; got 'DataLoader'"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(changes, kind, words):

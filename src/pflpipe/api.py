@@ -48,6 +48,11 @@ Shard = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
 """Examples of one client: ``x`` float ``[n, ...]`` (images channels last), ``y`` integers
 ``[n]``."""
 
+_PAIRS = (
+    "a TensorDataset has the pair in .tensors; for another Dataset, join the batches of a "
+    "DataLoader; of a dict, give list(clients.values())"
+)
+
 
 @dataclass(frozen=True)
 class Result:
@@ -152,6 +157,21 @@ def federation(
     options.check(server, "server")
     target = device_of(device)
     model = Model(model) if isinstance(model, str) else model
+    if not isinstance(model, Model | Network):
+        raise ConfigError(
+            "model",
+            got=_type_name(model),
+            expected="a name, a Model or a Network",
+            do='put the class, or the function that makes it, in a file: model="my_net.py:Net"',
+        )
+    for name, given in (("clients", clients), ("tests", tests or [])):
+        if not isinstance(given, Sequence):
+            raise DataError(
+                name,
+                got=_type_name(given),
+                expected="a list with one pair (x, y) of tensors for each client",
+                do=_PAIRS,
+            )
     shards = [_shard(f"clients[{i}]", shard, dtype) for i, shard in enumerate(clients)]
     if not shards:
         raise DataError("clients", got="none", expected="one pair (x, y) for each client")
@@ -276,7 +296,7 @@ def run(
     sizes = np.array([len(rows) for rows in split.train])
     planned = plan_of(cell, sizes, declared=arrays.declared)
     simulation = runs.build(cell, arrays, split, planned.plan, device=device, backend=backend)
-    has_global_model = registry.info(cell.method).about.has_global_model
+    has_global_model = registry.of(cell).about.has_global_model
     return _finish(simulation, planned.ledger, has_global_model, on_round)
 
 
@@ -309,6 +329,13 @@ def _finish(
 def _request(method: str | Method, privacy: Privacy | None) -> Privacy:
     """Return the request with the mechanism that it implies; raise ConfigError if the method cannot
     fulfil it, or if a private method has none."""
+    if not isinstance(method, str | Method):
+        raise ConfigError(
+            "method",
+            got=_type_name(method),
+            expected="a name, or a Method",
+            do="call a function that makes one",
+        )
     private = isinstance(method, str) and registry.info(method).about.private
     if privacy is None:
         if private:
@@ -393,8 +420,14 @@ def _classes(
     return classes or max(largest, 2)
 
 
+def _type_name(value: Any) -> str:
+    return getattr(value, "__name__", type(value).__name__)
+
+
 def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return a client's tensors; raise DataError for another form. The check reads no values."""
+    if not isinstance(shard, tuple | list) or len(shard) != 2:
+        raise DataError(name, got=_type_name(shard), expected="a pair (x, y) of tensors", do=_PAIRS)
     x, y = (torch.as_tensor(values) for values in shard)
     if x.ndim < 2 or len(x) != len(y) or y.ndim != 1:
         got = f"x {list(x.shape)}, y {list(y.shape)}"

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
+from pflpipe.cells import Model
 from pflpipe.data import datasets, partition
+from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
@@ -47,10 +49,10 @@ def validate(
     return outlines
 
 
-def _own_data(settings: Config, problems: Problems) -> dict[str, datasets.Header | None]:
+def _own_data(settings: Config, problems: Problems) -> dict[str, Header | None]:
     """Return the headers of the user's data, None where one is not in order, or a function that
     will tell when it is run."""
-    headers: dict[str, datasets.Header | None] = {}
+    headers: dict[str, Header | None] = {}
     for dataset, source in settings.datasets.items():
         headers[dataset] = None
         with problems.at(), located(f"{settings.source}: datasets.{dataset}"):
@@ -67,7 +69,7 @@ def _check_data(
     settings: Config,
     study: Study,
     location: str,
-    headers: dict[str, datasets.Header | None],
+    headers: dict[str, Header | None],
     problems: Problems,
 ) -> None:
     """Check that the partitions and models of a study's runs fit its data sets."""
@@ -75,7 +77,7 @@ def _check_data(
         if headers.setdefault(name, None) is None and name not in settings.datasets:
             with problems.at(location):
                 headers[name] = datasets.describe(name, own=settings.datasets)
-    fitting = set()
+    fitting: dict[Model, Header] = {}
     needs = ((c.dataset, c.partition, c.model, c.training.augment) for c in study.cells)
     for dataset, wanted, model, transforms in dict.fromkeys(needs):
         found = headers[dataset]
@@ -84,7 +86,7 @@ def _check_data(
                 partition.check(wanted, found.classes, found.train_size, found.users)
             with problems.at(location):
                 architectures.shapes(model, found.image_shape, found.classes)
-                fitting.add(model)
+                fitting[model] = found
             with problems.at(location):
                 check_augment(transforms, found.image_shape)
     works = {
@@ -95,6 +97,12 @@ def _check_data(
         if model in fitting:
             with problems.at(location):
                 registry.check_model(method, model, hyperparameters, origin)
+    tried = {(c.method, c.source): c for c in study.cells if c.source and c.model in fitting}
+    for cell in tried.values():
+        from pflpipe.study import trial  # it imports torch, as the method's file does
+
+        with problems.at(location):
+            trial.check(cell, fitting[cell.model].image_shape, fitting[cell.model].classes)
 
 
 def check_augment(names: Sequence[str], image_shape: tuple[int, ...]) -> None:
