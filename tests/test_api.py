@@ -19,7 +19,7 @@ import pflpipe
 import warm
 from pflpipe import Cell, Model, Partition, Privacy, Server, Training
 from pflpipe.data import datasets, partition
-from pflpipe.errors import ConfigError, DataError, PflpipeError
+from pflpipe.errors import ConfigError, DataError, PflpipeError, PrivacyError
 from pflpipe.files import write_json
 from pflpipe.learning import networks
 from pflpipe.methods import registry
@@ -398,6 +398,11 @@ def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the
         ({"method": "fedavg"}, ConfigError, "it promises nothing"),
         ({"privacy": Privacy(epsilon=8, clip_norm=1.0)}, ConfigError, "privacy.delta is missing"),
         ({"privacy": Privacy(epsilon=8, delta=1e-3)}, ConfigError, "privacy.clip_norm is missing"),
+        (
+            {"privacy": dataclasses.replace(BUDGET, delta=0.2)},
+            PrivacyError,
+            "below 1/M = 0.2; .*all",
+        ),
         ({"shards": []}, DataError, "clients; got 'none'"),
         ({"tests": clients(2)}, DataError, "tests; got '2 pairs'; expected 5"),
         ({"shards": [(torch.zeros(3, 6), torch.zeros(2))]}, DataError, r"clients\[0\]"),
@@ -437,6 +442,11 @@ def test_what_cannot_be_run_is_refused_in_one_line(changes, kind, words):
         train(**changes)
     assert "\n" not in str(caught.value)
     assert issubclass(kind, PflpipeError)
+
+
+def test_a_delta_of_one_over_m_is_accepted_by_those_who_say_so():
+    large = dataclasses.replace(BUDGET, delta=0.2)
+    assert federation(privacy=large, allow_large_delta=True).plan.delta == 0.2
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ from pflpipe.methods.base import Method
 from pflpipe.privacy import executed
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Ledger, ledger
+from pflpipe.privacy.plan import check_delta
 from pflpipe.seeds import STREAMS, derived_key, numpy_rng
 from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
@@ -104,6 +105,7 @@ def federation(
     secret: str | None = None,
     method_name: str | None = None,
     model_name: str | None = None,
+    allow_large_delta: bool = False,
     device: str = "auto",
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
@@ -137,12 +139,14 @@ def federation(
         secret: determines noise and cohorts, together with the settings. None: a fresh secret for
             every call. Give one only to repeat a run on the same data: two runs with the same noise
             on different data publish the difference of the data. The settings are all arguments
-            except ``device`` and ``backend``; of ``clients`` and ``tests`` only M, the shape of an
-            example, and whether there are tests. Calls with one secret and different settings share
-            no noise. Calls that differ only in device or backend share their noise, and their
-            releases differ by rounding: publish only one of them.
+            except ``device``, ``backend`` and ``allow_large_delta``; of ``clients`` and ``tests``
+            only M, the shape of an example, and whether there are tests. Calls with one secret and
+            different settings share no noise. Calls that differ only in device or backend share
+            their noise, and their releases differ by rounding: publish only one of them.
         method_name, model_name: a name for your own ``Method`` or ``Network``, which represents its
             code in the settings. A ``secret`` needs it; give different code a different name.
+        allow_large_delta: accept a delta of 1/M or more, which allows one client to be published in
+            clear.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<index>``.
         backend: ``auto``, ``loop`` or ``vmap``.
         dtype: of parameters and examples.
@@ -175,6 +179,8 @@ def federation(
     shards = [_shard(f"clients[{i}]", shard, dtype) for i, shard in enumerate(clients)]
     if not shards:
         raise DataError("clients", got="none", expected="one pair (x, y) for each client")
+    if not allow_large_delta:
+        check_delta(privacy.delta, len(shards))
     if tests is not None and len(tests) != len(shards):
         raise DataError("tests", got=f"{len(tests)} pairs", expected=f"{len(shards)}, as clients")
     test_shards = [_shard(f"tests[{i}]", shard, dtype) for i, shard in enumerate(tests or [])]

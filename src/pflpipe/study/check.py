@@ -13,9 +13,10 @@ from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
 from pflpipe.methods import registry
+from pflpipe.privacy.plan import check_delta
 from pflpipe.study import load
 from pflpipe.study.config import STUDIES, Config
-from pflpipe.study.study_spec import Outline, Study
+from pflpipe.study.study_spec import Outline
 
 
 def validate(
@@ -42,7 +43,7 @@ def validate(
             outline = load.read(name, folder, found)
             if outline is not None:
                 outlines[name] = outline
-                _check_data(settings, outline.everything, f"{folder}/{name}.yaml", headers, found)
+                _check_data(settings, outline, f"{folder}/{name}.yaml", headers, found)
         with problems.at():
             found.stop()
     problems.stop()
@@ -67,12 +68,14 @@ def _own_data(settings: Config, problems: Problems) -> dict[str, Header | None]:
 
 def _check_data(
     settings: Config,
-    study: Study,
+    outline: Outline,
     location: str,
     headers: dict[str, Header | None],
     problems: Problems,
 ) -> None:
-    """Check that the partitions and models of a study's runs fit its data sets."""
+    """Check that the partitions and models of a study's runs fit its data sets, and its delta the
+    number of their users."""
+    study = outline.everything
     for name in study.datasets:
         if headers.setdefault(name, None) is None and name not in settings.datasets:
             with problems.at(location):
@@ -89,6 +92,11 @@ def _check_data(
                 fitting[model] = found
             with problems.at(location):
                 check_augment(transforms, found.image_shape)
+    for cell in () if outline.document.get("allow_large_delta") else study.cells:
+        header, wanted = headers[cell.dataset], cell.partition
+        if header is not None and header.users and not wanted.clients:
+            with problems.at(location):
+                check_delta(cell.privacy.delta, header.users - wanted.new_clients)
     works = {
         (c.method, c.source, c.model, canonical_json(c.hyperparameters)): c.hyperparameters
         for c in study.cells
