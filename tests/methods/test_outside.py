@@ -273,7 +273,7 @@ HOOKS = {
     ),
     "sends what it did not declare": (
         "local_update, sends=lambda task: task.head_names",
-        "hook local_update: returns an update: fc1.bias; got (4,); expected None",
+        "hook local_update: returns an update: fc1.bias; got (4,); expected nothing",
     ),
     "returns another shape": (
         "local_update, personalize=lambda p, *rest: p | {'head.bias': p['fc1.bias']}",
@@ -282,6 +282,10 @@ HOOKS = {
     "returns a number": (
         "local_update, init_client=lambda p, task: {'n': 0}",
         "hook init_client: returns a client state; got 'dict'; expected a dict of tensors",
+    ),
+    "keeps a state that it did not begin": (
+        "lambda p, s, c, b, t: (local_update(p, s, c, b, t)[0], p)",
+        "hook local_update: returns a client state: fc1.bias; got (4,); expected nothing",
     ),
     "forgets the server's state": (
         "local_update, aggregate=lambda p, *rest: p",

@@ -20,7 +20,7 @@ from pflpipe.learning.solvers import Schedule, Solver, minimize_loop
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods import registry
 from pflpipe.methods.base import Upload
-from pflpipe.privacy.accounting import make_plan
+from pflpipe.privacy.plan import Plan
 from pflpipe.trees import Tree, Update
 
 ROWS = 4
@@ -40,17 +40,10 @@ def check(cell: Cell, image_shape: tuple[int, ...], classes: int) -> None:
     entry = registry.of(cell)
     method = entry.factory(**cell.hyperparameters)
     network = networks.build(cell.model, image_shape, classes)
-    privacy, training = cell.privacy, cell.training
-    if privacy.mechanism != "none":  # noise of any size: nothing is released
-        privacy = dataclasses.replace(
-            privacy, epsilon=None, noise_multiplier=1.0, clip_quantile=None
-        )
-    plan = make_plan(
-        privacy,
-        rounds=training.rounds,
-        sample_rate=training.sample_rate,
-        clients=cell.partition.clients or 2,
-    )
+    training, clip, clients = cell.training, cell.privacy.clip_norm, cell.partition.clients
+    # Any noise will do: nothing is released.
+    of_rounds = training.sample_rate, training.rounds
+    plan = Plan("gaussian", 2, clip or 1.0, 1.0, *of_rounds, 1e-5, clients or 2)
     solver = Solver(training.optimizer, training.lr, training.momentum, training.weight_decay)
     of_run = network, plan, solver, training.local_epochs, frozenset(cell.departures)
     task = Task(*of_run, minimize_loop, precision=training.precision)
@@ -117,10 +110,13 @@ def _tree(value: Any, what: str, wanted: Shapes | None = None) -> Tree:
     if not isinstance(value, dict) or not all(isinstance(one, Tensor) for one in value.values()):
         raise ConfigError(f"returns {what}", got=_kind(value), expected="a dict of tensors")
     got = _shapes(value)
-    for name in sorted(got | (wanted or got)):
-        shape = (wanted or got).get(name)
-        if got.get(name) != shape:
-            raise ConfigError(f"returns {what}: {name}", got=got.get(name), expected=f"{shape}")
+    shapes = got if wanted is None else wanted
+    for name in sorted(got | shapes):
+        if got.get(name) != shapes.get(name):
+            expected = str(shapes.get(name, "nothing"))
+            raise ConfigError(
+                f"returns {what}: {name}", got=got.get(name, "nothing"), expected=expected
+            )
     return value
 
 
