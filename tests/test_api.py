@@ -110,8 +110,8 @@ NETWORK = networks.build(MLP, (6,), 3)
 OWN_NAMES = {"method": OWN, "model": NETWORK, "method_name": "mine", "model_name": "net"}
 ADAPTIVE = dataclasses.replace(BUDGET, clip_quantile=0.5, clip_bit_noise=1.0)
 OF_ADAPTIVE = ("clip_quantile", "clip_lr", "clip_bit_noise")
-NO_SETTINGS = {"secret", "device", "backend"}
-"""Of the parameters of ``federation``: what a key is made with, and how a run is computed."""
+NO_SETTINGS = {"secret", "device", "backend", "allow_large_delta"}
+"""Of the parameters of ``federation``: what a key is made with, how a run is computed, and a word."""
 SETTINGS = {
     "method": [{}, {"method": "feddpa"}, {"method": OWN, "method_name": "dp_fedavg"}],
     "method_name": [OWN_NAMES, OWN_NAMES | {"method_name": "other"}],
@@ -185,6 +185,7 @@ def test_calls_with_one_secret_that_differ_in_one_setting_share_no_noise(name):
         {"shards": [(x[:3], y[:3]) for x, y in clients()]},
         {"shards": [(x * math.nan, y + 7) for x, y in clients()]},
         {"backend": "vmap"},
+        {"allow_large_delta": True},
         {"privacy": dataclasses.replace(BUDGET, mechanism="gaussian")},
         {"method": "dp_fedavg", "hyperparameters": {}},
     ],
