@@ -111,7 +111,7 @@ OWN_NAMES = {"method": OWN, "model": NETWORK, "method_name": "mine", "model_name
 ADAPTIVE = dataclasses.replace(BUDGET, clip_quantile=0.5, clip_bit_noise=1.0)
 OF_ADAPTIVE = ("clip_quantile", "clip_lr", "clip_bit_noise")
 NO_SETTINGS = {"secret", "device", "backend", "allow_large_delta"}
-"""Of the parameters of ``federation``: what a key is made with, how a run is computed, and a word."""
+"""Of the parameters of ``federation``: what a key is made with, how a run is computed, a word."""
 SETTINGS = {
     "method": [{}, {"method": "feddpa"}, {"method": OWN, "method_name": "dp_fedavg"}],
     "method_name": [OWN_NAMES, OWN_NAMES | {"method_name": "other"}],
