@@ -138,8 +138,8 @@ class Plan:
 
 def check_delta(delta: float | None, clients: int) -> None:
     """Raise PrivacyError if delta is 1/M or more, for M clients: publishing the data of one client,
-    drawn at random, is (0, 1/M)-differentially private."""
-    if delta is not None and delta >= 1 / clients:
+    drawn at random, is (0, 1/M)-differentially private. M = 0 is unknown and refuses nothing."""
+    if delta is not None and clients and delta >= 1 / clients:
         raise PrivacyError(
             "privacy.delta",
             got=delta,

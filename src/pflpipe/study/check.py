@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from pflpipe.cells import Model
 from pflpipe.data import datasets, partition
-from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
@@ -50,10 +49,10 @@ def validate(
     return outlines
 
 
-def _own_data(settings: Config, problems: Problems) -> dict[str, Header | None]:
+def _own_data(settings: Config, problems: Problems) -> dict[str, datasets.Header | None]:
     """Return the headers of the user's data, None where one is not in order, or a function that
     will tell when it is run."""
-    headers: dict[str, Header | None] = {}
+    headers: dict[str, datasets.Header | None] = {}
     for dataset, source in settings.datasets.items():
         headers[dataset] = None
         with problems.at(), located(f"{settings.source}: datasets.{dataset}"):
@@ -70,7 +69,7 @@ def _check_data(
     settings: Config,
     outline: Outline,
     location: str,
-    headers: dict[str, Header | None],
+    headers: dict[str, datasets.Header | None],
     problems: Problems,
 ) -> None:
     """Check that the partitions and models of a study's runs fit its data sets, and its delta the
@@ -80,7 +79,7 @@ def _check_data(
         if headers.setdefault(name, None) is None and name not in settings.datasets:
             with problems.at(location):
                 headers[name] = datasets.describe(name, own=settings.datasets)
-    fitting: dict[Model, Header] = {}
+    fitting: dict[Model, datasets.Header] = {}
     needs = ((c.dataset, c.partition, c.model, c.training.augment) for c in study.cells)
     for dataset, wanted, model, transforms in dict.fromkeys(needs):
         found = headers[dataset]

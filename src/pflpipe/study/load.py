@@ -169,7 +169,7 @@ def _lines(
                 tried = _cell(candidate.tried, point.entry, candidate.location, file, problems)
             if first is None or tried is None:
                 continue
-            if first.partition.clients and not document.get("allow_large_delta"):
+            if not document.get("allow_large_delta"):
                 with problems.at(candidate.location):
                     check_delta(first.privacy.delta, first.partition.clients)
             seeds = point.entry.get("seeds", document["seeds"])
