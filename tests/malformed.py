@@ -277,6 +277,10 @@ CASES: dict[str, Case] = {
         put("training.sample_rate", 0), ("training.sample_rate", "got 0", "> 0 and <= 1")
     ),
     "delta 1": Case(put("privacy.delta", 1), ("privacy.delta", "got 1", "> 0 and < 1")),
+    "delta 1/M": Case(
+        put("privacy.delta", 0.1),
+        (IN_STUDY, "privacy.delta; got 0.1; expected below 1/M = 0.1", "allow_large_delta: true"),
+    ),
     "delta 0": Case(put("privacy.delta", 0), ("privacy.delta", "got 0", "> 0 and < 1")),
     "epsilon below 0": Case(put("privacy.epsilon", -1), ("privacy.epsilon", "got -1", "> 0")),
     "clip norm 0": Case(put("privacy.clip_norm", 0), ("privacy.clip_norm", "got 0", "> 0")),
@@ -496,6 +500,14 @@ CASES: dict[str, Case] = {
     ),
     "users of digits": Case(
         put("partition", NATURAL), (IN_STUDY, "partition.kind", "'natural'", "user ids")
+    ),
+    "delta 1/M of all users": Case(
+        both(
+            own_data(train_users=np.arange(60) % 5),
+            put("partition", {"kind": "natural"}),
+            put("privacy.delta", 0.2),
+        ),
+        (IN_STUDY, "privacy.delta; got 0.2; expected below 1/M = 0.2"),
     ),
     "no number of clients": Case(
         drop("partition.clients"), (IN_STUDY, "partition.clients is missing", "natural only")

@@ -284,6 +284,7 @@ def test_studies_are_listed_by_purpose_the_quickest_first(project, monkeypatch, 
 
 def test_a_study_that_was_begun_is_accepted_as_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     assert run(monkeypatch, "init", "mine") == 0
     assert capsys.readouterr().out.splitlines() == [
         "studies/mine.yaml: written",
@@ -293,6 +294,20 @@ def test_a_study_that_was_begun_is_accepted_as_it_is(tmp_path, monkeypatch, caps
     ]
     assert run(monkeypatch, "validate") == 0
     assert capsys.readouterr().out.startswith("mine: 12 cells, ")
+
+
+def test_init_prints_commands_that_can_be_typed_where_the_environment_is_not_on_path(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    for programs in (Path(sys.executable).parent, tmp_path / ".venv/bin"):
+        monkeypatch.setattr(sys, "executable", str(programs / "python"))
+        assert run(monkeypatch, "init", f"mine{len(programs.parts)}") == 0
+        *_, check, start = capsys.readouterr().out.splitlines()
+        shown = ".venv/bin" if tmp_path in programs.parents else programs
+        assert check.startswith(f"next: {shown}/pflpipe validate ")
+        assert start.startswith(f"then: {shown}/snakemake --cores all ")
 
 
 def test_what_a_begun_study_suggests_in_its_comments_is_accepted_too(tmp_path, monkeypatch, capsys):

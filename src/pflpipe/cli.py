@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import argparse
 import functools
+import shlex
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -95,9 +98,19 @@ def _init(arguments: argparse.Namespace) -> list[str]:
     files = init.write(arguments.study)
     return [
         *(f"{file}: written" for file in files),
-        f"next: pflpipe validate --study {arguments.study}",
-        f"then: snakemake --cores all results/tables/{arguments.study}.csv",
+        f"next: {_typed('pflpipe')} validate --study {arguments.study}",
+        f"then: {_typed('snakemake')} --cores all results/tables/{arguments.study}.csv",
     ]
+
+
+def _typed(program: str) -> str:
+    """Return what to type for a program of this environment: its name if that is on PATH, or its
+    path."""
+    file = Path(sys.executable).with_name(program)
+    if (found := shutil.which(program)) and Path(found).resolve() == file.resolve():
+        return program
+    here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return shlex.quote(str(here))
 
 
 def _validate(arguments: argparse.Namespace) -> list[str]:

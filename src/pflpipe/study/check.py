@@ -6,14 +6,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
+from pflpipe.cells import Model
 from pflpipe.data import datasets, partition
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
 from pflpipe.methods import registry
+from pflpipe.privacy.plan import check_delta
 from pflpipe.study import load
 from pflpipe.study.config import STUDIES, Config
-from pflpipe.study.study_spec import Outline, Study
+from pflpipe.study.study_spec import Outline
 
 
 def validate(
@@ -40,7 +42,7 @@ def validate(
             outline = load.read(name, folder, found)
             if outline is not None:
                 outlines[name] = outline
-                _check_data(settings, outline.everything, f"{folder}/{name}.yaml", headers, found)
+                _check_data(settings, outline, f"{folder}/{name}.yaml", headers, found)
         with problems.at():
             found.stop()
     problems.stop()
@@ -79,18 +81,20 @@ def _header(settings: Config, dataset: str) -> datasets.Header | None:
 
 def _check_data(
     settings: Config,
-    study: Study,
+    outline: Outline,
     location: str,
     headers: dict[str, datasets.Header | None],
     problems: Problems,
 ) -> None:
-    """Check that the partitions and models of a study's runs fit its data sets."""
+    """Check that the partitions and models of a study's runs fit its data sets, and its delta the
+    number of their users."""
+    study = outline.everything
     for name in study.datasets:
         if name not in headers:
             headers[name] = None  # the error is reported once
             with problems.at("" if name in settings.datasets else location):
                 headers[name] = _header(settings, name)
-    fitting = set()
+    fitting: dict[Model, datasets.Header] = {}
     needs = ((c.dataset, c.partition, c.model, c.training.augment) for c in study.cells)
     for dataset, wanted, model, transforms in dict.fromkeys(needs):
         found = headers[dataset]
@@ -99,9 +103,14 @@ def _check_data(
                 partition.check(wanted, found.classes, found.train_size, found.users)
             with problems.at(location):
                 architectures.shapes(model, found.image_shape, found.classes)
-                fitting.add(model)
+                fitting[model] = found
             with problems.at(location):
                 check_augment(transforms, found.image_shape)
+    for cell in () if outline.document.get("allow_large_delta") else study.cells:
+        header, wanted = headers[cell.dataset], cell.partition
+        if header is not None and header.users and not wanted.clients:
+            with problems.at(location):
+                check_delta(cell.privacy.delta, header.users - wanted.new_clients)
     works = {
         (c.method, c.source, c.model, canonical_json(c.hyperparameters)): c.hyperparameters
         for c in study.cells
@@ -110,6 +119,12 @@ def _check_data(
         if model in fitting:
             with problems.at(location):
                 registry.check_model(method, model, hyperparameters, origin)
+    tried = {(c.method, c.source): c for c in study.cells if c.source and c.model in fitting}
+    for cell in tried.values():
+        from pflpipe.study import trial  # it imports torch, as the method's file does
+
+        with problems.at(location):
+            trial.check(cell, fitting[cell.model].image_shape, fitting[cell.model].classes)
 
 
 def check_augment(names: Sequence[str], image_shape: tuple[int, ...]) -> None:

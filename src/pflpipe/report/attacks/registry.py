@@ -12,7 +12,6 @@ from pflpipe.files import atomic
 from pflpipe.report.attacks import canaries, inversion, membership, one_run
 from pflpipe.report.figures import style
 from pflpipe.report.summary import not_covered
-from pflpipe.study.settings import DIAGNOSTICS
 from pflpipe.study.study_spec import Drawing, Study
 
 SHOWN: Mapping[str, Any] = {
@@ -30,7 +29,7 @@ numbers."""
 def draw(study: Study, drawing: Drawing, results: Path) -> Figure:
     """Draw an attack's figure above a line about what no epsilon covers."""
     figure: Figure = SHOWN[drawing.kind].figure(study, results, drawing.width)
-    style.foot(figure, not_covered(study, f"Measured values are {DIAGNOSTICS}"))
+    style.foot(figure, not_covered(study, "Measured values"))
     return figure
 
 
