@@ -1,5 +1,4 @@
-"""Ways to run a round's clients on a GPU: the loop kernel by kernel, the loop from CUDA graphs, and
-all clients at once (vmap).
+"""Two ways to run a round's clients on a GPU: one after the other (loop) and all at once (vmap).
 
     python benchmarks/bench_gpu.py [--device cuda] [--out gpu.json]   # one GPU, less than 9 minutes
     python benchmarks/bench_gpu.py --device cpu --small               # the same program on tiny
@@ -9,20 +8,18 @@ The work: the local training of one round of DP-FedAvg (Adam, ``STEPS`` steps fo
 random 32x32 images that lie on the device, from drawing the batches to the stacked updates. Needs
 torch, numpy and ``src`` on the path, nothing else.
 
-speed: images/s of each way, medians of three rounds, and the ratio to the loop kernel by kernel. A
-time limit per case takes
+speed: images/s of each way, medians of three rounds, and the ratio to the loop. A time limit per
+case takes
     clients out of the loops' rounds, whose speed does not depend on how many follow each other, and
     steps out of vmap's; the last column says how many were left. Memory is the largest that torch
     held at once, beyond what it held before.
-agreement: how far the parameters after one round without noise lie from those of the loop kernel by
-kernel, over how far the
-    round moved them (largest coordinates).
+agreement: how far the parameters after one round under vmap without noise lie from those of the
+loop, over how far the round moved them (largest coordinates).
 A1: rounds of the size of FedDPA's Table 1 (50 writers, CNN for FEMNIST, three epochs of batches of
 16, FedDPA with rotations),
     seconds per round, those of all 30, and those of testing the 50 personal models.
 
-On a CPU there are no graphs: their rows repeat the loop. A case for which no time is left, or no
-memory, says so.
+A case for which no time is left, or no memory, says so.
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ from pflpipe.trees import Tree
 POOL = 4096  # distinct images; each client has its own choice of them
 REPEATS = 3
 STEPS = 32
-WAYS = ("loop", "graphs", "vmap")
+WAYS = ("loop", "vmap")
 
 
 class Stopwatch:
@@ -127,28 +124,9 @@ def simulation(
         test=examples,
         seed=0,
         key="benchmark",
-        backend="loop" if device.type == "cpu" and way == "graphs" else way,
+        backend=way,
         dtype=dtype,
     )
-
-
-@contextmanager
-def group_sizes() -> Iterator[list[int]]:
-    """Listen to the sizes of the groups that are run under vmap."""
-    sizes: list[int] = []
-    original = clients._run_groups
-
-    def listening(*words: Any) -> Any:
-        sizes.clear()
-        for group, found in original(*words):
-            sizes.append(len(group))
-            yield group, found
-
-    clients._run_groups = listening
-    try:
-        yield sizes
-    finally:
-        clients._run_groups = original
 
 
 def reset_peak(device: torch.device) -> int:
@@ -190,7 +168,7 @@ def speed(
 
     # A trial: all clients for a few steps under vmap, one client in a loop.
     number, length = (count, 2) if way == "vmap" else (1, steps)
-    with asked(precision), group_sizes() as groups:
+    with asked(precision):
         train, held = training(number, length), reset_peak(watch.device)
         train()
         times = [watch.seconds(train)]
@@ -206,7 +184,7 @@ def speed(
         "images_per_second": number * length * batch / statistics.median(times),
         "seconds": times,
     }
-    found |= {"clients_run": number, "steps_run": length, "groups": list(groups)}
+    found |= {"clients_run": number, "steps_run": length}
     if watch.device.type == "cuda":
         found["peak_mib"] = (torch.cuda.max_memory_allocated(watch.device) - held) / 2**20
     return found
@@ -255,10 +233,7 @@ def speeds(
                 print(f"{words} {row['failed']}", flush=True)
                 continue
             ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-            run = (
-                f"{row['clients_run']} clients, {row['steps_run']} steps"
-                + f", groups of {row['groups'][:3]}" * (way == "vmap")
-            )
+            run = f"{row['clients_run']} clients, {row['steps_run']} steps"
             print(
                 f"{words} {rate:10.0f} {ratio:>6} {row.get('peak_mib', 0):7.0f}  {run}", flush=True
             )
@@ -268,7 +243,7 @@ def speeds(
 def agreement(
     watch: Stopwatch, model: str, dtype: torch.dtype, precision: str, sizes: Sequence[int]
 ) -> dict[str, Any]:
-    """Compare the three ways after one round of ragged clients without noise."""
+    """Compare the two ways after one round of ragged clients without noise."""
     ends, moved = {}, 0.0
     for way in WAYS:
         with asked(precision):

@@ -81,7 +81,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Backend, Examples, Rows, choose_backend
-from pflpipe.simulation.evaluation import EXAMPLES_AT_ONCE, accuracies
+from pflpipe.simulation.evaluation import accuracies
 from pflpipe.simulation.processes import ALONE, Processes, joined
 from pflpipe.simulation.simulation import Simulation
 
@@ -234,7 +234,7 @@ def tested(simulation: Simulation) -> Simulation:
     change.
     """
     method = simulation.method
-    common = simulation.test.schedule(Rows.epochs(simulation.split.common, 1, EXAMPLES_AT_ONCE))
+    common = simulation.test.schedule(simulation.in_order(simulation.split.common))
 
     def init_client(params: trees.Tree, task: Any) -> trees.Tree:
         return method.init_client(params, task) | {"right": common.count.new_zeros(())}
@@ -448,7 +448,7 @@ def bench_passes(args: argparse.Namespace) -> Any:
         one = world("dp_fedavg", many, many, model=cells.Model(model), clients=1)
         params = rounds.start(one).params
         pass_ = few.schedule(Rows.epochs(np.arange(128), 1, 32))
-        whole = many.schedule(Rows.epochs(np.arange(1024), 1, EXAMPLES_AT_ONCE))
+        whole = many.schedule(one.in_order(np.arange(1024)))
         cases[f"Fisher, {model}"] = lambda task=one.task, params=params, rows=pass_: task.fisher(
             params, rows
         )
@@ -573,7 +573,7 @@ def bench_growth(args: argparse.Namespace) -> Any:
 
     def many(count: int) -> Case:
         simulation = one("dp_fedavg", 20)
-        return lambda: [step() for step in [rounds(simulation)] for _ in range(count)]
+        return lambda: [step() for step in [more_rounds(simulation)] for _ in range(count)]
 
     grids: dict[str, tuple[list[int], Callable[[str, int], Case]]] = {
         "clients that take part": (

@@ -133,7 +133,7 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
         rounds.append(
             [
                 number,
-                cell.partition.clients,
+                _clients(cell),
                 loss,
                 0.4,
                 0.9,
@@ -166,7 +166,7 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
             "diagnostics": {
                 "diverged_round": diverged,
                 "nonfinite_uploads": 0 if diverged is None else 4,
-                "participants": cell.training.rounds * cell.partition.clients,
+                "participants": cell.training.rounds * _clients(cell),
                 "residuals": {
                     "releases": cell.training.rounds,
                     "strangers": 0,
@@ -192,11 +192,15 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
     budget = cell.privacy.epsilon or 0.0
     level = {"local_only": 70.0, "fedavg": 90.0}.get(cell.method, 70 + budget)
     lines = []
-    for client in range(cell.partition.clients):
+    for client in range(_clients(cell)):
         own = level + float(rng.normal())
         shared = ["", "", ""] if cell.method == "local_only" else [own - 1, own - 1, own - 2]
         lines.append([cell.id, client, 14, own, own, own - 5, *shared, "", ""])
     return lines
+
+
+def _clients(cell: Cell) -> int:
+    return cell.partition.clients or 12  # of natural users only the data set knows the number
 
 
 def plan(cell: Cell) -> dict[str, Any]:
@@ -224,7 +228,7 @@ def plan(cell: Cell) -> dict[str, Any]:
             for name, factor in factors.items()
         }
     effective = sigma if sigma is None or not nominal else 0.0
-    message = None if effective is None else effective / cell.partition.clients**0.5
+    message = None if effective is None else effective / _clients(cell) ** 0.5
     return {
         "plan": {
             "mechanism": budget.mechanism,
@@ -235,7 +239,7 @@ def plan(cell: Cell) -> dict[str, Any]:
             "sample_rate": training.sample_rate,
             "rounds": training.rounds,
             "delta": budget.delta,
-            "clients": cell.partition.clients,
+            "clients": _clients(cell),
         },
         "ledger": {
             "claim": cell.claim,
@@ -243,7 +247,7 @@ def plan(cell: Cell) -> dict[str, Any]:
             "adjacency": "zero_out",
             "trust": "central" if private else None,
             "sampling": "everybody",
-            "releases_per_round": None if not private else cell.partition.clients if nominal else 1,
+            "releases_per_round": None if not private else _clients(cell) if nominal else 1,
             "epsilon_target": budget.epsilon,
             "epsilon_nominal": budget.epsilon if nominal else None,
             **honest,
@@ -265,7 +269,7 @@ def plan(cell: Cell) -> dict[str, Any]:
 
 
 def _write_partition(cell: Cell, path: Path, labels: np.ndarray) -> None:
-    rng, clients = numpy_rng(cell.seed, "fake partition"), cell.partition.clients
+    rng, clients = numpy_rng(cell.seed, "fake partition"), _clients(cell)
     order = np.argsort(labels, kind="stable")
     bounds = np.sort(rng.choice(np.arange(3, len(labels) - 3), clients - 1, replace=False))
     shares = np.split(order, bounds)

@@ -277,6 +277,10 @@ CASES: dict[str, Case] = {
         put("training.sample_rate", 0), ("training.sample_rate", "got 0", "> 0 and <= 1")
     ),
     "delta 1": Case(put("privacy.delta", 1), ("privacy.delta", "got 1", "> 0 and < 1")),
+    "delta 1/M": Case(
+        put("privacy.delta", 0.1),
+        (IN_STUDY, "privacy.delta; got 0.1; expected below 1/M = 0.1", "allow_large_delta: true"),
+    ),
     "delta 0": Case(put("privacy.delta", 0), ("privacy.delta", "got 0", "> 0 and < 1")),
     "epsilon below 0": Case(put("privacy.epsilon", -1), ("privacy.epsilon", "got -1", "> 0")),
     "clip norm 0": Case(put("privacy.clip_norm", 0), ("privacy.clip_norm", "got 0", "> 0")),
@@ -497,6 +501,14 @@ CASES: dict[str, Case] = {
     "users of digits": Case(
         put("partition", NATURAL), (IN_STUDY, "partition.kind", "'natural'", "user ids")
     ),
+    "delta 1/M of all users": Case(
+        both(
+            own_data(train_users=np.arange(60) % 5),
+            put("partition", {"kind": "natural"}),
+            put("privacy.delta", 0.2),
+        ),
+        (IN_STUDY, "privacy.delta; got 0.2; expected below 1/M = 0.2"),
+    ),
     "no number of clients": Case(
         drop("partition.clients"), (IN_STUDY, "partition.clients is missing", "natural only")
     ),
@@ -546,26 +558,27 @@ CASES: dict[str, Case] = {
         ),
     ),
     "missing data file": Case(
-        lambda folder: (folder / "mine.npz").unlink(),
+        both(own_data(), lambda folder: (folder / "mine.npz").unlink()),
         (IN_CONFIG, "datasets.mine", "mine.npz does not exist"),
     ),
     "missing file of a function": Case(
-        put("datasets", {"mine": "my_data.py:load"}, "config.yaml"),
+        both(own_data(), put("datasets", {"mine": "my_data.py:load"}, "config.yaml")),
         (IN_CONFIG, "datasets.mine", "my_data.py: no such file"),
     ),
     "file without the function": Case(
         both(
+            own_data(),
             raw("my_data.py", b"def loads(): ...\n"),
             put("datasets", {"mine": "my_data.py:load"}, "config.yaml"),
         ),
         (IN_CONFIG, "datasets.mine", "my_data.py has no 'load'", "did you mean 'loads'?"),
     ),
     "data file that would be overwritten": Case(
-        put("data_dir", ".", "config.yaml"),
+        both(own_data(), put("data_dir", ".", "config.yaml")),
         (IN_CONFIG, "datasets.mine", "mine.npz is the file that pflpipe writes"),
     ),
     "data file that is no npz": Case(
-        raw("mine.npz", b"hello"), (IN_CONFIG, "mine.npz cannot be read")
+        both(own_data(), raw("mine.npz", b"hello")), (IN_CONFIG, "mine.npz cannot be read")
     ),
     "shapes": Case(
         own_data(train_images=np.zeros((60, 4, 4, 4, 1), np.uint8)),
@@ -580,10 +593,10 @@ CASES: dict[str, Case] = {
     ),
     "missing array": Case(own_data(train_labels=None), ("mine.npz", "train_labels is missing")),
     "pickled array": Case(
-        own_data(train_labels=np.array([object()] * 60)), ("mine.npz", "train_labels", "pickled")
+        own_data(train_labels=np.array([object()] * 60)), ("mine.npz", "train_labels", "objects")
     ),
     "shape of a known data set": Case(
-        put("datasets", {"cifar10": "mine.npz"}, "config.yaml"),
+        both(put("dataset", "cifar10"), put("datasets", {"cifar10": "mine.npz"}, "config.yaml")),
         ("cifar10", "(4, 4, 1)", "(32, 32, 3)"),
     ),
     # printed numbers

@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import pflpipe
 import warm
 from pflpipe import Cell, Model, Partition, Privacy, Server, Training
 from pflpipe.data import datasets, partition
-from pflpipe.errors import ConfigError, DataError, PflpipeError
+from pflpipe.errors import ConfigError, DataError, PflpipeError, PrivacyError
 from pflpipe.files import write_json
 from pflpipe.learning import networks
 from pflpipe.methods import registry
@@ -33,6 +35,7 @@ from test_keys import OTHER
 
 ROOT = Path(__file__).resolve().parent.parent
 MLP, BUDGET = Model("mlp", (4,)), Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
+OWN_DATASET = TensorDataset(torch.zeros(8, 6), torch.zeros(8, dtype=torch.int64))
 LOCAL = Training(rounds=3, local_epochs=1, batch_size=4, optimizer="sgd", lr=0.2)
 
 
@@ -107,8 +110,8 @@ NETWORK = networks.build(MLP, (6,), 3)
 OWN_NAMES = {"method": OWN, "model": NETWORK, "method_name": "mine", "model_name": "net"}
 ADAPTIVE = dataclasses.replace(BUDGET, clip_quantile=0.5, clip_bit_noise=1.0)
 OF_ADAPTIVE = ("clip_quantile", "clip_lr", "clip_bit_noise")
-NO_SETTINGS = {"secret", "device", "backend"}
-"""Of the parameters of ``federation``: what a key is made with, and how a run is computed."""
+NO_SETTINGS = {"secret", "device", "backend", "allow_large_delta"}
+"""Of the parameters of ``federation``: what a key is made with, how a run is computed, a word."""
 SETTINGS = {
     "method": [{}, {"method": "feddpa"}, {"method": OWN, "method_name": "dp_fedavg"}],
     "method_name": [OWN_NAMES, OWN_NAMES | {"method_name": "other"}],
@@ -182,6 +185,7 @@ def test_calls_with_one_secret_that_differ_in_one_setting_share_no_noise(name):
         {"shards": [(x[:3], y[:3]) for x, y in clients()]},
         {"shards": [(x * math.nan, y + 7) for x, y in clients()]},
         {"backend": "vmap"},
+        {"allow_large_delta": True},
         {"privacy": dataclasses.replace(BUDGET, mechanism="gaussian")},
         {"method": "dp_fedavg", "hyperparameters": {}},
     ],
@@ -290,6 +294,10 @@ STRANGE = {
 }
 """What one client may hold that nobody can train on."""
 NON_PRIVATE = {"method": "fedavg", "privacy": None}
+THREE = np.arange(3)
+MASKED = {"shards": [(np.ma.masked_less(np.ones((3, 6)), 0), THREE)]}
+TEXT = {"shards": [(np.ones((3, 6)), np.array(["a", "b", "c"], dtype=object))]}
+COMPLEX = {"shards": [(np.ones((3, 6), np.complex64), THREE)]}
 
 
 def told(shards, replayed=None, method="dp_fedavg", **changes):
@@ -395,10 +403,24 @@ def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the
         ({"method": "fedavg"}, ConfigError, "it promises nothing"),
         ({"privacy": Privacy(epsilon=8, clip_norm=1.0)}, ConfigError, "privacy.delta is missing"),
         ({"privacy": Privacy(epsilon=8, delta=1e-3)}, ConfigError, "privacy.clip_norm is missing"),
+        (
+            {"privacy": dataclasses.replace(BUDGET, delta=0.2)},
+            PrivacyError,
+            "below 1/M = 0.2; .*all",
+        ),
         ({"shards": []}, DataError, "clients; got 'none'"),
         ({"tests": clients(2)}, DataError, "tests; got '2 pairs'; expected 5"),
         ({"shards": [(torch.zeros(3, 6), torch.zeros(2))]}, DataError, r"clients\[0\]"),
         ({"shards": [(torch.zeros(3, 6), torch.zeros(3))]}, DataError, "whole numbers"),
+        (MASKED, DataError, r"clients\[0\]: x; got 'a masked array'; .* \.filled\(value\)"),
+        (TEXT, DataError, r"clients\[0\]: y; got 'an array of Python objects \(str\)"),
+        (COMPLEX, DataError, r"clients\[0\]: x; got 'complex64'; expected real numbers"),
+        ({"classes": 10**12}, DataError, "classes; got 1000000000000; .* at most 1000000"),
+        (
+            NON_PRIVATE | {"shards": [(np.zeros((3, 6)), THREE + 1)], "classes": None},
+            DataError,
+            "labels; got 'labels 1 to 3, none of them 0'; .* number the classes .* classes = 4",
+        ),
         ({"classes": None}, ConfigError, "classes is missing; .* private run.*add classes="),
         ({"model": NETWORK, "classes": 4}, ConfigError, "classes; got 4; expected 3, the outputs"),
         (NON_PRIVATE | {"shards": STRANGE["all NaN"]}, DataError, "finite numbers"),
@@ -417,6 +439,16 @@ def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the
         ),
         (NON_PRIVATE | {"classes": 2}, DataError, "classes; got 2; expected at least 3"),
         ({"test_fraction": 1.0}, ConfigError, "0 <= fraction < 1"),
+        ({"model": nn.Linear(6, 3)}, ConfigError, r"model; got 'Linear'; .* in a file: model="),
+        ({"model": nn.Linear}, ConfigError, r"model; got 'Linear'; .* in a file: model="),
+        ({"model": lambda: nn.Linear(6, 3)}, ConfigError, "model; .* the function that makes it"),
+        ({"method": pflpipe.Method}, ConfigError, "method; got 'Method'; .* call a function"),
+        ({"shards": dict(enumerate(clients()))}, DataError, r"clients; got 'dict'; .*\.values\(\)"),
+        ({"tests": dict(enumerate(clients()))}, DataError, "tests; got 'dict'"),
+        ({"shards": OWN_DATASET}, DataError, r"clients; got 'TensorDataset'; .* in \.tensors"),
+        ({"shards": [OWN_DATASET]}, DataError, r"clients\[0\]; got 'TensorDataset'; .*pair"),
+        ({"shards": DataLoader(OWN_DATASET)}, DataError, "clients; got 'DataLoader'; .* join"),
+        ({"shards": [DataLoader(OWN_DATASET)]}, DataError, r"clients\[0\]; got 'DataLoader'"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(changes, kind, words):
@@ -424,6 +456,19 @@ def test_what_cannot_be_run_is_refused_in_one_line(changes, kind, words):
         train(**changes)
     assert "\n" not in str(caught.value)
     assert issubclass(kind, PflpipeError)
+
+
+def test_reversed_rows_and_another_byte_order_are_taken_as_what_they_are():
+    plain = [(x.numpy(), y.numpy()) for x, y in clients()]
+    turned = [(x[::-1].copy()[::-1].astype(">f8"), y.astype(">i4")) for x, y in plain]
+    worlds = [federation(shards=shards) for shards in (clients(), turned)]
+    assert torch.equal(*(world.train.x for world in worlds))
+    assert torch.equal(*(world.train.y for world in worlds))
+
+
+def test_a_delta_of_one_over_m_is_accepted_by_those_who_say_so():
+    large = dataclasses.replace(BUDGET, delta=0.2)
+    assert federation(privacy=large, allow_large_delta=True).plan.delta == 0.2
 
 
 @pytest.mark.slow

@@ -65,8 +65,9 @@ def lines(monkeypatch, capsys, *words: str) -> list[str]:
 
 def test_all_mistakes_of_all_files_are_told_at_once(project, monkeypatch, capsys):
     malformed.write(project / "studies/other.yaml", malformed.STUDY)
+    malformed.write(project / "studies/gone.yaml", malformed.STUDY | {"dataset": "gone"})
     for file, path, value in (
-        ("config.yaml", "studies", ["good", "othr", "other"]),
+        ("config.yaml", "studies", ["good", "othr", "other", "gone"]),
         ("config.yaml", "datasets", {"mine": "mine.npz", "gone": "gone.npz"}),
         ("studies/good.yaml", "training.lr", "fast"),
         ("studies/good.yaml", "training.rouds", 3),
@@ -80,7 +81,6 @@ def test_all_mistakes_of_all_files_are_told_at_once(project, monkeypatch, capsys
         malformed.put(path, value, file)(project)
     found = lines(monkeypatch, capsys, "validate")
     assert [line.split(";")[0] for line in found] == [
-        "config.yaml: datasets.gone: gone.npz does not exist",
         "config.yaml: studies: 'othr' does not exist in studies/",
         "studies/good.yaml: training: unknown key 'rouds'",
         "studies/good.yaml: methods[2].training.momentum",
@@ -92,6 +92,7 @@ def test_all_mistakes_of_all_files_are_told_at_once(project, monkeypatch, capsys
         "studies/good.yaml: method feddpa: privacy needs either epsilon or noise_multiplier, "
         "both are given",
         "studies/other.yaml: training.lr",
+        "config.yaml: datasets.gone: gone.npz does not exist",
     ]
     assert "more like it" not in "".join(found), "the runs that follow are no further mistakes"
 
@@ -125,10 +126,30 @@ def test_messages_name_the_config_file_that_was_given(project, monkeypatch, caps
     (project / "config.yaml").rename(project / "mine.yaml")
     assert run(monkeypatch, "validate", "--config", "mine.yaml") == 0
     capsys.readouterr()
-    malformed.put("studies", ["god"], "mine.yaml")(project)
+    malformed.put("studies", ["god", "good"], "mine.yaml")(project)
     malformed.put("datasets", {"gone": "gone.npz"}, "mine.yaml")(project)
+    malformed.put("dataset", "gone")(project)
     found = lines(monkeypatch, capsys, "validate", "--config", "mine.yaml")
     assert [line.split(": ")[0] for line in found] == ["mine.yaml", "mine.yaml"]
+
+
+def test_data_that_no_study_asked_for_uses_block_nothing_and_are_named(
+    project, monkeypatch, capsys
+):
+    malformed.put("datasets", {"gone": "gone.npz"}, "config.yaml")(project)
+    assert run(monkeypatch, "validate", "--study", "good") == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert run(monkeypatch, "validate") == 0
+    _, warning = capsys.readouterr().out.splitlines()
+    assert warning.startswith("warning: config.yaml: datasets.gone: gone.npz does not exist")
+
+
+def test_a_broken_study_is_named_at_the_end_of_the_list_of_studies(project, monkeypatch, capsys):
+    (project / "studies/broken.yaml").write_text("title: [")
+    assert run(monkeypatch, "studies") == 0
+    printed = capsys.readouterr().out
+    assert "good: A good study\n" in printed
+    assert "\nStudies with errors:\nstudies/broken.yaml: line 2, column 1: not" in printed
 
 
 def test_the_studies_of_the_config_do_not_matter_to_a_study_asked_for(project, monkeypatch):
@@ -263,6 +284,7 @@ def test_studies_are_listed_by_purpose_the_quickest_first(project, monkeypatch, 
 
 def test_a_study_that_was_begun_is_accepted_as_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     assert run(monkeypatch, "init", "mine") == 0
     assert capsys.readouterr().out.splitlines() == [
         "studies/mine.yaml: written",
@@ -272,6 +294,20 @@ def test_a_study_that_was_begun_is_accepted_as_it_is(tmp_path, monkeypatch, caps
     ]
     assert run(monkeypatch, "validate") == 0
     assert capsys.readouterr().out.startswith("mine: 12 cells, ")
+
+
+def test_init_prints_commands_that_can_be_typed_where_the_environment_is_not_on_path(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    for programs in (Path(sys.executable).parent, tmp_path / ".venv/bin"):
+        monkeypatch.setattr(sys, "executable", str(programs / "python"))
+        assert run(monkeypatch, "init", f"mine{len(programs.parts)}") == 0
+        *_, check, start = capsys.readouterr().out.splitlines()
+        shown = ".venv/bin" if tmp_path in programs.parents else programs
+        assert check.startswith(f"next: {shown}/pflpipe validate ")
+        assert start.startswith(f"then: {shown}/snakemake --cores all ")
 
 
 def test_what_a_begun_study_suggests_in_its_comments_is_accepted_too(tmp_path, monkeypatch, capsys):

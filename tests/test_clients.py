@@ -1,6 +1,7 @@
 """for_each_client: loop and vmap give the same numbers for every method, whatever the padding, the
 grouping and the order."""
 
+import contextlib
 import dataclasses
 import types
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pflpipe import trees
+from pflpipe.errors import ConfigError
 from pflpipe.learning import counter_rng, solvers
 from pflpipe.learning.solvers import Objective, Schedule, Solver
 from pflpipe.methods import registry
@@ -398,8 +400,22 @@ def test_who_does_not_say_that_it_draws_has_no_key_and_is_told_so(backend):
     rounds.one_round(world, rounds.start(world))
     assert world.work(0, 0)["train"].keys is not None
     world = dataclasses.replace(plain, method=own_key(False))
-    with pytest.raises(RuntimeError, match="draws=True"):
+    with pytest.raises(ConfigError, match=r"add draws=True to Method"):
         rounds.one_round(world, rounds.start(world))
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_a_method_that_does_not_declare_the_full_pass_cannot_read_it(backend):
+    def local_update(params, server, state, batches, task):
+        gradient = task.gradient(params, batches.all)
+        return Upload(trees.sub(params, gradient), {}, gradient["head.bias"].sum()), state
+
+    plain = simulation("dp_fedavg", backend=backend)
+    for declared in (True, False):
+        world = dataclasses.replace(plain, method=Method(local_update, full_pass=declared))
+        refused = pytest.raises(ConfigError, match=r"batches.all .* add full_pass=True to Method")
+        with contextlib.nullcontext() if declared else refused:
+            rounds.one_round(world, rounds.start(world))
 
 
 @pytest.mark.parametrize("batch_size", [0, 4])

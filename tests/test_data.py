@@ -461,6 +461,21 @@ def test_femnist_is_read_from_leafs_json(layout, tmp_path, no_network):
         ]  # 20 % of each writer's rows: one of three, none of two
 
 
+@pytest.mark.parametrize("form", ["leaf", "tff"])
+def test_femnist_with_labels_that_are_no_whole_numbers_is_refused(form, tmp_path):
+    import h5py
+
+    if form == "leaf":
+        write(tmp_path / "down", {"all_data_0.json": leaf_json({"f0000_14": [0, 1.5, 2]}, 0)})
+    else:
+        write(tmp_path / "down", tff_files(tmp_path))
+        with h5py.File(tmp_path / "down" / "fed_emnist_train.h5", "r+") as file:
+            del file["examples/f0000_14/label"]
+            file["examples/f0000_14/label"] = [0, 1.5, 2]
+    with pytest.raises(DataError, match=r"f0000_14.*: labels; got 'float64'; expected whole"):
+        prepare("femnist", tmp_path / "down", tmp_path, tmp_path / "out.npz")
+
+
 def test_femnist_with_pixels_of_another_scale_is_refused(tmp_path):
     import h5py
 
@@ -668,11 +683,11 @@ BAD = {
     "train users alone": ({"test_users": None}, "test_users"),
     "pickled images": (
         {"train_images": np.array([np.zeros((2, 2)), np.zeros((3, 3)), 1, 2, 3, 4], dtype=object)},
-        "pickled",
+        "Python objects.*np.stack",
     ),
     "pickled users": (
         {"train_users": np.array(list("bababa"), dtype=object)},
-        "train_users; got 'pickled",
+        r"train_users; got 'an array of Python objects, as pandas keeps text'.*astype\(str\)",
     ),
     "channels first": ({"train_images": np.zeros((6, 3, 32, 32), np.uint8)}, "channels last"),
     "float images": (
@@ -727,6 +742,49 @@ BAD = {
     "users that only floats can compare": (
         {"train_users": np.arange(6, dtype=np.uint64), "test_users": np.array([1, 2, 3])},
         "test_users; got 'dtype int64'; expected uint64",
+    ),
+}
+BAD |= {  # what would be lost without a word
+    "a key like train_users": (
+        {"train_user": np.arange(6)},
+        r"unknown array 'train_user'; did you mean 'train_users'\?",
+    ),
+    "a key like two": (
+        {"users": np.arange(6)},
+        r"unknown array 'users'; did you mean 'test_users' or 'train_users'\?",
+    ),
+    "a key like test_images": (
+        {"test_image": np.arange(6)},
+        r"unknown array 'test_image'; did you mean 'test_images'\?",
+    ),
+    "labels 1..K": (
+        {"train_labels": np.array([1, 2, 3, 1, 2, 3]), "test_labels": np.array([3, 1, 2])},
+        "train_labels; got 'labels 1 to 3, none of them 0'; .* number the classes 0.* = 4",
+    ),
+    "labels with gaps": (
+        {"train_labels": np.array([0, 10, 20, 30, 40, 50])},
+        "train_labels; got 'labels 0 to 50, none of them 3'; .* number the classes 0.* = 51",
+    ),
+    "text labels": ({"train_labels": np.array(list("ababab"))}, "got 'dtype <U1'; .*np.unique"),
+    "more classes than any head has": (
+        {"classes": np.int64(10**12)},
+        "classes; got 1000000000000; expected at least 2, at most 1000000",
+    ),
+    "a user None": (
+        {"train_users": np.array(["b", None, "b", "a", "c", "c"]).astype(str)},
+        "train_users; got .*'None' in 1 rows, the first 1.*; leave out the rows",
+    ),
+    "a user NaN": (
+        {"test_users": np.array(["c", np.nan, "a"])},
+        "test_users; got .*'nan' in 1 rows, the first 1",
+    ),
+    "a user NaN among integers": (
+        {"train_users": np.array([2, 1, -(2**63), 1, 3, 3]), "test_users": np.array([3, 1, 1])},
+        "train_users; got '-9223372036854775808 in 1 rows, the first 2",
+    ),
+    "a user that pandas.factorize found missing": (
+        {"train_users": np.array([2, 1, 2, 1, 3, -1]), "test_users": np.array([3, 1, 1])},
+        "train_users; got '-1 in 1 rows, the first 5",
     ),
 }
 BAD_INSIDE = {  # what a header cannot tell
@@ -831,14 +889,15 @@ def test_an_unfinished_data_file_is_not_taken_for_a_finished_one(tmp_path):
 def test_pickled_objects_are_refused_and_never_loaded(key, tmp_path):
     np.savez(tmp_path / "own.npz", **own() | {key: bomb(tmp_path)})
     for attempt in (describe, lambda *a: prepare(*a, tmp_path, tmp_path / "out.npz")):
-        with pytest.raises(DataError, match=f"{key}; got 'pickled"):
+        with pytest.raises(DataError, match=f"{key}; got 'an array of Python objects"):
             attempt("mine", tmp_path / "own.npz")
     assert not (tmp_path / "exploded").exists()
 
 
-def test_other_arrays_in_the_file_are_not_read(tmp_path):
-    np.savez(tmp_path / "own.npz", **own() | {"notes": bomb(tmp_path)})
-    prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
+def test_other_arrays_in_the_file_are_named_and_not_read(tmp_path):
+    np.savez(tmp_path / "own.npz", **own() | {"notes": bomb(tmp_path), "mean": np.zeros(3)})
+    line = prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
+    assert line.endswith("; not read: mean, notes")
     assert describe("mine", tmp_path / "own.npz") == read_header(tmp_path / "out.npz")
     assert not (tmp_path / "exploded").exists()
 
@@ -1047,6 +1106,11 @@ def load():
 """
 
 
+def returning(more: str) -> str:
+    """The loader with further arrays."""
+    return LOADER.replace('npz"))', f'npz"), {more})')
+
+
 @pytest.fixture
 def loader(tmp_path, monkeypatch):
     """A folder with own.npz, my_data.py, which returns its arrays, and a way to write another."""
@@ -1074,7 +1138,7 @@ def test_a_function_with_other_values_is_refused_and_one_written_otherwise_is_no
     before = target.read_bytes()
     prepare("mine", loader(LOADER.replace("def load", "# the same\ndef load")), Path(), target)
     assert target.read_bytes() == before
-    changed = LOADER.replace('dict(np.load("own.npz"))', 'dict(np.load("own.npz"), classes=4)')
+    changed = returning("classes=4")
     with pytest.raises(DataError, match="data set 'mine' has other values"):
         prepare("mine", loader(changed), Path(), target)
     assert target.read_bytes() == before
@@ -1096,16 +1160,32 @@ def test_a_function_is_not_run_to_be_described_and_its_data_are_once_they_are_ma
         ("load = 3", "my_data.py:load; got 'int'; expected a function"),
         ("def load(", "my_data.py:1: not valid Python: "),
         ("import nowhere_at_all as load", "my_data.py:1: ModuleNotFoundError"),
-        ("def load(path): ...", "failed; got .TypeError.*called without arguments"),
-        ("def load(): return 1 / 0", "my_data.py:load failed; got 'ZeroDivisionError"),
+        ("def load(path): ...", r"my_data.py:load\(\) failed in my_data.py: TypeError: .* 'path'"),
+        ("def load():\n    return 1 / 0", r"load\(\) failed in my_data.py:2: ZeroDivisionError"),
         ("def load(): return [1]", "returned; got 'list'; expected a dict of NumPy arrays"),
         ("def load(): return {}", "train_images is missing"),
         (
-            LOADER.replace('dict(np.load("own.npz"))', '{"train_images": [[1]]}'),
-            "returned train_images; got 'list'; expected a NumPy array",
+            returning("train_images=[[1]]"),
+            "returned: train_images; got 'list'; expected a NumPy array",
         ),
         (
-            LOADER.replace('dict(np.load("own.npz"))', 'dict(np.load("own.npz"), train_labels=3)'),
+            returning("train_labels=np.ma.masked_equal([0, 1, 2, 0, 1, 2], 2)"),
+            r"returned: train_labels; got 'a masked array'; .* \.filled\(value\)",
+        ),
+        (
+            returning('train_users=np.array([*"ababa", None])'),
+            r"train_users; got 'an array of Python objects \(NoneType, str\), as pandas keeps",
+        ),
+        (
+            LOADER.replace('dict(np.load("own.npz"))', '{"X": 1, "y": 2}'),
+            r"returned: train_images is missing; got \['X', 'y'\]",
+        ),
+        (
+            returning("train_user=1"),
+            r"returned: unknown array 'train_user'; did you mean 'train_users'\?",
+        ),
+        (
+            returning("train_labels=3"),
             r"my_data.py:load: train_labels; got 'shape \(\)'",
         ),
     ],
@@ -1115,6 +1195,39 @@ def test_what_a_function_cannot_give_is_told_in_one_line(loader, text, message):
         prepare("mine", loader(text + "\n"), Path(), Path("data/mine.npz"))
     assert "\n" not in str(caught.value)
     assert not Path("data").exists()
+
+
+@pytest.mark.parametrize(("start", "code"), [("", "utf-8-sig"), ("# coding: latin-1\n", "latin-1")])
+def test_a_file_is_read_in_the_encoding_in_which_python_reads_it(start, code, loader):
+    source = loader()
+    Path("my_data.py").write_bytes(f"{start}{LOADER}# Zoë\n".encode(code))
+    assert describe("mine", source) is None
+    prepare("mine", source, Path(), Path("data/mine.npz"))
+
+
+KINDS = {
+    "1,438 rows, 10 classes, images of 8 x 8 pixels": {
+        "train_images": np.zeros((1438, 8, 8), "u1")
+    },
+    "60 rows of 6 users, 10 classes, images of 4 x 5 pixels in 3 channels": {
+        "train_images": np.zeros((60, 4, 5, 3), "u1"),
+        "train_users": np.arange(60) // 10,
+    },
+    "60 rows, 10 classes (from the labels), sequences of 8 steps with 8 channels": {
+        "train_images": np.zeros((60, 8, 8)),
+        "classes": None,
+    },
+    "60 rows, 10 classes, 5 features": {"train_images": np.zeros((60, 5))},
+}
+
+
+@pytest.mark.parametrize("line", KINDS)
+def test_a_line_says_what_arrays_were_taken_for(line, tmp_path):
+    arrays = {"classes": 10, "train_labels": np.arange(len(KINDS[line]["train_images"])) % 10}
+    arrays |= KINDS[line]
+    np.savez(tmp_path / "own.npz", **{key: x for key, x in arrays.items() if x is not None})
+    words = prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
+    assert words == f"mine: {line}"
 
 
 def test_a_missing_file_of_a_function_is_told_before_any_job(loader):

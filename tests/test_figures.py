@@ -19,7 +19,7 @@ import boxes
 import fake_results
 from pages.archive import RUN_COLUMNS
 from pflpipe.attacks import registry as attacks
-from pflpipe.cells import Cell
+from pflpipe.cells import Cell, Partition
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.methods import registry as methods
 from pflpipe.report import statistics, tidy
@@ -617,9 +617,18 @@ def test_the_partition_figure_counts_every_example_of_every_client(
     sizes = sum(patch.get_height() for patch in below.patches)
     assert sizes == 600
     assert bool(above.texts) is numbered
+    assert f"{clients} clients" in figure.subfigs[0].get_suptitle()
     assert mesh.sum() == 600 - clients, (
         "training and validation; the helper gives every client one test example"
     )
+
+
+def test_the_partition_figure_counts_natural_users(tmp_path: Path) -> None:
+    natural: Cell = dataclasses.replace(fake_results.BASE, partition=Partition("natural"))
+    study = fake_results.study(seeds=(0,), epsilons=(2.0,), methods=("dp_fedavg",), base=natural)
+    fake_results.write(study, tmp_path)
+    title = draw("partition", study, tmp_path).subfigs[0].get_suptitle()
+    assert title == "digits: natural, 12 clients, seed 0"
 
 
 def test_a_missing_partition_is_one_clear_line(study: Study, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import importlib.util
 import json
 import os
@@ -109,6 +110,15 @@ def test_it_ends_as_the_script_ends(python, script, line, code):
 def test_a_signal_that_ends_the_script_ends_its_caller(python, script):
     script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     assert run(python, script).returncode == -signal.SIGKILL
+
+
+def test_nothing_of_a_script_is_open_once_its_caller_has_ended(python, script):
+    held = script.with_name("held")
+    # What a module keeps is there until the process ends, which lasts with so much memory.
+    script.write_text("import sys\nsys.kept = open('held', 'w'), bytearray(b'1') * 2**30\n")
+    subprocess.run([python, str(script)], cwd=script.parent, check=True)
+    with held.open("r+") as file:  # a lease is given only on a file that nobody else has open
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 
 
 @dataclass(frozen=True)

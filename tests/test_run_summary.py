@@ -122,6 +122,15 @@ def test_diverged_runs_are_counted(outline) -> None:
     assert "  warning: 18 of 18 runs left the finite numbers" in lines(outline)
 
 
+def test_an_epsilon_at_a_delta_of_one_over_m_is_warned_of(outline) -> None:
+    table(outline, clients=10)
+    assert not any("in clear" in line for line in lines(outline))
+    table(outline, clients=10, delta=0.5)
+    assert lines(outline)[-2].endswith(
+        "warning: δ = 0.5 is not below 1/M = 0.1: its ε allow one client to be published in clear"
+    )
+
+
 def test_a_table_of_another_version_costs_its_rows_and_no_more(outline) -> None:
     malformed.put("seeds", [0, 1, 2])(Path())
     found = lines(load_outline("good"))

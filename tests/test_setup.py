@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,17 @@ def test_bench_leaves_the_peers_to_bench_peers(checkout):
     assert code == 0
     assert "bench_engine.py" in asked
     assert "bench_peers.py" not in asked
+
+
+@pytest.mark.slow
+def test_every_benchmark_finds_what_it_imports():
+    programs = [file.stem for file in (ROOT / "benchmarks").glob("bench_*.py")]
+    assert len(programs) >= 6
+    imports = f"import {', '.join(programs)}"
+    path = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT / "src")])
+    subprocess.run(
+        [sys.executable, "-c", imports], env={**os.environ, "PYTHONPATH": path}, check=True
+    )
 
 
 def test_the_peers_are_measured_with_the_same_torch():

@@ -74,6 +74,20 @@ def test_solver_equals_torch_optim_on_a_module(problem, solver, minimize):
     torch.testing.assert_close(mean, torch.stack(losses).mean(), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("solver", SOLVERS + SPECIAL, ids=str)
+def test_the_loop_on_a_gpu_equals_the_loop_on_a_cpu(problem, solver):
+    params, schedule, task = problem
+    there = Schedule(*(part.cuda() for part in dataclasses.astuple(schedule)[:4]), schedule.sizes)
+    on_gpu = {name: value.cuda() for name, value in params.items()}
+    objectives = [Objective(task.loss)]
+    expected, loss = solvers.minimize_loop(params, schedule, objectives, solver)
+    trained, mean = solvers.minimize_loop(on_gpu, there, objectives, solver)
+    torch.testing.assert_close(mean.cpu(), loss, rtol=1e-9, atol=1e-12)
+    for name in expected:
+        torch.testing.assert_close(trained[name].cpu(), expected[name], rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("solver", [*SOLVERS, *SPECIAL, PROJECTED], ids=str)
 def test_padding_changes_nothing(problem, solver):
     params, schedule, task = problem

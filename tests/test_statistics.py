@@ -166,8 +166,11 @@ def test_who_is_not_distinguishable_from_the_largest_mean_is_kept() -> None:
     found = contest(values)
     assert found is not None
     assert found.leader == "top"
-    assert found.kept == {"top", "near"}
+    assert found.kept == found.bold == {"top", "near"}
     assert not found.decided
+    level = contest(values[["top", "near"]])
+    assert level is not None
+    assert (level.kept, level.bold) == ({"top", "near"}, frozenset())
     assert set(found.behind) == {"low", "near"}, "a line with one seed does not compete"
     alone = contest(values[["low", "top"]])
     assert alone is not None

@@ -23,7 +23,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.report.comparison import Group, epsilon_text, mean_text, round_up
 from pflpipe.report.render_table import latex, markdown, tex_escape
-from pflpipe.report.summary import summarise
+from pflpipe.report.summary import not_covered, summarise
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import COLUMNS, averages, join, stored, tidy
 from pflpipe.study.epsilon_as_published import as_published
@@ -527,7 +527,7 @@ def bold(study: Study, frame: pd.DataFrame) -> set[tuple[str, str]]:
     return {(line[0].text, line[2].text.split()[0]) for line in lines if line[own].bold}
 
 
-def test_bold_is_whoever_the_seeds_do_not_tell_from_the_best(
+def test_bold_is_the_best_and_nothing_where_the_seeds_separate_nothing(
     study: Study, frame: pd.DataFrame
 ) -> None:
     changed = frame.copy()
@@ -540,11 +540,7 @@ def test_bold_is_whoever_the_seeds_do_not_tell_from_the_best(
         for epsilon, values in ((2.0, at_2), (8.0, at_8)):
             chosen = rows & (changed["epsilon_target"] == epsilon)
             changed.loc[chosen, "personal_own"] = list(map(float, values))
-    assert {line for line in bold(study, changed) if line[1] != "∞"} == {
-        ("feddpa", "2"),
-        ("feddpa", "8"),
-        ("dp_fedavg", "8"),
-    }
+    assert {line for line in bold(study, changed) if line[1] != "∞"} == {("feddpa", "2")}
     assert any(
         "not distinguishable from the best: with 95 % confidence" in note
         for note in summarise(study, changed).notes
@@ -670,6 +666,10 @@ def test_the_caption_says_that_no_epsilon_covers_what_is_measured(
         )
         assert plain.count("covered by no ε") == 1
         assert plain.count("hyper-parameters is not accounted for") == 1
+    row = dataclasses.replace(
+        study.rows[0], cell=dataclasses.replace(study.rows[0].cell, dataset="my_rows")
+    )
+    assert "public" not in not_covered(with_rows(study, [row])), "of a user's own rows"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,10 @@ def test_the_archive_of_these_tests_is_good_without_the_members_that_are_not(tmp
         ({"train_labels": npy((60,), "<i8", bytes(8))}, "train_labels.npy promises"),
         ({"train_labels": npy((60,), "|u1", bytes(10**5))}, "and has 100128"),
         ({"train_labels": npy((60, -1), "|u1")}, "mine.npz"),
-        ({"train_labels": npy((60,), "|O", b"cos\nsystem\n(S'touch pwned'\ntR.")}, "pickled"),
+        (
+            {"train_labels": npy((60,), "|O", b"cos\nsystem\n(S'touch pwned'\ntR.")},
+            "Python objects",
+        ),
         ({"inner": b"PK\x03\x04 an archive in the archive"}, "magic string"),
         ({"long": b"\x93NUMPY\x02\x00" + struct.pack("<I", 10**6) + b" " * 10**6}, "mine.npz"),
     ],

@@ -473,6 +473,7 @@ def test_a_large_data_file_that_only_looks_newer_is_not_prepared_again(tmp_path)
     malformed.put("datasets", {"mine": "mine.npz"}, "config.yaml")(tmp_path)
     result = snakemake(tmp_path, "data/mine.npz")
     assert result.returncode == 0, result.stderr
+    assert "mine: 60 rows, 3 classes, images of 150 x 150 pixels" in result.stdout.splitlines()
     assert (tmp_path / "mine.npz").stat().st_size > 1_000_000  # Snakemake's own limit
     (tmp_path / "mine.npz").touch()
     assert to_do(tmp_path, "data/mine.npz") == set()

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pflpipe import options
 from pflpipe.cells import Cell, Model, Privacy, Server, Training, without_defaults
-from pflpipe.data import datasets, partition
+from pflpipe.data import checks, datasets, partition
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
@@ -34,6 +34,7 @@ from pflpipe.methods.base import Method
 from pflpipe.privacy import executed
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Ledger, ledger
+from pflpipe.privacy.plan import check_delta
 from pflpipe.seeds import STREAMS, derived_key, numpy_rng
 from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
@@ -47,6 +48,11 @@ from pflpipe.trees import Tree
 Shard = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
 """Examples of one client: ``x`` float ``[n, ...]`` (images channels last), ``y`` integers
 ``[n]``."""
+
+_PAIRS = (
+    "a TensorDataset has the pair in .tensors; for another Dataset, join the batches of a "
+    "DataLoader; of a dict, give list(clients.values())"
+)
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,7 @@ def federation(
     secret: str | None = None,
     method_name: str | None = None,
     model_name: str | None = None,
+    allow_large_delta: bool = False,
     device: str = "auto",
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
@@ -126,18 +133,21 @@ def federation(
         tests: test examples of each client. None: ``test_fraction`` of its examples, drawn from a
             separate stream and left out of training.
         classes: the number of classes K, which a private run needs unless ``model`` is a
-            ``Network``. None: K of the ``Network``, or one more than the largest label, at least 2.
+            ``Network``. None: K of the ``Network``, or one more than the largest label, at least 2;
+            every smaller label must then occur.
         seed: seed of everything that runs share to be comparable: initial parameters, batches,
             held-out rows.
         secret: determines noise and cohorts, together with the settings. None: a fresh secret for
             every call. Give one only to repeat a run on the same data: two runs with the same noise
             on different data publish the difference of the data. The settings are all arguments
-            except ``device`` and ``backend``; of ``clients`` and ``tests`` only M, the shape of an
-            example, and whether there are tests. Calls with one secret and different settings share
-            no noise. Calls that differ only in device or backend share their noise, and their
-            releases differ by rounding: publish only one of them.
+            except ``device``, ``backend`` and ``allow_large_delta``; of ``clients`` and ``tests``
+            only M, the shape of an example, and whether there are tests. Calls with one secret and
+            different settings share no noise. Calls that differ only in device or backend share
+            their noise, and their releases differ by rounding: publish only one of them.
         method_name, model_name: a name for your own ``Method`` or ``Network``, which represents its
             code in the settings. A ``secret`` needs it; give different code a different name.
+        allow_large_delta: accept a delta of 1/M or more, which allows one client to be published in
+            clear.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<index>``.
         backend: ``auto``, ``loop`` or ``vmap``.
         dtype: of parameters and examples.
@@ -152,9 +162,26 @@ def federation(
     options.check(server, "server")
     target = device_of(device)
     model = Model(model) if isinstance(model, str) else model
+    if not isinstance(model, Model | Network):
+        raise ConfigError(
+            "model",
+            got=_type_name(model),
+            expected="a name, a Model or a Network",
+            do='put the class, or the function that makes it, in a file: model="my_net.py:Net"',
+        )
+    for name, given in (("clients", clients), ("tests", tests or [])):
+        if not isinstance(given, Sequence):
+            raise DataError(
+                name,
+                got=_type_name(given),
+                expected="a list with one pair (x, y) of tensors for each client",
+                do=_PAIRS,
+            )
     shards = [_shard(f"clients[{i}]", shard, dtype) for i, shard in enumerate(clients)]
     if not shards:
         raise DataError("clients", got="none", expected="one pair (x, y) for each client")
+    if not allow_large_delta:
+        check_delta(privacy.delta, len(shards))
     if tests is not None and len(tests) != len(shards):
         raise DataError("tests", got=f"{len(tests)} pairs", expected=f"{len(shards)}, as clients")
     test_shards = [_shard(f"tests[{i}]", shard, dtype) for i, shard in enumerate(tests or [])]
@@ -276,7 +303,7 @@ def run(
     sizes = np.array([len(rows) for rows in split.train])
     planned = plan_of(cell, sizes, declared=arrays.declared)
     simulation = runs.build(cell, arrays, split, planned.plan, device=device, backend=backend)
-    has_global_model = registry.info(cell.method).about.has_global_model
+    has_global_model = registry.of(cell).about.has_global_model
     return _finish(simulation, planned.ledger, has_global_model, on_round)
 
 
@@ -309,6 +336,13 @@ def _finish(
 def _request(method: str | Method, privacy: Privacy | None) -> Privacy:
     """Return the request with the mechanism that it implies; raise ConfigError if the method cannot
     fulfil it, or if a private method has none."""
+    if not isinstance(method, str | Method):
+        raise ConfigError(
+            "method",
+            got=_type_name(method),
+            expected="a name, or a Method",
+            do="call a function that makes one",
+        )
     private = isinstance(method, str) and registry.info(method).about.private
     if privacy is None:
         if private:
@@ -366,6 +400,8 @@ def _classes(
 ) -> int:
     """Return the number of classes K. Only without a mechanism it may come from the examples; then
     values that cannot be trained on raise DataError."""
+    if classes is not None:
+        checks.check_class_count(classes)
     if isinstance(model, Network):
         outputs = model.shapes[HEAD[0]][0]
         if classes not in (None, outputs):
@@ -390,18 +426,42 @@ def _classes(
     largest = highest + 1
     if classes is not None and largest > classes:
         raise DataError("classes", got=classes, expected=f"at least {largest}, of the labels")
+    if classes is None:
+        checks.check_every_class(np.unique(y.cpu().numpy()), "labels")
     return classes or max(largest, 2)
+
+
+def _type_name(value: Any) -> str:
+    return getattr(value, "__name__", type(value).__name__)
 
 
 def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return a client's tensors; raise DataError for another form. The check reads no values."""
-    x, y = (torch.as_tensor(values) for values in shard)
+    if not isinstance(shard, tuple | list) or len(shard) != 2:
+        raise DataError(name, got=_type_name(shard), expected="a pair (x, y) of tensors", do=_PAIRS)
+    values, labels = shard
+    x, y = _tensor(f"{name}: x", values, "images"), _tensor(f"{name}: y", labels, "labels")
     if x.ndim < 2 or len(x) != len(y) or y.ndim != 1:
         got = f"x {list(x.shape)}, y {list(y.shape)}"
         raise DataError(name, got=got, expected="x [n, ...] and y [n]")
     if y.is_floating_point():
         raise DataError(f"{name}: y", got=str(y.dtype), expected="whole numbers 0 to K - 1")
     return x.to(dtype), y.to(torch.int64)
+
+
+def _tensor(name: str, values: Tensor | np.ndarray, content: str) -> Tensor:
+    """Return real numbers as a tensor; raise DataError for values that would lose something."""
+    if isinstance(values, Tensor):
+        is_real = not values.is_complex()
+    else:
+        values = checks.as_array(name, values, content)
+        is_real = values.dtype.kind in "biuf"
+    if not is_real:
+        raise DataError(name, got=str(values.dtype), expected="real numbers")
+    if isinstance(values, Tensor):
+        return values
+    # torch takes neither another byte order nor reversed rows.
+    return torch.as_tensor(np.asarray(values, values.dtype.newbyteorder("="), order="C"))
 
 
 def _held_out(

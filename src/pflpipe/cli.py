@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import argparse
 import functools
+import shlex
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -95,18 +98,29 @@ def _init(arguments: argparse.Namespace) -> list[str]:
     files = init.write(arguments.study)
     return [
         *(f"{file}: written" for file in files),
-        f"next: pflpipe validate --study {arguments.study}",
-        f"then: snakemake --cores all results/tables/{arguments.study}.csv",
+        f"next: {_typed('pflpipe')} validate --study {arguments.study}",
+        f"then: {_typed('snakemake')} --cores all results/tables/{arguments.study}.csv",
     ]
+
+
+def _typed(program: str) -> str:
+    """Return what to type for a program of this environment: its name if that is on PATH, or its
+    path."""
+    file = Path(sys.executable).with_name(program)
+    if (found := shutil.which(program)) and Path(found).resolve() == file.resolve():
+        return program
+    here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return shlex.quote(str(here))
 
 
 def _validate(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.study import config
-    from pflpipe.study.check import validate
+    from pflpipe.study.check import unused_data, validate
 
     settings = config.load(arguments.config)
     outlines = validate(settings, arguments.study)
-    return [f"{name}: {outline}: ok" for name, outline in outlines.items()]
+    lines = [f"{name}: {outline}: ok" for name, outline in outlines.items()]
+    return lines if arguments.study else [*lines, *unused_data(settings, outlines.values())]
 
 
 def _methods(arguments: argparse.Namespace) -> list[str]:

@@ -13,6 +13,7 @@ import os
 import re
 import symtable
 import sys
+import tokenize
 import traceback
 import types
 from collections.abc import Collection, Iterator
@@ -125,8 +126,9 @@ def _parts(reference: str) -> tuple[str, str]:
 
 def _text(file: str, error: type[PflpipeError]) -> str:
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
+        with tokenize.open(file) as source:  # which reads a BOM and a line "coding:" as Python does
+            return source.read()
+    except (OSError, UnicodeDecodeError, SyntaxError) as problem:
         if isinstance(problem, FileNotFoundError):
             raise error(f"{file}: no such file", do="mend the path, or make it") from None
         raise error(f"{file} cannot be read", got=described(problem)) from None

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +15,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+import pflpipe
 import warm
 from pflpipe import cells, cli
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.methods import plugins, registry
 from pflpipe.methods.base import Method
 from pflpipe.methods.registry import NAMES
+from pflpipe.study import trial
+from pflpipe.study.check import validate
+from pflpipe.study.config import Config
 from pflpipe.study.load import load_study
 
+ROOT = Path(__file__).parents[2]
 METHOD = """
 from typing import Annotated
 from pflpipe import About, Method, Option
@@ -254,6 +260,78 @@ def test_what_is_wrong_with_a_method_file_is_said_in_one_line(name, project):
     text, message = BROKEN[name]
     assert text != METHOD
     assert re.search(message, error_of(text, project))
+
+
+HOOKS = {
+    "raises": (
+        "lambda p, *rest: 1 / 0",
+        "hook local_update: studies/my_method.py:9: ZeroDivisionError: division by zero",
+    ),
+    "returns a dict": (
+        "lambda p, *rest: p",
+        "hook local_update: returns; got 'dict'; expected (Upload, state)",
+    ),
+    "sends what it did not declare": (
+        "local_update, sends=lambda task: task.head_names",
+        "hook local_update: returns an update: fc1.bias; got (4,); expected nothing",
+    ),
+    "returns another shape": (
+        "local_update, personalize=lambda p, *rest: p | {'head.bias': p['fc1.bias']}",
+        "hook personalize: returns a personal model: head.bias; got (4,); expected (10,)",
+    ),
+    "returns a number": (
+        "local_update, init_client=lambda p, task: {'n': 0}",
+        "hook init_client: returns a client state; got 'dict'; expected a dict of tensors",
+    ),
+    "keeps a state that it did not begin": (
+        "lambda p, s, c, b, t: (local_update(p, s, c, b, t)[0], p)",
+        "hook local_update: returns a client state: fc1.bias; got (4,); expected nothing",
+    ),
+    "forgets the server's state": (
+        "local_update, aggregate=lambda p, *rest: p",
+        "hook aggregate: returns; got 'dict'; expected (params, server)",
+    ),
+    "reads what it did not declare": (
+        "local_update, personalize=lambda p, s, c, batches, t: t.gradient(p, batches.all)",
+        "hook personalize: batches.all is for methods that declare it; add full_pass=True to "
+        "Method(...)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_validation_tries_the_hooks_of_a_method_file_and_names_file_and_hook(name, project):
+    hooks, message = HOOKS[name]
+    (project / "studies/my_method.py").write_text(METHOD.replace("local_update)", f"{hooks})"))
+    with pytest.raises(ConfigError) as caught:
+        validate(Config(("ours",)))
+    assert str(caught.value) == f"studies/ours.yaml: studies/my_method.py: mine: {message}"
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES)))
+def test_validation_accepts_the_hooks_of_every_method_of_the_package(name):
+    departures = registry.departures(name, "strict", False)
+    budget = cells.Privacy(), cells.Privacy("gaussian", 8.0, delta=0.01, clip_norm=1.0)
+    cell = cells.Cell(
+        "digits",
+        cells.Partition("iid", 4),
+        cells.Model("resnet20"),
+        cells.Training(2, 1, 2, "sgd", 0.1),
+        budget[registry.info(name).about.private],
+        name,
+        departures=departures,
+    )
+    trial.check(cell, (8, 8, 1), 10)
+
+
+@pytest.mark.slow
+def test_python_runs_a_cell_of_a_method_in_a_file(project, tmp_path):
+    for name in ("mr_mtl.py", "mr_mtl.yaml"):
+        shutil.copy(ROOT / "docs/examples" / name, "studies")
+    cell = load_study("mr_mtl").cells[-1]
+    result = pflpipe.run(cell, tmp_path / "data", device="cpu")
+    assert result.ledger.claim == "unreviewed"
+    assert result.accuracies["personal_own"] > 10
 
 
 def test_hooks_may_name_their_parameters_as_the_paper_does(project):

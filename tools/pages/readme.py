@@ -243,10 +243,10 @@ def _claim(line: _Method) -> str:
 
 
 def _sentences(lines: Sequence[_Method]) -> Iterator[str]:
-    """Yield what the table says at a glance, a sentence each: who may be the best, the references,
-    and what a nominal epsilon is worth."""
+    """Yield what the table says at a glance, a sentence each: who is better than learning alone,
+    who may be the best, the references, and what a nominal epsilon is worth."""
     groups = _groups(lines)
-    yield from sentences.leaders(comparison.by_budget(comparison.of_claim(groups, "certified")))
+    yield from sentences.compared(groups)
     yield from sentences.references(groups)
     yield from sentences.claims_that_fail(groups)
 

@@ -80,7 +80,7 @@ class _Section:
 
     @property
     def best(self) -> frozenset[Group]:
-        return self.contest.kept if self.contest else frozenset()
+        return self.contest.bold if self.contest else frozenset()
 
     def against(self, baseline: Group | None, column: str = MAIN) -> dict[Group, Difference]:
         return comparison.against(self.groups, baseline, column)

@@ -13,7 +13,7 @@ def main(
     source: Path | None = None,
     downloads: Path = Path("data/downloads"),
 ) -> None:
-    prepare(dataset, source, downloads, target)
+    print(prepare(dataset, source, downloads, target))
 
 
 run_step(main)

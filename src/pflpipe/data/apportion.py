@@ -1,8 +1,7 @@
-"""Whole numbers in given proportions: who gets how many, when images cannot be cut.
+"""Whole numbers in given proportions, to divide examples over clients and classes.
 
-Hamilton's method of largest remainders in exact integer arithmetic, with room limits; equal
-remainders are settled by the caller's generator, so that no class or client is favoured for its
-number.
+Hamilton's method of largest remainders in exact integer arithmetic, with upper limits. The caller's
+generator breaks ties of remainders, so that no class or client is favoured by its index.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ def apportion(
     Args:
         weights: non-negative integers [n]; an entry of zero receives nothing.
         total: how many to give away.
-        rng: settles equal remainders.
-        room: the most each entry can take [n]; what a full entry cannot take goes to the others in
-            their proportions.
+        rng: breaks ties of remainders.
+        room: upper limit of each entry [n]; the rest of a full entry goes to the others in their
+            proportions.
 
     Returns:
         int64 [n]; sums to ``total``, or to less when all entries of positive weight are full.
@@ -42,8 +41,8 @@ def apportion(
 
 
 def held_out_size(size: int, fraction: float) -> int:
-    """How many of ``size`` examples are held out: the rounded share, one at least from three on,
-    never all of them."""
+    """Return how many of ``size`` examples are held out: the rounded share, at least one of three
+    or more, never all of them."""
     if fraction <= 0:
         return 0
     return min(max(int(fraction * size + 0.5), int(size >= 3)), max(size - 1, 0))
@@ -58,8 +57,8 @@ def hold_out(labels: np.ndarray, fraction: float, rng: np.random.Generator) -> n
         rng: draws the examples within each class.
 
     Returns:
-        bool [n], True where held out. A class keeps one example outside as long as the share can be
-            filled without it.
+        bool [n], True where held out. One example of each class is not held out, as long as the
+            share can be filled without it.
     """
     classes, code, counts = np.unique(labels, return_inverse=True, return_counts=True)
     size = held_out_size(len(labels), fraction)
@@ -73,11 +72,11 @@ def hold_out(labels: np.ndarray, fraction: float, rng: np.random.Generator) -> n
 
 
 def draw_out(size: int, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """Choose a share of one person's examples, all of them alike.
+    """Choose a share of one person's examples at random, whatever their class.
 
-    Not by class: a class would then keep its share of what is left, while a person's next example
-    is as often of a class that was hardly seen. Of MNIST's writers, whose examples are some 80, a
-    model of their own scores 10 points higher on rows that were held out class by class.
+    Stratified test rows would have the class proportions of the training rows, while a person's
+    next example may be of a class that was hardly seen. For MNIST's writers with some 80 examples
+    each, a local model scores 10 points higher on stratified test rows.
 
     Args:
         size: number of examples.

@@ -1,28 +1,28 @@
-"""Data sets as arrays: the known ones by name, the user's own as an .npz file or a function
-``my_data.py:load`` that returns the same arrays; every array is checked before it is used.
+"""Data sets as arrays: named ones, and the user's own from an .npz file or a function
+``my_data.py:load`` that returns the same arrays. Every array is checked before it is used.
 
-``prepare`` makes ``data/<dataset>.npz``, the only file that later rules read, and beside it
-``<dataset>.pin``, which keeps the name to these values:
+``prepare`` makes ``data/<dataset>.npz``, the only file that later rules read, and next to it
+``<dataset>.pin``, a digest of the values that belong to this name:
 
 - ``train_images`` uint8 [N, H, W] or [N, H, W, C] (channels last), or float32 [N, D] features or
   [N, T, C] sequences (time, then channels); ``train_labels`` int64 [N] in 0..K-1; ``test_images``,
-  ``test_labels`` likewise; ``classes`` int64 scalar K; ``classes_found`` true, only where nobody
-  declared K and it is one more than the largest label;
+  ``test_labels`` likewise; ``classes`` int64 scalar K; ``classes_found`` true, only if K is
+  not declared and therefore one more than the largest label;
 - ``mean``, ``std`` float64 [C] or [1]: the constants of ``normalise``, which follow from the data
   set's name and never from its values;
 - ``train_users``, ``test_users`` int64 [N] in 0..U-1, numbered in the sorted order of the original
-  ids, both or none. Every id of either is a user, those without training rows too.
+  ids, both or none. Every id of either is a user, also one without training rows.
 
-A source without a test set gets a fixed one: 20 %, class-stratified; where there are users, 20 %
-of each user's rows, whatever their class. Reading the finished file and ``normalise`` need NumPy
-only, so that training does.
+A source without a test set gets a fixed one: 20 %, stratified by class, or with users 20 % of each
+user's rows whatever their class. Reading the finished file and ``normalise`` need only NumPy, so
+that training needs nothing else.
 """
 
 from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,9 @@ from typing import Any
 import numpy as np
 
 from pflpipe import outside
-from pflpipe.data import downloads, limits, pins
+from pflpipe.data import checks, downloads, limits, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
+from pflpipe.data.checks import FOUND, IMAGES, KEYS, LABELS, USERS, Shape, example_shape
 from pflpipe.errors import DataError, located, nearest
 from pflpipe.files import AGAIN, atomic
 from pflpipe.named import DATASETS as DATASETS
@@ -39,24 +40,16 @@ from pflpipe.named import DatasetInfo
 from pflpipe.seeds import numpy_rng
 
 TEST_FRACTION = 0.2  # of a source without a test set
-
-IMAGES = ("train_images", "test_images")
-LABELS = ("train_labels", "test_labels")
-USERS = ("train_users", "test_users")
-KEYS = (*IMAGES, *LABELS, *USERS, "classes")  # whatever else a user's file holds is not read
 SCALE = ("mean", "std")
-FOUND = "classes_found"
-
-Shape = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set in memory; see the module's first lines for shapes and types.
+    """A data set in memory; the module's docstring has shapes and types.
 
-    ``declared``: whether the package or the source states K. Otherwise K follows from everybody's
-    labels, which the ledger of a private run says (``study.plans``). ``mean``, ``std``: per-channel
-    (or one for all) constants of ``normalise``, on the scale 0..1.
+    ``declared``: whether the package or the source states K. Otherwise K follows from all labels,
+    and the ledger of a private run says so (``study.plans``). ``mean``, ``std``: per-channel (or
+    one for all) constants of ``normalise``, on the scale 0..1.
     """
 
     train_images: np.ndarray
@@ -76,6 +69,18 @@ class Arrays:
         if self.train_users is None or self.test_users is None:
             return None
         return np.union1d(self.train_users, self.test_users)
+
+    def __str__(self) -> str:
+        """Rows, users, classes, and the kind and shape of an example."""
+        rows = len(self.train_labels) + len(self.test_labels)
+        users = "" if self.users is None else f" of {len(self.users):,} users"
+        classes = f"{self.classes} classes" + ("" if self.declared else " (from the labels)")
+        shape = example_shape(self.train_images.shape, self.train_images.dtype)
+        if self.train_images.dtype == np.uint8:
+            example = "images of {} x {} pixels" + " in {} channels" * (shape[-1] > 1)
+        else:
+            example = "sequences of {} steps with {} channels" if len(shape) == 2 else "{} features"
+        return f"{rows:,} rows{users}, {classes}, {example.format(*shape)}"
 
 
 @dataclass(frozen=True)
@@ -97,12 +102,12 @@ class Header:
     declared: bool = True
 
 
-def info(dataset: str, own: Iterable[str] = ()) -> DatasetInfo:
-    """Return what is known of a named data set; DataError names the nearest one of those and of the
-    user's own."""
+def info(dataset: str, listed: Iterable[str] = ()) -> DatasetInfo:
+    """Return what is known of a named data set; DataError names the nearest one of these and of
+    those that config.yaml lists."""
     if dataset not in DATASETS:
         raise DataError(
-            f"dataset {dataset!r} is not known; {nearest(dataset, {*DATASETS, *own})}",
+            f"dataset {dataset!r} is not known; {nearest(dataset, {*DATASETS, *listed})}",
             do=f"for your own data set datasets.{dataset} in config.yaml to an .npz file, or to a "
             "function, my_data.py:load",
         )
@@ -110,7 +115,7 @@ def info(dataset: str, own: Iterable[str] = ()) -> DatasetInfo:
 
 
 def source_file(source: Path) -> Path:
-    """Return the file or folder that a source is or, of ``my_data.py:load``, is in."""
+    """Return the file or folder of a source; for ``my_data.py:load`` the file."""
     return outside.file_of(str(source)) if _is_function(source) else source
 
 
@@ -122,22 +127,22 @@ def describe(
     dataset: str,
     source: Path | None = None,
     made: Path | None = None,
-    own: Iterable[str] = (),
+    listed: Iterable[str] = (),
 ) -> Header | None:
     """Return the header of a data set as ``prepare`` will make it from the same source, without
     reading any image.
 
-    Only running a function would tell what it returns, and that is done once, when the data are
-    made: before, its header is not known, and afterwards it is that of what was made.
+    A function runs only once, when the data are made. Its header is unknown before, and later it is
+    the header of the file that was made.
 
     Args:
         dataset: its name.
         source: as for ``prepare``.
         made: where ``prepare`` puts it.
-        own: names of the user's own data sets, for an unknown name that is near one of them.
+        listed: data sets of config.yaml, of which the error about an unknown name guesses one.
 
     Returns:
-        the header, or None: ``source`` is a function, and ``made`` does not exist.
+        the header, or None if ``source`` is a function and ``made`` does not exist.
 
     Raises:
         DataError: unknown name, missing source, or an .npz whose headers, labels or users are not
@@ -148,7 +153,7 @@ def describe(
         return read_header(made, dataset) if made is not None and made.is_file() else None
     if source is not None and not source.is_dir():
         return read_header(source, dataset)
-    known = info(dataset, own)
+    known = info(dataset, listed)
     return Header(known.image_shape, known.classes, known.train_size, known.users)
 
 
@@ -163,13 +168,14 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
     with located(str(path)):
         shapes = _checked_shapes(path, dataset)
         small = _read(path, (key for key in KEYS if key in shapes and key not in IMAGES))
-        classes, declared = _check_labels(small, dataset)
+        classes, declared = checks.number_of_classes(small, dataset)
+        checks.check_users(small)
         # Without users all rows are those of one.
         groups = small.get("train_users", np.zeros_like(small["train_labels"]))
         sizes = np.unique(groups, return_counts=True)[1]
         held_out = 0 if "test_labels" in small else _test_size(sizes)
-    count = len(_user_ids(small)) if "train_users" in small else None
-    shape, train_size = _image_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
+    count = len(checks.user_ids(small)) if "train_users" in small else None
+    shape, train_size = example_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
     return Header(shape, classes, train_size, count, declared and FOUND not in shapes)
 
 
@@ -177,8 +183,8 @@ def load_arrays(path: Path) -> Arrays:
     """Read a finished ``data/<dataset>.npz``.
 
     Raises:
-        DataError: the file is missing, damaged, or not of the promised form; or it has other values
-            than its pin, if that lies beside it.
+        DataError: the file is missing, damaged, or not of the promised form; or its values are not
+            those of the pin next to it.
     """
     shapes = _checked_shapes(path, None)
     missing = {*IMAGES, *LABELS, *SCALE, "classes"} - set(shapes)
@@ -197,31 +203,29 @@ def load_arrays(path: Path) -> Arrays:
     )
 
 
-def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path) -> None:
-    """Make ``target`` (an .npz, written atomically) from a named data set or the user's own file.
+def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path) -> str:
+    """Make ``target`` (an .npz, written atomically) from a named data set or the user's own file,
+    and return a line that says what the arrays are: rows, users, classes, kind and shape.
 
     Args:
         dataset: a name of ``DATASETS``, or any name with ``source`` the user's own.
         source: the user's .npz file; or ``my_data.py:load``, a function without arguments that
             returns the arrays of such a file by name; or a folder with the original files of a
-            named data set, nothing is then fetched; or None: the original files are taken from
-            ``downloads_dir`` and fetched into it where missing.
-        downloads_dir: where original files lie or are put.
-        target: the file to make. Beside it lies its pin, the digest of the values that the name had
-            first.
+            named data set, of which nothing is then fetched; or None: the original files are taken
+            from ``downloads_dir`` and fetched into it where missing.
+        downloads_dir: folder of the original files.
+        target: the file to make. Its pin is next to it, the digest of the first values of the name.
 
     Raises:
         DataError: see ``arrays_from`` and ``downloads.read_original``; or the values are not those
-            of the pin, and then ``target`` is as it was.
+            of the pin. ``target`` does not change then.
     """
+    names: Collection[str] = ()
     if source is not None and _is_function(source):
-        raw, location = _returned(str(source)), str(source)
+        names, raw, location = *_returned(str(source)), str(source)
     elif source is not None and not source.is_dir():
-        shapes = _checked_shapes(source, dataset)
-        keys = [key for key in KEYS if key in shapes]
-        if FOUND in shapes:  # a finished file, under another name
-            keys.remove("classes")
-        raw, location = _read(source, keys), str(source)
+        names = shapes = _checked_shapes(source, dataset)
+        raw, location = _read(source, (key for key in KEYS if key in shapes)), str(source)
     elif info(dataset).needs_network:
         raw = downloads.read_original(
             dataset,
@@ -238,47 +242,51 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
             got=f"the folder {source}",
             expected="no source, or an .npz file",
         )
+    if FOUND in names:  # a finished file, under another name
+        del raw["classes"]
     made = arrays_from(raw, location, dataset)
     arrays: dict[str, Any] = {
         key: np.asarray(value) for key in KEYS if (value := getattr(made, key)) is not None
     }
     pins.keep(dataset, arrays, target.with_suffix(".pin"))
-    # Of the name, which has the pin.
+    # These follow from the name, so the digest need not cover them.
     arrays |= {key: np.asarray(getattr(made, key)) for key in SCALE}
-    if not made.declared:  # no value that training reads, so the pin is the same without it
+    if not made.declared:  # training does not read it, so the digest does not cover it
         arrays[FOUND] = np.asarray(True)
     with atomic(target) as path:
         np.savez(path, **arrays)
+    unread = sorted(map(str, set(names) - {*KEYS, FOUND}))
+    return f"{dataset}: {made}" + (f"; not read: {', '.join(unread)}" if unread else "")
 
 
-def _returned(reference: str) -> dict[str, np.ndarray]:
-    """Call the user's function ``file.py:load`` and return the arrays that pflpipe reads."""
+def _returned(reference: str) -> tuple[list[str], dict[str, np.ndarray]]:
+    """Call the user's function ``file.py:load`` and return the names of what it returns, and the
+    arrays that pflpipe reads."""
     function = outside.load(reference, DataError)
     if not callable(function):
         raise DataError(reference, got=type(function).__name__, expected="a function")
-    try:
-        found = function()
-    except Exception as problem:
-        raise DataError(
-            f"{reference} failed",
-            got=outside.described(problem),
-            do="it is called without arguments",
-        ) from problem
-    if not isinstance(found, Mapping):
+    file = outside.file_of(reference)
+    with outside.in_one_line(f"{reference}() failed in {file}", str(file.resolve()), DataError):
+        returned = function()
+        arrays = dict(returned) if isinstance(returned, Mapping) else {}
+    if not isinstance(returned, Mapping):
         raise DataError(
             f"{reference} returned",
-            got=type(found).__name__,
+            got=type(returned).__name__,
             expected="a dict of NumPy arrays: train_images, train_labels ...",
         )
-    for name in KEYS:
-        if name in found and not isinstance(found[name], np.ndarray | np.generic | int):
-            raise DataError(
-                f"{reference} returned {name}",
-                got=type(found[name]).__name__,
-                expected="a NumPy array",
-                do="np.asarray, or .numpy() of a tensor, makes one",
-            )
-    return {name: np.asarray(found[name]) for name in KEYS if name in found}
+    with located(f"{reference} returned"):
+        checks.check_names(arrays)
+        for name in arrays.keys() & set(KEYS):
+            if not isinstance(arrays[name], np.ndarray | np.generic | int):
+                raise DataError(
+                    name,
+                    got=type(arrays[name]).__name__,
+                    expected="a NumPy array",
+                    do="np.asarray, or .numpy() of a tensor, makes one",
+                )
+        read = {key: checks.as_array(key, arrays[key]) for key in KEYS if key in arrays}
+    return list(arrays), read
 
 
 def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None = None) -> Arrays:
@@ -294,13 +302,16 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
         DataError: naming the location, the array, what was got and what is expected.
     """
     with located(location):
-        _check_shapes({key: (value.shape, value.dtype) for key, value in raw.items()}, dataset)
-        classes, declared = _check_labels(raw, dataset)
-        images = {key: _checked_images(key, raw[key]) for key in IMAGES if key in raw}
+        checks.check_shapes(
+            {key: (value.shape, value.dtype) for key, value in raw.items()}, dataset
+        )
+        classes, declared = checks.number_of_classes(raw, dataset)
+        checks.check_users(raw)
+        images = {key: checks.finite_images(key, raw[key]) for key in IMAGES if key in raw}
     labels = {key: raw[key].astype(np.int64) for key in LABELS if key in raw}
     users: dict[str, np.ndarray | None] = dict.fromkeys(USERS)
     if "train_users" in raw:
-        ids = _user_ids(raw)
+        ids = checks.user_ids(raw)
         users |= {key: np.searchsorted(ids, raw[key]) for key in USERS if key in raw}
     everything: dict[str, Any] = {**images, **labels, **users}
     if "test_images" not in raw:
@@ -321,7 +332,7 @@ def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -
     """
     if images.dtype != np.uint8:
         return images
-    scaled = images.reshape(len(images), *_image_shape(images.shape, images.dtype))
+    scaled = images.reshape(len(images), *example_shape(images.shape, images.dtype))
     scaled = scaled.astype(np.float32)
     scaled /= np.float32(255)
     scaled -= np.asarray(mean, dtype=np.float32)
@@ -352,15 +363,15 @@ def _test_size(sizes: np.ndarray) -> int:
 
 
 def _split(arrays: dict[str, Any], name: str) -> dict[str, Any]:
-    """Set the fixed test set aside; returns the keys that change."""
+    """Set the fixed test set aside; return the arrays that change."""
     labels, users = arrays["train_labels"], arrays["train_users"]
     test = np.zeros(len(labels), dtype=bool)
     groups = [np.arange(len(labels))]
     if users is not None:
         groups = np.split(np.argsort(users, kind="stable"), np.cumsum(np.bincount(users))[:-1])
     _test_size(np.array([len(rows) for rows in groups]))
-    # The same test set for every study and seed, and no user's rows decide which ones of another
-    # user are in it.
+    # The test set is the same for every study and seed. Each user has a stream of its own, so that
+    # no user's rows decide which rows of another one are in it.
     for group, rows in enumerate(groups):
         rng = numpy_rng(0, "data", name, "test", group)
         test[rows] = (
@@ -377,17 +388,12 @@ def _split(arrays: dict[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _image_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """(H, W, C), (D,) or (T, C) of an array of images, features or sequences."""
-    return (*shape[1:], 1) if len(shape) == 3 and dtype == np.uint8 else shape[1:]
-
-
 def _shapes(path: Path) -> dict[str, Shape]:
     """Shape and dtype of every array of an .npz file, from the headers only.
 
-    Nothing is allocated for what a header promises before the archive has been found to hold it,
-    and the memory to have room for it: numpy would ask for 8 TB for a header of 10^12 labels, and
-    a few megabytes may unpack to gigabytes of zeros.
+    No array is allocated before its size in the archive and the machine's memory are checked: NumPy
+    would ask for 8 TB for a header of 10^12 labels, and a few megabytes may unpack to gigabytes of
+    zeros.
     """
     total = 0
     try:
@@ -441,143 +447,8 @@ def _read(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:
-    """Return ``_shapes`` after ``_check_shapes``."""
+    """Return ``_shapes`` after ``checks.check_shapes``."""
     shapes = _shapes(path)
     with located(str(path)):
-        _check_shapes(shapes, dataset)
+        checks.check_shapes(shapes, dataset)
     return shapes
-
-
-def _check_shapes(arrays: dict[str, Shape], dataset: str | None) -> None:
-    """Check which arrays there are, and their shapes and dtypes."""
-    for key in (IMAGES[0], LABELS[0]):
-        if key not in arrays:
-            raise DataError(
-                f"{key} is missing",
-                got=sorted(arrays),
-                do="store train_images and train_labels",
-            )
-    for first, second in (IMAGES[::-1], USERS[::-1]):
-        if first in arrays and second not in arrays:
-            raise DataError(f"{second} is missing", got=f"{first} alone")
-    if (IMAGES[1] in arrays) != (LABELS[1] in arrays):
-        raise DataError("test_images and test_labels", got="one of them", expected="both, or none")
-    if USERS[0] in arrays and (USERS[1] in arrays) != (IMAGES[1] in arrays):
-        raise DataError(
-            "test_users",
-            expected="one user for each test image, as for the training images",
-        )
-    known = DATASETS.get(dataset or "")
-    for key in (key for key in KEYS if key in arrays):
-        shape, dtype = arrays[key]
-        if dtype.hasobject:
-            raise DataError(
-                key,
-                got="pickled Python objects",
-                expected="a plain array",
-                do="store it with a number or 'U' dtype",
-            )
-        if key == "classes":
-            if shape != () or dtype.kind not in "iu":
-                raise DataError("classes", got=f"{dtype} {list(shape)}", expected="one integer")
-        elif key in IMAGES:
-            _check_image_shape(key, shape, dtype)
-            expected = known.image_shape if known else _image_shape(*arrays["train_images"])
-            if _image_shape(shape, dtype) != expected:
-                reason = f"as {dataset} has" if known else "as train_images has"
-                raise DataError(
-                    key,
-                    got=f"images {_image_shape(shape, dtype)}",
-                    expected=f"{expected}, {reason}",
-                )
-        else:
-            part = key.split("_")[0]
-            rows = arrays[f"{part}_images"][0][0]
-            if shape != (rows,):
-                raise DataError(
-                    key,
-                    got=f"shape {shape}",
-                    expected=f"({rows},), one for each image of {part}_images",
-                )
-            if dtype.kind not in ("iuU" if key in USERS else "iu"):
-                kinds = "integers or text (dtype 'U')" if key in USERS else "integers"
-                raise DataError(key, got=f"dtype {dtype}", expected=kinds)
-
-
-def _check_image_shape(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Accept uint8 [N,H,W], uint8 [N,H,W,C] with C <= 4, and floats [N,D] or [N,T,C]."""
-    images = dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] <= 4))
-    features = dtype.kind == "f" and len(shape) in (2, 3)
-    if not (images or features):
-        raise DataError(
-            key,
-            got=f"{dtype} {list(shape)}",
-            expected=(
-                "uint8 [N, H, W], uint8 [N, H, W, C] with the channels last, float [N, D] features "
-                "or float [N, T, C] sequences"
-            ),
-            do="bring images to 0..255 as uint8, and floats to features or sequences",
-        )
-    if 0 in shape:
-        raise DataError(key, got=f"an empty array {list(shape)}", expected="at least one example")
-
-
-def _check_labels(raw: dict[str, np.ndarray], dataset: str | None) -> tuple[int, bool]:
-    """Check labels, classes and users by value; return the number of classes, and whether it is
-    declared."""
-    highest = max(int(raw[key].max()) for key in LABELS if key in raw)
-    rows = len(raw["train_labels"])
-    known = DATASETS.get(dataset or "")
-    declared = known is not None or "classes" in raw
-    classes = known.classes if known else int(raw["classes"]) if declared else highest + 1
-    if classes < 2:
-        raise DataError("train_labels", got=f"{classes} class(es)", expected="at least 2")
-    if not declared and classes > rows:
-        raise DataError(
-            "train_labels",
-            got=f"label {highest} among {rows} examples",
-            expected="labels 0..K-1",
-            do="number the classes 0..K-1, or store their number as `classes`",
-        )
-    for key in LABELS:
-        if key in raw and (raw[key].min() < 0 or raw[key].max() >= classes):
-            got = f"labels {raw[key].min()} to {raw[key].max()}"
-            raise DataError(key, got=got, expected=f"0 to {classes - 1}")
-    if "test_users" in raw:
-        _check_users(raw["train_users"], raw["test_users"])
-    return classes, declared
-
-
-def _user_ids(raw: Mapping[str, np.ndarray]) -> np.ndarray:
-    """All ids of a source with users, sorted."""
-    return np.union1d(raw["train_users"], raw.get("test_users", raw["train_users"]))
-
-
-def _check_users(train: np.ndarray, test: np.ndarray) -> None:
-    """Refuse ids of two kinds; int64 and uint64 are two, because together they would be compared as
-    rounded floats."""
-    if (train.dtype.kind == "U") != (test.dtype.kind == "U") or np.result_type(
-        train.dtype, test.dtype
-    ).kind == "f":
-        raise DataError(
-            "test_users",
-            got=f"dtype {test.dtype}",
-            expected=f"{train.dtype}, as train_users has",
-        )
-
-
-def _checked_images(key: str, images: np.ndarray) -> np.ndarray:
-    """uint8 images as they are, floats as float32 after a check for NaN and infinity."""
-    if images.dtype == np.uint8:
-        return images
-    with np.errstate(over="ignore"):
-        features = images.astype(np.float32)
-    finite = np.isfinite(features).reshape(len(features), -1).all(axis=1)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        got = (
-            f"NaN, infinity or a number beyond float32 in {int((~finite).sum())} rows, the first "
-            f"{row}"
-        )
-        raise DataError(key, got=got, expected="finite numbers", do="clean the features")
-    return features

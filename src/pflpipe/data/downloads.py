@@ -1,16 +1,15 @@
-"""The originals of the named data sets: found, fetched and checked, unpacked, read.
+"""The original files of the named data sets: downloaded, checked, unpacked, read.
 
-A data set is read from files laid out as torchvision lays them out (MNIST/raw, cifar-10-batches-py,
-train_32x32.mat, ...) or from its original archives lying in the same places; what is missing is
-downloaded. Addresses and digests are torchvision's own; federated EMNIST has TensorFlow
-Federated's, and WISDM, for which nobody publishes one, is not fetched. An archive is fetched into a
-temporary folder, its digest compared, and only then renamed to its place. Archives are unpacked
-into a temporary folder that is removed after reading.
+A data set is read from files in torchvision's layout (MNIST/raw, cifar-10-batches-py,
+train_32x32.mat, ...) or from its original archives in the same places. Missing archives are
+downloaded. Addresses and digests are torchvision's; federated EMNIST has those of TensorFlow
+Federated. WISDM has no published digest and is not downloaded. An archive is downloaded into a
+temporary folder and moved to its place once its digest is the known one. Archives are unpacked into
+a temporary folder that is removed after reading.
 
 Every reader returns ``train_images, train_labels, test_images, test_labels`` (and ``train_users,
-test_users``; without a test set of its own, those of training alone) as numpy arrays with upright
-uint8 images, channels last, ink bright on dark, or float features, and labels 0..K-1. datasets.py
-checks them.
+test_users``; without a test set only those of training) as NumPy arrays: upright uint8 images,
+channels last, ink bright on dark, or float features, and labels 0..K-1. datasets.py checks them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ import numpy as np
 from pflpipe.data import limits
 from pflpipe.errors import DataError
 
-# Seconds without an answer or a further byte, after which the network counts as absent.
+# After so many seconds without a byte the network counts as absent.
 TIMEOUT = 15.0
 
 # The archive behind tff.simulation.datasets.emnist up to TFF 0.18, whose emnist.py gives this
@@ -47,7 +46,7 @@ FEMNIST_FILES = ("fed_emnist_train.h5", "fed_emnist_test.h5")
 
 WISDM_FILE = "WISDM_ar_v1.1/WISDM_ar_v1.1_transformed.arff"
 WISDM_ARCHIVES = ("WISDM_ar_v1.1.tar.gz", "WISDM_ar_latest.tar.gz")
-WISDM_BYTES = 100_000_000  # its own has 2 million
+WISDM_BYTES = 100_000_000  # the original has 2 million
 WISDM_CLASSES = ("Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking")
 GRAVITY = 9.81  # m/s^2
 
@@ -64,7 +63,7 @@ class Archive:
     digest: str
 
     def is_intact(self, path: Path) -> bool:
-        """Whether the file's digest is the known one."""
+        """Return whether the file's digest is the known one."""
         algorithm = hashlib.md5 if len(self.digest) == 32 else hashlib.sha256
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, lambda: algorithm(usedforsecurity=False))
@@ -73,8 +72,8 @@ class Archive:
 
 @dataclass(frozen=True)
 class Original:
-    """How one data set is had: its archives, whether it lies unpacked in a folder, how to unpack
-    and to read it."""
+    """How to obtain one data set: its archives, whether a folder has it unpacked, how to unpack and
+    to read it."""
 
     archives: tuple[Archive, ...]
     unpacked: Callable[[Path], bool]
@@ -89,7 +88,7 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
     Args:
         dataset: one of ``mnist, fashion_mnist, cifar10, cifar100, svhn, emnist_<split>, femnist,
             mnist_writers, wisdm``.
-        root: the folder with the files, and where missing archives are put.
+        root: the folder of the files, to which missing archives are downloaded.
         scratch: a writable folder for temporary files; on the same file system as ``root`` when
             downloading.
         may_download: whether to fetch what is missing.
@@ -229,7 +228,7 @@ def _untar(archive: Path, folder: Path) -> None:
         tar.extractall(folder, filter="data")
 
 
-# A torchvision class, which is untyped, hence Any throughout.
+# torchvision's classes are untyped, hence Any.
 
 
 def _mnist_family(cls: Any) -> Original:
@@ -248,14 +247,14 @@ def _gzipped(archives: tuple[Archive, ...], read: Callable[[Path], Raw]) -> Orig
 
 
 def _mnist_writers(mnist: Any, qmnist: Any) -> Original:
-    """MNIST's examples with the writers that QMNIST's files of labels name (Yadav and Bottou,
-    "Cold Case: The Lost MNIST Digits", NeurIPS 2019): columns 0 and 2 of their rows are class and
-    writer. Training and test set share no writer and are put together, as users bring a test set
-    of their own; the first 10,000 of QMNIST's 60,000 test rows are MNIST's."""
+    """MNIST's examples with the writers of QMNIST's label files (Yadav and Bottou, "Cold Case: The
+    Lost MNIST Digits", NeurIPS 2019): columns 0 and 2 of their rows are class and writer. Training
+    and test set share no writer and are joined, because each user gets test rows of its own. The
+    first 10,000 of QMNIST's 60,000 test rows are MNIST's."""
     pictures = _mnist_family(mnist)
-    found = [qmnist.resources[part][1] for part in ("train", "test")]
+    resources = [qmnist.resources[part][1] for part in ("train", "test")]
     archives = tuple(
-        Archive((url,), f"QMNIST/raw/{url.rpartition('/')[2]}", md5) for url, md5 in found
+        Archive((url,), f"QMNIST/raw/{url.rpartition('/')[2]}", md5) for url, md5 in resources
     )
     files = tuple(archive.path.removesuffix(".gz") for archive in archives)
 
@@ -299,7 +298,7 @@ def _emnist(split: str, cls: Any) -> Original:
     def read(root: Path) -> Raw:
         train, test = cls(root, split=split, train=True), cls(root, split=split, train=False)
         first = int(split == "letters")  # the letters a..z are numbered 1..26
-        # EMNIST stores its images column by column: lying on their side and mirrored.
+        # EMNIST stores its images column by column, transposed.
         return _raw(train, test, axes=(0, 2, 1), first=first)
 
     archive = Archive((cls.url,), f"{raw}/gzip.zip", cls.md5)
@@ -383,8 +382,8 @@ def _read_femnist(root: Path) -> Raw:
 
 
 def _bright_ink(pixels: np.ndarray, place: str) -> np.ndarray:
-    """uint8 with ink 255 on 0, as in MNIST, from floats with paper 1.0 and ink 0.0, as LEAF and TFF
-    store them."""
+    """Return uint8 [n, 28, 28] with ink 255 on 0, as in MNIST, of floats with paper 1.0 and ink
+    0.0, as in LEAF and TFF."""
     if not ((pixels >= 0) & (pixels <= 1)).all():
         raise DataError(
             f"{place}: pixels",
@@ -393,6 +392,14 @@ def _bright_ink(pixels: np.ndarray, place: str) -> np.ndarray:
         )
     bright: np.ndarray = np.rint((1.0 - pixels) * 255.0).astype(np.uint8).reshape(-1, 28, 28)
     return bright
+
+
+def _whole(labels: np.ndarray, place: str) -> np.ndarray:
+    """Return labels as int64 [n]; a cast alone would round floats down."""
+    whole = labels.reshape(-1).astype(np.int64)
+    if not np.array_equal(whole, labels.reshape(-1)):
+        raise DataError(f"{place}: labels", got=f"{labels.dtype}", expected="whole numbers")
+    return whole
 
 
 def _read_tff(path: Path) -> Raw:
@@ -406,11 +413,11 @@ def _read_tff(path: Path) -> Raw:
         images = np.empty((sum(sizes), 28, 28), dtype=np.uint8)
         labels = np.empty(sum(sizes), dtype=np.int64)
         start = 0
-        # One writer at a time: the floats need four times the room.
+        # One writer at a time, because the floats need four times the memory.
         for writer, size in zip(writers, sizes, strict=True):
             rows = slice(start, start + size)
             images[rows] = _bright_ink(examples[writer]["pixels"][()], f"{path}: examples/{writer}")
-            labels[rows] = examples[writer]["label"][()].reshape(-1)
+            labels[rows] = _whole(examples[writer]["label"][()], f"{path}: examples/{writer}")
             start += size
     return {"images": images, "labels": labels, "users": np.repeat(np.array(writers), sizes)}
 
@@ -421,7 +428,8 @@ def _read_leaf(files: list[Path]) -> Raw:
         content = json.loads(path.read_text(encoding="utf-8"))
         for writer in content["users"]:
             rows = content["user_data"][writer]
-            pixels, labels = np.asarray(rows["x"], np.float32), np.asarray(rows["y"], np.int64)
+            pixels = np.asarray(rows["x"], np.float32)
+            labels = _whole(np.asarray(rows["y"]), f"{path}: user_data.{writer}.y")
             parts["images"].append(_bright_ink(pixels, f"{path}: user_data.{writer}.x"))
             parts["labels"].append(labels)
             parts["users"].append(np.repeat(np.array([writer]), len(labels)))
@@ -437,24 +445,24 @@ def _wisdm_is_there(root: Path) -> bool:
 
 
 def _read_wisdm(root: Path) -> Raw:
-    """Read the transformed examples: 42 features in units that no example has a part in.
+    """Read the transformed examples: 42 features in units that do not depend on the data.
 
-    A row is a number, the person, 43 features and the activity; ``scipy.io.arff`` refuses the
+    A row is a number, the person, 43 features and the activity. ``scipy.io.arff`` refuses the
     file's header.
 
-    A mean and a deviation over all rows, which is how features are usually standardised, is a
-    release that no noise covers: it moves with every person, and each of them would train on it.
-    The units here follow from the file's description alone. Shares of the ten bins of an axis are
-    counted from 1/10 in steps of 1/10, accelerations (means, deviations, resultant) in multiples of
-    gravity, times between peaks in seconds of the window's ten. A time is 0 where the file has
-    ``?``, because no peaks were found. XAVG, which is 0 in every row of the release, is left out.
+    Means and deviations over all rows, with which features are usually standardised, are a release
+    without noise: they depend on every person, and all clients would train on them. The units here
+    follow from the file's description alone: shares of the ten bins of an axis from 1/10 in steps
+    of 1/10, accelerations (means, deviations, resultant) in multiples of gravity, times between
+    peaks in seconds. A time is 0 where the file has ``?``, because no peaks were found. XAVG, which
+    is 0 in every row of the release, is left out.
     """
     rows = [line.split(",") for line in _wisdm_data(root)]
     if any(len(row) != 46 for row in rows):
         raise ValueError("rows of other than 46 values")
-    found = np.array([[np.nan if v == "?" else float(v) for v in row[2:-1]] for row in rows])
+    values = np.array([[np.nan if v == "?" else float(v) for v in row[2:-1]] for row in rows])
     # X0 to Z9; XAVG; YAVG and ZAVG; XPEAK, YPEAK and ZPEAK; three deviations twice and RESULTANT
-    bins, _, means, peaks, others = np.split(found, [30, 31, 33, 36], axis=1)
+    bins, _, means, peaks, others = np.split(values, [30, 31, 33, 36], axis=1)
     shares = (bins - 0.1) / 0.1
     seconds = np.nan_to_num(peaks) / 1000
     features = np.hstack([shares, means / GRAVITY, seconds, others / GRAVITY])
@@ -466,7 +474,7 @@ def _read_wisdm(root: Path) -> Raw:
 
 
 def _wisdm_data(root: Path) -> list[str]:
-    """Return the lines behind ``@data``."""
+    """Return the lines after ``@data``."""
     if (root / WISDM_FILE).is_file():
         text = (root / WISDM_FILE).read_text(encoding="ascii")
     else:
@@ -478,7 +486,7 @@ def _wisdm_data(root: Path) -> list[str]:
             if tar.getmember(WISDM_FILE).size > WISDM_BYTES:  # as no digest of it is known
                 raise ValueError(f"{WISDM_FILE} has more than {WISDM_BYTES} bytes")
             text = member.read().decode("ascii")
-    header, found, data = text.partition("@data")
-    if not found or "RESULTANT" not in header:
+    header, marker, data = text.partition("@data")
+    if not marker or "RESULTANT" not in header:
         raise ValueError("no header of the transformed examples")
     return [line.strip() for line in data.splitlines() if line.strip()]

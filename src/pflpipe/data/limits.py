@@ -1,7 +1,7 @@
-"""How large what comes from elsewhere may be, said before any of it is read.
+"""The largest size of data from outside, checked before they are read.
 
-An archive of a few megabytes may unpack to more than any memory has, and the header of an array may
-promise anything.
+An archive of a few megabytes may unpack to more than any memory holds, and the header of an array
+may state any size.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pflpipe.errors import DataError
 
 
 def most() -> int:
-    """Return how many bytes the arrays of a data set may have: half of the machine's memory, as
-    training holds them twice (``normalise`` makes floats of them)."""
+    """Return the largest size of a data set in bytes: half of the machine's memory, because
+    training holds the images and the floats that ``normalise`` makes of them."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def check(size: int, location: str) -> None:
-    """Raise DataError if so many bytes have no room.
+    """Raise DataError if a size is above ``most()``.
 
     Args:
         size: bytes.

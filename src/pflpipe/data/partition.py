@@ -1,29 +1,29 @@
-"""Who holds what: a data set divided over M clients, and each client's examples over train,
-validation and test.
+"""Partitions: a data set divided over M clients, and each client's examples over train, validation
+and test.
 
-Training examples (train and validation together) are dealt by one of four kinds:
+Training examples (train and validation together) are divided by one of four kinds:
 
 - ``dirichlet``: class by class, in proportions drawn from Dirichlet(alpha) over the clients that
   hold less than N/M so far (size balancing as in FedLab's hetero-dir partition);
 - ``pathological``: s distinct classes per client, a class is divided evenly over its clients
-  (FedRep, CENTAUR; there with shards, here with class slots, so that s M / K need not be an
+  (FedRep, CENTAUR; they use shards, this module class slots, so that s M / K need not be an
   integer);
 - ``iid``: a uniform permutation in M equal parts;
-- ``natural``: the data set's own users, the first M ids in sorted order, or all. Ids are public
-  and sizes are not, so nobody is chosen or passed over for what they hold; whoever has fewer than
-  ``min_size`` training examples is a client without any.
+- ``natural``: the data set's users, the first M ids in sorted order, or all. Ids are public and
+  sizes are not, so sizes never decide who takes part. A user with fewer than ``min_size`` training
+  examples is a client without any.
 
-A client's own test is a random part of its own examples (``test_fraction``), or else comes from the
+A client's own test rows are a random part of its examples (``test_fraction``), or a part of the
 data set's test set, divided disjointly with the class proportions of the clients' shares. The first
-is the choice for clients with a handful of examples: it also tests classes that the client happens
-not to have trained on. ``natural`` users bring their own test rows instead of a part of the data
-set's, or are split inside each user by ``test_fraction``. The common test set is all test rows
-(``natural``: those of the clients, with training examples or without). Every draw derives from the
-seed by name; clients keep the order in which they were drawn, rows within a client ascend.
+suits clients with a handful of examples: it also tests classes that the client has not trained on.
+``natural`` users have their own test rows, or with ``test_fraction`` a part of their training rows.
+The common test set is all test rows (``natural``: those of the clients, with training examples or
+without). Every draw derives from the seed by name; clients keep the order in which they were drawn,
+rows within a client ascend.
 
-With ``new_clients`` N the examples are dealt to N clients more. A stream of its own says which of
-all of them are new, whatever they hold; these take no part in training, and a natural one's test
-rows are in no common test set.
+With ``new_clients`` N the examples are divided over N further clients. A separate stream chooses
+the new ones among all, whatever they hold. New clients take no part in training, and the test rows
+of ``natural`` ones are in no common test set.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Split:
 
     Attributes:
         train, validation, test: M arrays int64 [n_i], ascending; validation and test may be empty,
-            and all of a natural user's.
+            and for a natural user all three.
         common: int64, ascending; the common test set.
         own_from_train: whether ``test`` indexes the training arrays (a part of the clients' own
             examples) or the test arrays.
-        new: the same of N clients that are held out of training altogether, if there are any.
+        new: the same for N clients that take no part in training, if there are any.
     """
 
     train: list[np.ndarray]
@@ -70,11 +70,11 @@ class Split:
 
     @property
     def everything(self) -> tuple[np.ndarray, np.ndarray]:
-        """All rows of these clients in the training arrays, and in the test arrays; new clients'
-        are not among them."""
-        own = np.concatenate(self.test)
+        """All rows of these clients in the training arrays, and in the test arrays, without those
+        of new clients."""
+        tests = np.concatenate(self.test)
         held = np.concatenate([*self.train, *self.validation])
-        return (np.append(held, own), own[:0]) if self.own_from_train else (held, own)
+        return (np.append(held, tests), tests[:0]) if self.own_from_train else (held, tests)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write ``<part>_index`` int64 [total], ``<part>_offsets`` int64 [M + 1], ``common_index``
@@ -124,24 +124,23 @@ def _unpacked(bundle: Mapping[str, np.ndarray], prefix: str) -> Split:
 def check_new(
     split: Split, partition: cells.Partition, arrays: Arrays, location: str = "partition"
 ) -> None:
-    """Refuse a split whose new clients are not those that were asked for, or hold what a training
-    client holds: an example that it trains, validates or is chosen on, or for ``natural`` an
-    example of the same user.
+    """Refuse a split with another number of new clients than requested, or with a new client that
+    shares a row of the training arrays, or for ``natural`` a user, with a client in training.
 
-    A test row of the data set may be shared where there are fewer than clients (``make``).
+    Clients may share a test row of the data set if there are fewer rows than clients (``make``).
 
     Args:
-        split: who holds what.
-        partition: the wish.
+        split: the rows of each client.
+        partition: the request.
         arrays: the data set.
         location: names the split in messages.
 
     Raises:
         DataError: naming the first such row or user.
     """
-    found = 0 if split.new is None else len(split.new.train)
-    if found != partition.new_clients:
-        raise DataError(f"{location}: new clients", got=found, expected=str(partition.new_clients))
+    count = 0 if split.new is None else len(split.new.train)
+    if count != partition.new_clients:
+        raise DataError(f"{location}: new clients", got=count, expected=str(partition.new_clients))
     if split.new is None:
         return
     old, new = split.everything, split.new.everything
@@ -170,10 +169,10 @@ def check(
     users: int | None,
     location: str = "partition",
 ) -> None:
-    """Refuse what cannot be divided, knowing of the data set only its header (data.describe).
+    """Refuse a request that cannot be met, given only the header of the data set (data.describe).
 
     Args:
-        partition: the wish.
+        partition: the request.
         classes: number of classes K of the data set.
         train_size: number of training examples N.
         users: number of user ids, or None.
@@ -235,10 +234,9 @@ def _count(partition: cells.Partition) -> int | str:
 def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
     """Divide a data set over clients.
 
-    Every training example belongs to exactly one client (``natural``: those of users beyond the
-    first M + N, or with fewer than ``min_size``, to nobody; ``pathological`` with s M < K: those of
-    classes that nobody drew). A ``natural`` user's own test is the user's own test rows, or with
-    ``test_fraction`` a part of the user's training rows.
+    Every training example belongs to exactly one client, with two exceptions that belong to none:
+    ``natural`` examples of users beyond the first M + N or with fewer than ``min_size``, and
+    ``pathological`` examples of a class that no client drew (s M < K).
 
     Args:
         arrays: the data set.
@@ -298,7 +296,7 @@ def _only(split: Split, chosen: np.ndarray) -> Split:
 
 
 def _draw_new(clients: int, count: int, seed: int) -> np.ndarray:
-    """Return which clients are new, bool [clients]; nothing that anybody holds decides it."""
+    """Return which clients are new, bool [clients], whatever their data."""
     new = np.zeros(clients, dtype=bool)
     new[numpy_rng(seed, "partition", "new").choice(clients, count, replace=False)] = True
     return new
@@ -310,11 +308,11 @@ def _set_aside(
     """Take a uniformly random part of each client's rows; return the parts and the rests,
     ascending.
 
-    Every client has a stream of its own, so that what one of them holds does not decide which rows
-    another one trains on.
+    Every client has its own stream, so that the data of one client do not decide which rows another
+    one trains on.
 
-    Not stratified: keeping each class in training would spare a small client the classes it has
-    seen once, and its validation and test would look easier than its next example is.
+    The parts are not stratified: a small client would then never be tested on a class that it has
+    seen once, and its validation and test would be easier than its next example.
     """
     parts, rests = [], []
     for client, (rows, size) in enumerate(zip(shares, sizes, strict=True)):
@@ -325,8 +323,8 @@ def _set_aside(
 
 
 def _of_min_size(shares: list[np.ndarray], min_size: int, new: np.ndarray) -> list[np.ndarray]:
-    """Leave out the rows of users who hold fewer than ``min_size``: a public rule that each device
-    applies to itself."""
+    """Leave out the rows of users with fewer than ``min_size``, a public rule that each device can
+    apply to itself."""
     kept = [rows if len(rows) >= min_size else rows[:0] for rows in shares]
     if not any(map(len, itertools.compress(kept, ~new))):
         besides = f", {new.sum()} new ones aside" if new.any() else ""
@@ -352,8 +350,8 @@ def _rows_of(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
 def _dirichlet(
     labels: np.ndarray, classes: int, partition: cells.Partition, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Draw up to DRAWS times; if every draw leaves a client below min_size, repair the one that
-    misses fewest examples."""
+    """Draw up to DRAWS times. If every draw leaves a client below min_size, repair the draw that
+    lacks the fewest examples."""
     assert partition.alpha is not None  # for mypy: check() refused
     best, shortage = np.empty(0), np.inf
     for _ in range(DRAWS):
@@ -371,9 +369,9 @@ def _dirichlet(
 def _draw_dirichlet(
     totals: np.ndarray, clients: int, alpha: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """How many examples of each class each client gets, [M, K].
+    """Return how many examples of each class each client gets, int64 [M, K].
 
-    Classes come in random order, because the last ones find fewer clients with room. A Dirichlet
+    Classes come in random order, because fewer clients have room for the last ones. A Dirichlet
     vector restricted to some entries and renormalised is again Dirichlet, so drawing over the
     clients with room equals zeroing the others.
     """
@@ -394,8 +392,8 @@ def _repair(counts: np.ndarray, min_size: int, *, keep_classes: bool) -> np.ndar
 
     An example of the receiver's most frequent class is moved where any client above ``min_size``
     has one; otherwise (``keep_classes``: never) one of the largest client's most frequent class.
-    Nobody falls below ``min_size``, every move lowers the shortage by one: it ends. With
-    ``keep_classes`` no client loses or gains a class.
+    No client falls below ``min_size``, and every move lowers the shortage by one, so the loop ends.
+    With ``keep_classes`` no client loses or gains a class.
 
     Args:
         counts: int64 [M, K]; changed in place.
@@ -426,8 +424,8 @@ def _repair(counts: np.ndarray, min_size: int, *, keep_classes: bool) -> np.ndar
 
 
 def _deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Give each client ``counts[client, label]`` examples of each class, drawn uniformly; no
-    example twice."""
+    """Give each client ``counts[client, label]`` examples of each class, drawn uniformly without
+    replacement."""
     hands: list[list[np.ndarray]] = [[] for _ in counts]
     for label in range(counts.shape[1]):
         rows = rng.permutation(np.flatnonzero(labels == label))
@@ -461,8 +459,8 @@ def _pathological(
     counts = np.zeros((clients, classes), dtype=np.int64)
     left = slots.copy()
     for client in range(clients):
-        # A class with as many slots as there are clients left must be taken now; the others are
-        # drawn in proportion.
+        # A class with as many slots as clients are left must be taken now. The others are drawn in
+        # proportion to their slots.
         due = left == clients - client
         free = np.where(due, 0, left)
         drawn = np.flatnonzero(due)
@@ -495,9 +493,9 @@ def _own_tests(labels: np.ndarray, held: np.ndarray, rng: np.random.Generator) -
         np.stack([apportion(held[:, k], len(rows[k]), rng) for k in range(len(rows))], axis=1),
         rng,
     )
-    for client, own in enumerate(held):
+    for client, classes in enumerate(held):
         if len(tests[client]) == 0:
-            counts = apportion(own, 1, rng, room=available)
+            counts = apportion(classes, 1, rng, room=available)
             tests[client] = np.concatenate(
                 [rng.choice(r, n, replace=False) for r, n in zip(rows, counts, strict=True)]
             )

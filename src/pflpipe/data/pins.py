@@ -1,8 +1,7 @@
-"""Pins: the name of a data set stands for one set of values, those that it was first used with.
+"""Pins: digests that tie the name of a data set to the values that it was first used with.
 
-A run's noise follows from its configuration, in which data sets are names and never values. Other
-values under the same name would be released under the same noise, and the difference of the two
-releases would have none.
+A run's noise follows from its configuration, in which a data set is a name. Other values under the
+same name would get the same noise, and the difference of the two releases would have none.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from pflpipe.errors import DataError
 from pflpipe.files import write_text
 
 COPIED = 2**24
-"""Bytes of an array that are copied at once for the digest: a data set may be as large as half of
-the memory."""
+"""Bytes of an array that are copied at once for the digest, because a data set may have half of the
+memory's size."""
 
 
 def keep(dataset: str, arrays: Mapping[str, np.ndarray], pin: Path) -> None:
-    """Write the pin of a name that has none, and compare with the one that it has; to be called
-    before the data are written.
+    """Write the pin of a new name, or compare the values with the pin of an old one. Call it before
+    the data are written.
 
-    The pin is there before the data, so that no run ever precedes it, and is no output of a rule,
-    as Snakemake deletes the outputs of a job before it starts.
+    The pin is written before the data, so that no run can use data without it. It is no output of a
+    rule, because Snakemake deletes the outputs of a job before it starts.
 
     Args:
         dataset: the name.
-        arrays: everything that a run can see of the data set.
+        arrays: all arrays of the data set that a run reads.
         pin: the file.
 
     Raises:
@@ -45,7 +44,7 @@ def keep(dataset: str, arrays: Mapping[str, np.ndarray], pin: Path) -> None:
             do=(
                 "give the new values a name of their own in config.yaml (runs of both under one "
                 "name would share their noise, and their difference would have none), or, if "
-                f"nothing made from the old values was ever shown to anybody, delete {pin}"
+                f"no result of the old values was ever shown to anyone, delete {pin}"
             ),
         )
 
@@ -58,11 +57,11 @@ def fits(arrays: Mapping[str, np.ndarray], pin: Path) -> bool:
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
     """Return the SHA-256 of names, dtypes, shapes and values, whatever the arrays' layout in memory
     or in a file."""
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     for name, values in sorted(arrays.items()):
-        found.update(f"{name} {values.dtype.str} {values.shape}\n".encode())
+        total.update(f"{name} {values.dtype.str} {values.shape}\n".encode())
         rows = np.atleast_1d(values)
         step = max(1, COPIED // max(1, rows[:1].nbytes))
         for start in range(0, len(rows), step):
-            found.update(rows[start : start + step].tobytes())
-    return found.hexdigest()
+            total.update(rows[start : start + step].tobytes())
+    return total.hexdigest()

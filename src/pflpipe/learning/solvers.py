@@ -2,17 +2,15 @@
 
 Each exists twice with the same meaning. ``loop`` trains one client with autograd on a flat
 parameter vector, fused optimizers and batches of their true size. It is faster on a CPU for
-networks with convolutions, and on a GPU for large networks, where its steps can be recorded as CUDA
-graphs and replayed. ``functional`` has no side effects and no data-dependent shapes, so that
-``torch.func.vmap`` can run many clients at once; padded steps are computed and discarded. The two
-agree up to rounding (tested in float64 for every method).
+networks with convolutions, and on a GPU for large networks. ``functional`` has no side effects and
+no data-dependent shapes, so that ``torch.func.vmap`` can run many clients at once; padded steps are
+computed and discarded. The two agree up to rounding (tested in float64 for every method).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pflpipe.learning import cuda_graphs
 from pflpipe.learning.gradients import Lift, below, differentiate
 from pflpipe.learning.penalties import DistancePenalty, VectorPenalty
 from pflpipe.trees import Tree
@@ -218,8 +215,6 @@ def minimize_loop(
     objectives: Sequence[Objective],
     solver: Solver,
     names: Sequence[str] | None = None,
-    *,
-    recorded: bool = False,
 ) -> tuple[Tree, Tensor]:
     """Minimise the objectives in turn on every minibatch of one client, each with its own optimizer
     state.
@@ -230,7 +225,6 @@ def minimize_loop(
         objectives: one or several losses; a step on one moves only the coordinates in its mask.
         solver: optimizer and its settings.
         names: the parameters to train; the others are constants. ``None`` trains all.
-        recorded: record steps of frequent batch sizes as CUDA graphs and replay them (GPU only).
 
     Returns:
         The trained parameters and the mean of the first objective's values.
@@ -278,36 +272,12 @@ def minimize_loop(
             if number == 0:
                 total.add_(loss)
 
-    if recorded:
-        _replay(schedule, step)
-    else:
-        for batch in schedule:
-            step(batch)
+    for batch in schedule:
+        step(batch)
     trained = _turned_back(dict(zip(moving, flat.split(flat.vector, moving), strict=True)))
     return {name: trained.get(name, value) for name, value in params.items()}, total / max(
         len(schedule), 1
     )
-
-
-def _replay(schedule: Schedule, step: Callable[[Batch], None]) -> None:
-    """Take every step of the schedule. Steps of a frequent batch size are recorded once and
-    replayed."""
-    counts = Counter(schedule.sizes or ())
-    frequent = [size for size, times in counts.items() if times >= cuda_graphs.CALLS_TO_PAY]
-    if not frequent:
-        for batch in schedule:
-            step(batch)
-        return
-    graphs = cuda_graphs.graphs(schedule.index.device)
-
-    def gathered(rows: Tensor, *keys: Tensor) -> None:
-        step(Batch(schedule.x[rows], schedule.y[rows], None, *keys))
-
-    replayed = {size: cuda_graphs.Replayed(gathered, graphs.record) for size in frequent}
-    with graphs.aside():
-        for number, size in enumerate(schedule.sizes or ()):
-            keys = () if schedule.keys is None else (schedule.keys[number],)
-            replayed.get(size, gathered)(schedule.index[number, :size], *keys)
 
 
 def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:

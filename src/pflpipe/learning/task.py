@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pflpipe.errors import ConfigError
 from pflpipe.learning import fisher, solvers
 from pflpipe.learning.architectures import norm_names
 from pflpipe.learning.networks import HEAD, Network
@@ -26,6 +27,7 @@ from pflpipe.trees import AnyTree, Params, Tree
 
 Loss = Callable[[Tree, Batch], Tensor]
 Transform = Callable[[Tensor, Tensor], Tensor]  # (x [B, ...], key []) -> x
+_UNDECLARED = "batches.{} is for methods that declare it"
 VECTOR = 16
 """Number of float32 values in the widest vector register of a CPU."""
 
@@ -39,13 +41,26 @@ class Batches:
         train: E local epochs of minibatches.
         head: epochs of the head phase, for methods that have one. Its rows count the client's
             examples in the order of ``all``; use it through ``Task.features``.
-        all: one ordered pass over the training examples.
+        full: the pass that is read as ``all``; ``None`` if the method does not declare it.
     """
 
     n: Tensor
     train: Schedule
     head: Schedule
-    all: Schedule
+    full: Schedule | None
+
+    @property
+    def all(self) -> Schedule:
+        """One ordered pass over the training examples.
+
+        Raises:
+            ConfigError: the method declares neither ``full_pass`` nor ``head_epochs``.
+        """
+        if self.full is None:
+            raise ConfigError(
+                "batches.all is for methods that declare it", do="add full_pass=True to Method(...)"
+            )
+        return self.full
 
     @property
     def key(self) -> Tensor:
@@ -56,11 +71,13 @@ class Batches:
         It shares nothing with the noise of a release.
 
         Raises:
-            RuntimeError: the method does not declare ``draws``, so there are no keys.
+            ConfigError: the method does not declare ``draws``, so there are no keys.
         """
         keys = self.train.keys
         if keys is None:
-            raise RuntimeError("batches.key is for methods that say so: Method(..., draws=True)")
+            raise ConfigError(
+                "batches.key is for methods that declare it", do="add draws=True to Method(...)"
+            )
         return keys[0] if len(keys) else self.n.new_zeros(())
 
 
@@ -167,9 +184,9 @@ class Task:
     def features(self, params: Params, batches: Batches) -> Schedule:
         """Return the head phase's schedule over features ``[n, F]``, which the frozen body computes
         once, in evaluation mode."""
-        passes = [self.network.body(params, batch.x, None) for batch in batches.all]
-        if not passes:
+        if not len(batches.head):
             return batches.head
+        passes = [self.network.body(params, batch.x, None) for batch in batches.all]
         labels = torch.cat([batch.y for batch in batches.all])
         return dataclasses.replace(batches.head, x=torch.cat(passes).detach(), y=labels)
 

@@ -137,6 +137,12 @@ def _run(caller: socket.socket) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     code = code if isinstance(code, int) else int(code is not None)
+    # Whoever hears the code may unmount a disk at once, so nothing is open by then. The memory of
+    # a large script takes a while to free, and the system closes files only after it.
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor != caller.fileno():
+            with contextlib.suppress(OSError):  # such as the one that listed them
+                os.close(descriptor)
     with contextlib.suppress(OSError):
         caller.send(str(code & 255).encode())
     os._exit(code & 255)

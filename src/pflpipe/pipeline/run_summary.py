@@ -95,6 +95,12 @@ def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
     diverged = int(frame["diverged_round"].notna().sum())
     if diverged:
         yield f"  warning: {diverged} of {len(frame)} runs left the finite numbers"
+    large = frame[frame["delta"] >= 1 / frame["clients"]]
+    for delta, clients in dict.fromkeys(zip(large["delta"], large["clients"], strict=True)):
+        yield (
+            f"  warning: δ = {delta:g} is not below 1/M = {1 / clients:g}: its ε allow one client "
+            "to be published in clear"
+        )
     nominal = int((frame["claim"] == "nominal").sum())
     if nominal:
         yield f"  warning: {nominal} of {len(frame)} rows state a nominal ε; read the honest one"

@@ -136,6 +136,19 @@ class Plan:
         return self.sample_rate * self.clients
 
 
+def check_delta(delta: float | None, clients: int) -> None:
+    """Raise PrivacyError if delta is 1/M or more, for M clients: publishing the data of one client,
+    drawn at random, is (0, 1/M)-differentially private. M = 0 is unknown and refuses nothing."""
+    if delta is not None and clients and delta >= 1 / clients:
+        raise PrivacyError(
+            "privacy.delta",
+            got=delta,
+            expected=f"below 1/M = {1 / clients:g}; from there on one client may be published in "
+            "clear",
+            do="choose a smaller one, or say that you mean it: allow_large_delta: true",
+        )
+
+
 def read(path: str | PathLike[str]) -> Plan:
     """Return the plan in a cell's plan file.
 

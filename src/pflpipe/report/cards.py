@@ -67,7 +67,7 @@ def header(name: str, source: str = "", knobs: typing.Collection[str] = ()) -> H
         name, source: of the method, as ``registry.locate`` returns them.
         knobs: names of its hyper-parameters.
     """
-    text = registry.file_of(name, source).read_text(encoding="utf-8")
+    text = registry.file_of(name, source).read_bytes()
     header = ast.get_docstring(ast.parse(text)) or ""
     formulas: dict[str, str] = {}
     meanings: dict[str, tuple[str, str]] = {}

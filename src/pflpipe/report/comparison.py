@@ -30,8 +30,8 @@ MAIN = "personal_own"
 """The metric that groups are ranked by."""
 BOLD_WORDS = (
     "not distinguishable from the best: with 95 % confidence the line that is truly best is among "
-    "those in bold (paired differences over seeds); with fewer than "
-    f"{MIN_SEEDS} seeds nothing is bold"
+    f"those in bold (paired differences over seeds); with fewer than {MIN_SEEDS} seeds, or where "
+    "the seeds separate nothing, nothing is bold"
 )
 _CLAIM_NOTES = {
     "unreviewed": (
@@ -191,9 +191,9 @@ def contest(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> Cont
 
 
 def best(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> frozenset[Group]:
-    """Return the groups that may be the best; none where nothing can be compared."""
+    """Return the groups in bold: those that may be the best; none where no group is out."""
     outcome = contest(members, column, sign)
-    return outcome.kept if outcome else frozenset()
+    return outcome.bold if outcome else frozenset()
 
 
 def against(

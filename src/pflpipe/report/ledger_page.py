@@ -25,6 +25,7 @@ from pflpipe.report import audits, comparison
 from pflpipe.report.comparison import MAIN, WORK, Group, by, largest, of_claim, round_up
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import read
+from pflpipe.study.settings import measurements
 
 SETTING = (
     *("study", "dataset", "partition", "alpha", "classes_per_client", "clients"),
@@ -73,6 +74,7 @@ def sections(frame: pd.DataFrame, audited: pd.DataFrame) -> dict[str, Any]:
         "short": _short,
         "departures": DEPARTURES,
         "unbounded": WITHOUT_BOUND,
+        "measurements": measurements(frame["dataset"]),
     }
 
 

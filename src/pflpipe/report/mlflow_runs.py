@@ -30,7 +30,7 @@ from pflpipe.report.comparison import METRICS, finite, largest, over_seeds, roun
 from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
 from pflpipe.study.config import STUDIES
-from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED, Setting, flatten, layout
+from pflpipe.study.settings import CHOSEN_ON_VALIDATION, Setting, flatten, layout, measured
 from pflpipe.study.study_spec import Row, Study
 
 NOTE = "mlflow.note.content"
@@ -146,7 +146,7 @@ def experiment_note(study: Study) -> str:
     title = f"## {study.title}\n\n" if study.title else ""
     text = f"{study.description.strip()}\n\n" if study.description else ""
     return (
-        f"{title}{text}{MEASURED}\n\n"
+        f"{title}{text}{measured(study.datasets)}\n\n"
         "A run for each setting, with the means over its seeds, and below it one for each seed; "
         "the study's run has table, figures and ledger. Names have the ε that holds. Search with "
         "`tags.claim = 'certified'`, `tags.level = 'setting'`, `tags.method = 'dp_fedavg'`."
@@ -169,7 +169,7 @@ def _study_run(study: Study, results: Path, is_done: bool) -> Tracked:
         for path in paths
         if path.is_file()
     }
-    tags = _tags(study, "study") | {"runs": str(len(study.rows)), NOTE: MEASURED}
+    tags = _tags(study, "study") | {"runs": str(len(study.rows)), NOTE: measured(study.datasets)}
     return Tracked("study", f"study {name}", is_done, tags=tags, files=files)
 
 
@@ -198,56 +198,48 @@ class _Group:
             for row in trained
         }
         first = self.rows[0].cell
-        ledgers = [planned.ledger for planned in self.plans.values()]
-        self.claim = ledgers[0].claim
-        # The epsilon that holds is the largest of the seeds' plans.
-        self.epsilon = largest(ledger.epsilon_central for ledger in ledgers)
-        if self.claim == "none" and registry.of(first).about.sends:
-            self.epsilon = math.inf
-        unknown = self.epsilon is None
-        self.epsilon_text = "none" if unknown else round_up(self.epsilon).replace("∞", "inf")
+        self.claim, self.epsilon = claim_and_epsilon(first, self.plans.values())
         # The key does not depend on the number of seeds.
         self.key = f"setting {dataclasses.replace(first, seed=0).id} {self.rows[0].variant}".strip()
-        self.name = self._name()
 
     def runs(self) -> list[Tracked]:
         """Return the group's run and those of its seeds."""
         seeds = [self._seed(row) for row in self.trained]
         return [self._mean(seeds), *seeds]
 
-    def _name(self) -> str:
+    def _name(self, epsilon: float | None) -> str:
         # The row's label with the epsilon that holds, not the requested one: ``feddpa eps=25.7
         # (official)``. The epsilon comes early because MLflow's list shows 18 letters.
         method, _, rest = self.setting.label.replace("official code", "official").partition(" ")
-        parts = [method, "no eps" if self.epsilon is None else f"eps={self.epsilon_text}"]
+        parts = [method, "no eps" if epsilon is None else f"eps={_plain(epsilon)}"]
         parts += (f"{name}={value}" for name, value in self.setting.facet.items() if value != "–")
         parts.append(rest)
         budget = self.rows[0].cell.privacy
-        if self.claim != "none" and self.epsilon in (None, math.inf):
+        if self.claim != "none" and epsilon in (None, math.inf):
             # Without a finite epsilon, only the requested budget distinguishes the names.
             noise = f"σ={budget.noise_multiplier:g}" if budget.epsilon is None else ""
             parts.append(noise or f"asked {budget.epsilon:g}")
         parts.append("unreviewed" * (self.claim == "unreviewed"))
         return " ".join(filter(None, parts))
 
-    def _tags(self, level: str, *paragraphs: str) -> dict[str, str]:
+    def _tags(self, level: str, epsilon: float | None, *paragraphs: str) -> dict[str, str]:
         row, setting = self.rows[0], self.setting
         delta = row.cell.privacy.delta
-        bound = "unknown" if self.epsilon is None else self.epsilon_text
+        bound = "unknown" if epsilon is None else _plain(epsilon)
         bound += "" if delta is None else f" at δ = {delta:g}"
         note = [
             ", ".join(filter(None, [f"**{setting.label}**", setting.budget, setting.facet_text])),
             _CLAIMS[self.claim] + ("" if self.claim == "none" else f", ε = {bound}"),
             f"{CHOSEN_ON_VALIDATION} {setting.choice}" if row.chosen else "",
             *paragraphs,
-            MEASURED,
+            measured(self.study.datasets),
         ]
         return _tags(self.study, level) | {
             "method": row.cell.method,
             "variant": row.variant,
             "profile": row.cell.profile,
             "claim": self.claim,
-            "epsilon": self.epsilon_text,
+            "epsilon": "none" if epsilon is None else _plain(epsilon),
             "asked": setting.budget,
             "departures": ", ".join(row.cell.departures),
             "chosen": CHOSEN_ON_VALIDATION if row.chosen else "",
@@ -266,7 +258,9 @@ class _Group:
         if score:
             names = (*self.study.columns, "train_seconds", "epsilon_central")
             points += _finals({name: score[name] for name in names}, points, end)
-        tags = self._tags("run", f"Seed {cell.seed}; its files are in `{folder}`.") | {
+        # With departures that count examples, each seed has an epsilon of its own.
+        _, epsilon = claim_and_epsilon(cell, [self.plans[cell.plan_id]])
+        tags = self._tags("run", epsilon, f"Seed {cell.seed}; its files are in `{folder}`.") | {
             "seed": str(cell.seed),
             "diverged_round": str(run.diagnostics.diverged_round or ""),
             # MLflow cannot plot NaN and stores infinity as a huge number: such values are left out
@@ -275,7 +269,7 @@ class _Group:
         }
         return Tracked(
             key=cell.id,
-            name=f"{self.name} s{cell.seed}",
+            name=f"{self._name(epsilon)} s{cell.seed}",
             start=start,
             end=end,
             complete=score is not None,
@@ -304,7 +298,7 @@ class _Group:
         first, *others = (self._params(row).items() for row in self.rows)
         return Tracked(
             key=self.key,
-            name=self.name,
+            name=self._name(self.epsilon),
             start=min(seed.start for seed in seeds),
             end=end,
             complete=complete,
@@ -313,7 +307,7 @@ class _Group:
                 for name, text in first
                 if name != "seed" and all((name, text) in other for other in others)
             },
-            tags=_filled(self._tags("setting")),
+            tags=_filled(self._tags("setting", self.epsilon)),
             points=points,
             dataset=_dataset(self.rows),
         )
@@ -321,6 +315,10 @@ class _Group:
 
 def _filled(texts: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text}
+
+
+def _plain(epsilon: float) -> str:
+    return "inf" if math.isinf(epsilon) else round_up(epsilon)
 
 
 def _text(value: Any) -> str:
@@ -377,6 +375,18 @@ def _mean_curves(seeds: Sequence[Tracked], end: int) -> list[Point]:
 
 
 # ---------------------------------------------------------------- statistics of a group
+
+
+def claim_and_epsilon(cell: Cell, plans: Iterable[Planned]) -> tuple[str, float | None]:
+    """Return the claim and the epsilon that holds for runs with these plans.
+
+    The epsilon is the largest of the plans: infinite without a mechanism, None if the method sends
+    nothing or the plans state none.
+    """
+    ledgers = [planned.ledger for planned in plans]
+    if ledgers[0].claim == "none":
+        return "none", math.inf if registry.of(cell).about.sends else None
+    return ledgers[0].claim, largest(ledger.epsilon_central for ledger in ledgers)
 
 
 def of_group(frame: pd.DataFrame, metrics: Collection[str]) -> Iterator[tuple[str, float]]:

@@ -102,7 +102,7 @@ def _gains(layout: PaperLayout, section: Sequence[Group]) -> dict[Group, float]:
         return {}
     is_shown = outcome.decided and layout.metric not in _COSTS
     distance = min(difference.mean for difference in outcome.behind.values()) if is_shown else 0.0
-    return dict.fromkeys(outcome.kept, distance)
+    return dict.fromkeys(outcome.bold, distance)
 
 
 def _lines(

@@ -25,7 +25,7 @@ from pflpipe.report import audits, ledger_page, provenance, sentences, tables
 from pflpipe.report.comparison import round_up
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, stored
-from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED
+from pflpipe.study.settings import CHOSEN_ON_VALIDATION, measured
 from pflpipe.study.study_spec import Study
 
 DOTS_PER_PIXEL = 300 / 96
@@ -63,7 +63,7 @@ def write(
         audits=audits.distinct(audited[audited["profile"] != "alone"]),
         round_up=round_up,
         audit_figure=_picture(results / "figures/audit.png", "claims against what an audit shows"),
-        measured=MEASURED,
+        measured=measured(name for study in studies for name in study.datasets),
         chosen=CHOSEN_ON_VALIDATION if any(r.chosen for s in studies for r in s.rows) else "",
         commands=list(_commands(results, root, settings)),
         versions={"Python": platform.python_version()}

@@ -166,6 +166,12 @@ def leader(members: Sequence[Group], whose: str) -> str:
         return f"{top.name} has the highest mean {place}, but {reason}"
     if outcome.decided:
         return f"{top.name} is the best {place}"
+    if not outcome.bold:
+        seeds = max(difference.seeds for difference in outcome.behind.values())
+        return (
+            f"{top.name} has the highest mean {place}, but {seeds} seeds separate none of the "
+            f"{len(outcome.kept)} methods"
+        )
     others = sorted(outcome.kept - {top}, key=lambda group: (-group.mean(), group.label))
     rivals = names([group.name for group in others])
     return (

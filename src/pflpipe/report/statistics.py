@@ -155,6 +155,11 @@ class Contest:
         """Whether the leader is the best: no other line is kept."""
         return len(self.kept) == 1
 
+    @property
+    def bold(self) -> frozenset[Any]:
+        """The lines that a table has in bold: ``kept``, or none where no line is out."""
+        return self.kept if len(self.kept) <= len(self.behind) else frozenset()
+
 
 def contest(values: pd.DataFrame) -> Contest | None:
     """Return who may be the best of a section; None where fewer than two lines are comparable.

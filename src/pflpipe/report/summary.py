@@ -18,7 +18,7 @@ from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, 
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.study import settings
 from pflpipe.study.metrics import ACCURACY, MetricColumn
-from pflpipe.study.settings import CHOSEN_ON_VALIDATION, MEASURED, NO_PRIVACY, Setting, layout
+from pflpipe.study.settings import CHOSEN_ON_VALIDATION, NO_PRIVACY, Setting, layout, measured
 from pflpipe.study.study_spec import Chosen, Study
 
 Column = tuple[str, Callable[[Group], str]]
@@ -111,17 +111,16 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
             "server sees noisy sums only)."
         )
     others = [metric.described for name, metric in study.metrics.items() if name != ACCURACY]
-    measured = ", ".join(["Accuracy in percent", *others])
-    sentence += f" {measured} after the last round, mean ± standard deviation over n seeds."
+    shown = ", ".join(["Accuracy in percent", *others])
+    sentence += f" {shown} after the last round, mean ± standard deviation over n seeds."
     return f"{sentence} {not_covered(study)}"
 
 
-def not_covered(study: Study, measured: str = MEASURED) -> str:
+def not_covered(study: Study, what: str = "Accuracies, losses and times") -> str:
     """Return the part of a caption about privacy: no epsilon covers the measured numbers nor, after
     a search, the choice of the settings."""
-    return (
-        f"{measured} {CHOSEN_ON_VALIDATION}" if any(row.chosen for row in study.rows) else measured
-    )
+    text = measured(study.datasets, what)
+    return f"{text} {CHOSEN_ON_VALIDATION}" if any(row.chosen for row in study.rows) else text
 
 
 def _guarantees(claim: str, groups: Iterable[Group]) -> Iterator[str]:

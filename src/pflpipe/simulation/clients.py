@@ -21,7 +21,6 @@ loop it holds because clients share nothing. Under vmap it holds because
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,13 +32,13 @@ from torch import Tensor
 from torch.func import vmap
 
 from pflpipe import trees
-from pflpipe.errors import ConfigError, PrivacyError
+from pflpipe.errors import PrivacyError
 from pflpipe.learning import solvers
 from pflpipe.learning.solvers import Minimize, Schedule
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.trees import ClientState
 
-Backend = Literal["loop", "vmap", "graphs"]
+Backend = Literal["loop", "vmap"]
 Hook = Callable[[ClientState, dict[str, Schedule], Tensor], Any]
 
 # A step of all clients is a few kernels under vmap, and a few kernels per client in a loop. Above
@@ -78,11 +77,7 @@ PLACES_UNREVIEWED = 32
 
 def minimizer(backend: Backend) -> Minimize:
     """Return the solver loop that runs under this backend."""
-    if backend == "vmap":
-        return solvers.minimize_functional
-    if backend == "loop":
-        return solvers.minimize_loop
-    return functools.partial(solvers.minimize_loop, recorded=True)
+    return solvers.minimize_functional if backend == "vmap" else solvers.minimize_loop
 
 
 def device_of(name: str) -> torch.device:
@@ -97,23 +92,10 @@ def choose_backend(asked: str, device: str, parameters: int) -> Backend:
     """Return the backend for ``asked``.
 
     Args:
-        asked: ``loop`` or ``vmap``; ``graphs``, the loop with recorded steps; or ``auto``, which
-            never chooses ``graphs``.
+        asked: ``loop``, ``vmap`` or ``auto``.
         device: ``cpu`` or ``cuda``.
         parameters: scalars of one client's model.
-
-    Raises:
-        ConfigError: graphs are requested without a GPU.
     """
-    if asked == "graphs":
-        if device != "cuda":
-            raise ConfigError(
-                "config.yaml: backend",
-                got="graphs",
-                expected="a GPU, because CUDA graphs need one",
-                do="use backend: auto, loop or vmap",
-            )
-        return "graphs"
     if asked == "auto":
         return "vmap" if parameters <= VMAP_PARAMETERS[device] else "loop"
     return "loop" if asked == "loop" else "vmap"
@@ -280,7 +262,7 @@ class Engine:
     """Settings for computing the clients of a run: public settings and the machine, no data.
 
     Attributes:
-        backend: ``vmap`` runs groups of clients, ``loop`` and ``graphs`` run one client at a time.
+        backend: ``vmap`` runs groups of clients, ``loop`` runs one client at a time.
         parameters: scalars of one client's model.
         cohort: expected number of clients in a round.
         places: the number of places in a group is a multiple of this.

@@ -135,7 +135,8 @@ def accuracies_of_new(
     def hook(_: ClientState, last: Batches, others: Mapping[str, Schedule]) -> _Answers:
         state = initial
         for turn in turns:
-            seen = {name: others[f"{name} {turn}"] for name in SEEN_BY_METHODS}
+            ours = {name: f"{name} {turn}" for name in SEEN_BY_METHODS}
+            seen = {name: others[key] for name, key in ours.items() if key in others}
             state = method.local_update(
                 progress.params, progress.server, state, batches(last.n, seen), task
             )[1]

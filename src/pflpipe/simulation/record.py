@@ -55,7 +55,7 @@ class Program:
         gpu: name of the GPU; empty on a CPU.
         processor: name of the machine's processor.
         cores: number of cores of the machine.
-        backend: ``loop``, ``vmap`` or ``graphs``.
+        backend: ``loop`` or ``vmap``.
         processes: number of processes that shared the clients.
         threads: number of torch's threads.
         versions: versions of pflpipe, Python, torch and numpy, by name.

@@ -71,7 +71,7 @@ class Machine(TypedDict):
 
     Attributes:
         device: ``cpu``, ``cuda``, ``cuda:<number>`` or ``auto`` (a GPU if there is one).
-        backend: ``loop``, ``vmap``, ``graphs`` (GPU only) or ``auto``.
+        backend: ``loop``, ``vmap`` or ``auto``.
         dtype: of parameters and examples, by default float32.
         processes: the processes that share the clients of every round, by default this one alone.
     """
@@ -202,7 +202,7 @@ def train(
         checkpoints: folder for ``<run id>.pt`` and ``<run id>.states``, removed when the run is
             complete.
         device: ``cpu``, ``cuda`` or ``auto``.
-        backend: ``loop``, ``vmap``, ``graphs`` (a GPU only) or ``auto``.
+        backend: ``loop``, ``vmap`` or ``auto``.
         checkpoint_seconds: least time between checkpoints; 0 writes one after every round.
         code: digest of the program, such as ``code_version.digest``; a checkpoint with another
             digest is not used.

@@ -91,7 +91,7 @@ def evaluate_cells(
         places: for each cell its input files and the folder of its run.
         out: the CSV to write.
         device: ``cpu``, ``cuda`` or ``auto``.
-        backend: ``loop``, ``vmap``, ``graphs`` (a GPU only) or ``auto``.
+        backend: ``loop``, ``vmap`` or ``auto``.
         processes: share the clients; the first one writes the file.
         validation_only: of a search; the columns of test data stay empty.
         measures: metrics besides accuracy.

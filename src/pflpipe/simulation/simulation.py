@@ -54,9 +54,10 @@ SEEN_BY_METHODS = ("train", "head", "all")
 def batches(n: Tensor, schedules: Mapping[str, Schedule]) -> Batches:
     """Return the batches that a method receives for a client with n training examples, from the
     schedules of ``Simulation.work``."""
-    train, head, all = (schedules[name] for name in SEEN_BY_METHODS)
     # The rows of the head phase index features that do not exist yet, so it holds no data.
-    return Batches(n, train, dataclasses.replace(head, x=head.x[:0], y=head.y[:0]), all)
+    head = schedules["head"]
+    head = dataclasses.replace(head, x=head.x[:0], y=head.y[:0])
+    return Batches(n, schedules["train"], head, schedules.get("all"))
 
 
 @dataclass(frozen=True)
@@ -264,12 +265,13 @@ class Simulation:
             else (Rows.epochs, self.training.local_epochs)
         )
         train = cut(rows, length, size, stream, drop_last=drop_last, least=least)
-        passes = int(method.full_pass or method.head_epochs > 0)
-        return {
+        work = {
             "train": train.keyed(stream) if self.draws and stream is not None else train,
             "head": Rows.epochs(rows, method.head_epochs, size, head, least=least),
-            "all": Rows.epochs(rows, passes, EXAMPLES_OF_FULL_PASS, least=least),
         }
+        if method.full_pass or method.head_epochs:
+            work["all"] = Rows.epochs(rows, 1, EXAMPLES_OF_FULL_PASS, least=least)
+        return work
 
     def in_order(self, rows: np.ndarray) -> Rows:
         """Return one ordered pass over some of a client's rows, for evaluation."""

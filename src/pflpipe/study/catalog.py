@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
 from pflpipe.data.datasets import Header
-from pflpipe.errors import DataError
+from pflpipe.errors import DataError, PflpipeError
 from pflpipe.methods import registry
 from pflpipe.study import runtime_estimate
 from pflpipe.study.config import Config
@@ -20,15 +20,17 @@ COMPARISONS, SEARCHES = "Comparisons", "Comparisons after a search on validation
 
 
 def lines(settings: Config) -> Iterator[str]:
-    """Yield the studies of ``studies/`` as text, the quickest of each purpose first.
-
-    Raises:
-        ConfigError: as ``load_outline``, for any of them.
-    """
+    """Yield the studies of ``studies/`` as text, the quickest of each purpose first, those that
+    cannot be read last."""
     header = headers(settings)
     groups: dict[str, list[tuple[float, str]]] = {COMPARISONS: [], SEARCHES: []}
+    broken = []
     for name in study_names():
-        outline = load_outline(name)
+        try:
+            outline = load_outline(name)
+        except PflpipeError as error:
+            broken.append(str(error.all[0]))
+            continue
         cells = runs(outline)
         seconds = runtime_estimate.total(cells.values(), header)
         estimate = f"{len(cells)} runs, about {runtime_estimate.words(seconds)}"
@@ -40,6 +42,10 @@ def lines(settings: Config) -> Iterator[str]:
             yield f"{heading}:"
             yield from (text for _, text in sorted(found_here))
             yield ""
+    if broken:
+        yield "Studies with errors:"
+        yield from broken
+        yield ""
     yield (
         "Times are estimates of the training on one thread of a CPU: images times passes, over "
         "images a second of the network and the method. GPUs are faster; runs share cores and "

@@ -4,29 +4,31 @@ arrays."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from pflpipe.cells import Model
 from pflpipe.data import datasets, partition
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
 from pflpipe.methods import registry
+from pflpipe.privacy.plan import check_delta
 from pflpipe.study import load
 from pflpipe.study.config import STUDIES, Config
-from pflpipe.study.study_spec import Outline, Study
+from pflpipe.study.study_spec import Outline
 
 
 def validate(
     settings: Config, names: Iterable[str] = (), folder: str | os.PathLike[str] = STUDIES
 ) -> dict[str, Outline]:
     """Load and check the named studies (default: those of config.yaml) and the data they need,
-    reading array headers only.
+    reading array headers only. Data sets that none of them uses are in ``unused_data``.
 
     Raises:
         PflpipeError: everything that cannot be run.
     """
     problems = Problems()
-    headers = _own_data(settings, problems)
+    headers: dict[str, datasets.Header | None] = {}
     known = load.study_names(folder)
     wanted = tuple(names)
     for name in () if wanted else settings.studies:
@@ -40,42 +42,59 @@ def validate(
             outline = load.read(name, folder, found)
             if outline is not None:
                 outlines[name] = outline
-                _check_data(settings, outline.everything, f"{folder}/{name}.yaml", headers, found)
+                _check_data(settings, outline, f"{folder}/{name}.yaml", headers, found)
         with problems.at():
             found.stop()
     problems.stop()
     return outlines
 
 
-def _own_data(settings: Config, problems: Problems) -> dict[str, datasets.Header | None]:
-    """Return the headers of the user's data, None where one is not in order, or a function that
-    will tell when it is run."""
-    headers: dict[str, datasets.Header | None] = {}
-    for dataset, source in settings.datasets.items():
-        headers[dataset] = None
-        with problems.at(), located(f"{settings.source}: datasets.{dataset}"):
-            if source.resolve() == (settings.data_dir / f"{dataset}.npz").resolve():
-                raise DataError(
-                    f"{source} is the file that pflpipe writes", do="keep yours in another folder"
-                )
-            made = settings.data_dir / f"{dataset}.npz"
-            headers[dataset] = datasets.describe(dataset, source, made)
-    return headers
+def unused_data(settings: Config, outlines: Iterable[Outline]) -> Iterator[str]:
+    """Yield a warning for each of the user's data sets that is not in order and that none of these
+    studies uses."""
+    used = {name for outline in outlines for name in outline.everything.datasets}
+    for name in settings.datasets:
+        if name not in used:
+            try:
+                _header(settings, name)
+            except DataError as error:
+                yield f"warning: {error} (no study that was checked uses it)"
+
+
+def _header(settings: Config, dataset: str) -> datasets.Header | None:
+    """Return the header of a data set, None where it is a function that will tell when it is run.
+
+    Raises:
+        DataError: unknown, or the user's own and not in order.
+    """
+    source = settings.datasets.get(dataset)
+    if source is None:
+        return datasets.describe(dataset, listed=settings.datasets)
+    made = settings.data_dir / f"{dataset}.npz"
+    with located(f"{settings.source}: datasets.{dataset}"):
+        if source.resolve() == made.resolve():
+            raise DataError(
+                f"{source} is the file that pflpipe writes", do="keep yours in another folder"
+            )
+        return datasets.describe(dataset, source, made)
 
 
 def _check_data(
     settings: Config,
-    study: Study,
+    outline: Outline,
     location: str,
     headers: dict[str, datasets.Header | None],
     problems: Problems,
 ) -> None:
-    """Check that the partitions and models of a study's runs fit its data sets."""
+    """Check that the partitions and models of a study's runs fit its data sets, and its delta the
+    number of their users."""
+    study = outline.everything
     for name in study.datasets:
-        if headers.setdefault(name, None) is None and name not in settings.datasets:
-            with problems.at(location):
-                headers[name] = datasets.describe(name, own=settings.datasets)
-    fitting = set()
+        if name not in headers:
+            headers[name] = None  # the error is reported once
+            with problems.at("" if name in settings.datasets else location):
+                headers[name] = _header(settings, name)
+    fitting: dict[Model, datasets.Header] = {}
     needs = ((c.dataset, c.partition, c.model, c.training.augment) for c in study.cells)
     for dataset, wanted, model, transforms in dict.fromkeys(needs):
         found = headers[dataset]
@@ -84,9 +103,14 @@ def _check_data(
                 partition.check(wanted, found.classes, found.train_size, found.users)
             with problems.at(location):
                 architectures.shapes(model, found.image_shape, found.classes)
-                fitting.add(model)
+                fitting[model] = found
             with problems.at(location):
                 check_augment(transforms, found.image_shape)
+    for cell in () if outline.document.get("allow_large_delta") else study.cells:
+        header, wanted = headers[cell.dataset], cell.partition
+        if header is not None and header.users and not wanted.clients:
+            with problems.at(location):
+                check_delta(cell.privacy.delta, header.users - wanted.new_clients)
     works = {
         (c.method, c.source, c.model, canonical_json(c.hyperparameters)): c.hyperparameters
         for c in study.cells
@@ -95,6 +119,12 @@ def _check_data(
         if model in fitting:
             with problems.at(location):
                 registry.check_model(method, model, hyperparameters, origin)
+    tried = {(c.method, c.source): c for c in study.cells if c.source and c.model in fitting}
+    for cell in tried.values():
+        from pflpipe.study import trial  # it imports torch, as the method's file does
+
+        with problems.at(location):
+            trial.check(cell, fitting[cell.model].image_shape, fitting[cell.model].classes)
 
 
 def check_augment(names: Sequence[str], image_shape: tuple[int, ...]) -> None:

@@ -55,10 +55,7 @@ class Config:
     ] = "auto"
     backend: Annotated[
         str,
-        Option(
-            "how clients are computed (simulation/clients.py)",
-            words=("auto", "loop", "vmap", "graphs"),
-        ),
+        Option("how clients are computed (simulation/clients.py)", words=("auto", "loop", "vmap")),
     ] = "auto"
     processes: Annotated[int, Option("processes that share the clients of one run", least=1)] = 1
     checkpoint_seconds: Annotated[

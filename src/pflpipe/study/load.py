@@ -21,6 +21,7 @@ from pflpipe.files import read_json
 from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
+from pflpipe.privacy.plan import check_delta
 from pflpipe.study import documents, expansion, figures, layouts, metrics, printed
 from pflpipe.study.config import RESULTS, STUDIES
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
@@ -168,6 +169,9 @@ def _lines(
                 tried = _cell(candidate.tried, point.entry, candidate.location, file, problems)
             if first is None or tried is None:
                 continue
+            if not document.get("allow_large_delta"):
+                with problems.at(candidate.location):
+                    check_delta(first.privacy.delta, first.partition.clients)
             seeds = point.entry.get("seeds", document["seeds"])
             cells = [dataclasses.replace(first, seed=seed) for seed in seeds]
             before = variants.setdefault(first.id, variant)

@@ -7,22 +7,31 @@ Tables and figures both use them, so that a line of a figure has the name of a r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from pflpipe import options
 from pflpipe.cells import OPTIONS, Cell
+from pflpipe.named import DATASETS
 from pflpipe.options import Option
 from pflpipe.study.study_spec import Row, Study
 
 NO_PRIVACY = "no privacy"
-# Said wherever such numbers are shown, so that nobody takes the epsilon beside them for a promise
-# about them.
-DIAGNOSTICS = "diagnostics: the experimenter's own measurements on public data, covered by no ε."
-MEASURED = f"Accuracies, losses and times are {DIAGNOSTICS}"
 CHOSEN_ON_VALIDATION = "Hyper-parameters were chosen on validation data; no ε covers that choice."
+
+
+def measured(datasets: Iterable[str], what: str = "Accuracies, losses and times") -> str:
+    """Return what is said wherever measured numbers are shown, so that nobody takes the epsilon
+    next to them for a promise about them."""
+    return f"{what} are diagnostics: {measurements(datasets)}."
+
+
+def measurements(datasets: Iterable[str]) -> str:
+    """Return what measured numbers are. Only the data sets that pflpipe knows are called public."""
+    data = " on public data" * all(name in DATASETS for name in datasets)
+    return f"the experimenter's own measurements{data}, covered by no ε"
 
 
 @dataclass(frozen=True)

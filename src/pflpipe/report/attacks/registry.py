@@ -12,7 +12,6 @@ from pflpipe.files import atomic
 from pflpipe.report.attacks import canaries, membership, one_run
 from pflpipe.report.figures import style
 from pflpipe.report.summary import not_covered
-from pflpipe.study.settings import DIAGNOSTICS
 from pflpipe.study.study_spec import Drawing, Study
 
 SHOWN: Mapping[str, Any] = {
@@ -28,7 +27,7 @@ SHOWN: Mapping[str, Any] = {
 def draw(study: Study, drawing: Drawing, results: Path) -> Figure:
     """Draw an attack's figure, with a note on what no epsilon covers."""
     figure: Figure = SHOWN[drawing.kind].figure(study, results, drawing.width)
-    style.foot(figure, not_covered(study, f"Measured values are {DIAGNOSTICS}"))
+    style.foot(figure, not_covered(study, "Measured values"))
     return figure
 
 

@@ -100,7 +100,7 @@ def partition(source: Source) -> Figure:
         split = Split.load(existing(source.results / "partitions" / f"{cell.partition_id}.npz"))
         _holdings(block, split, labels, classes)
         detail = _DETAILS.get(cell.partition.kind, "")
-        text = f"{{kind}}, {detail}{{clients}} clients".format(**vars(cell.partition))
+        text = f"{{kind}}, {detail}{len(split.train)} clients".format(**vars(cell.partition))
         title = style.lines_of(f"{cell.dataset}: {text}, seed {first}", source.drawing.width)
         block.suptitle("\n".join(title), x=0.01, ha="left", fontweight="bold")
     return figure

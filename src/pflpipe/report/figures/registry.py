@@ -12,7 +12,6 @@ from pflpipe.report.figures import clients, curves, ranked, style
 from pflpipe.report.figures.source import Source
 from pflpipe.report.summary import not_covered
 from pflpipe.report.tidy import stored
-from pflpipe.study.settings import DIAGNOSTICS
 from pflpipe.study.study_spec import Drawing, Study
 
 KINDS: Mapping[str, Callable[[Source], Figure]] = {
@@ -46,7 +45,7 @@ def draw(
     if frame is None:
         frame = stored(study, results)
     figure = KINDS[drawing.kind](Source(study, drawing, frame, results, data))
-    style.foot(figure, not_covered(study, f"Measured values are {DIAGNOSTICS}"))
+    style.foot(figure, not_covered(study, "Measured values"))
     return figure
 
 

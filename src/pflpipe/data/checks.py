@@ -1,0 +1,262 @@
+"""Checks of a data set's arrays: which there are, their shapes and types, their values.
+
+A slip that NumPy would pass over in silence (a mask, a missing user, an empty class, a misspelt
+name) is an error that says what to do. ``pflpipe.train`` applies the same checks to tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from pflpipe.errors import DataError, nearest
+from pflpipe.named import DATASETS
+
+IMAGES = ("train_images", "test_images")
+LABELS = ("train_labels", "test_labels")
+USERS = ("train_users", "test_users")
+KEYS = (*IMAGES, *LABELS, *USERS, "classes")
+FOUND = "classes_found"
+
+MOST_CLASSES = 1_000_000
+"""Limit of the number of classes: the weights of a larger head would fill the memory."""
+
+_MISSPELT = re.compile("train|test|image|label|user|clas", re.IGNORECASE)
+"""Parts of a name that is meant to be one of ``KEYS``; an array such as ``notes`` is not read."""
+_MISSING = ("", "None", "nan", "NaN", "NaT", "<NA>")
+"""Texts that NumPy and pandas make of a missing value."""
+_NUMBERING = "number the classes 0..K-1, such as np.searchsorted(np.unique(labels), labels)"
+_REMEDIES = {
+    "images": "make one array of numbers, for images of one size np.stack(rows)",
+    "labels": _NUMBERING,
+    "users": "make text of it by .astype(str), or integers by .astype(int)",
+    "classes": "store one integer",
+}
+
+Shape = tuple[tuple[int, ...], np.dtype[Any]]
+
+
+def example_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """Return (H, W, C), (D,) or (T, C) of an array of images, features or sequences."""
+    return (*shape[1:], 1) if len(shape) == 3 and dtype == np.uint8 else shape[1:]
+
+
+def as_array(name: str, values: object, content: str = "") -> np.ndarray:
+    """Return values as an array of numbers or text.
+
+    Args:
+        name: names the values in messages.
+        values: an array, or something of which NumPy makes one.
+        content: images, labels, users or classes; by default the last part of the name.
+
+    Raises:
+        DataError: a masked array, because its mask would be ignored, or an array of Python objects.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        raise DataError(
+            name,
+            got="a masked array",
+            expected="an array whose values all count",
+            do="leave the masked rows out, or set their values by .filled(value)",
+        )
+    array = np.asarray(values)
+    if array.dtype.hasobject:
+        types = sorted({type(value).__name__ for value in array.flat})
+        raise _of_objects(name, content, f" ({', '.join(types)})")
+    return array
+
+
+def _of_objects(name: str, content: str = "", types: str = "") -> DataError:
+    return DataError(
+        name,
+        got=f"an array of Python objects{types}, as pandas keeps text",
+        expected="an array of numbers or text",
+        do=_REMEDIES[content or name.rpartition("_")[2]],
+    )
+
+
+def check_names(arrays: Collection[str]) -> None:
+    """Raise DataError unless the required arrays are there, with those that belong together, and no
+    name looks like a misspelt one."""
+    for key in (IMAGES[0], LABELS[0]):
+        if key not in arrays:
+            raise DataError(
+                f"{key} is missing",
+                got=sorted(map(str, arrays)),
+                do="store train_images and train_labels",
+            )
+    for key in arrays:
+        if key not in (*KEYS, FOUND) and _MISSPELT.search(str(key)):
+            raise DataError(f"unknown array {key!r}", do=nearest(str(key), KEYS))
+    for first, second in (IMAGES[::-1], USERS[::-1]):
+        if first in arrays and second not in arrays:
+            raise DataError(f"{second} is missing", got=f"{first} alone")
+    if (IMAGES[1] in arrays) != (LABELS[1] in arrays):
+        raise DataError("test_images and test_labels", got="one of them", expected="both, or none")
+    if USERS[0] in arrays and (USERS[1] in arrays) != (IMAGES[1] in arrays):
+        raise DataError(
+            "test_users",
+            expected="one user for each test image, as for the training images",
+        )
+
+
+def check_shapes(arrays: Mapping[str, Shape], dataset: str | None) -> None:
+    """Raise DataError unless names, shapes and dtypes of the arrays are in order.
+
+    Args:
+        arrays: shape and dtype of each array.
+        dataset: name of the data set; a known name fixes the shape of an example.
+    """
+    check_names(arrays)
+    known = DATASETS.get(dataset or "")
+    for key in (key for key in KEYS if key in arrays):
+        shape, dtype = arrays[key]
+        if dtype.hasobject:  # in a file they are pickled, and pflpipe never loads them
+            raise _of_objects(key)
+        if key == "classes":
+            if shape != () or dtype.kind not in "iu":
+                raise DataError("classes", got=f"{dtype} {list(shape)}", expected="one integer")
+        elif key in IMAGES:
+            _check_image_shape(key, shape, dtype)
+            expected = known.image_shape if known else example_shape(*arrays["train_images"])
+            if example_shape(shape, dtype) != expected:
+                reason = f"as {dataset} has" if known else "as train_images has"
+                raise DataError(
+                    key,
+                    got=f"images {example_shape(shape, dtype)}",
+                    expected=f"{expected}, {reason}",
+                )
+        else:
+            part, _, content = key.partition("_")
+            rows = arrays[f"{part}_images"][0][0]
+            if shape != (rows,):
+                raise DataError(
+                    key,
+                    got=f"shape {shape}",
+                    expected=f"({rows},), one for each image of {part}_images",
+                )
+            if dtype.kind not in ("iuU" if key in USERS else "iu"):
+                kinds = "integers or text (dtype 'U')" if key in USERS else "integers"
+                raise DataError(key, got=f"dtype {dtype}", expected=kinds, do=_REMEDIES[content])
+
+
+def _check_image_shape(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Accept uint8 [N,H,W], uint8 [N,H,W,C] with C <= 4, and floats [N,D] or [N,T,C]."""
+    images = dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] <= 4))
+    features = dtype.kind == "f" and len(shape) in (2, 3)
+    if not (images or features):
+        raise DataError(
+            key,
+            got=f"{dtype} {list(shape)}",
+            expected=(
+                "uint8 [N, H, W], uint8 [N, H, W, C] with the channels last, float [N, D] features "
+                "or float [N, T, C] sequences"
+            ),
+            do="bring images to 0..255 as uint8, and floats to features or sequences",
+        )
+    if 0 in shape:
+        raise DataError(key, got=f"an empty array {list(shape)}", expected="at least one example")
+
+
+def number_of_classes(arrays: Mapping[str, np.ndarray], dataset: str | None) -> tuple[int, bool]:
+    """Return the number of classes K, and whether the package or the source declares it.
+
+    Args:
+        arrays: labels, and users and ``classes`` if there are any; other arrays are not read.
+        dataset: name of the data set; a known name fixes K.
+
+    Raises:
+        DataError: labels outside 0..K-1, a class without examples if K is not declared, or an
+            impossible K.
+    """
+    labels = {key: arrays[key] for key in LABELS if key in arrays}
+    distinct = np.unique(np.concatenate([rows.astype(np.int64) for rows in labels.values()]))
+    known = DATASETS.get(dataset or "")
+    declared = known is not None or "classes" in arrays
+    classes = int(distinct[-1]) + 1
+    if declared:
+        classes = known.classes if known else int(arrays["classes"])
+    for key, rows in labels.items():
+        if rows.min() < 0 or rows.max() >= classes:
+            got = f"labels {rows.min()} to {rows.max()}"
+            raise DataError(key, got=got, expected=f"0 to {classes - 1}")
+    if not declared:
+        check_every_class(distinct, "train_labels")
+    check_class_count(classes)
+    return classes, declared
+
+
+def check_class_count(classes: int) -> None:
+    """Raise DataError for a number of classes that no network can have."""
+    if not 2 <= classes <= MOST_CLASSES:
+        raise DataError("classes", got=classes, expected=f"at least 2, at most {MOST_CLASSES}")
+
+
+def check_every_class(labels: np.ndarray, name: str) -> None:
+    """Raise DataError if a class below the largest label has no example. The number of classes
+    would then follow from a numbering that starts at 1 or has gaps.
+
+    Args:
+        labels: distinct non-negative labels, ascending.
+        name: names them in messages.
+    """
+    absent = np.flatnonzero(labels != np.arange(len(labels)))
+    if len(absent):
+        raise DataError(
+            name,
+            got=f"labels {labels[0]} to {labels[-1]}, none of them {absent[0]}",
+            expected="every class of 0..K-1",
+            do=f"{_NUMBERING}, or declare their number, classes = {labels[-1] + 1}",
+        )
+
+
+def check_users(arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise DataError for a missing id, or for training and test ids of two kinds."""
+    users = {key: arrays[key] for key in USERS if key in arrays}
+    for key, ids in users.items():
+        missing = np.isin(ids, _MISSING if ids.dtype.kind == "U" else ())
+        if ids.dtype.kind == "i":
+            # pandas.factorize gives -1, a cast of NaN the smallest integer.
+            missing = (ids == -1) | (ids == np.iinfo(ids.dtype).min)
+        # Rows of several unknown people would be protected as those of one.
+        if missing.any():
+            row = int(np.argmax(missing))
+            raise DataError(
+                key,
+                got=f"{ids[row].item()!r} in {missing.sum()} rows, the first {row}",
+                expected="the id of a user in every row",
+                do="leave out the rows whose user is not known",
+            )
+    types = [ids.dtype for ids in users.values()]
+    # int64 and uint64 are two kinds: together they would be compared as rounded floats.
+    if len({dtype.kind == "U" for dtype in types}) > 1 or (
+        types and np.result_type(*types).kind == "f"
+    ):
+        raise DataError(
+            "test_users", got=f"dtype {types[1]}", expected=f"{types[0]}, as train_users has"
+        )
+
+
+def user_ids(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return all ids of a source with users, sorted."""
+    return np.union1d(arrays["train_users"], arrays.get("test_users", arrays["train_users"]))
+
+
+def finite_images(key: str, images: np.ndarray) -> np.ndarray:
+    """Return uint8 images as they are, floats as float32; raise DataError for NaN or infinity."""
+    if images.dtype == np.uint8:
+        return images
+    with np.errstate(over="ignore"):
+        features = images.astype(np.float32)
+    finite = np.isfinite(features).reshape(len(features), -1).all(axis=1)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        got = (
+            f"NaN, infinity or a number beyond float32 in {int((~finite).sum())} rows, the first "
+            f"{row}"
+        )
+        raise DataError(key, got=got, expected="finite numbers", do="clean the features")
+    return features

@@ -1,0 +1,127 @@
+"""A method from outside the package is tried before a job starts: each hook once, on random rows,
+so that what it raises or returns wrongly is one line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pflpipe import outside
+from pflpipe.cells import Cell
+from pflpipe.errors import ConfigError, located
+from pflpipe.learning import networks
+from pflpipe.learning.architectures import Shapes
+from pflpipe.learning.solvers import Schedule, Solver, minimize_loop
+from pflpipe.learning.task import Batches, Task
+from pflpipe.methods import registry
+from pflpipe.methods.base import Upload
+from pflpipe.privacy.plan import Plan
+from pflpipe.trees import Tree, Update
+
+ROWS = 4
+"""Number of random rows of the client."""
+
+
+def check(cell: Cell, image_shape: tuple[int, ...], classes: int) -> None:
+    """Call the hooks of a cell's method for one client with random rows.
+
+    Args:
+        cell: of a method from outside the package.
+        image_shape, classes: shape of one example, and K.
+
+    Raises:
+        PflpipeError: a hook raises, or returns what no run can use.
+    """
+    entry = registry.of(cell)
+    method = entry.factory(**cell.hyperparameters)
+    network = networks.build(cell.model, image_shape, classes)
+    training, clip, clients = cell.training, cell.privacy.clip_norm, cell.partition.clients
+    # Any noise will do: nothing is released.
+    of_rounds = training.sample_rate, training.rounds
+    plan = Plan("gaussian", 2, clip or 1.0, 1.0, *of_rounds, 1e-5, clients or 2)
+    solver = Solver(training.optimizer, training.lr, training.momentum, training.weight_decay)
+    of_run = network, plan, solver, training.local_epochs, frozenset(cell.departures)
+    task = Task(*of_run, minimize_loop, precision=training.precision)
+    generator = torch.Generator().manual_seed(0)
+    params, shapes = network.init(generator), network.shapes
+    x, y = torch.randn(ROWS, *image_shape, generator=generator), torch.arange(ROWS) % classes
+
+    def steps(count: int, **keys: Tensor) -> Schedule:
+        index, sizes = torch.arange(ROWS).expand(count, ROWS), (ROWS,) * count
+        return Schedule(x, y, index, torch.tensor(sizes, dtype=torch.int64), sizes, **keys)
+
+    count = method.local_steps or training.local_epochs
+    drawn = {"keys": torch.arange(count)} if method.draws or network.keyed else {}
+    full = steps(1) if method.full_pass or method.head_epochs else None
+    head = dataclasses.replace(steps(method.head_epochs), x=x[:0], y=y[:0])
+    batches = Batches(torch.tensor(ROWS), steps(count, **drawn), head, full)
+
+    @contextlib.contextmanager
+    def hook(name: str) -> Iterator[Callable[..., Any]]:
+        file = entry.factory.__code__.co_filename
+        where = f"{cell.source}: {cell.method}: hook {name}"
+        with located(where), outside.in_one_line(cell.source, file):
+            yield getattr(method, name)
+
+    with hook("init_server") as called:
+        server = _tree(called(params, task), "a server state")
+    with hook("init_client") as called:
+        state = _tree(called(params, task), "a client state")
+    with hook("sends") as called:
+        sent = {name: shapes[name] for name in called(task)}
+    with hook("parts") as called:
+        sent |= called(task)
+    with hook("local_update") as called:
+        result = called(params, server, state, batches, task)
+        upload, new = _pair(result, Upload, "(Upload, state)")
+        update = Update(_tree(upload.update, "an update", sent))
+        if not isinstance(upload.loss, Tensor) or upload.loss.ndim:
+            raise ConfigError("returns a loss", got=_kind(upload.loss), expected="a scalar tensor")
+        state = _tree(new, "a client state", _shapes(state))
+    if update:
+        with hook("scale") as called:
+            _tree(called(params, server, task), "a scale")
+        with hook("aggregate") as called:
+            result = called(params, update, server, task)
+            stepped, after = _pair(result, dict, "(params, server)")
+            params, server = _tree(stepped, "a model", shapes), _tree(after, "a server state")
+    if method.absorb is not None:
+        with hook("absorb") as called:
+            state = _tree(called(state, update, task), "a client state", _shapes(state))
+    with hook("personalize") as called:
+        _tree(called(params, server, state, batches, task), "a personal model", shapes)
+
+
+def _kind(value: Any) -> str:
+    return f"a tensor {[*value.shape]}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _shapes(tree: Tree) -> Shapes:
+    return {name: tuple(value.shape) for name, value in tree.items()}
+
+
+def _tree(value: Any, what: str, wanted: Shapes | None = None) -> Tree:
+    """Return the tree that a hook returned; raise ConfigError for anything else."""
+    if not isinstance(value, dict) or not all(isinstance(one, Tensor) for one in value.values()):
+        raise ConfigError(f"returns {what}", got=_kind(value), expected="a dict of tensors")
+    got = _shapes(value)
+    shapes = got if wanted is None else wanted
+    for name in sorted(got | shapes):
+        if got.get(name) != shapes.get(name):
+            expected = str(shapes.get(name, "nothing"))
+            raise ConfigError(
+                f"returns {what}: {name}", got=got.get(name, "nothing"), expected=expected
+            )
+    return value
+
+
+def _pair(value: Any, kind: type, expected: str) -> Any:
+    """Return the two parts of a pair that a hook returned, the first of this type."""
+    if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], kind)):
+        raise ConfigError("returns", got=_kind(value), expected=expected)
+    return value
