@@ -6,6 +6,9 @@ WORKERS ?= 3
 # CPU=1: without the GPU libraries (4 of 6 GB), where pip finds torch's own CPU wheels (README, Install).
 CPU ?=
 
+# Snakemake asks for a home, which a container's user may not have.
+export HOME ?= /tmp
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

@@ -1,10 +1,5 @@
 # From studies/*.yaml to tables, figures, an MLflow experiment and a report. README.md says how to call it;
 # each file of workflow/rules is one step, workflow/rules/common.smk what they share.
-from snakemake.utils import min_version
-
-min_version("9.10")
-
-
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/partition.smk"

@@ -269,8 +269,8 @@ MUTANTS = {
     ),
     "the model may be changed in place": Mutant(
         "simulation/rounds.py",
-        "    with untouched(what, progress.params, progress.server):",
-        "    with untouched(what, progress.server):",
+        'calls("local_update", progress.params, progress.server) as what:',
+        'calls("local_update", progress.server) as what:',
         "test_outside_hooks.py",
     ),
     "the server's step is not computed again": Mutant(

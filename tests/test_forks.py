@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -165,6 +166,44 @@ def test_a_process_that_is_killed_disturbs_neither_a_script_nor_the_next_one(fol
         assert asleep.caller.wait(60) == 7
     script.write_text(KNOWN)
     assert run(python, script).stdout == "False\n"
+
+
+def test_ctrl_c_before_a_script_begins_leaves_no_traceback(tmp_path, script):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        command = [warm.shim(tmp_path / "python", tmp_path / "socket"), str(script)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as caller:
+            assert caller.stderr is not None
+            with listener.accept()[0] as connection:
+                assert connection.recv(forks.REQUEST_BYTES)  # without an answer
+                caller.send_signal(signal.SIGINT)
+                assert caller.wait(60) == -signal.SIGINT
+            assert caller.stderr.read() == ""
+
+
+def test_ctrl_c_before_a_script_has_imported_its_modules_leaves_no_traceback(python, script):
+    script.write_text("raise KeyboardInterrupt\n")
+    answer = run(python, script)
+    assert (answer.returncode, answer.stderr) == (130, "")
+
+
+def test_a_script_whose_caller_has_gone_says_nothing(tmp_path, script):
+    (tmp_path / "slow.py").write_text("open('go').read()")
+    os.mkfifo(tmp_path / "go")
+    address = forks.new_address()
+    with contextlib.chdir(tmp_path):
+        forks.start(address, str(tmp_path), ("slow",))
+    script.write_text("print('ran')\n")
+    reading, writing = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+        caller.connect(str(address))
+        request = json.dumps([[str(script)], str(tmp_path), dict(os.environ)]).encode()
+        socket.send_fds(caller, [request], [writing, writing])
+    os.close(writing)
+    (tmp_path / "go").write_text("")
+    with open(reading) as printed:
+        assert printed.read() in ("", "ran\n")
 
 
 def test_a_script_outlives_the_parent_of_the_process_which_ends_and_leaves_nothing(folder, script):

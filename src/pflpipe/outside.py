@@ -9,20 +9,43 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
+import operator
 import os
 import re
+import signal
 import symtable
 import sys
 import tokenize
 import traceback
 import types
-from collections.abc import Collection, Iterator
+import warnings
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from pflpipe.errors import ConfigError, PflpipeError, nearest
 
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
+
+_SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE
+# Of torch: getters and setters, then attributes. The old interface of precision (matmul_precision,
+# allow_tf32) also changes the new one that follows, and a backend's precision that of its layers.
+_TORCH_VALUES = (
+    "float32_matmul_precision",
+    "default_dtype",
+    "deterministic_debug_mode",
+    "num_threads",
+)
+_TORCH_FLAGS = (
+    "backends.cuda.matmul.allow_tf32",
+    "backends.cudnn.allow_tf32",
+    "backends.fp32_precision",
+    "backends.cuda.matmul.fp32_precision",
+    *(f"backends.cudnn.{kind}fp32_precision" for kind in ("", "conv.", "rnn.")),
+    *(f"backends.mkldnn.{kind}fp32_precision" for kind in ("", "conv.", "rnn.", "matmul.")),
+    *(f"backends.cudnn.{name}" for name in ("enabled", "benchmark", "deterministic")),
+)
 
 
 def is_reference(text: str) -> bool:
@@ -74,6 +97,8 @@ def module(file: str, error: type[PflpipeError] = ConfigError) -> types.ModuleTy
     text = _text(file, error)
     _symbols(file, text, error)
     path = str(Path(file).resolve())
+    if "torch" in text:
+        importlib.import_module("torch")  # so that its switches can be restored
     with in_one_line(file, path, error):
         return _run(path, text)
 
@@ -82,9 +107,11 @@ def module(file: str, error: type[PflpipeError] = ConfigError) -> types.ModuleTy
 def in_one_line(
     location: str, path: str = "", error: type[PflpipeError] = ConfigError
 ) -> Iterator[None]:
-    """Turn what the user's code raises into one line, with its line number in the file ``path``."""
+    """Turn what the user's code raises into one line, with its line number in the file ``path``,
+    and restore the process as ``restored`` does."""
     try:
-        yield
+        with restored():
+            yield
     except PflpipeError:
         raise
     except (Exception, SystemExit) as problem:
@@ -92,6 +119,60 @@ def in_one_line(
         lines = [f":{frame.lineno}" for frame in frames if path and frame.filename == path]
         where = location + "".join(lines[-1:])
         raise error(f"{where}: {described(problem)}") from problem
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """Restore what the user's code changes in this process: the working directory, the filters of
+    warnings, the handlers of signals, and torch's defaults and switches.
+
+    Otherwise files would be written elsewhere, and the file of a network would choose the precision
+    of every run.
+    """
+    parts = [(read, write, read()) for read, write in _state("torch" in sys.modules)]
+    try:
+        yield
+    finally:
+        for read, write, before in parts:
+            if before is not None and read() != before:
+                write(before)
+
+
+@functools.cache
+def _state(with_torch: bool) -> list[tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """Return how each part of the state of this process is read and written."""
+    bind = functools.partial
+    parts: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
+        (os.getcwd, os.chdir),
+        (lambda: list(warnings.filters), bind(setattr, warnings, "filters")),
+        *((bind(signal.getsignal, number), bind(signal.signal, number)) for number in _SIGNALS),
+    ]
+    if not with_torch:
+        return parts
+    torch = importlib.import_module("torch")
+    for name in _TORCH_VALUES:
+        parts.append((bind(_read, getattr(torch, f"get_{name}")), getattr(torch, f"set_{name}")))
+    for name in _TORCH_FLAGS:
+        owner, _, flag = name.rpartition(".")
+        holder = operator.attrgetter(owner)(torch)
+        parts.append((bind(_read, getattr, holder, flag), bind(setattr, holder, flag)))
+
+    def put_device(device: Any) -> None:
+        torch.set_default_device(None if device.type == "cpu" else device)
+
+    return [
+        *parts,
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (torch.get_default_device, put_device),
+    ]
+
+
+def _read(getter: Callable[..., Any], *given: Any) -> Any:
+    """Return a value of torch, or None where its old and its new interface were mixed."""
+    try:
+        return getter(*given)
+    except RuntimeError:
+        return None
 
 
 def described(problem: BaseException) -> str:

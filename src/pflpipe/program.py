@@ -7,8 +7,10 @@ import argparse
 import ctypes
 import inspect
 import os
+import pwd
 import resource
 import sys
+import tempfile
 import time
 import types
 import typing
@@ -56,6 +58,7 @@ def run_script(main: Callable[[], None]) -> NoReturn:
     """
     began = time.perf_counter()
     keep_memory()
+    name_user()
     try:
         main()
         write_measures(time.perf_counter() - began)
@@ -72,6 +75,16 @@ def run_script(main: Callable[[], None]) -> NoReturn:
         sys.stderr.close()
         sys.exit(1)
     sys.exit(0)
+
+
+def name_user() -> None:
+    """Give a user that the system does not know, as in a container, a name and a home for the
+    libraries that ask for them."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        os.environ.setdefault("LOGNAME", str(os.getuid()))
+        os.environ.setdefault("HOME", tempfile.gettempdir())
 
 
 def keep_memory() -> None:

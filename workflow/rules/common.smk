@@ -6,14 +6,18 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-# The workflow runs the code beside it, whatever else is installed; a module's is not beside the main Snakefile.
+# The workflow runs the code beside it, whatever else is installed; a module's is not beside the main Snakefile. Snakemake would also
+# search the folder of the main Snakefile, and so take a torch.py of the user's for torch.
 ROOT = Path(workflow.snakefile).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:] = [str(ROOT / "src"), *(p for p in sys.path if Path(p).resolve() != ROOT)]
 
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
+from snakemake.utils import min_version
 
-from pflpipe import origin
+min_version("9.10")
+
+from pflpipe import origin, program
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
@@ -85,6 +89,7 @@ if MAIN:
     )
     check(PROJECT.check, [] if is_module else sys.argv[1:])
 
+program.name_user()  # Snakemake asks for a name
 # What belongs to this machine is in the environment of the commands and not in their text, which Snakemake compares with that of
 # the last time. An address of MLflow may hold a password. On this machine scripts are forks of one process (docs/reruns.md).
 CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
@@ -93,6 +98,7 @@ SOURCES = os.pathsep.join(filter(None, PATHS))
 FORKS = forks.new_address() if MAIN and not CONDA else None
 os.environ.update(
     {
+        "PYTHONSAFEPATH": "1",  # nor does what is started with `python -m` search this folder
         "PFLPIPE_PYTHON": "python" if CONDA else sys.executable,
         "PFLPIPE_FORKS": str(FORKS or ""),
         "PFLPIPE_PATH": SOURCES,

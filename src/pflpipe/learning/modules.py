@@ -169,6 +169,9 @@ def _made(
                 "parameters that every client trains",
                 "make a constant a buffer",
             )
+        if value.dtype != torch.float32 or value.device.type != "cpu":
+            got = f"{path} in {value.dtype} on {value.device}"
+            _refuse(where, got, "parameters in float32 on the CPU: config.yaml names the device")
     return module
 
 
@@ -205,6 +208,8 @@ def _head_path(where: str, module: nn.Module) -> str:
     declared = getattr(module, "head", None)
     layers: dict[str, nn.Module] = {path: part for path, part in module.named_modules() if path}
     if isinstance(declared, str):
+        if "head" in layers:  # torch then finds the text and not the layer
+            _refuse(where, "a layer and an attribute named head", "one of them", "rename the layer")
         if declared not in layers:
             _refuse(where, f"head = {declared!r}", f"one of {', '.join(layers)}")
         return str(declared)
@@ -330,6 +335,7 @@ def _check_calls(
     if not isinstance(logits, Tensor) or logits.shape != (3, len(bias)):
         shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         _refuse(where, f"{shape} for 3 images", f"logits [3, {len(bias)}]")
+    _check_values(where, "logits", logits)
     with torch.no_grad(), _called(where, "cannot be called without its head"):
         z = body(params, x, None)
     if z.shape != (3, weight.shape[1]) or not _close(F.linear(z, weight, bias), logits):
@@ -343,12 +349,29 @@ def _check_calls(
         _check_rows(where, body, params, x, key)
 
 
+def _check_values(where: str, what: str, values: Tensor) -> None:
+    """Raise ConfigError unless values that the module computes are finite and in float32."""
+    if values.dtype != torch.float32:
+        _refuse(where, f"{what} in {values.dtype}", "float32, as its images and parameters are")
+    if not values.isfinite().all():
+        _refuse(where, f"{what} that are NaN or infinite", "finite ones for any small images")
+
+
 def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | None) -> None:
     """Raise ConfigError unless the feature extractor, in evaluation (no ``key``) or in training,
     computes each row by itself, repeatably, and equally under vmap."""
     # Two clients with different parameters and inputs, which vmap must not mix.
     two = {name: torch.stack([value, 0.9 * value]) for name, value in params.items()}
-    with torch.no_grad():
+    before = {path: value.clone() for path, value in body.constants.items()}
+    mode = "evaluation" if key is None else "training"
+    with torch.no_grad(), _called(where, f"cannot be called in {mode}"):
+        with _counted(body.trained) as calls:
+            z = body(params, x, key)
+        # Other rows change, or are left out: the features of the first rows must stay.
+        others = body(params, torch.cat([x[:1], -x[1:]]), key)
+        again, fewer = body(params, x, key), body(params, x[:2], key)
+    _check_values(where, f"features, in {mode},", z)
+    with torch.no_grad(), outside.restored():
         try:
             vmapped = vmap(lambda params, x: body(params, x, key))(two, torch.stack([x, -x]))
         except RuntimeError as problem:
@@ -364,12 +387,6 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
                 got=outside.described(problem),
                 do="torch.func.vmap must be able to run it: no branch on values, no .item()",
             ) from problem
-        before = {path: value.clone() for path, value in body.constants.items()}
-        with _counted(body.trained) as calls:
-            z = body(params, x, key)
-        # Other rows change, or are left out: the features of the first rows must stay.
-        others = body(params, torch.cat([x[:1], -x[1:]]), key)
-        again, fewer = body(params, x, key), body(params, x[:2], key)
     changed = [path for path, value in body.constants.items() if not value.equal(before[path])]
     if changed or not _close(again, z):
         _refuse(
@@ -395,8 +412,9 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
 def _called(where: str, failure: str, do: str = _GIVEN) -> Iterator[None]:
     """Turn any exception of the user's module into a ConfigError of one line."""
     try:
-        yield
-    except Exception as problem:
+        with outside.restored():
+            yield
+    except (Exception, SystemExit) as problem:
         raise ConfigError(f"{where} {failure}", got=outside.described(problem), do=do) from problem
 
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback in the log
 ADDRESS, WORDS = os.environ.get("PFLPIPE_FORKS", ""), sys.argv[1:]
 
 

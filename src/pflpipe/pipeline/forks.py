@@ -129,6 +129,10 @@ def _run(caller: socket.socket) -> None:
         code = 0
     except SystemExit as end:
         code = end.code
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # the caller was ended before the script began
+        pass
     except BaseException:
         traceback.print_exc()
     # Modules that were imported are not taken down one by one, which takes as long as a small job.

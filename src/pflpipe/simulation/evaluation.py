@@ -24,7 +24,6 @@ from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches, Task
 from pflpipe.means import over_clients
 from pflpipe.seeds import numpy_rng, seed_for
-from pflpipe.simulation.clients import untouched
 from pflpipe.simulation.rounds import CURVES, Progress
 from pflpipe.simulation.simulation import SEEN_BY_METHODS, Simulation, batches
 from pflpipe.trees import ClientState, Params
@@ -83,12 +82,11 @@ def accuracies(
             answers["right"]["personal_common"] = task.correct(personal, common)
         return answers
 
-    what = simulation.named("personalize")
-    with untouched(what, progress.params, progress.server):
+    with simulation.calls("personalize", progress.params, progress.server) as what:
         answers = simulation.run_clients(hook, progress.states, clients, work, what)
-    if common is not None:
-        right = task.correct(progress.params, common)
-        answers["right"]["global_common"] = right.expand(len(clients))
+        if common is not None:
+            right = task.correct(progress.params, common)
+            answers["right"]["global_common"] = right.expand(len(clients))
     return [
         {"client": client, "train_size": len(split.train[client])}
         | tests.scores(answers, place, client)
@@ -116,7 +114,8 @@ def accuracies_of_new(
     )
     task = simulation.task_in(progress.round, progress.bound)
     method, split = simulation.method, simulation.split
-    initial = method.init_client(progress.params, task)
+    with simulation.calls("init_client", progress.params):
+        initial = method.init_client(progress.params, task)
     # The expected number of rounds in which a client is drawn.
     expected = max(1, round(simulation.plan.sample_rate * simulation.plan.rounds))
     turns = range(expected if initial else 0)
@@ -143,8 +142,7 @@ def accuracies_of_new(
         personal = method.personalize(progress.params, progress.server, state, last, task)
         return tests.answers(task, personal, progress.params, others)
 
-    what = simulation.named("personalize")
-    with untouched(what, progress.params, progress.server, initial):
+    with simulation.calls("personalize", progress.params, progress.server, initial) as what:
         answers = simulation.run_clients(hook, None, range(len(work)), work, what)
     return [
         {"client": f"new{client}", "train_size": len(rows)} | tests.scores(answers, client, client)

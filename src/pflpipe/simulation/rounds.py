@@ -27,7 +27,6 @@ from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import of_bits, of_release
 from pflpipe.seeds import release_rng, seed_for
-from pflpipe.simulation.clients import untouched
 from pflpipe.simulation.isolation import CLIENTS, Sample
 from pflpipe.simulation.progress import Progress as Progress
 from pflpipe.simulation.simulation import Simulation
@@ -66,9 +65,11 @@ def start(simulation: Simulation, states: Path | None = None) -> Progress:
     drawn = simulation.network.init(generator, simulation.dtype)
     params = Params({name: value.to(device) for name, value in drawn.items()})
     task = simulation.task
-    initial = simulation.method.init_client(params, task)
+    with simulation.calls("init_client", params):
+        initial = simulation.method.init_client(params, task)
     states_of_clients = States(initial, simulation.plan.clients, states, simulation.processes)
-    server = simulation.method.init_server(params, task)
+    with simulation.calls("init_server", params):
+        server = simulation.method.init_server(params, task)
     return Progress(0, params, server, states_of_clients)
 
 
@@ -147,8 +148,7 @@ def local_updates(simulation: Simulation, progress: Progress, clients: Sequence[
         )
         return upload.update, upload.extras, upload.loss, new_state
 
-    what = simulation.named("local_update")
-    with untouched(what, progress.params, progress.server):
+    with simulation.calls("local_update", progress.params, progress.server) as what:
         update, extras, loss, states = simulation.run_clients(
             hook, progress.states, clients, work, what
         )
@@ -198,7 +198,7 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
         noise = release_rng(simulation.key, "noise", round)
         # The scale reads the model and the server state: functions of earlier releases.
         public = progress.params, progress.server
-        with untouched(simulation.named("scale"), *public):
+        with simulation.calls("scale", *public):
             scale = method.scale(*public, task)
         uploads = Uploads(update, computed.extras)
         released = simulation.release(noise, uploads, present, plan, scale, simulation.departures)
@@ -209,7 +209,7 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
         )
         new_states = simulation.absorb(new_states, released.messages)
         # ``aggregate`` gets the sum and nothing else of the release: its other fields are private.
-        with untouched(simulation.named("aggregate"), *public, released.sum):
+        with simulation.calls("aggregate", *public, released.sum):
             stepped = method.aggregate(progress.params, Update(released.sum), progress.server, task)
         if simulation.server_check is not None:
             inputs = progress.params, Update(released.sum), progress.server

@@ -25,7 +25,7 @@ from typing import Any, NotRequired, TypedDict, Unpack
 import numpy as np
 import torch
 
-from pflpipe import origin
+from pflpipe import origin, outside
 from pflpipe._version import __version__
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
@@ -154,8 +154,10 @@ def build(
     check = None
     if cell.source and plan.mechanism != "none" and processes.is_first:
         check = ServerCheck(cell, arrays, plan, str(target), chosen, dtype)
+    with outside.in_one_line(f"method {cell.method}"):
+        method = entry.factory(**cell.hyperparameters)
     return Simulation(
-        method=with_optimizer(entry.factory(**cell.hyperparameters), cell.server),
+        method=with_optimizer(method, cell.server),
         network=network,
         plan=plan,
         training=cell.training,

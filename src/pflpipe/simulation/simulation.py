@@ -3,8 +3,9 @@ from named streams."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from pflpipe import cells, trees
+from pflpipe import cells, outside, trees
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError
 from pflpipe.learning.gradients import saved_bytes
@@ -36,6 +37,7 @@ from pflpipe.simulation.clients import (
     for_each_client,
     least_rows,
     minimizer,
+    untouched,
 )
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.server_check import ServerCheck
@@ -96,9 +98,20 @@ class Simulation:
     server_check: ServerCheck | None = None
     scale: tuple[Sequence[float], Sequence[float]] = ((), ())
 
-    def named(self, hook: str) -> str:
-        """Return the name of one of the method's hooks, for errors."""
-        return f"method {self.name}: hook {hook}"
+    @contextlib.contextmanager
+    def calls(self, hook: str, *given: Mapping[str, Tensor]) -> Iterator[str]:
+        """Call one of the method's hooks in the block, which receives its name for errors.
+
+        Raises:
+            PrivacyError: it changes what it is ``given`` in place (``untouched``).
+            ConfigError: it ends the program.
+        """
+        name = f"method {self.name}: hook {hook}"
+        try:
+            with outside.restored(), untouched(name, *given):
+                yield name
+        except SystemExit as end:
+            raise ConfigError(f"{name}: {outside.described(end)}") from end
 
     @property
     def task(self) -> Task:
@@ -184,6 +197,7 @@ class Simulation:
             for name in self.network.shapes
         )
 
+    @outside.restored()  # the user's network is called
     def isolated(self, asked: str) -> Simulation:
         """Return the simulation on a backend that keeps clients apart, if its release is certified.
 
@@ -329,5 +343,6 @@ class Simulation:
         for client in range(len(next(iter(messages.values())))):
             state = ClientState({name: value[client] for name, value in states.items()})
             message = Update({name: value[client] for name, value in messages.items()})
-            new.append(hook(state, message, self.task))
+            with self.calls("absorb", state, message):
+                new.append(hook(state, message, self.task))
         return {name: torch.stack([state[name] for state in new]) for name in states}

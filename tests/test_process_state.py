@@ -1,0 +1,159 @@
+"""A user's own code leaves the process as it was, and its exit is one line of the user's file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pflpipe import cells, outside
+from pflpipe.data import datasets
+from pflpipe.errors import PflpipeError, Problems
+from pflpipe.learning import networks
+from pflpipe.simulation import evaluation, rounds
+from pflpipe.study import metrics
+from simulations import CLASSES, simulation
+
+CHANGES = """
+import os, signal, warnings
+import numpy as np, torch
+from pflpipe import Metric
+from torch import nn
+
+def change():
+    os.chdir("/")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    warnings.simplefilter("error")
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.set_float32_matmul_precision("medium")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.deterministic = True
+"""
+EXIT = "def change():\n    raise SystemExit(0)\n"
+OWN = """
+def load():
+    change()
+    labels = np.arange(12) % 3
+    return {"train_images": np.zeros((12, 4, 4), np.uint8), "train_labels": labels}
+
+class Net(nn.Module):
+    def __init__(self, image_shape, classes):
+        super().__init__()
+        self.out = nn.Linear(*image_shape, classes)
+
+    def forward(self, x):
+        logits = self.out(x)
+        change()
+        return logits
+
+def measure(probabilities, labels):
+    change()
+    return 0.0
+
+measured = Metric("mine", measure)
+"""
+
+
+def state() -> list[Any]:
+    """What is to stay as it was."""
+    backends = torch.backends
+    return [
+        os.getcwd(),
+        signal.getsignal(signal.SIGTERM),
+        list(warnings.filters),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32),
+        (backends.cudnn.benchmark, backends.cudnn.deterministic),
+    ]
+
+
+def imported() -> None:
+    Path("imported.py").write_text(CHANGES + "change()\n")
+    outside.module("imported.py")
+
+
+def loaded() -> None:
+    datasets.prepare("mine", Path("own.py:load"), Path(), Path("data/mine.npz"))
+    assert Path("data/mine.npz").exists()
+
+
+def called() -> None:
+    networks.build(cells.Model("own.py:Net"), (5,), CLASSES)
+
+
+def measured() -> None:
+    problems = Problems()
+    metrics.read({"metrics": ["own.py:measured"]}, "study.yaml", problems)
+    problems.stop()
+
+
+def hooked() -> None:
+    world, change = simulation("dp_fedavg"), outside.load("own.py:change")
+
+    def aggregate(*given: Any) -> Any:
+        change()
+        return world.method.aggregate(*given)
+
+    method = dataclasses.replace(world.method, aggregate=aggregate)
+    changing = dataclasses.replace(world, method=method, name="mine")
+    rounds.one_round(changing, rounds.start(changing))
+
+
+PLACES = [loaded, called, measured, hooked]
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch) -> Iterator[Any]:
+    """A function that writes own.py, in a process that is afterwards as it was."""
+    monkeypatch.chdir(tmp_path)
+    with outside.restored():
+        yield lambda change: Path("own.py").write_text(CHANGES + change + OWN)
+
+
+@pytest.mark.parametrize("place", [imported, *PLACES], ids=lambda place: place.__name__)
+def test_what_a_file_changes_in_the_process_ends_with_its_call(own, place):
+    own("")
+    # As a study without TF32 sets them.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    before = state()
+    place()
+    assert state() == before
+
+
+def test_precision_of_torchs_newer_interface_is_restored_too(own):
+    own("")
+    before = state()
+    with outside.restored():
+        torch.backends.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+    assert state() == before
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_a_network_does_not_choose_the_precision_of_its_training(own, backend):
+    own("def change():\n    torch.set_float32_matmul_precision('medium')\n")
+    world = simulation("dp_fedavg", backend=backend, model=cells.Model("own.py:Net"))
+    world = world.isolated("auto")
+    done = rounds.start(world)
+    rounds.one_round(world, done)
+    evaluation.accuracies(world, done, has_global_model=True)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+def test_a_file_that_ends_the_program_is_told_in_one_line(own, place):
+    own(EXIT)
+    with pytest.raises(PflpipeError, match=r"(own\.py|method mine: hook aggregate).*SystemExit: 0"):
+        place()
