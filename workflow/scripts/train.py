@@ -5,9 +5,9 @@ checkpoint, if ``code`` is what it was."""
 import json
 from pathlib import Path
 
-from pflpipe import origin
 from pflpipe.cells import Cell
 from pflpipe.program import run_step
+from pflpipe.simulation import origin
 from pflpipe.simulation.processes import joined
 from pflpipe.simulation.runs import Inputs, train
 
@@ -33,7 +33,7 @@ def main(
             backend=backend,
             checkpoint_seconds=checkpoint_seconds,
             code=code,
-            commit=origin.told(),
+            commit=origin.commit_from_env(),
             processes=shared,
         )
 

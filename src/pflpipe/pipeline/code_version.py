@@ -21,9 +21,9 @@ from pathlib import Path
 
 from pflpipe.errors import ConfigError
 
-#: Files of the package that compute nothing: the names of the Python interface, and the version. A
-#: release of pflpipe that only counts up its version repeats nothing.
-DOOR = ("__init__.py", "_version.py")
+WITHOUT_MEANING = ("__init__.py", "_version.py")
+"""Files of the package that compute nothing: the names of the Python interface, and the version. A
+release of pflpipe that only changes its version repeats nothing."""
 
 #: Fields of syntax trees that say nothing about what is computed. Empty fields are left out as
 #: well, because every version of Python adds some (``type_params`` in 3.12).
@@ -224,5 +224,4 @@ def _files(dotted: list[str], importer: Path, package: Path) -> list[Path]:
         location = base.joinpath(*dotted[:depth])
         candidates = (location / "__init__.py", location.with_suffix(".py"))
         found += [path for path in candidates if path.is_file()]
-    doors = [package / name for name in DOOR]
-    return [path for path in found if path not in doors]
+    return [path for path in found if path not in [package / name for name in WITHOUT_MEANING]]

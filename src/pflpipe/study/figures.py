@@ -8,7 +8,8 @@ from typing import Any
 
 from pflpipe.cells import PATHS
 from pflpipe.errors import ConfigError, check_known, nearest
-from pflpipe.study.metrics import ALWAYS, Metric, columns
+from pflpipe.learning.metrics import ALWAYS, Metric
+from pflpipe.study.metrics import columns
 from pflpipe.study.study_spec import Drawing, Outline, Row, Study
 
 KINDS = ("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost", "partition")

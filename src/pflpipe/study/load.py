@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pflpipe import options, outside
+from pflpipe import options
 from pflpipe.cells import BLOCKS, Cell, Privacy, Server
+from pflpipe.data import outside
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import read_json
 from pflpipe.learning import architectures

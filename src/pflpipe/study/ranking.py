@@ -15,8 +15,8 @@ import yaml
 from pflpipe.cells import Cell
 from pflpipe.errors import DataError
 from pflpipe.files import intact
+from pflpipe.learning.metrics import Metric
 from pflpipe.study import expansion, metrics
-from pflpipe.study.metrics import Metric
 from pflpipe.study.settings import flatten
 from pflpipe.study.study_spec import Chosen, Outline, Study
 

@@ -16,9 +16,10 @@ from typing import Any
 
 from pflpipe.cells import Cell
 from pflpipe.files import canonical_json
+from pflpipe.learning.metrics import ACCURACY, ALWAYS, Measure, Metric
 from pflpipe.methods import registry
 from pflpipe.study.candidates import SearchRange
-from pflpipe.study.metrics import ACCURACY, ALWAYS, Measure, Metric, MetricColumn, columns
+from pflpipe.study.metrics import MetricColumn, columns
 
 
 @dataclass(frozen=True)
