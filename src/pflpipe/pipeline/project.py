@@ -73,7 +73,6 @@ class Project:
         self._studies: dict[tuple[str, int], Study] = {}
         self._named: dict[tuple[str, str], Cell] = {}  # by wildcard and id
         self._digests: dict[Path, str] = {}
-        self._imports: dict[Path, list[Path]] = {}
 
     def check(self, words: Iterable[str] = ()) -> None:
         """Check the settings, the studies that they name, and those of a command line's targets, as
@@ -358,7 +357,7 @@ class Project:
 
     def _digest(self, start: Path) -> str:
         if start not in self._digests:
-            found = code_version.digest(start, self.package, self._imports)
+            found = code_version.digest(start, self.package)
             self._expect(self._place(start), found)
             self._digests[start] = found
         return self._digests[start]
