@@ -14,6 +14,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
 from pflpipe.simulation import origin
+from pflpipe import program
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
@@ -98,6 +99,7 @@ os.environ.update(
         "PFLPIPE_PATH": SOURCES,
         "PFLPIPE_ROOT": str(ROOT),
         "MLFLOW_TRACKING_URI": TRACKING,
+        **program.KEEP_MEMORY,
         **({origin.COMMIT: origin.commit(ROOT)} if MAIN else {}),
     }
 )
