@@ -307,7 +307,7 @@ CASES: dict[str, Case] = {
         put("axes", {"privacy.epsilon": [2, 0]}), ("privacy.epsilon=0", "got 0", "> 0")
     ),
     "block axis of numbers": Case(
-        put("axes", {"partition": [1]}), ("axes.partition", "expected mappings")
+        put("axes", {"partition": [1]}), ("axes.partition[0]", "got 1", "expected a mapping")
     ),
     "method twice": Case(
         put("methods", [{"name": "fedavg"}] * 2),
@@ -344,11 +344,11 @@ CASES: dict[str, Case] = {
     ),
     "grid over something unknown": Case(
         searched(grid={"hyperparameters.tua": [0.1]}),
-        ("methods[2].search", "did you mean 'hyperparameters.tau'?"),
+        (IN_STUDY, "feddpa.tua", "did you mean 'tau'?"),
     ),
     "grid over what is asked for": Case(
         searched(grid={"privacy.epsilon": [2, 8]}),
-        ("methods[2].search", "unknown axis 'privacy.epsilon'", "method's own words"),
+        ("methods[2].search", "unknown key 'privacy.epsilon'"),
     ),
     "grid with an impossible value": Case(
         searched(grid={"hyperparameters.lambda_1": [0.1, -1]}),
@@ -413,7 +413,7 @@ CASES: dict[str, Case] = {
     ),
     "shared values of one method": Case(
         both(searched(), put("search.values", {"hyperparameters.tau": [0.1, 0.2]})),
-        (IN_STUDY, "search.values", "unknown axis 'hyperparameters.tau'"),
+        (IN_STUDY, "search.values", "unknown key 'hyperparameters.tau'"),
     ),
     "searched variant that may be another one": Case(
         both(

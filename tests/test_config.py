@@ -301,7 +301,7 @@ def test_an_axis_of_cases_merges_mappings_over_several_blocks(load):
 
 @pytest.mark.parametrize(
     ("case", "words"),
-    [(3, "mappings"), ({"seeds": [1]}, "seeds"), ({"training": {"round": 1}}, "round")],
+    [(3, "expected a mapping"), ({"seeds": [1]}, "seeds"), ({"training": {"round": 1}}, "round")],
 )
 def test_a_case_that_is_no_mapping_of_blocks_is_refused(load, case, words):
     with pytest.raises(ConfigError, match=words):

@@ -184,7 +184,10 @@ def test_a_search_at_one_budget_chooses_for_all_of_them(outline, tmp_path):
 @pytest.mark.parametrize(
     ("at", "words"),
     [
-        ({"privacy.epsilom": 8}, "search.at: unknown axis 'privacy.epsilom'"),
+        (
+            {"privacy.epsilom": 8},
+            "search.at: unknown key 'privacy.epsilom'; did you mean",
+        ),
         ({"privacy.epsilon": -8}, "privacy.epsilon"),
         ({}, "search.at"),
     ],

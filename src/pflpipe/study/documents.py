@@ -24,7 +24,7 @@ from yaml.cyaml import CParser  # type: ignore[attr-defined]
 from yaml.resolver import Resolver
 
 from pflpipe import options
-from pflpipe.cells import BLOCKS, Cell
+from pflpipe.cells import BLOCKS, OPTIONS, Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.records import TYPES
 from pflpipe.study.candidates import SearchRange
@@ -34,6 +34,13 @@ SCHEMAS = Path(__file__).resolve().parent / "schemas"
 _DEEPEST = 20
 _LARGEST = 1e300
 _MOST = 100_000
+_MOST_LISTED = 30
+"""Keys that a message lists; the paths of all options would fill the screen."""
+CASES = "cases"
+"""An axis whose values are mappings over several blocks."""
+MAY_BE_CHOSEN = ("model", "training", "server", "privacy.clip_norm")
+"""Beginnings of the paths that a search may choose besides hyper-parameters: how a method works,
+and neither its task nor the privacy that is asked of it."""
 _TYPES = {"null": "null", **dict(TYPES.values())}
 _SIGNS = {rule: sign for rule, sign, _ in options.BOUNDS.values()}
 
@@ -166,9 +173,31 @@ def schema() -> dict[str, Any]:
 def validator(part: str = "") -> Draft202012Validator:
     """Return the validator of a study's file, or of a part of ``$defs``."""
     whole = schema()
+    definitions = whole["$defs"] | _with_paths(whole["$defs"])
     return Draft202012Validator(
-        {"$ref": f"#/$defs/{part}", "$defs": whole["$defs"]} if part else whole
+        ({"$ref": f"#/$defs/{part}"} if part else whole) | {"$defs": definitions}
     )
+
+
+def _with_paths(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the definitions of axes and of a search's values with the paths that are their keys.
+
+    Those of a method may also name hyper-parameters, which its factory checks.
+    """
+    blocks = (CASES, *BLOCKS)
+    every = (*blocks, *OPTIONS)
+    chosen = [path for path in every if path.startswith(MAY_BE_CHOSEN)]
+    found = {}
+    for name, paths in (("axes", every), ("searched", chosen)):
+        values = definitions[name]["additionalProperties"]
+        mappings = values | {"items": {"type": "object"}}
+        known = {path: mappings if path in blocks else values for path in paths}
+        found[name] = definitions[name] | {"properties": known, "additionalProperties": False}
+        of_methods = {"patternProperties": {r"^hyperparameters\.": values}}
+        found[f"{name}_of_method"] = found[name] | of_methods
+    known = {path: {} for path in OPTIONS}
+    found["at"] = definitions["at"] | {"properties": known, "additionalProperties": False}
+    return found
 
 
 def check_labels(labels: Iterable[str], entries: Iterable[dict[str, Any]], location: str) -> None:
@@ -253,10 +282,12 @@ def _explain(error: ValidationError) -> Iterator[Violation]:
     instance: Any = error.instance
     assert isinstance(rules, dict)
     if rule == "additionalProperties":
-        for key in (key for key in instance if key not in rules["properties"]):
-            what = f"{prefix}unknown key {key!r}"
-            found = ConfigError(what, do=nearest(key, rules["properties"]))
-            yield Violation(path, rule, key, found)
+        known, patterns = rules["properties"], "|".join(rules.get("patternProperties", ["$^"]))
+        for key in (key for key in instance if key not in known and not re.search(patterns, key)):
+            do = nearest(key, known)
+            if do.startswith("known") and len(known) > _MOST_LISTED:
+                do = rules["description"]
+            yield Violation(path, rule, key, ConfigError(f"{prefix}unknown key {key!r}", do=do))
         return
     if rule == "required":
         for key in (key for key in limit if key not in instance):

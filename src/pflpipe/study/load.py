@@ -142,7 +142,7 @@ def _stops_expansion(violation: documents.Violation) -> bool:
     a wrong value or key in a place that has one."""
     path = violation.path
     key, *inner = (path[2:] if path[:1] == ("methods",) else path) or ("",)
-    if key == "search":
+    if key in ("axes", "search"):
         return True  # no candidates without all of a range
     if violation.rule in ("additionalProperties", "finite"):
         return False
