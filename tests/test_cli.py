@@ -419,8 +419,8 @@ def test_rank_orders_sets_by_validation_and_ignores_test_data(scored, monkeypatc
     assert run(monkeypatch, "rank", "good") == 0
     lines = capsys.readouterr().out.splitlines()
     start = lines.index("dp_fedavg")
-    assert lines[start + 1] == "   80.50 (epsilon 2: 80.50, epsilon 8: 80.50)  training.lr=0.5"
-    assert lines[start + 2] == "   60.50 (epsilon 2: 60.50, epsilon 8: 60.50)  training.lr=0.1"
+    assert lines[start + 1] == "   80.50 (ε = 2: 80.50, ε = 8: 80.50)  training.lr=0.5"
+    assert lines[start + 2] == "   60.50 (ε = 2: 60.50, ε = 8: 60.50)  training.lr=0.1"
     assert lines[lines.index("fedavg") + 1] == "   80.50 ± 0.71  training.lr=0.5"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,10 +129,12 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
 
 
 def _values(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return how many values a node stands for: ten aliases to ten aliases to ten are a thousand,
-    and constructing or reading them would take as long."""
+    """Return how many values a node stands for; more than ``_MOST`` for a circle of aliases.
+
+    Ten aliases to ten aliases to ten are a thousand values, and reading them takes as long.
+    """
     if id(node) not in known:
-        known[id(node)] = 0  # of a circle of aliases, which is refused later
+        known[id(node)] = _MOST  # while its parts are counted: a circle comes back here
         parts: list[yaml.Node] = []
         if isinstance(node, yaml.SequenceNode):
             parts = node.value
@@ -200,15 +202,6 @@ def _with_paths(definitions: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def check_labels(labels: Iterable[str], entries: Iterable[dict[str, Any]], location: str) -> None:
-    """Raise ConfigError unless each label is a method or a variant of a study's entries."""
-    known = {entry[key] for entry in entries for key in ("name", "variant") if key in entry}
-    for label in labels:
-        if label not in known:
-            what = f"{location}: {label!r} is no method or variant of this study"
-            raise ConfigError(what, do=nearest(label, known))
-
-
 @dataclass(frozen=True)
 class Violation:
     """What a schema finds wrong: where, the rule that is broken (a word of JSON schema, or
@@ -224,16 +217,13 @@ class Violation:
 def violations(value: Any, validator: Draft202012Validator) -> Iterator[Violation]:
     """Yield everything that a schema finds wrong with plain values, unknown keys first.
 
-    Numbers that are not finite are violations; after endless nesting nothing else is looked at.
+    Numbers that are not finite are violations.
     """
-    try:
-        endless = list(_endless(value, ()))
-    except RecursionError:
-        what = f"nested more than {_DEEPEST} levels deep"
-        yield Violation((), "nesting", "", ConfigError(what))
-        return
-    yield from endless
-    seen = {found.path for found in endless}
+    assert isinstance(validator.schema, Mapping)
+    top = validator.schema.get("properties", {})
+    infinite = list(_infinite(value, ()))
+    yield from infinite
+    seen = {violation.path for violation in infinite}
     errors = sorted(
         (error for error in validator.iter_errors(value) if tuple(error.absolute_path) not in seen),
         key=lambda error: (
@@ -242,26 +232,23 @@ def violations(value: Any, validator: Draft202012Validator) -> Iterator[Violatio
         ),
     )
     guessed: set[str] = set()
-    told: set[str] = set()
+    reported: set[str] = set()
     for error in errors:
-        for found in _explain(error):
-            text = str(found.error)
-            here = dotted((*found.path, found.key))
-            if found.rule == "additionalProperties":
+        for violation in _explain(error, top):
+            text = str(violation.error)
+            here = dotted((*violation.path, violation.key))
+            if violation.rule == "additionalProperties":
                 known = error.schema["properties"]
-                guessed |= {dotted((*found.path, key)) for key in known if repr(key) in text}
+                guessed |= {dotted((*violation.path, key)) for key in known if repr(key) in text}
             # A misspelt key is one mistake, and not a missing key as well; jsonschema reports an
             # object once for each key that it lacks.
-            if text not in told and not (found.rule == "required" and here in guessed):
-                told.add(text)
-                yield found
+            if text not in reported and not (violation.rule == "required" and here in guessed):
+                reported.add(text)
+                yield violation
 
 
-def _endless(value: Any, path: tuple[str | int, ...]) -> Iterator[Violation]:
-    """Yield NaN, infinities and integers beyond floats; RecursionError for endless nesting (YAML
-    aliases can point to their own parent)."""
-    if len(path) > _DEEPEST:
-        raise RecursionError
+def _infinite(value: Any, path: tuple[str | int, ...]) -> Iterator[Violation]:
+    """Yield NaN, infinities and integers beyond floats."""
     if isinstance(value, int | float) and not abs(value) < _LARGEST:
         error = ConfigError(dotted(path), got=value, expected="a finite number")
         yield Violation(path, "finite", "", error)
@@ -269,11 +256,11 @@ def _endless(value: Any, path: tuple[str | int, ...]) -> Iterator[Violation]:
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
-        yield from _endless(item, (*path, key))
+        yield from _infinite(item, (*path, key))
 
 
-def _explain(error: ValidationError) -> Iterator[Violation]:
-    """Yield what jsonschema found in the words of the file."""
+def _explain(error: ValidationError, top: Collection[str]) -> Iterator[Violation]:
+    """Yield what jsonschema reports, in the file's terms; ``top`` are the keys of the document."""
     path = tuple(error.absolute_path)
     here = dotted(path)
     prefix = f"{here}: " if here else ""
@@ -285,7 +272,9 @@ def _explain(error: ValidationError) -> Iterator[Violation]:
         known, patterns = rules["properties"], "|".join(rules.get("patternProperties", ["$^"]))
         for key in (key for key in instance if key not in known and not re.search(patterns, key)):
             do = nearest(key, known)
-            if do.startswith("known") and len(known) > _MOST_LISTED:
+            if key in top:
+                do = f"`{key}:` stands at the beginning of a line"
+            elif do.startswith("known") and len(known) > _MOST_LISTED:
                 do = rules["description"]
             yield Violation(path, rule, key, ConfigError(f"{prefix}unknown key {key!r}", do=do))
         return

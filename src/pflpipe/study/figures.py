@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pflpipe.cells import PATHS
-from pflpipe.errors import ConfigError, check_known, nearest
+from pflpipe.errors import ConfigError, check_known
 from pflpipe.learning.metrics import ALWAYS, Metric
 from pflpipe.study.metrics import columns
-from pflpipe.study.study_spec import Drawing, Outline, Row, Study
+from pflpipe.study.study_spec import Drawing, Outline, Row, Study, check_labels
 
 KINDS = ("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost", "partition")
 ATTACKS = ("membership", "inversion", "canaries", "one_run")
@@ -33,7 +33,6 @@ def read(
     block = document.get("figures")
     if block is None:
         return tuple(Drawing(kind, kind) for kind, shown in _kinds(rows).items() if shown)
-    names = {name for row in rows for name in (row.cell.method, row.variant) if name}
     found = []
     for name, given in block.items():
         location = f"{file}: figures.{name}"
@@ -42,17 +41,11 @@ def read(
             do = f"give it a kind: {', '.join(KINDS)}"
             raise ConfigError(f"{location}.kind", got=kind, do=do)
         for key in ("methods", "strong"):
-            for method in given.get(key, ()):
-                if method not in names:
-                    do = nearest(method, names)
-                    raise ConfigError(f"{location}.{key}", got=method, do=do)
+            check_labels(given.get(key, ()), document, f"{location}.{key}")
         for path in given.get("where", {}):
-            if path not in PATHS:
-                raise ConfigError(f"{location}.where", got=path, do=nearest(path, PATHS))
+            check_known(path, PATHS, f"{location}.where: unknown path")
         metric = given.get("metric", "personal_own")
-        if metric not in columns(metrics):
-            do = nearest(metric, columns(metrics))
-            raise ConfigError(f"{location}.metric", got=metric, do=do)
+        check_known(metric, columns(metrics), f"{location}.metric: unknown metric")
         lists = {key: tuple(given[key]) for key in ("methods", "strong") if key in given}
         found.append(Drawing(**{**given, **lists, "name": name, "kind": kind}))
     return tuple(found)

@@ -10,9 +10,8 @@ from typing import Any
 from pflpipe.cells import OPTIONS, PATHS
 from pflpipe.errors import ConfigError, check_known
 from pflpipe.methods import registry
-from pflpipe.study import documents
 from pflpipe.study.settings import condition_text, describe, heading
-from pflpipe.study.study_spec import PaperLayout, Row
+from pflpipe.study.study_spec import PaperLayout, Row, check_labels
 
 _ANY = object()  # where a condition does not apply to a run: the run stands in every column
 
@@ -68,7 +67,7 @@ def read(document: dict[str, Any], file: str) -> PaperLayout | None:
     } | PATHS
     for path in block["columns"]:
         check_known(path, known, f"{location}.columns: unknown path")
-    documents.check_labels(names, entries, f"{location}.rows")
+    check_labels(names, document, f"{location}.rows")
     source = f"{paper['paper']}, {paper['table']}" if paper else ""
     return PaperLayout(tuple(block["columns"]), metric, names, source, location)
 

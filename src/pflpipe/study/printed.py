@@ -19,6 +19,7 @@ from pflpipe.errors import ConfigError, check_known
 from pflpipe.study import documents
 from pflpipe.study.epsilon_as_published import departures
 from pflpipe.study.settings import flatten
+from pflpipe.study.study_spec import check_labels
 
 FILE = "paper_results.yaml"
 _PLACES = {"paper", "table"}
@@ -58,7 +59,10 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
     rows = [row for row in of_paper if row["table"] == block["table"]]
     match: dict[str, str] = block.get("match", {})
     _check_match(match, rows, f"{location}.match")
-    _check_methods(block["methods"], document["methods"], rows, f"{location}.methods")
+    check_labels(block["methods"], document, f"{location}.methods")
+    methods = {row["method"] for row in rows}
+    for label, method in block["methods"].items():
+        check_known(method, methods, f"{location}.methods.{label}: the table has no method")
 
     def find(cell: Cell, variant: str) -> tuple[float | None, str | None]:
         label = variant or cell.method
@@ -120,15 +124,6 @@ def _check_match(match: dict[str, str], rows: list[dict[str, Any]], location: st
         if not path.startswith("hyperparameters."):
             check_known(path, PATHS, f"{location}: unknown path")
         check_known(field, fields, f"{location}.{path}: unknown field")
-
-
-def _check_methods(
-    named: dict[str, str], entries: list[dict[str, Any]], rows: list[dict[str, Any]], location: str
-) -> None:
-    documents.check_labels(named, entries, location)
-    printed = {row["method"] for row in rows}
-    for name, method in named.items():
-        check_known(method, printed, f"{location}.{name}: the table has no method")
 
 
 def _same(printed: Any, ours: Any) -> bool:

@@ -17,7 +17,7 @@ from pflpipe.errors import DataError
 from pflpipe.files import intact
 from pflpipe.learning.metrics import Metric
 from pflpipe.study import expansion, metrics
-from pflpipe.study.settings import flatten
+from pflpipe.study.settings import budget_text, flatten
 from pflpipe.study.study_spec import Chosen, Outline, Study
 
 VALIDATION = "personal_validation"
@@ -49,7 +49,7 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
         words = _chosen(cells)
         sets: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for cell in cells:
-            sets[words[cell.id]].append((_budget(cell), score(found, cell)))
+            sets[words[cell.id]].append((budget_text(cell), score(found, cell)))
         ranked = sorted(
             sets.items(),
             key=lambda item: -metric.sign * statistics.fmean(value for _, value in item[1]),
@@ -135,14 +135,6 @@ def _chosen(cells: list[Cell]) -> dict[str, str]:
         cell: ", ".join(f"{key}={values.get(key)}" for key in varied)
         for cell, values in flat.items()
     }
-
-
-def _budget(cell: Cell) -> str:
-    if cell.privacy.epsilon is not None:
-        return f"epsilon {cell.privacy.epsilon:g}"
-    if cell.privacy.noise_multiplier is not None:
-        return f"noise multiplier {cell.privacy.noise_multiplier:g}"
-    return ""
 
 
 def _summary(runs: list[tuple[str, float]]) -> str:

@@ -15,11 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from pflpipe.cells import Cell
+from pflpipe.errors import check_known
 from pflpipe.files import canonical_json
 from pflpipe.learning.metrics import ACCURACY, ALWAYS, Measure, Metric
 from pflpipe.methods import registry
 from pflpipe.study.candidates import SearchRange
 from pflpipe.study.metrics import MetricColumn, columns
+
+
+def check_labels(labels: Iterable[str], document: Mapping[str, Any], location: str) -> None:
+    """Raise ConfigError unless each label is a method or a variant of a study's file."""
+    known = {e[key] for e in document["methods"] for key in ("name", "variant") if key in e}
+    for label in labels:
+        check_known(label, known, f"{location}: no method or variant of this study is")
 
 
 @dataclass(frozen=True)
