@@ -119,11 +119,6 @@ class Problems:
         except PflpipeError as error:
             self.add(error, location)
 
-    def take(self, other: Problems, location: str) -> None:
-        """Add the errors of another collector, which have no locations, at this location."""
-        for problem in other._problems.values():
-            self.add(problem.error, location)
-
     def ignore(self, text: str) -> None:
         """Ignore later errors with this text, which are consequences of an earlier one."""
         self._ignored.add(text)

@@ -28,12 +28,18 @@ MOST_RUNS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One set of values to choose from: ``chosen`` (dotted path -> value), the complete ``values``
-    of a run but for the seed, those of the runs that ``tried`` it, and the location for errors."""
+class Values:
+    """One set of values to choose from.
+
+    Attributes:
+        chosen: dotted path -> value.
+        final, tried: the complete values, except for the seed, of the run that follows from the
+            choice, and of the runs that try it.
+        location: start of error messages.
+    """
 
     chosen: dict[str, Any]
-    values: dict[str, Any]
+    final: dict[str, Any]
     tried: dict[str, Any]
     location: str
 
@@ -43,16 +49,17 @@ class Point:
     """One method entry at one point of the axes.
 
     Attributes:
-        entry: the entry as the file has it.
-        location: words for errors, e.g. ``studies/a.yaml: method feddpa at privacy.epsilon=2``.
+        entry: the entry as in the file.
+        location: start of error messages, such as ``studies/a.yaml: method feddpa at
+            privacy.epsilon=2``.
         searched: what its search tries, by dotted path; empty without a search.
-        candidates: what its search may choose; one that chooses nothing without a search.
+        candidates: what its search may choose; a single empty choice without a search.
     """
 
     entry: dict[str, Any]
     location: str
     searched: Mapping[str, list[Any] | SearchRange]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Values, ...]
 
 
 def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[str, Any]]:
@@ -142,7 +149,8 @@ def _can_choose(document: dict[str, Any], file: str, problems: Problems) -> bool
         if "candidates" not in search:
             do = "say how often under the study's `search`: candidates: 16"
             impossible.refuse(f"{file}: {location}: a range is drawn from", do=do)
-    problems.take(impossible, "")
+    with problems.at():
+        impossible.stop()
     return not impossible
 
 
@@ -204,7 +212,7 @@ def points(
                     base, *_nest(study_point), own, *_nest(method_point), *_nest(chosen)
                 )
                 tried = _merged(values, *_nest(tried_at))
-                found.append(Candidate(chosen, values, tried, start + _at({**point, **chosen})))
+                found.append(Values(chosen, values, tried, start + _at({**point, **chosen})))
             yield Point(entry, start + _at(point), searched, tuple(found))
 
 

@@ -160,32 +160,32 @@ def _lines(
 ) -> Iterator[Line]:
     variants: dict[str, str] = {}
     for point in expansion.points(document, entries, str(file)):
-        variant = point.entry.get("variant", "")
         candidates = []
-        for candidate in point.candidates:
-            first = _cell(candidate.values, point.entry, candidate.location, file, problems)
-            tried = first
-            if candidate.tried != candidate.values:
-                tried = _cell(candidate.tried, point.entry, candidate.location, file, problems)
-            if first is None or tried is None:
-                continue
-            seeds = point.entry.get("seeds", document["seeds"])
-            cells = [dataclasses.replace(first, seed=seed) for seed in seeds]
-            before = variants.setdefault(first.id, variant)
-            if before != variant:
-                what = f"variants {before!r} and {variant!r} are the same run"
-                problems.refuse(what, point.location, do="change one or remove it")
-            value, metric = None, None
-            with problems.at():
-                value, metric = lookup(first, variant)
-            rows = tuple(Row(cell, variant, value, metric) for cell in cells)
-            searches = point.searched and "search" in document
-            runs = _trials(tried, document["search"]) if searches else ()
-            trials = tuple(Row(cell, variant) for cell in runs)
-            candidates.append(Candidate(candidate.chosen, rows, trials))
+        for values in point.candidates:
+            with problems.at(values.location):
+                first = _cell(values.final, point.entry, file)
+                tried = first
+                if values.tried != values.final:
+                    tried = _cell(values.tried, point.entry, file)
+                variant = point.entry.get("variant", "")
+                before = variants.setdefault(first.id, variant)
+                if before != variant:
+                    what = f"variants {before!r} and {variant!r} are the same run"
+                    raise ConfigError(what, do="change one or remove it")
+                value, metric = None, None
+                with problems.at():
+                    value, metric = lookup(first, variant)
+                rows = tuple(
+                    Row(dataclasses.replace(first, seed=seed), variant, value, metric)
+                    for seed in point.entry.get("seeds", document["seeds"])
+                )
+                searches = point.searched and "search" in document
+                trials = _trials(tried, document["search"]) if searches else ()
+                runs = tuple(Row(cell, variant) for cell in trials)
+                candidates.append(Candidate(values.chosen, rows, runs))
         if candidates:
-            words = point.location.removeprefix(f"{file}: method ")
-            yield Line(words, point.entry, point.searched, tuple(candidates))
+            label = point.location.removeprefix(f"{file}: method ")
+            yield Line(label, point.entry, point.searched, tuple(candidates))
 
 
 def _trials(cell: Cell, search: Mapping[str, Any]) -> Iterator[Cell]:
@@ -198,46 +198,50 @@ def _trials(cell: Cell, search: Mapping[str, Any]) -> Iterator[Cell]:
         yield dataclasses.replace(cell, partition=partition, seed=seed)
 
 
-def _cell(
-    values: dict[str, Any], entry: dict[str, Any], location: str, file: Path, problems: Problems
-) -> Cell | None:
-    """Build one cell, its seed aside, or note what is wrong and return None."""
+def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
+    """Return one cell, without its seed.
+
+    Raises:
+        ConfigError: everything that is wrong with it.
+    """
     name, source = entry["name"], entry["source"]
-    own = Problems()
+    problems = Problems()
     violated: set[str | int] = set()
     for violation in documents.violations(values, documents.validator("cell")):
-        own.add(violation.error)
+        problems.add(violation.error)
         violated |= {*violation.path[:1]} or {violation.key}
     hyperparameters: dict[str, Any] = {}
     if "hyperparameters" not in violated:
-        with own.at():
+        with problems.at():
             given = values.get("hyperparameters", {})
             hyperparameters = registry.check_hyperparameters(name, given, source)
     profile, official = values.get("profile", "strict"), values.get("official_code", False)
     departures: tuple[str, ...] = ()
-    with own.at():
+    with problems.at():
         departures = registry.departures(name, profile, official, source, hyperparameters)
         check_departures(departures)
     if values.get("privacy", {}).get("epsilon") is None:
         departures = tuple(departure for departure in departures if departure not in OF_CALIBRATION)
-    blocks: dict[str, Any] = {}
-    for block, kind in BLOCKS.items():
-        if block not in violated:
-            blocks[block] = options.build(kind, values.get(block, {}))
+    blocks: dict[str, Any] = {
+        block: options.build(kind, values.get(block, {}))
+        for block, kind in BLOCKS.items()
+        if block not in violated
+    }
     about = registry.info(name, source).about
+    # A study's `server` and `privacy` are for all methods; some need neither.
     if not about.sends:
-        blocks["server"] = Server()  # a study's server says nothing to it
+        blocks["server"] = Server()
     if not about.private:
         blocks["privacy"] = Privacy()
     elif "privacy" not in values:
         blocks.pop("privacy", None)
         do = "a private method needs epsilon or noise_multiplier, delta and clip_norm"
-        own.refuse("privacy is missing", do=do)
+        problems.refuse("privacy is missing", do=do)
     elif "privacy" in blocks and blocks["privacy"].clip_quantile is not None:
-        with own.at():
+        with problems.at():
             check_adaptive(departures)
     for block, built in blocks.items():
-        with own.at():
+        with problems.at():
             if block == "model":  # its other keys mean nothing for a name that does not exist
                 architectures.check_options(built)
             else:
@@ -245,10 +249,8 @@ def _cell(
     batch_size = blocks["training"].batch_size if "training" in blocks else None
     if "sample_level_calibration" in departures and batch_size == 0:
         do = "the official code calibrates its noise to the batch size"
-        own.refuse("training.batch_size", got=0, expected=">= 1", do=do)
-    if own:
-        problems.take(own, location)
-        return None
+        problems.refuse("training.batch_size", got=0, expected=">= 1", do=do)
+    problems.stop()
     if outside.is_reference(blocks["model"].name):
         network = outside.beside(blocks["model"].name, file.parent)
         blocks["model"] = dataclasses.replace(blocks["model"], name=network)
