@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import threading
 import time
@@ -127,9 +126,8 @@ class Progress:
         everything = {run: it for study in studies.values() for run, it in study.items()}
         self._look_for_results(everything)
         missing = everything.keys() - self._done.keys()
-        states = {
-            run: found for run in sorted(missing & self._begun()) if (found := self._state(run))
-        }
+        begun = {file.stem for file in (self.results / "checkpoints").glob("*.json")}
+        states = {run: state for run in sorted(missing & begun) if (state := self._state(run))}
         running = {run: state for run, state in states.items() if not state.get("failed")}
         failed = states.keys() - running.keys()
         brief, lines = [], []
@@ -156,17 +154,12 @@ class Progress:
         """Note which runs are done. A list of names first, so that nobody asks the disk for what is
         not there; Snakemake removes a result before it is made again."""
         folder = self.results / "runs"
-        there = _names(folder) & everything.keys()
+        there = {path.name for path in folder.glob("*")} & everything.keys()
         self._done = {run: size for run, size in self._done.items() if run in there}
         for run in there - self._done.keys():
             with contextlib.suppress(OSError):
                 (folder / run / "run.json").stat()
-                with os.scandir(folder / run) as files:
-                    self._done[run] = sum(file.stat().st_size for file in files)
-
-    def _begun(self) -> set[str]:
-        """Return the runs that have a file about their progress, by one look at the disk."""
-        return {name.removesuffix(".json") for name in _names(self.results / "checkpoints")}
+                self._done[run] = sum(file.stat().st_size for file in (folder / run).iterdir())
 
     def _state(self, run: str) -> dict[str, Any]:
         """Return what a run at work says of itself; nothing if it has not begun."""
@@ -209,10 +202,3 @@ def _text(state: Mapping[str, Any]) -> str:
     metric = f", {state['metric']} {state['value']:.1f} %" if state["metric"] else ""
     left = f", {words(state['seconds_left'])} left"
     return f"round {state['round']} of {state['rounds']}{metric}{left}"
-
-
-def _names(folder: Path) -> set[str]:
-    try:
-        return set(os.listdir(folder))
-    except OSError:
-        return set()

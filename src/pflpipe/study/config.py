@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,16 +95,11 @@ def read(path: str | os.PathLike[str] = "config.yaml") -> Any:
     return documents.read_yaml(path)
 
 
-@functools.cache
-def _validator() -> Draft202012Validator:
-    return Draft202012Validator(options.schema(Config))
-
-
 def parse(values: Any, location: str = "config.yaml") -> Config:
     """Build a Config from plain values (Snakemake's merged ``config``); ``location`` starts error
     messages."""
     problems = Problems()
-    for violation in documents.violations(values, _validator()):
+    for violation in documents.violations(values, Draft202012Validator(options.schema(Config))):
         problems.add(violation.error, location)
     problems.stop()
     config = dataclasses.replace(options.build(Config, values), source=location)
