@@ -1,5 +1,4 @@
-"""Every check of a study before a job starts, reading no more of the data than the headers of its
-arrays."""
+"""All checks of a study before a job starts; of the data, they read only the headers of arrays."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ from pflpipe.study.study_spec import Outline, Study
 def validate(
     settings: Config, names: Iterable[str] = (), folder: str | os.PathLike[str] = STUDIES
 ) -> dict[str, Outline]:
-    """Load and check the named studies (default: those of config.yaml) and the data they need,
-    reading array headers only.
+    """Load and check the named studies (default: those of config.yaml) and the headers of the data
+    they need; return name -> outline.
 
     Raises:
-        PflpipeError: everything that cannot be run.
+        PflpipeError: all errors.
     """
     problems = Problems()
     headers = _own_data(settings, problems)
@@ -35,28 +34,29 @@ def validate(
             problems.refuse(what, place, do=nearest(name, known))
     outlines = {}
     for name in wanted or [name for name in settings.studies if name in known]:
-        found = Problems()  # of each file by itself: two files may make the same mistake
-        with found.at():
-            outline = load.read(name, folder, found)
+        in_file = Problems()  # one collector a file: two files may have the same error
+        with in_file.at():
+            outline = load.read(name, folder, in_file)
             if outline is not None:
                 outlines[name] = outline
-                _check_data(settings, outline.everything, f"{folder}/{name}.yaml", headers, found)
+                _check_data(settings, outline.everything, f"{folder}/{name}.yaml", headers, in_file)
         with problems.at():
-            found.stop()
+            in_file.stop()
     problems.stop()
     return outlines
 
 
 def _own_data(settings: Config, problems: Problems) -> dict[str, datasets.Header | None]:
-    """Return the headers of the user's data, None where one is not in order, or a function that
-    will tell when it is run."""
+    """Return data set -> header for the user's data; None if it is refused, or if only running the
+    user's function gives it."""
     headers: dict[str, datasets.Header | None] = {}
     for dataset, source in settings.datasets.items():
         headers[dataset] = None
         with problems.at(), located(f"{settings.source}: datasets.{dataset}"):
             if source.resolve() == (settings.data_dir / f"{dataset}.npz").resolve():
                 raise DataError(
-                    f"{source} is the file that pflpipe writes", do="keep yours in another folder"
+                    f"{source} is the file that pflpipe writes",
+                    do="keep yours in another folder",
                 )
             made = settings.data_dir / f"{dataset}.npz"
             headers[dataset] = datasets.describe(dataset, source, made)
@@ -78,15 +78,15 @@ def _check_data(
     fitting = set()
     needs = ((c.dataset, c.partition, c.model, c.training.augment) for c in study.cells)
     for dataset, wanted, model, transforms in dict.fromkeys(needs):
-        found = headers[dataset]
-        if found is not None:
+        header = headers[dataset]
+        if header is not None:
             with problems.at(location):
-                partition.check(wanted, found.classes, found.train_size, found.users)
+                partition.check(wanted, header.classes, header.train_size, header.users)
             with problems.at(location):
-                architectures.shapes(model, found.image_shape, found.classes)
+                architectures.shapes(model, header.image_shape, header.classes)
                 fitting.add(model)
             with problems.at(location):
-                check_augment(transforms, found.image_shape)
+                check_augment(transforms, header.image_shape)
     works = {
         (c.method, c.source, c.model, canonical_json(c.hyperparameters)): c.hyperparameters
         for c in study.cells
@@ -98,8 +98,7 @@ def _check_data(
 
 
 def check_augment(names: Sequence[str], image_shape: tuple[int, ...]) -> None:
-    """Raise ConfigError when there are transforms and the examples are not images ``(H, W,
-    C)``."""
+    """Raise ConfigError if there are transforms, but the examples are no images ``(H, W, C)``."""
     if names and len(image_shape) != 3:
         raise ConfigError(
             "training.augment",

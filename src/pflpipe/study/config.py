@@ -1,4 +1,4 @@
-"""config.yaml: which studies, where files live, how to run."""
+"""The settings of config.yaml: studies, folders, and how to run. No setting changes a result."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ FOLDER = "^(?!~)[^{}]+$"
 
 @dataclass(frozen=True)
 class Config:
-    """config.yaml: which studies, where files live, how to run. Nothing in it changes a result.
+    """config.yaml: studies, folders, and how to run. No setting changes a result.
 
-    Every option is declared here alone; ``source`` is none, but the name of the file that they come
-    from, for messages.
+    ``source`` is not an option but the file's name, for error messages.
     """
 
     studies: Annotated[
@@ -56,7 +55,7 @@ class Config:
         str,
         Option(
             "how clients are computed (simulation/clients.py)",
-            words=("auto", "loop", "vmap", "graphs"),
+            choices=("auto", "loop", "vmap", "graphs"),
         ),
     ] = "auto"
     processes: Annotated[int, Option("processes that share the clients of one run", least=1)] = 1
@@ -78,7 +77,7 @@ def load(path: str | os.PathLike[str] = "config.yaml") -> Config:
     """Read config.yaml.
 
     Raises:
-        ConfigError: no such file; syntax, unknown keys, wrong types: all of them.
+        ConfigError: no such file, or all errors of syntax, keys and types.
     """
     return parse(read(path), str(path))
 

@@ -1,7 +1,7 @@
-"""YAML documents read strictly, and schema errors as one line that names file, location and the
+"""Strict reading of YAML documents, and schema errors as one line each with file, location and the
 nearest known key.
 
-PyYAML keeps the last of two equal keys and reads ``1e-3`` as text; here the first is an error and
+PyYAML keeps the last of two equal keys and reads ``1e-3`` as text. Here the first is an error and
 the second a number.
 """
 
@@ -46,9 +46,9 @@ _SIGNS = {rule: sign for rule, sign, _ in options.BOUNDS.values()}
 
 
 class _StrictLoader(Composer, CParser, SafeConstructor, Resolver):  # type: ignore[misc]
-    """SafeLoader that refuses repeated keys, keys that are not text, and tags, which no file needs.
+    """A SafeLoader that refuses repeated keys, keys that are not text, and tags.
 
-    Its parser is libyaml's, which reads the papers' printed numbers in 0.06 s instead of 0.34 s.
+    The parser of libyaml reads the papers' printed numbers in 0.06 s instead of 0.34 s.
     """
 
     def __init__(self, text: str) -> None:
@@ -72,7 +72,7 @@ class _StrictLoader(Composer, CParser, SafeConstructor, Resolver):  # type: igno
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Checked while composing: constructing a mapping merges "<<" keys in location, after which
+        # Checked while composing: constructing a mapping merges "<<" keys in place, after which
         # repeats are legitimate.
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
@@ -152,14 +152,14 @@ def dotted(path: Sequence[str | int]) -> str:
 
 @functools.cache
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of a study: ``schemas/study.schema.yaml``, and in its ``$defs`` the
-    options, as cells.py declares them, and ``cell``, one expanded run."""
+    """Return the JSON schema of a study: ``schemas/study.schema.yaml`` with the options of cells.py
+    and ``cell``, one expanded run, in its ``$defs``."""
     whole: dict[str, Any] = read_yaml(SCHEMAS / "study.schema.yaml")
-    # Rules of mappings leave lists alone, and theirs leave mappings.
+    # The rules for mappings do not apply to lists, nor those for lists to mappings.
     listed_or_drawn = whole["$defs"]["searched"]["additionalProperties"]
     listed_or_drawn |= options.schema(SearchRange) | {"type": ["array", "object"]}
     cell = options.schema(Cell) | {"description": "one expanded run"}
-    # A file's own blocks may lack what axes and methods add.
+    # A block of a file may be incomplete, because axes and methods add keys.
     parts = {name: {**cell["properties"][name], "required": []} for name in BLOCKS}
     whole["$defs"] |= cell["properties"] | parts
     cell["properties"]["hyperparameters"] = {"type": "object"}
@@ -204,9 +204,14 @@ def _with_paths(definitions: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Violation:
-    """What a schema finds wrong: where, the rule that is broken (a word of JSON schema, or
-    ``finite``), the missing or unknown key if it is about one, and the error, which starts with the
-    dotted path."""
+    """A violation of a schema.
+
+    Attributes:
+        path: location in the document.
+        rule: keyword of JSON schema, or ``finite``.
+        key: the missing or unknown key; empty for other rules.
+        error: the error, which starts with the dotted path.
+    """
 
     path: tuple[str | int, ...]
     rule: str
@@ -215,7 +220,7 @@ class Violation:
 
 
 def violations(value: Any, validator: Draft202012Validator) -> Iterator[Violation]:
-    """Yield everything that a schema finds wrong with plain values, unknown keys first.
+    """Yield all violations of a schema by plain values, unknown keys first.
 
     Numbers that are not finite are violations.
     """
@@ -296,7 +301,7 @@ def _explain(error: ValidationError, top: Collection[str]) -> Iterator[Violation
 
 
 def expected_value(rules: dict[str, Any]) -> str:
-    """Return the schema's rules for one value in words."""
+    """Return the text of a schema's rules for one value."""
     if "pattern" in rules:
         return str(rules["description"])
     if "$ref" in rules:  # a rule beside those of the definition that it refers to

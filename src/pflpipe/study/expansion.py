@@ -1,8 +1,8 @@
-"""A study's words multiplied out: blocks (deep-merged with a method's own) x study axes x method
-axes x the candidates of its search.
+"""The expansion of a study: blocks (deep-merged with a method's own) x study axes x method axes x
+candidates of the search.
 
-Later words win: blocks, study axes, the method's blocks, the method's axes, a candidate. Values
-stay plain here; load.py makes cells of them.
+Precedence, from lowest to highest: blocks, study axes, the method's blocks, the method's axes, a
+candidate. Values stay plain here; load.py makes cells of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pflpipe.study.candidates import SearchRange
 from pflpipe.study.documents import CASES
 
 MOST_RUNS = 1_000_000
-"""Of a study; a slip of the pen multiplies to more than that, and listing them would take days."""
+"""Most runs of a study: a typing error may give more, and listing them would take days."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def points(
         label = f"{entry['name']} ({entry['variant']})" if "variant" in entry else entry["name"]
         searched = _searched(document, entry)
         sets = list(_sets(document, searched, Path(file).stem, label))
-        own = {
+        blocks = {
             key: entry[key]
             for key in ("profile", "official_code", "hyperparameters", *BLOCKS)
             if key in entry
@@ -206,27 +206,28 @@ def points(
             candidates.product(entry.get("axes", {})),
         ):
             start, point = f"{file}: method {label}", {**study_point, **method_point}
-            found = []
+            choices = []
             for chosen in sets:
-                values = _merged(
-                    base, *_nest(study_point), own, *_nest(method_point), *_nest(chosen)
+                final = _merged(
+                    base, *_nest(study_point), blocks, *_nest(method_point), *_nest(chosen)
                 )
-                tried = _merged(values, *_nest(tried_at))
-                found.append(Values(chosen, values, tried, start + _at({**point, **chosen})))
-            yield Point(entry, start + _at(point), searched, tuple(found))
+                tried = _merged(final, *_nest(tried_at))
+                location = start + _at({**point, **chosen})
+                choices.append(Values(chosen, final, tried, location))
+            yield Point(entry, start + _at(point), searched, tuple(choices))
 
 
 def _searched(
     document: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> dict[str, list[Any] | SearchRange]:
-    """Return what the search tries for an entry: what it tries for all, and the entry's own."""
+    """Return dotted path -> values that the search tries for an entry: the shared and its own."""
     shared = document.get("search", {}).get("values", {})
     about = registry.info(entry["name"], entry["source"]).about
     without = {"privacy": not about.private, "server": not about.sends}
     values = {
         path: given
         for path, given in shared.items()
-        if not without.get(path.partition(".")[0])  # it would change nothing
+        if not without.get(path.partition(".")[0])  # would change nothing
     }
     return candidates.read({**values, **entry.get("search", {})})
 
@@ -246,9 +247,9 @@ def _sets(
 
 
 def chosen_entry(entry: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the words of an entry, as a file has them, with what a search chose for it."""
-    words = {key: entry[key] for key in entry if key not in ("source", "search")}
-    return _merged(words, *_nest(values))
+    """Return an entry as in a file, with the choice of a search."""
+    written = {key: entry[key] for key in entry if key not in ("source", "search")}
+    return _merged(written, *_nest(values))
 
 
 def _at(point: Mapping[str, Any]) -> str:
@@ -263,7 +264,7 @@ def _nest(point: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mappings deep-merged: a later one wins, and lists are replaced."""
+    """Return the deep-merged mappings: later ones take precedence, and lists are replaced."""
     merged = dict(first)
     for other in others:
         for key, value in other.items():

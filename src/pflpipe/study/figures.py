@@ -1,5 +1,5 @@
-"""Which figures a study has: those of its ``figures`` block, or those that its runs have something
-to show for."""
+"""The figures of a study: those of its ``figures`` block, by default those for which its runs have
+data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pflpipe.study.study_spec import Drawing, Outline, Row, Study, check_labels
 
 KINDS = ("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost", "partition")
 ATTACKS = ("membership", "inversion", "canaries", "one_run")
-"""Names, and kinds, of the figures of attacks; a study has those that its block names."""
-_MANY_SEEDS = 5  # resampling fewer says next to nothing about ranks
+"""Names, and kinds, of the figures of attacks. A study has them only if its block names them."""
+_MANY_SEEDS = 5  # resampling fewer says almost nothing about ranks
 
 
 def read(
@@ -24,11 +24,11 @@ def read(
     """Return the figures of a schema-checked study.
 
     Args:
-        rows: every run that it may come to.
-        metrics: of the study, by name.
+        rows: all runs that the study may have.
+        metrics: the study's metrics by name.
 
     Raises:
-        ConfigError: a filter names what the study does not have.
+        ConfigError: unknown kind, method, path or metric.
     """
     block = document.get("figures")
     if block is None:
@@ -52,11 +52,10 @@ def read(
 
 
 def find(study: Study | Outline, name: str) -> Drawing:
-    """Return the figure of a study with a name; one that is a kind, or an attack, is known to every
-    study.
+    """Return a study's figure by name. Every study has a figure of each kind and attack.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: unknown name.
     """
     known = {kind: Drawing(kind, kind) for kind in KINDS + ATTACKS}
     known |= {drawing.name: drawing for drawing in study.figures}
@@ -65,7 +64,7 @@ def find(study: Study | Outline, name: str) -> Drawing:
 
 
 def _kinds(rows: Sequence[Row]) -> dict[str, bool]:
-    """Return for each kind of figure whether runs have what it compares."""
+    """Return kind -> whether these runs have the data of such a figure."""
     cells = [row.cell for row in rows]
     private = [cell for cell in cells if cell.privacy.mechanism != "none"]
     certified = {cell.method for cell in cells if cell.claim == "certified"}

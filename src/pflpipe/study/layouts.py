@@ -1,5 +1,4 @@
-"""The ``layout`` block of a study: in which row and column of a paper's table each of its runs
-stands."""
+"""The ``layout`` block of a study: the row and column of each run in a paper's table."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from pflpipe.methods import registry
 from pflpipe.study.settings import condition_text, describe, heading
 from pflpipe.study.study_spec import PaperLayout, Row, check_labels
 
-_ANY = object()  # where a condition does not apply to a run: the run stands in every column
+_ANY = object()  # the condition does not apply to the run, which then is in every column
 
 
 @dataclass(frozen=True)
@@ -21,10 +20,10 @@ class Line:
     """One row of the table.
 
     Attributes:
-        name: the method's name in the paper's table, and in brackets the label of our variant.
-        named: whether the table has the method; the others are ours.
-        locations: for every column the positions in ``study.rows`` of all seeds of its run; empty
-            where there is no run.
+        name: the method's name in the paper's table, with the label of our variant in brackets.
+        named: whether the paper's table has the method.
+        locations: for each column the positions in ``study.rows`` of all seeds of its run; empty
+            without a run.
     """
 
     name: str
@@ -34,18 +33,18 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows and columns of a table; ``header`` has for every column one word per condition, the
-    outermost first."""
+    """Rows and columns of a table; ``header`` has one text per column and condition, the outermost
+    condition first."""
 
     header: tuple[tuple[str, ...], ...]
     lines: tuple[Line, ...]
 
 
 def read(document: dict[str, Any], file: str) -> PaperLayout | None:
-    """Return the ``layout`` block of a schema-checked study, or None where it has none.
+    """Return the ``layout`` block of a schema-checked study, or None without one.
 
     Raises:
-        ConfigError: unknown columns or names, or nothing says what to show.
+        ConfigError: unknown columns or names, or no metric or rows to show.
     """
     block = document.get("layout")
     if block is None:
@@ -73,19 +72,18 @@ def read(document: dict[str, Any], file: str) -> PaperLayout | None:
 
 
 def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
-    """Return where a study's rows stand: methods in the table's order, then ours.
+    """Return the table of a study's rows: methods in the paper's order, then all others.
 
     A run to which a condition of the columns does not apply (the budget of a method without
-    privacy) stands in all of them.
+    privacy) is in all columns.
 
     Raises:
-        ConfigError: no run has all conditions, or different runs meet in one location.
+        ConfigError: no run has all conditions, or one entry of the table has different runs.
     """
     flat = [describe(row.cell) for row in rows]
     keys = [tuple(values.get(path, _ANY) for path in layout.columns) for values in flat]
     complete = list(dict.fromkeys(key for key in keys if _ANY not in key))
-    # In the order of the file, but for columns that share their outer conditions: they stand side
-    # by side.
+    # In the order of the file, except that columns with the same outer conditions are adjacent.
     starts = {
         key[:depth]: location
         for location, key in reversed(list(enumerate(complete)))
@@ -127,7 +125,7 @@ def _check_equal(one: dict[str, Any], other: dict[str, Any], row: Row, location:
     if differing:
         method = f"{row.cell.method} ({row.variant})" if row.variant else row.cell.method
         raise ConfigError(
-            f"{location}: different runs of {method} fall into one location",
+            f"{location}: different runs of {method} are in one entry of the table",
             do=f"add to columns, or to variants of their own: {', '.join(differing)}",
         )
 

@@ -1,8 +1,7 @@
-"""From YAML to cells: config.yaml -> Config, studies/<name>.yaml -> Study (rows of cells), and
-every check before a job starts.
+"""From YAML to cells: studies/<name>.yaml -> Outline -> Study, with all checks that need no data.
 
-A study is a product (expansion.py) x seeds. A study with a search is an Outline first: its runs are
-known once the search has chosen (search.py).
+An Outline has the rows of every candidate. It becomes a Study once the search has chosen
+(search.py); without a search there is one candidate.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from pflpipe.study.config import RESULTS, STUDIES
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
 RESERVED = ("all", "audit", Path(printed.FILE).stem)
-"""Names of tables that are not of one study, and of the file of printed numbers."""
+"""Names that no study may have: tables of several studies, and the file of printed numbers."""
 
 
 def study_names(folder: str | os.PathLike[str] = STUDIES) -> tuple[str, ...]:
-    """Return the names of all studies of a folder, sorted."""
+    """Return the names of all studies in a folder, sorted."""
     return tuple(
         sorted(file.stem for file in Path(folder).glob("*.yaml") if file.name != printed.FILE)
     )
@@ -52,37 +51,36 @@ def load_study(
 
 
 def finish(outline: Outline, results: Path = RESULTS) -> Study:
-    """Return the study with what its search chose; ``results`` is not looked at for a study without
-    one.
+    """Return the study with the choices of its search, if it has one, from ``results``.
 
     Raises:
-        DataError: the search is not done, or the file is of a search over another grid.
+        DataError: the search is not done, or its file belongs to another grid.
     """
     return outline.study(chosen(outline, results))
 
 
 def chosen(outline: Outline, results: Path) -> list[Chosen]:
-    """Return what the search chose for every searched line, in order; nothing for a study without
-    one. Raises as ``finish``."""
+    """Return the choice of the search for each searched line, in order; empty without a search.
+    Raises as ``finish``."""
     if outline.search is None:
         return []
     file = outline.choices(results)
-    found = read_json(file) if file.exists() else {}
-    if found.get("grid") != outline.grid:
-        state = "is of another search" if found else "does not exist"
+    record = read_json(file) if file.exists() else {}
+    if record.get("grid") != outline.grid:
+        state = "belongs to another search" if record else "does not exist"
         raise DataError(
             f"{file} {state}",
             do=f"let snakemake make it: snakemake --cores 2 results/tables/{outline.name}.csv",
         )
-    return [Chosen(**line["chosen"]) for line in found["lines"]]
+    return [Chosen(**line["chosen"]) for line in record["lines"]]
 
 
 def load_outline(name: str, folder: str | os.PathLike[str] = STUDIES) -> Outline:
-    """Read ``<folder>/<name>.yaml`` and expand it; all checks that need no data set.
+    """Read ``<folder>/<name>.yaml``, expand it, and make all checks that need no data set.
 
     Raises:
-        ConfigError: no such study; or everything that is wrong with its syntax, schema, axes,
-            methods, hyper-parameters, privacy block, search, printed numbers.
+        ConfigError: no such study, or all errors of its syntax, schema, axes, methods,
+            hyper-parameters, privacy block, search and printed numbers.
     """
     problems = Problems()
     outline = read(name, folder, problems)
@@ -92,8 +90,8 @@ def load_outline(name: str, folder: str | os.PathLike[str] = STUDIES) -> Outline
 
 
 def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outline | None:
-    """Do as ``load_outline``, but note what is wrong: only runs with nothing wrong are in the
-    outline, which nobody may run then, and there is none if the file has another form."""
+    """Return the outline as ``load_outline`` does, but add errors to ``problems``. Runs with errors
+    are left out; None if the file cannot be expanded."""
     known = study_names(folder)
     if name not in known:
         raise ConfigError(f"study {name!r} does not exist in {folder}/", do=nearest(name, known))
@@ -104,12 +102,12 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     for violation in documents.violations(document, documents.validator()):
         wrong.append(violation)
         problems.add(violation.error, str(file))
-        # Every run of the entry has the same mistake.
+        # Every run of the entry would report the same error.
         problems.ignore(re.sub(r"^methods\[\d+\]\.", "", str(violation.error)))
     if any(_stops_expansion(violation) for violation in wrong):
         return None
     document = {"title": "", "description": "", **document}
-    # A misspelt key was noted; there is nothing to expand without it.
+    # The schema has reported missing keys; without them nothing can be expanded.
     if not document.keys() >= set(documents.schema()["required"]):
         return None
     if not all("name" in entry for entry in document["methods"]):
@@ -138,12 +136,12 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
 
 
 def _stops_expansion(violation: documents.Violation) -> bool:
-    """Whether runs cannot be looked at while this is wrong: the document has another form, not just
-    a wrong value or key in a place that has one."""
+    """Whether runs cannot be expanded with this violation: the document has another form, not just
+    a wrong value or key."""
     path = violation.path
     key, *inner = (path[2:] if path[:1] == ("methods",) else path) or ("",)
     if key in ("axes", "search"):
-        return True  # no candidates without all of a range
+        return True
     if violation.rule in ("additionalProperties", "finite"):
         return False
     if key in ("title", "description", "paper", "layout", "figures", "metrics", "dataset"):
@@ -189,8 +187,8 @@ def _lines(
 
 
 def _trials(cell: Cell, search: Mapping[str, Any]) -> Iterator[Cell]:
-    """Yield the runs that try a cell's values: other seeds, hence other splits and other noise, and
-    more validation data."""
+    """Yield the runs that try a cell's values: with other seeds, hence other splits and noise, and
+    with more validation data."""
     partition = dataclasses.replace(
         cell.partition, validation_fraction=float(search["validation_fraction"])
     )

@@ -1,4 +1,4 @@
-"""The metrics of a study: those that its ``metrics`` names, and the columns of its table."""
+"""The metrics of a study: its ``metrics`` list, and the columns of its table."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Numbers printed in the papers (studies/paper_results.yaml), found for the cells of a study by its
+"""Numbers printed in papers (studies/paper_results.yaml), matched to the cells of a study by its
 ``paper`` block.
 
-A printed number stands beside a row only where the row claims to be what was printed: the block
-names its label, and it departs in what the paper departs in. A certified version, the official
-code's version and every variant that is not named are other mechanisms and carry none.
+A row has a printed number only if the block names the row's label and the row has the departures of
+the paper. The certified version, the version of the official code and all other variants are other
+mechanisms and have none.
 """
 
 from __future__ import annotations
@@ -28,23 +28,22 @@ Lookup = Callable[[Cell, str], tuple[float | None, str | None]]
 
 
 def none(cell: Cell, variant: str) -> tuple[float | None, str | None]:
-    """The lookup of a study without printed numbers."""
+    """Return no printed number: the lookup of a study without a ``paper`` block."""
     return None, None
 
 
 def lookup(document: dict[str, Any], file: Path) -> Lookup:
-    """Return a function (cell, variant) -> (printed number in percent or None, metric it compares
-    to or None).
+    """Return a function (cell, variant) -> (printed number in percent, metric that it is compared
+    with), or (None, None).
 
     Args:
-        document: a schema-checked study; without a ``paper`` block the function always returns
-            (None, None).
-        file: the study's path; the printed numbers lie beside it.
+        document: a schema-checked study.
+        file: the study's path; the printed numbers are in the same folder.
 
     Raises:
-        ConfigError: the block names a paper, table, method, field or path that does not exist. The
-            returned function raises it when a cell matches no printed row or several, or when the
-            block names a row that is not the paper's mechanism.
+        ConfigError: the block names an unknown paper, table, method, field or path. The returned
+            function raises it if a cell matches no printed row or several, or if the block names a
+            row with another mechanism than the paper's.
     """
     block = document.get("paper")
     if block is None:
@@ -112,8 +111,8 @@ def _printed_rows(path: Path) -> list[dict[str, Any]]:
 
 @functools.lru_cache(maxsize=1)
 def _parsed(path: Path, content: bytes) -> list[dict[str, Any]]:
-    """Return the rows of a file that reads so: once for all studies that are read after one
-    another, of whose time it would be half."""
+    """Return the rows of a file with this content. Parsing takes half the time of reading a study;
+    the cache parses once for all studies."""
     rows: list[dict[str, Any]] = documents.read_yaml(path)["results"]
     return rows
 
@@ -127,7 +126,7 @@ def _check_match(match: dict[str, str], rows: list[dict[str, Any]], location: st
 
 
 def _same(printed: Any, ours: Any) -> bool:
-    """Numbers by value; words without regard to case and punctuation, so that ``CIFAR-10`` is
+    """Compare numbers by value, and text without case and punctuation: ``CIFAR-10`` is
     ``cifar10``."""
     if isinstance(printed, str) and isinstance(ours, str):
         return re.sub(r"[^a-z0-9]", "", printed.lower()) == re.sub(r"[^a-z0-9]", "", ours.lower())
