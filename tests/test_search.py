@@ -292,7 +292,7 @@ def test_a_choice_among_other_candidates_is_refused(outline, tmp_path):
     malformed.edit(
         "studies/good.yaml", lambda study: study["methods"][1]["search"]["training.lr"].reverse()
     )(tmp_path)
-    with pytest.raises(DataError, match="is of another search"):
+    with pytest.raises(DataError, match="belongs to another search"):
         load_study("good")
 
 
