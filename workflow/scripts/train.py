@@ -1,6 +1,6 @@
 """Train one cell, given as JSON: results/runs/<run>/{rounds.csv,timing.csv,state.pt,states.bin,
-run.json}. The inputs are the plan, the partition and the data set; a killed run goes on from its
-checkpoint, if ``code`` is what it was."""
+run.json}. The inputs are the plan, the partition and the data set. A killed run resumes from its
+checkpoint, unless ``code`` has changed."""
 
 import json
 from pathlib import Path

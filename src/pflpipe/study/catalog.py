@@ -40,8 +40,8 @@ def lines(settings: Config) -> Iterator[str]:
             yield from (text for _, text in sorted(studies))
             yield ""
     yield (
-        "Times are estimates for training on one CPU thread: images times passes, divided by images "
-        "per second of the network and the method. GPUs are faster; runs share cores and finished "
+        "Times are estimates for training on one CPU thread: images times passes, divided by the "
+        "images per second of network and method. GPUs are faster; runs share cores and finished "
         "runs."
     )
 
