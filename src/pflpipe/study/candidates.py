@@ -55,9 +55,8 @@ class SearchRange:
     def at(self, position: float, *, wider: bool) -> float:
         """Return the value at a position in [0, 1), rounded to three significant digits."""
         low, high = self.widest if wider else (self.low, self.high)
-        value = low + (high - low) * position
-        if self.scale == "log":
-            value = low * (high / low) ** position
+        is_log = self.scale == "log"
+        value = low * (high / low) ** position if is_log else low + (high - low) * position
         return min(max(float(f"{value:.3g}"), low), high)
 
     def edge(self, value: float) -> str:

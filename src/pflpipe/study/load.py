@@ -116,7 +116,7 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     measured = {}
     if not any(violation.path[:1] in (("metrics",), ("search",)) for violation in wrong):
         measured = metrics.read(document, str(file), problems)
-    lookup: printed.Lookup = printed.none
+    lookup = printed.lookup({}, file)
     layout = None
     if not any(violation.path[:1] in (("paper",), ("layout",)) for violation in wrong):
         with problems.at():
@@ -170,7 +170,7 @@ def _lines(
                 if before != variant:
                     what = f"variants {before!r} and {variant!r} are the same run"
                     raise ConfigError(what, do="change one or remove it")
-                value, metric = None, None
+                value, metric = printed.NONE
                 with problems.at():
                     value, metric = lookup(first, variant)
                 rows = tuple(

@@ -61,12 +61,9 @@ def columns(metrics: Mapping[str, Metric]) -> dict[str, MetricColumn]:
             if name != ACCURACY:
                 heading = f"{metric.heading}, {heading}"
             columns[column(name, place)] = MetricColumn(heading, words, metric, column(name, place))
-    worst = columns["personal_own_worst_decile"]
-    tenth = dataclasses.replace(worst.metric, average=worst_tenth)
-    columns["personal_own_worst_decile"] = dataclasses.replace(
-        worst, metric=tenth, scores="personal_own"
-    )
-    return columns
+    tenth = dataclasses.replace(metrics[ACCURACY], average=worst_tenth)
+    worst = MetricColumn(*_PLACES["personal_own_worst_decile"], tenth, "personal_own")
+    return columns | {"personal_own_worst_decile": worst}
 
 
 def read(document: Mapping[str, Any], file: str, problems: Problems) -> dict[str, Metric]:

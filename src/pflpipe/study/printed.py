@@ -25,11 +25,8 @@ FILE = "paper_results.yaml"
 _PLACES = {"paper", "table"}
 _NUMBERS = {"accuracy", "printed_gain"}
 Lookup = Callable[[Cell, str], tuple[float | None, str | None]]
-
-
-def none(cell: Cell, variant: str) -> tuple[float | None, str | None]:
-    """Return no printed number: the lookup of a study without a ``paper`` block."""
-    return None, None
+NONE = (None, None)
+"""The printed number, and its metric, of a row that has none."""
 
 
 def lookup(document: dict[str, Any], file: Path) -> Lookup:
@@ -47,7 +44,7 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
     """
     block = document.get("paper")
     if block is None:
-        return none
+        return lambda cell, variant: NONE
     location = f"{file}: paper"
     everything = _printed_rows(file.parent / FILE)
     papers = {row["paper"] for row in everything}
@@ -67,7 +64,7 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
         label = variant or cell.method
         method = block["methods"].get(label)
         if method is None:
-            return None, None
+            return NONE
         if departures(cell, official_code=False) != set(cell.departures):
             raise ConfigError(
                 f"{location}.methods.{label}: its row is not the paper's mechanism",

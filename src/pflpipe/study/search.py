@@ -56,17 +56,13 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
             statistics.fmean(ranking.score(scores[method], row.cell) for row in candidate.trials)
             for candidate in line.candidates
         ]
-        best = means.index(max(means, key=lambda mean: metric.sign * mean))
-        choices.append(_choose(line, best, results))
+        index = means.index(max(means, key=lambda mean: metric.sign * mean))
+        best, runs = line.candidates[index], _runs(line)
+        cost = _cost(line, best, results)
+        choices.append(Chosen(index, best.values, len(line.candidates), len(runs), **cost))
         lines.append(_record(line, choices[-1], column, means))
     write_json(target, {"study": outline.name, "grid": outline.grid, "lines": lines})
     return choices
-
-
-def _choose(line: Line, index: int, results: Path) -> Chosen:
-    best = line.candidates[index]
-    chosen = Chosen(index, best.values, len(line.candidates), len(_runs(line)))
-    return dataclasses.replace(chosen, **_cost(line, best, results))
 
 
 def _record(line: Line, chosen: Chosen, column: str, means: Sequence[float]) -> dict[str, Any]:
