@@ -172,12 +172,12 @@ def schema(kind: type) -> dict[str, Any]:
     refused, options without a default are required."""
     properties = {name: rules(item) for name, item in declared(kind).items()}
     nested = {name: schema(block) for name, block in blocks(kind).items()}
-    required = [name for name, found in properties.items() if "default" not in found]
+    required = [name for name, rule in properties.items() if "default" not in rule]
     return {
         "description": " ".join((kind.__doc__ or "").split()),
         "type": "object",
         "additionalProperties": False,
-        "required": required + [name for name, found in nested.items() if found["required"]],
+        "required": required + [name for name, rule in nested.items() if rule["required"]],
         "properties": properties | nested,
     }
 
@@ -190,27 +190,27 @@ def rules(item: Declared) -> dict[str, Any]:
         limits = {"enum": list(option.choices)}
     elif inner in (str, Path) or (inner is None and kind in (str, Path)):
         limits["minLength"] = 1
-    found: dict[str, Any] = {"description": option.text}
+    result: dict[str, Any] = {"description": option.text}
     if kind is tuple:
         items = limits if option.choices else {"type": TYPES[inner][0], **limits}
-        found |= {"type": "array", "items": items, "uniqueItems": option.distinct}
-        found |= {"minItems": 1} if option.non_empty else {}
+        result |= {"type": "array", "items": items, "uniqueItems": option.distinct}
+        result |= {"minItems": 1} if option.non_empty else {}
     elif kind is dict:
-        found |= {"type": "object"}
+        result |= {"type": "object"}
         if inner in TYPES:
-            found["additionalProperties"] = {"type": TYPES[inner][0], **limits}
+            result["additionalProperties"] = {"type": TYPES[inner][0], **limits}
         if option.keys:
-            found["propertyNames"] = {"pattern": option.keys[0], "description": option.keys[1]}
+            result["propertyNames"] = {"pattern": option.keys[0], "description": option.keys[1]}
     else:
-        found |= limits if option.choices else {"type": TYPES[kind][0], **limits}
-        found |= {"pattern": option.pattern} if option.pattern else {}
+        result |= limits if option.choices else {"type": TYPES[kind][0], **limits}
+        result |= {"pattern": option.pattern} if option.pattern else {}
     if nullable:
-        found["type"] = [found["type"], "null"]
+        result["type"] = [result["type"], "null"]
     if item.default is not dataclasses.MISSING:
         default = option.choices[0] if _cannot_be_requested(item) else item.default
         # A tuple becomes a list, and a path a text.
-        found["default"] = json.loads(json.dumps(default, default=str))
-    return found
+        result["default"] = json.loads(json.dumps(default, default=str))
+    return result
 
 
 def build(kind: type[Block], values: Mapping[str, Any]) -> Block:
@@ -251,17 +251,17 @@ def check(block: Any, location: str) -> None:
                     check_value(entry, item, here)
         if option.only:
             other, fitting = option.only[0], option.only[1:]
-            found = getattr(block, other)
-            fits = found in fitting if fitting else found is not None
+            setting = getattr(block, other)
+            fits = setting in fitting if fitting else setting is not None
             if fits and option.needed and value is None:
-                problems.refuse(f"{here} is missing", do=f"{location}.{other} {found} needs it")
+                problems.refuse(f"{here} is missing", do=f"{location}.{other} {setting} needs it")
             rival = getattr(block, option.either or name)
             if fits and option.either and (value is None) == (rival is None):
                 given = "neither is" if value is None else "both are"
                 problems.refuse(f"{location} needs either {name} or {option.either}, {given} given")
             if not fits and value != item.default:
                 what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(fitting)])}"
-                do = f"remove it for {found}" if fitting else f"add {other}, or remove it"
+                do = f"remove it for {setting}" if fitting else f"add {other}, or remove it"
                 problems.refuse(f"{what.strip()} only", got=value, do=do)
     problems.stop()
 

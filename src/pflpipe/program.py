@@ -45,8 +45,8 @@ def run_step(step: Callable[..., None]) -> NoReturn:
         required = parameter.default is inspect.Parameter.empty
         options["default"] = None if required else parameter.default
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, required=required, **options)
-    words = vars(parser.parse_args())
-    run_script(lambda: step(**words))
+    arguments = vars(parser.parse_args())
+    run_script(lambda: step(**arguments))
 
 
 def run_script(main: Callable[[], None]) -> NoReturn:

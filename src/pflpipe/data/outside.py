@@ -138,8 +138,8 @@ def _symbols(file: str, text: str, error: type[PflpipeError]) -> list[symtable.S
         return symtable.symtable(text, file, "exec").get_symbols()
     except (SyntaxError, ValueError) as problem:
         line = f":{problem.lineno}" if isinstance(problem, SyntaxError) else ""
-        words = problem.msg if isinstance(problem, SyntaxError) else problem
-        raise error(f"{file}{line}: not valid Python: {words}") from None
+        message = problem.msg if isinstance(problem, SyntaxError) else problem
+        raise error(f"{file}{line}: not valid Python: {message}") from None
 
 
 def _is_bound(symbol: symtable.Symbol) -> bool:

@@ -74,7 +74,7 @@ class Project:
         self._named: dict[tuple[str, str], Cell] = {}  # by wildcard and id
         self._digests: dict[Path, str] = {}
 
-    def check(self, words: Iterable[str] = ()) -> None:
+    def check(self, arguments: Iterable[str] = ()) -> None:
         """Check the settings and their studies, and the studies among the targets of a command
         line, as ``pflpipe validate`` does."""
         for outline in validate(self.settings).values():
@@ -84,11 +84,11 @@ class Project:
             rf"{re.escape(str(self.settings.results_dir))}/(?:{folders})/(?!(?:all|audit)\b)(\w+)"
         )
         attack = re.compile(rf".*/figures/\w+/({'|'.join(attacks.NAMES)})\.\w+")
-        for word in words:
-            if match := target.match(word):
+        for argument in arguments:
+            if match := target.match(argument):
                 outline = self.outline(match[1])
                 # A search may not have chosen yet; every candidate has the same runs to attack.
-                if attacked := attack.fullmatch(word):
+                if attacked := attack.fullmatch(argument):
                     attacks.cells(attacked[1], outline.study())
 
     # ------------------------------------------------------------ studies and cells

@@ -146,8 +146,8 @@ def _values(node: yaml.Node, known: dict[int, int]) -> int:
 
 def dotted(path: Sequence[str | int]) -> str:
     """Return ``methods[2].training.lr`` for ``["methods", 2, "training", "lr"]``."""
-    words = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return words.removeprefix(".")
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
 
 
 @functools.cache
@@ -189,17 +189,17 @@ def _with_paths(definitions: dict[str, Any]) -> dict[str, Any]:
     blocks = (CASES, *BLOCKS)
     every = (*blocks, *OPTIONS)
     chosen = [path for path in every if path.startswith(MAY_BE_CHOSEN)]
-    found = {}
+    with_paths = {}
     for name, paths in (("axes", every), ("searched", chosen)):
         values = definitions[name]["additionalProperties"]
         mappings = values | {"items": {"type": "object"}}
         known = {path: mappings if path in blocks else values for path in paths}
-        found[name] = definitions[name] | {"properties": known, "additionalProperties": False}
+        with_paths[name] = definitions[name] | {"properties": known, "additionalProperties": False}
         of_methods = {"patternProperties": {r"^hyperparameters\.": values}}
-        found[f"{name}_of_method"] = found[name] | of_methods
+        with_paths[f"{name}_of_method"] = with_paths[name] | of_methods
     known = {path: {} for path in OPTIONS}
-    found["at"] = definitions["at"] | {"properties": known, "additionalProperties": False}
-    return found
+    with_paths["at"] = definitions["at"] | {"properties": known, "additionalProperties": False}
+    return with_paths
 
 
 @dataclass(frozen=True)
@@ -309,12 +309,12 @@ def expected_value(rules: dict[str, Any]) -> str:
     if "enum" in rules:
         return "one of " + ", ".join(str(choice) for choice in rules["enum"])
     types = rules.get("type", [])
-    words = " or ".join(_TYPES[name] for name in ([types] if isinstance(types, str) else types))
+    allowed = " or ".join(_TYPES[name] for name in ([types] if isinstance(types, str) else types))
     bounds = " and ".join(f"{sign} {rules[key]}" for key, sign in _SIGNS.items() if key in rules)
-    first, _, rest = words.partition(" or null")
+    first, _, rest = allowed.partition(" or null")
     limits = [f"of at most {rules['maxLength']} characters"] if "maxLength" in rules else []
     return " ".join(
         part
-        for part in (first, bounds, *limits, "or null" + rest if "or null" in words else "")
+        for part in (first, bounds, *limits, "or null" + rest if "or null" in allowed else "")
         if part
     )

@@ -33,7 +33,7 @@ def read(
     block = document.get("figures")
     if block is None:
         return tuple(Drawing(kind, kind) for kind, shown in _kinds(rows).items() if shown)
-    found = []
+    drawings = []
     for name, given in block.items():
         location = f"{file}: figures.{name}"
         kind = given.get("kind", name)
@@ -47,8 +47,8 @@ def read(
         metric = given.get("metric", "personal_own")
         check_known(metric, columns(metrics), f"{location}.metric: unknown metric")
         lists = {key: tuple(given[key]) for key in ("methods", "strong") if key in given}
-        found.append(Drawing(**{**given, **lists, "name": name, "kind": kind}))
-    return tuple(found)
+        drawings.append(Drawing(**{**given, **lists, "name": name, "kind": kind}))
+    return tuple(drawings)
 
 
 def find(study: Study | Outline, name: str) -> Drawing:

@@ -97,9 +97,9 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
         got = list(layout.columns)
         raise ConfigError(f"{layout.location}.columns", got=got, expected=expected)
 
-    found: dict[tuple[str, str], list[list[int]]] = {}
+    by_label: dict[tuple[str, str], list[list[int]]] = {}
     for index, (row, key) in enumerate(zip(rows, keys, strict=True)):
-        locations = found.setdefault((row.cell.method, row.variant), [[] for _ in columns])
+        locations = by_label.setdefault((row.cell.method, row.variant), [[] for _ in columns])
         for members, column in zip(locations, columns, strict=True):
             if all(mine in (_ANY, its) for mine, its in zip(key, column, strict=True)):
                 members.append(index)
@@ -107,7 +107,7 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
 
     order = list(layout.names)
     lines: list[tuple[int, Line]] = []
-    for (method, variant), locations in found.items():
+    for (method, variant), locations in by_label.items():
         known = next((name for name in (variant, method) if name in layout.names), None)
         label = method if known is None else layout.names[known]
         name = label if variant in ("", known) else f"{label} ({variant})"
@@ -131,12 +131,12 @@ def _check_equal(one: dict[str, Any], other: dict[str, Any], row: Row, location:
 
 
 def _header(paths: Sequence[str], column: tuple[Any, ...], row: Row) -> tuple[str, ...]:
-    words = []
+    texts = []
     for path, value in zip(paths, column, strict=True):
         if value is None and path.startswith("partition."):
-            words.append(row.cell.partition.kind)  # "iid", where the others have their alpha
+            texts.append(row.cell.partition.kind)  # "iid", where the others have their alpha
         else:
             bare = path in OPTIONS and OPTIONS[path].option.bare
             text = condition_text(value, path)
-            words.append(text if bare else f"{heading(path)} = {text}")
-    return tuple(words)
+            texts.append(text if bare else f"{heading(path)} = {text}")
+    return tuple(texts)

@@ -74,25 +74,21 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
             )
         values = dict(flatten(cell.to_dict()))
         ours = {field: values.get(path) for path, field in match.items()}
-        found = [
-            r
-            for r in rows
-            if r["method"] == method
-            and all(_same(r.get(key), value) for key, value in ours.items())
-        ]
-        if len(found) != 1:
-            words = ", ".join(f"{key}={value}" for key, value in {"method": method, **ours}.items())
-            fields = {key for row in found for key in row} - _NUMBERS
+        of_method = [row for row in rows if row["method"] == method]
+        matching = [r for r in of_method if all(_same(r.get(key), ours[key]) for key in ours)]
+        if len(matching) != 1:
+            wanted = ", ".join([f"method={method}", *(f"{key}={ours[key]}" for key in ours)])
+            fields = {key for row in matching for key in row} - _NUMBERS
             differing = sorted(
-                key for key in fields if len({str(row.get(key)) for row in found}) > 1
+                key for key in fields if len({str(row.get(key)) for row in matching}) > 1
             )
             hint = f"add to match one of: {', '.join(differing)}" if differing else ""
             raise ConfigError(
-                f"{location}: {len(found)} printed rows for {words}",
+                f"{location}: {len(matching)} printed rows for {wanted}",
                 expected="exactly one",
                 do=hint,
             )
-        return found[0]["accuracy"], block["metric"]
+        return matching[0]["accuracy"], block["metric"]
 
     return find
 

@@ -121,7 +121,7 @@ def layout(study: Study) -> Layout:
     per_method: dict[str, list[str]] = {}
     for row, values, choice, indices in zip(members, flat, choices, groups.values(), strict=True):
         name = _family_label(row)
-        words = [_equation(path, values[path]) for path in labelled if path in values]
+        parts = [_equation(path, values[path]) for path in labelled if path in values]
         for path in fixed:
             entry = _equation(path, values[path]) if path in values else ""
             if entry and entry not in per_method.setdefault(name, []):
@@ -129,7 +129,7 @@ def layout(study: Study) -> Layout:
         settings.append(
             Setting(
                 method=row.cell.method,
-                label=f"{name} {' '.join(words)}".strip(),
+                label=f"{name} {' '.join(parts)}".strip(),
                 budget=budget_text(row.cell),
                 facet={
                     heading(path): condition_text(values[path], path) if path in values else "–"
@@ -140,7 +140,7 @@ def layout(study: Study) -> Layout:
             )
         )
     return Layout(
-        tuple(settings), shared, {name: ", ".join(words) for name, words in per_method.items()}
+        tuple(settings), shared, {name: ", ".join(parts) for name, parts in per_method.items()}
     )
 
 
@@ -237,17 +237,17 @@ def is_usual(path: str, value: Any) -> bool:
 def model_name(cell: Cell) -> str:
     """Return the network's name with the options that differ from their defaults, such as
     ``mlp-32`` for an mlp with one hidden layer of 32."""
-    words = [cell.model.name.rpartition(":")[2]]
+    parts = [cell.model.name.rpartition(":")[2]]
     for name, item in options.declared(type(cell.model)).items():
         value = getattr(cell.model, name)
         if name == "name" or value == item.default:
             continue
         if isinstance(value, tuple):
-            words += map(str, value)
+            parts += map(str, value)
         elif isinstance(value, dict):
-            words += (f"{key}={argument}" for key, argument in sorted(value.items()))
+            parts += (f"{key}={argument}" for key, argument in sorted(value.items()))
         else:
             option = item.option
             text = option.phrase.format(option.value_text(value))
-            words.append(option.heading if value is True else text)
-    return "-".join(words)
+            parts.append(option.heading if value is True else text)
+    return "-".join(parts)
