@@ -57,6 +57,7 @@ class SearchRange:
         low, high = self.widest if wider else (self.low, self.high)
         is_log = self.scale == "log"
         value = low * (high / low) ** position if is_log else low + (high - low) * position
+        # Three digits, so that a value copied from a table is the same run.
         return min(max(float(f"{value:.3g}"), low), high)
 
     def edge(self, value: float) -> str:
@@ -97,6 +98,7 @@ def drawn(
         label: the method's name with its variant.
         again: whether the same number follows from the wider ranges.
     """
+    # Seed 0 and not the study's seeds: the candidates must not change with them.
     for index in range(number * (2 if again else 1)):
         yield {
             path: _draw(value, numpy_rng(0, study, label, index, path).random(), index >= number)

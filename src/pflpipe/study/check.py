@@ -77,6 +77,7 @@ def _check_data(
                 headers[name] = datasets.describe(name, own=settings.datasets)
     fitting = set()
     needs = ((c.dataset, c.partition, c.model, c.training.augment) for c in study.cells)
+    # Distinct combinations only: a study has thousands of cells, but few of these.
     for dataset, wanted, model, transforms in dict.fromkeys(needs):
         header = headers[dataset]
         if header is not None:

@@ -102,6 +102,7 @@ def parse(values: Any, location: str = "config.yaml") -> Config:
         problems.add(violation.error, location)
     problems.stop()
     config = dataclasses.replace(options.build(Config, values), source=location)
+    # `cuda:1` names one GPU, and each process needs its own.
     if config.processes > 1 and ":" in config.device:
         expected = "cuda, of which each process takes one, or a single process"
         raise ConfigError(

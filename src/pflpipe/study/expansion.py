@@ -81,8 +81,10 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
         except PflpipeError as error:
             problems.add(error, f"{location}.name")
             continue
+        # In place: all later steps need the name without its file.
         entry |= {"name": name, "source": source}
         label = (name, entry.get("variant", ""))
+        # Score files and tables are named by the method alone.
         if sources.setdefault(name, source) != source:
             what = f"{location}.name: two methods have the name {name!r}"
             do = "give one of them another name"
@@ -95,6 +97,7 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
             sound.append(entry)
     if not _can_choose(document, file, problems):
         return []
+    # Counted before anything is expanded, which would take the memory of all runs.
     runs = sum(_runs(document, entry) for entry in sound)
     if runs > MOST_RUNS:
         what = f"{file}: the values of axes, searches and seeds multiply"
@@ -131,11 +134,14 @@ def _can_choose(document: dict[str, Any], file: str, problems: Problems) -> bool
     if not searching and "values" not in search:
         do = "give one a `search`, or remove this block"
         problems.refuse(f"{file}: search: no method has values to search", do=do)
+    # A seed fixes the split: with a seed of the search, the test rows of a final run could be
+    # the validation rows that chose its values.
     final = {seed for part in (document, *entries) for seed in part.get("seeds", ())}
     if both := sorted(final.intersection(search["seeds"])):
         what = f"{file}: search.seeds: also under `seeds`"
         problems.refuse(what, got=both, expected="seeds of their own")
     ranges = list(_ranges(document))
+    # Methods with wider ranges have twice as many candidates as the others.
     same = [location for location, _, _, given in ranges if not given.get("wider")]
     if 0 < len(same) < len(ranges):
         problems.refuse(
@@ -223,6 +229,7 @@ def _searched(
     """Return dotted path -> values that the search tries for an entry: the shared and its own."""
     shared = document.get("search", {}).get("values", {})
     about = registry.info(entry["name"], entry["source"]).about
+    # Otherwise equal runs would count as different candidates.
     without = {"privacy": not about.private, "server": not about.sends}
     values = {
         path: given
@@ -258,6 +265,7 @@ def _at(point: Mapping[str, Any]) -> str:
 
 def _nest(point: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for path, value in point.items():
+        # From the innermost key outwards; the values of `cases` are nested already.
         for key in reversed(path.split(".") if path != CASES else ()):
             value = {key: value}
         yield typing.cast(dict[str, Any], value)

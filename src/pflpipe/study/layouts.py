@@ -84,6 +84,7 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
     keys = [tuple(values.get(path, _ANY) for path in layout.columns) for values in flat]
     complete = list(dict.fromkeys(key for key in keys if _ANY not in key))
     # In the order of the file, except that columns with the same outer conditions are adjacent.
+    # Reversed, so that the first column with a prefix sets its place.
     starts = {
         key[:depth]: location
         for location, key in reversed(list(enumerate(complete)))
@@ -114,6 +115,7 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
         rank = len(order) if known is None else order.index(known)
         lines.append((rank, Line(name, known is not None, tuple(map(tuple, locations)))))
     lines.sort(key=lambda item: item[0])
+    # With a row of each column: the kind of a partition stands for a condition without a value.
     header = tuple(_header(layout.columns, column, rows[keys.index(column)]) for column in columns)
     return Grid(header, tuple(line for _, line in lines))
 

@@ -167,10 +167,12 @@ def _lines(
                     tried = _cell(values.tried, point.entry, file)
                 variant = point.entry.get("variant", "")
                 before = variants.setdefault(first.id, variant)
+                # Two labels of one run would be two rows of a table with one result.
                 if before != variant:
                     what = f"variants {before!r} and {variant!r} are the same run"
                     raise ConfigError(what, do="change one or remove it")
                 value, metric = printed.NONE
+                # Without the location of the run: these errors name the `paper` block.
                 with problems.at():
                     value, metric = lookup(first, variant)
                 rows = tuple(
@@ -218,6 +220,7 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     with problems.at():
         departures = registry.departures(name, profile, official, source, hyperparameters)
         check_departures(departures)
+    # A given noise multiplier is not calibrated, so that no calibration can depart.
     if values.get("privacy", {}).get("epsilon") is None:
         departures = tuple(departure for departure in departures if departure not in OF_CALIBRATION)
     blocks: dict[str, Any] = {
@@ -249,6 +252,7 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
         do = "the official code calibrates its noise to the batch size"
         problems.refuse("training.batch_size", got=0, expected=">= 1", do=do)
     problems.stop()
+    # Jobs run in the project's folder, not in that of the study's file.
     if outside.is_reference(blocks["model"].name):
         network = outside.beside(blocks["model"].name, file.parent)
         blocks["model"] = dataclasses.replace(blocks["model"], name=network)

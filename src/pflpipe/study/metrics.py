@@ -119,6 +119,7 @@ def _load(reference: str) -> tuple[str, Metric]:
         functools.partial(_number, location, str(file.resolve()), function)
         for function in (metric.of, metric.average)
     )
+    # A single row has one class, for which some metrics are undefined or divide by zero.
     for rows in (3, 1):
         of(*(array[:rows] for array in _TRIAL))
     average(np.array([1.0, 2.0]))
@@ -128,6 +129,7 @@ def _load(reference: str) -> tuple[str, Metric]:
 def _number(location: str, path: str, function: Callable[..., Any], *given: np.ndarray) -> float:
     """Return the number that a user's function computes from arrays, which are read-only, since
     other metrics use them; raises ConfigError if it fails or returns anything else."""
+    # A view has its own flag; the array itself stays writeable for its owner.
     views = [array.view() for array in given]
     for view in views:
         view.flags.writeable = False

@@ -39,6 +39,7 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = Tru
         batch_size=cell.training.batch_size,
         lr=cell.training.lr,
     )
+    # Only if needed: for a network of the user this runs the user's file.
     parameters = architectures.parameter_names(cell.model) if cell.plan_needs_model else ()
     entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
     if plan.mechanism != "none" and not declared:

@@ -51,6 +51,7 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
         sets: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for cell in cells:
             sets[labels[cell.id]].append((budget_text(cell), score(by_cell, cell)))
+        # A stable sort: among equals the first in the file stays first.
         ranked = sorted(
             sets.items(),
             key=lambda item: -metric.sign * statistics.fmean(value for _, value in item[1]),

@@ -56,6 +56,7 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
             statistics.fmean(ranking.score(scores[method], row.cell) for row in candidate.trials)
             for candidate in line.candidates
         ]
+        # `index` returns the first of equal means.
         index = means.index(max(means, key=lambda mean: metric.sign * mean))
         best, runs = line.candidates[index], _runs(line)
         cost = _cost(line, best, results)

@@ -83,6 +83,7 @@ def layout(study: Study) -> Layout:
     that varies within a method is part of its label. One that is fixed per method is listed as a
     hyper-parameter of that method. All others are shared.
     """
+    # The id with seed 0 is the same for all seeds of a setting.
     groups: dict[tuple[str, str], list[int]] = {}
     for index, row in enumerate(study.rows):
         groups.setdefault((dataclasses.replace(row.cell, seed=0).id, row.variant), []).append(index)

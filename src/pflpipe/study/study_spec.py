@@ -258,6 +258,7 @@ class Outline:
     def study(self, chosen: Sequence[Chosen] = ()) -> Study:
         """Return the study with a choice for every searched line, in order; without choices, with
         the first candidates."""
+        # The file of choices has only the lines that search.
         waiting = iter(chosen)
         rows: list[Row] = []
         for line in self.lines:
@@ -269,6 +270,7 @@ class Outline:
         return self._study(self.name, rows)
 
     def _study(self, name: str, rows: Iterable[Row]) -> Study:
+        # Lines share runs, such as those of a method without privacy at several budgets.
         first: dict[str, Row] = {}
         for row in rows:
             first.setdefault(row.cell.id, row)
