@@ -163,19 +163,55 @@ PAPER = {
 }
 NATURAL = {"kind": "natural", "clients": 10}
 IN_STUDY, IN_CONFIG = "studies/good.yaml", "config.yaml"
+VALUES: dict[str, tuple[str, Any, str]] = {
+    "unknown key": ("trainning", {}, "unknown key 'trainning' ... did you mean 'training'?"),
+    "number of 400 digits": ("training.lr", 10**400, "training.lr ... expected a finite number"),
+    "one client": ("partition.clients", 1, "partition.clients ... got 1 ... >= 2"),
+    "no rounds": ("training.rounds", 0, "training.rounds ... got 0 ... >= 1"),
+    "negative batch": ("training.batch_size", -1, "training.batch_size ... got -1 ... >= 0"),
+    "alpha 0": ("partition.alpha", 0, "partition.alpha ... got 0 ... expected a number > 0"),
+    "q above 1": ("training.sample_rate", 1.5, "training.sample_rate ... got 1.5 ... > 0 and <= 1"),
+    "q of 0": ("training.sample_rate", 0, "training.sample_rate ... got 0 ... > 0 and <= 1"),
+    "delta 1": ("privacy.delta", 1, "privacy.delta ... got 1 ... > 0 and < 1"),
+    "delta 0": ("privacy.delta", 0, "privacy.delta ... got 0 ... > 0 and < 1"),
+    "epsilon below 0": ("privacy.epsilon", -1, "privacy.epsilon ... got -1 ... > 0"),
+    "clip norm 0": ("privacy.clip_norm", 0, "privacy.clip_norm ... got 0 ... > 0"),
+    "profile": ("profile", "stirct", "profile ... did you mean 'strict'?"),
+    "seed twice": ("seeds", [0, 0], "seeds ... given twice"),
+    "no seeds": ("seeds", [], "seeds ... at least one"),
+    "negative seed": ("seeds", [-1], "seeds[0] ... got -1"),
+    "axis over seeds": ("axes", {"seeds": [1]}, "axes ... 'seeds' ... the beginning"),
+    "empty axis": ("axes", {"privacy.epsilon": []}, "axes.privacy.epsilon ... at least one"),
+    "axis value": ("axes", {"privacy.epsilon": [2, 0]}, "privacy.epsilon=0 ... got 0 ... > 0"),
+    "search that no method has": ("search", SEARCH, "search: no method has values"),
+    "unknown method": ("methods.1.name", "dp_fedavgg", "methods[1] ... did you mean 'dp_fedavg'?"),
+    "epsilon and noise": ("privacy.noise_multiplier", 1.0, "dp_fedavg ... both are given"),
+    "no clip norm": ("privacy.clip_norm", None, "privacy.clip_norm is missing"),
+    "users of digits": ("partition", NATURAL, "partition.kind ... 'natural' ... user ids"),
+    "too few examples": ("partition.min_size", 500, "min_size 500 ... 1438"),
+    "unknown data set": ("dataset", "digit", "'digit' ... did you mean 'digits'?"),
+    "unknown model": ("model", {"name": "cnn_cifar1"}, "model ... did you mean 'cnn_cifar'?"),
+    "mlp without widths": ("model", {"name": "mlp"}, "model.hidden"),
+    "transform twice": ("training.augment", ["crop", "crop"], "training.augment ... given twice"),
+    "unknown table": ("paper", PAPER | {"table": "Table 9"}, "paper.table ... 'Table 9'"),
+    "no printed row": ("paper", PAPER, "0 printed rows ... partition_alpha=0.5 ... exactly one"),
+}
+"""Case -> path in the study, impossible value, and the parts of the error between dots."""
+VALUES_OF_CONFIG: dict[str, tuple[str, Any, str]] = {
+    "unknown key of config.yaml": ("result_dir", "r", "did you mean 'results_dir'?"),
+    "study that does not exist": ("studies", ["god"], "'god' ... did you mean 'good'?"),
+    "study listed twice": ("studies", ["good", "good"], "studies ... given twice"),
+    "no studies": ("studies", [], "studies ... at least one"),
+    "device": ("device", "gpu", "device ... 'gpu' ... auto, cpu, cuda"),
+}
+"""The same in config.yaml."""
 CASES: dict[str, Case] = {
     # keys
-    "unknown key": Case(
-        put("trainning", {}), (IN_STUDY, "unknown key 'trainning'", "did you mean 'training'?")
-    ),
     "unknown key in a block": Case(
         put("partition.alhpa", 1), (IN_STUDY, "partition", "'alhpa'", "did you mean 'alpha'?")
     ),
     "unknown key of a method": Case(
         put("methods.2.hyperparameter", {}), ("methods[2]", "did you mean 'hyperparameters'?")
-    ),
-    "unknown key of config.yaml": Case(
-        put("result_dir", "r", "config.yaml"), (IN_CONFIG, "did you mean 'results_dir'?")
     ),
     "missing key": Case(drop("seeds"), (IN_STUDY, "'seeds' is missing")),
     "missing key of a block": Case(drop("training.lr"), (IN_STUDY, "training", "'lr' is missing")),
@@ -200,7 +236,7 @@ CASES: dict[str, Case] = {
     ),
     "not text": Case(raw("studies/good.yaml", b"\xff\xfe\x00"), (IN_STUDY, "not UTF-8")),
     "a circle of aliases": Case(
-        raw("studies/good.yaml", b"title: &a [*a]\n"), (IN_STUDY, "nested")
+        raw("studies/good.yaml", b"title: &a [*a]\n"), (IN_STUDY, "more than 100000 values")
     ),
     "a tag": Case(
         text("title: A good study", "title: !!python/name:os.system"),
@@ -226,16 +262,6 @@ CASES: dict[str, Case] = {
         put("model", {"name": "resnet50", "hidden": [32]}),
         (IN_STUDY, "'resnet50'", "did you mean 'resnet20'?"),
     ),
-    "study that does not exist": Case(
-        put("studies", ["god"], "config.yaml"), (IN_CONFIG, "'god'", "did you mean 'good'?")
-    ),
-    "study listed twice": Case(
-        put("studies", ["good", "good"], "config.yaml"), (IN_CONFIG, "studies", "given twice")
-    ),
-    "no studies": Case(put("studies", [], "config.yaml"), (IN_CONFIG, "studies", "at least one")),
-    "device": Case(
-        put("device", "gpu", "config.yaml"), (IN_CONFIG, "device", "'gpu'", "auto, cpu, cuda")
-    ),
     "data set name": Case(
         put("datasets", {"My Data": "mine.npz"}, "config.yaml"),
         (IN_CONFIG, "datasets", "'My Data'", "small letters"),
@@ -255,63 +281,31 @@ CASES: dict[str, Case] = {
     "not a number": Case(
         put("training.lr", float("nan")), ("training.lr", "got nan", "expected a finite number")
     ),
-    "number of 400 digits": Case(
-        put("training.lr", 10**400), ("training.lr", "expected a finite number")
-    ),
     "infinite epsilon": Case(
         put("privacy.epsilon", float("inf")),
         ("privacy.epsilon", "got inf", "expected a finite number"),
     ),
-    "one client": Case(put("partition.clients", 1), ("partition.clients", "got 1", ">= 2")),
-    "no rounds": Case(put("training.rounds", 0), ("training.rounds", "got 0", ">= 1")),
-    "negative batch": Case(
-        put("training.batch_size", -1), ("training.batch_size", "got -1", ">= 0")
-    ),
-    "alpha 0": Case(
-        put("partition.alpha", 0), ("partition.alpha", "got 0", "expected a number > 0")
-    ),
-    "q above 1": Case(
-        put("training.sample_rate", 1.5), ("training.sample_rate", "got 1.5", "> 0 and <= 1")
-    ),
-    "q of 0": Case(
-        put("training.sample_rate", 0), ("training.sample_rate", "got 0", "> 0 and <= 1")
-    ),
-    "delta 1": Case(put("privacy.delta", 1), ("privacy.delta", "got 1", "> 0 and < 1")),
     "delta 1/M": Case(
         put("privacy.delta", 0.1),
         (IN_STUDY, "privacy.delta; got 0.1; expected below 1/M = 0.1", "allow_large_delta: true"),
     ),
-    "delta 0": Case(put("privacy.delta", 0), ("privacy.delta", "got 0", "> 0 and < 1")),
-    "epsilon below 0": Case(put("privacy.epsilon", -1), ("privacy.epsilon", "got -1", "> 0")),
-    "clip norm 0": Case(put("privacy.clip_norm", 0), ("privacy.clip_norm", "got 0", "> 0")),
     "no training data": Case(
         put("partition.validation_fraction", 1), ("validation_fraction", "got 1", ">= 0 and < 1")
     ),
     "optimizer": Case(
         put("training.optimizer", "adm"), ("training.optimizer", "'adm'", "did you mean 'adam'?")
     ),
-    "profile": Case(put("profile", "stirct"), (IN_STUDY, "profile", "did you mean 'strict'?")),
     "momentum of adam": Case(
         both(put("training.optimizer", "adam"), put("training.momentum", 0.9)),
         ("training.momentum", "optimizer sgd only", "got 0.9"),
     ),
     # seeds, axes, labels
-    "seed twice": Case(put("seeds", [0, 0]), (IN_STUDY, "seeds", "given twice")),
-    "no seeds": Case(put("seeds", []), (IN_STUDY, "seeds", "at least one")),
-    "negative seed": Case(put("seeds", [-1]), (IN_STUDY, "seeds[0]", "got -1")),
     "unknown axis": Case(
         put("axes", {"privacy.epsilom": [1]}),
         ("axes", "'privacy.epsilom'", "did you mean 'privacy.epsilon'?"),
     ),
-    "axis over seeds": Case(put("axes", {"seeds": [1]}), ("axes", "'seeds'", "under `seeds`")),
-    "empty axis": Case(
-        put("axes", {"privacy.epsilon": []}), ("axes.privacy.epsilon", "at least one")
-    ),
-    "axis value": Case(
-        put("axes", {"privacy.epsilon": [2, 0]}), ("privacy.epsilon=0", "got 0", "> 0")
-    ),
     "block axis of numbers": Case(
-        put("axes", {"partition": [1]}), ("axes.partition", "expected mappings")
+        put("axes", {"partition": [1]}), ("axes.partition[0]", "got 1", "expected a mapping")
     ),
     "method twice": Case(
         put("methods", [{"name": "fedavg"}] * 2),
@@ -333,9 +327,6 @@ CASES: dict[str, Case] = {
     "search without a validation fraction": Case(
         searched({"seeds": [100]}), ("search", "'validation_fraction' is missing")
     ),
-    "search that no method has": Case(
-        put("search", SEARCH), (IN_STUDY, "search: no method has values")
-    ),
     "method that searches alone": Case(
         put("methods.2.search", {"hyperparameters.tau": [0.1]}),
         ("methods[2].search", "the study has no `search`"),
@@ -348,11 +339,11 @@ CASES: dict[str, Case] = {
     ),
     "grid over something unknown": Case(
         searched(grid={"hyperparameters.tua": [0.1]}),
-        ("methods[2].search", "did you mean 'hyperparameters.tau'?"),
+        (IN_STUDY, "feddpa.tua", "did you mean 'tau'?"),
     ),
     "grid over what is asked for": Case(
         searched(grid={"privacy.epsilon": [2, 8]}),
-        ("methods[2].search", "unknown axis 'privacy.epsilon'", "method's own words"),
+        ("methods[2].search", "unknown key 'privacy.epsilon'"),
     ),
     "grid with an impossible value": Case(
         searched(grid={"hyperparameters.lambda_1": [0.1, -1]}),
@@ -417,7 +408,7 @@ CASES: dict[str, Case] = {
     ),
     "shared values of one method": Case(
         both(searched(), put("search.values", {"hyperparameters.tau": [0.1, 0.2]})),
-        (IN_STUDY, "search.values", "unknown axis 'hyperparameters.tau'"),
+        (IN_STUDY, "search.values", "unknown key 'hyperparameters.tau'"),
     ),
     "searched variant that may be another one": Case(
         both(
@@ -437,9 +428,6 @@ CASES: dict[str, Case] = {
         (IN_STUDY, "'v'", "the same run"),
     ),
     # methods and privacy
-    "unknown method": Case(
-        put("methods.1.name", "dp_fedavgg"), ("methods[1]", "did you mean 'dp_fedavg'?")
-    ),
     "unknown hyper-parameter": Case(
         put("methods.2.hyperparameters", {"tua": 0.4}),
         (IN_STUDY, "feddpa.tua", "did you mean 'tau'?"),
@@ -450,9 +438,6 @@ CASES: dict[str, Case] = {
     "range of a hyper-parameter": Case(
         put("methods.2.hyperparameters.lambda_1", -1), (IN_STUDY, "feddpa.lambda_1", "got -1")
     ),
-    "epsilon and noise": Case(
-        put("privacy.noise_multiplier", 1.0), (IN_STUDY, "dp_fedavg", "both are given")
-    ),
     "neither epsilon nor noise": Case(
         drop("privacy.epsilon"), (IN_STUDY, "dp_fedavg", "neither is given")
     ),
@@ -461,9 +446,6 @@ CASES: dict[str, Case] = {
         (IN_STUDY, "dp_fedavg", "privacy is missing", "epsilon or noise_multiplier"),
     ),
     "no delta": Case(drop("privacy.delta"), (IN_STUDY, "privacy.delta is missing")),
-    "no clip norm": Case(
-        put("privacy.clip_norm", None), (IN_STUDY, "privacy.clip_norm is missing")
-    ),
     "official calibration without batches": Case(
         put("methods.2", {"name": "feddpa", "profile": "paper", "official_code": True}),
         (IN_STUDY, "training.batch_size", "got 0", ">= 1"),
@@ -498,9 +480,6 @@ CASES: dict[str, Case] = {
         ),
         ("got 4", "1 to 3"),
     ),
-    "users of digits": Case(
-        put("partition", NATURAL), (IN_STUDY, "partition.kind", "'natural'", "user ids")
-    ),
     "delta 1/M of all users": Case(
         both(
             own_data(train_users=np.arange(60) % 5),
@@ -511,13 +490,6 @@ CASES: dict[str, Case] = {
     ),
     "no number of clients": Case(
         drop("partition.clients"), (IN_STUDY, "partition.clients is missing", "natural only")
-    ),
-    "too few examples": Case(put("partition.min_size", 500), (IN_STUDY, "min_size 500", "1438")),
-    "unknown data set": Case(
-        put("dataset", "digit"), (IN_STUDY, "'digit'", "did you mean 'digits'?")
-    ),
-    "unknown model": Case(
-        put("model", {"name": "cnn_cifar1"}), (IN_STUDY, "model", "did you mean 'cnn_cifar'?")
     ),
     "model that does not fit": Case(
         put("model", {"name": "cnn_cifar"}), (IN_STUDY, "cnn_cifar", "(8, 8, 1)", "(32, 32, 3)")
@@ -530,16 +502,12 @@ CASES: dict[str, Case] = {
         both(put("methods.1", {"name": "centaur"}), put("model.hidden", [])),
         (IN_STUDY, "method centaur", "'mlp'", "a network with layers before the head"),
     ),
-    "mlp without widths": Case(put("model", {"name": "mlp"}), (IN_STUDY, "model.hidden")),
     "option of another model": Case(
         put("model.relu_everywhere", True),
         (IN_STUDY, "model.relu_everywhere", "cnn_femnist only", "for mlp"),
     ),
     "unknown transform": Case(
         put("training.augment", ["crp"]), (IN_STUDY, "training.augment[0]", "did you mean 'crop'?")
-    ),
-    "transform twice": Case(
-        put("training.augment", ["crop", "crop"]), (IN_STUDY, "training.augment", "given twice")
     ),
     "unknown precision": Case(
         put("training.precision", "tf23"), (IN_STUDY, "training.precision", "did you mean 'tf32'?")
@@ -604,9 +572,6 @@ CASES: dict[str, Case] = {
         put("paper", PAPER | {"paper": "FedDPB"}),
         (IN_STUDY, "paper.paper", "did you mean 'FedDPA'?"),
     ),
-    "unknown table": Case(
-        put("paper", PAPER | {"table": "Table 9"}), (IN_STUDY, "paper.table", "'Table 9'")
-    ),
     "unknown field": Case(
         put("paper", PAPER | {"match": {"partition.alpha": "alpha"}}),
         ("paper.match.partition.alpha", "'partition_alpha'"),
@@ -622,11 +587,11 @@ CASES: dict[str, Case] = {
     "method that is not ours": Case(
         put("paper", PAPER | {"methods": {"fedpda": "FedDPA"}}), ("paper.methods", "'feddpa'")
     ),
-    "no printed row": Case(
-        put("paper", PAPER), (IN_STUDY, "0 printed rows", "partition_alpha=0.5", "exactly one")
-    ),
     "several printed rows": Case(
         put("paper", PAPER | {"match": {"partition.kind": "partition"}}),
         ("3 printed rows", "exactly one", "partition_alpha"),
     ),
 }
+for table, file in ((VALUES, IN_STUDY), (VALUES_OF_CONFIG, IN_CONFIG)):
+    for name, (path, value, words) in table.items():
+        CASES[name] = Case(put(path, value, file), (file, *words.split(" ... ")))

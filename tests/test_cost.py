@@ -57,7 +57,7 @@ def test_the_estimate_is_that_of_the_table_of_studies(name: str) -> None:
 
 def test_without_the_size_of_the_data_there_is_no_estimate() -> None:
     assert runtime_estimate.total([fake_results.BASE], lambda name: None) is None
-    assert runtime_estimate.words(None) == "unknown"
+    assert runtime_estimate.duration_text(None) == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_without_the_size_of_the_data_there_is_no_estimate() -> None:
     ],
 )
 def test_durations_are_in_the_unit_that_people_would_use(seconds: float, words: str) -> None:
-    assert runtime_estimate.words(seconds) == words
+    assert runtime_estimate.duration_text(seconds) == words

@@ -180,7 +180,7 @@ def test_the_example_arrays_are_read_as_a_data_set_with_users(tmp_path, monkeypa
 
 def test_the_documents_list_every_named_data_set_and_every_partition():
     text = (DOCS / "data.md").read_text()
-    kinds = cells.OPTIONS["partition.kind"].option.words
+    kinds = cells.OPTIONS["partition.kind"].option.choices
     assert [name for name in (*datasets.DATASETS, *kinds) if f"`{name}`" not in text] == []
 
 

@@ -542,13 +542,20 @@ def test_only_what_runs_can_show_is_a_figure_of_a_study_without_a_block() -> Non
     assert every == set(drawings.KINDS) == set(registry.KINDS)
 
 
+def document(**figures: Any) -> dict[str, Any]:
+    return {
+        "methods": [{"name": name} for name in fake_results.study().methods],
+        "figures": figures,
+    }
+
+
 def test_the_block_of_a_study_chooses_and_names_its_figures() -> None:
     rows = fake_results.study().rows
     block = {
         "at_8": {"kind": "privacy_utility", "width": 3.3, "where": {"privacy.epsilon": [8]}},
         "cost": {"methods": ["feddpa"], "metric": "global_common"},
     }
-    found = drawings.read({"figures": block}, "f", rows)
+    found = drawings.read(document(**block), "f", rows)
     assert found == (
         Drawing("at_8", "privacy_utility", width=3.3, where={"privacy.epsilon": [8]}),
         Drawing("cost", "cost", metric="global_common", methods=("feddpa",)),
@@ -575,7 +582,7 @@ def test_a_block_that_names_what_there_is_not_is_one_clear_line(
     given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        drawings.read({"figures": given}, "f", fake_results.study().rows)
+        drawings.read(document(**given), "f", fake_results.study().rows)
 
 
 def test_the_schema_knows_the_kinds_and_the_widths_and_of_an_attack_no_more_than_the_width() -> (

@@ -238,8 +238,8 @@ def alternative(name, parameter):
         return 1 if default > 1 else 3
     if kind is float:
         return (default + 0.5) % 1 if option.most == 1 else default * 4 + 0.7
-    if option.words:
-        return next(choice for choice in option.words if choice != default)
+    if option.choices:
+        return next(choice for choice in option.choices if choice != default)
     return not default if kind is bool else {"personal_layers": "fc1"}[name]
 
 

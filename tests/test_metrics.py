@@ -17,6 +17,7 @@ import malformed
 from pflpipe import cli
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json
+from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.pipeline.project import Project
 from pflpipe.report import tidy
 from pflpipe.report.figures.registry import draw
@@ -26,7 +27,6 @@ from pflpipe.simulation.evaluation import accuracies, accuracies_of_new
 from pflpipe.study import metrics, search
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline
-from pflpipe.study.metrics import BUILT_IN
 from pflpipe.study.study_spec import Drawing, Study
 from simulations import CLASSES, simulation, with_states
 

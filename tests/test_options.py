@@ -21,12 +21,12 @@ from pflpipe.study.study_spec import Row, Study
 class Block:
     """Words for a schema."""
 
-    kind: Annotated[str, Option("the kind", words=("round", "square"))]
+    kind: Annotated[str, Option("the kind", choices=("round", "square"))]
     corners: Annotated[
         int | None, Option("how many", least=3, only=("kind", "square"), needed=True)
     ] = None
     share: Annotated[float, Option("a part", above=0, below=1, heading="s", phrase="s = {}")] = 0.5
-    colours: Annotated[tuple[str, ...], Option("paint", words=("red", "blue"), distinct=True)] = ()
+    colours: Annotated[tuple[str, ...], Option("ink", choices=("red", "blue"), distinct=True)] = ()
     internal: int = 3
 
 
@@ -52,7 +52,7 @@ def test_a_field_makes_its_schema():
                 "default": 0.5,
             },
             "colours": {
-                "description": "paint",
+                "description": "ink",
                 "type": "array",
                 "items": {"enum": ["red", "blue"]},
                 "uniqueItems": True,
@@ -118,7 +118,7 @@ def test_every_option_of_a_study_says_what_it_is():
 
 
 def test_the_transforms_that_may_be_asked_for_are_those_that_exist():
-    assert cells.OPTIONS["training.augment"].option.words == tuple(augment._TRANSFORMS)
+    assert cells.OPTIONS["training.augment"].option.choices == tuple(augment._TRANSFORMS)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from pflpipe import origin
+from pflpipe.simulation import origin
 
 
 def git(*words: str) -> None:

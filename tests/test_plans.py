@@ -76,7 +76,7 @@ def test_the_first_warning_of_a_private_run_says_that_classes_were_read_from_lab
     sizes = np.array([5, 100, 100, 200])
     told, found = plan_of(cell, sizes), plan_of(cell, sizes, declared=False)
     assert found.ledger.warnings == (CLASSES_FOUND, *told.ledger.warnings)
-    assert "everybody's labels" in CLASSES_FOUND
+    assert "read from all labels" in CLASSES_FOUND
     assert dataclasses.replace(found.ledger, warnings=told.ledger.warnings) == told.ledger
     silent = dataclasses.replace(cell, privacy=Privacy(), departures=())
     assert plan_of(silent, sizes, declared=False).ledger.warnings == (), "nothing is claimed"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from pflpipe import cells, outside
-from pflpipe.data import datasets
+from pflpipe import cells
+from pflpipe.data import datasets, outside
 from pflpipe.errors import PflpipeError, Problems
 from pflpipe.learning import networks
 from pflpipe.simulation import evaluation, rounds

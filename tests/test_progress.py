@@ -152,7 +152,7 @@ def test_runs_that_were_asked_for_count_whatever_else_their_study_has(folder) ->
     assert all(run.seconds > 0 for run in known.values())
 
 
-def told() -> list[str]:
+def printed_by_status() -> list[str]:
     return list(status.report(RESULTS))
 
 
@@ -160,19 +160,19 @@ def test_status_prints_what_was_written_and_how_it_ended(seen) -> None:
     finished("a")
     seen.start()
     seen.stop("well")
-    assert told()[:3:2] == ["s: 1 of 6 runs done, 0 running", "snakemake ended well"]
+    assert printed_by_status()[:3:2] == ["s: 1 of 6 runs done, 0 running", "snakemake ended well"]
 
 
 def test_status_says_when_snakemake_was_killed(seen) -> None:
-    assert told()[-1] == "(0 s ago)"
+    assert printed_by_status()[-1] == "(0 s ago)"
     long_ago = time.time() - 3 * 3600
     os.utime(RESULTS / status.FILE, (long_ago, long_ago))
-    assert "last heard of 3.0 h ago" in told()[-1]
+    assert "last update was 3.0 h ago" in printed_by_status()[-1]
 
 
 def test_status_without_a_snakemake_says_how_to_start_one() -> None:
     with pytest.raises(DataError, match="start one"):
-        told()
+        printed_by_status()
 
 
 def test_a_disk_or_a_terminal_that_fails_does_not_stop_the_watch(lines) -> None:
@@ -187,4 +187,4 @@ def test_a_disk_or_a_terminal_that_fails_does_not_stop_the_watch(lines) -> None:
     seen = Progress(runs, RESULTS, lines.append)
     seen.start()
     seen.stop("well")
-    assert "snakemake ended well" in told()
+    assert "snakemake ended well" in printed_by_status()

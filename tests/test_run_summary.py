@@ -119,7 +119,7 @@ def test_warnings_of_this_time_are_repeated_and_many_are_counted(outline) -> Non
 
 def test_diverged_runs_are_counted(outline) -> None:
     table(outline, diverged_round=3)
-    assert "  warning: 18 of 18 runs left the finite numbers" in lines(outline)
+    assert "  warning: 18 of 18 runs diverged to values that are not finite" in lines(outline)
 
 
 def test_an_epsilon_at_a_delta_of_one_over_m_is_warned_of(outline) -> None:

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-from pflpipe import cells, files, origin
+from pflpipe import cells, files
 from pflpipe.data import datasets, partition
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
 from pflpipe.seeds import numpy_rng
-from pflpipe.simulation import evaluation, rounds, runs
+from pflpipe.simulation import evaluation, origin, rounds, runs
 from pflpipe.simulation.clients import Examples
 
 ROUNDS = 8

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pflpipe.cells import Privacy as Privacy
     from pflpipe.cells import Server as Server
     from pflpipe.cells import Training as Training
+    from pflpipe.learning.metrics import Metric as Metric
     from pflpipe.learning.networks import Network as Network
     from pflpipe.learning.task import Batches as Batches
     from pflpipe.learning.task import Task as Task
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from pflpipe.privacy.mechanism import release as release
     from pflpipe.privacy.plan import Plan as Plan
     from pflpipe.study.load import load_study as load_study
-    from pflpipe.study.metrics import Metric as Metric
 
 _HOMES = {
     "api": ("Result", "federation", "run", "train"),
@@ -58,7 +58,7 @@ _HOMES = {
     "privacy.mechanism": ("Uploads", "release"),
     "privacy.plan": ("Plan",),
     "study.load": ("load_study",),
-    "study.metrics": ("Metric",),
+    "learning.metrics": ("Metric",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -27,8 +27,8 @@ from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.learning import networks
+from pflpipe.learning.metrics import over_clients
 from pflpipe.learning.networks import HEAD, Network
-from pflpipe.means import over_clients
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method
 from pflpipe.privacy import executed

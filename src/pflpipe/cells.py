@@ -36,7 +36,7 @@ class Partition:
         str,
         Option(
             "how examples are dealt to clients; natural: by the data set's own user ids",
-            words=("dirichlet", "pathological", "iid", "natural"),
+            choices=("dirichlet", "pathological", "iid", "natural"),
             heading="partition",
             phrase="{} partition",
             bare=True,
@@ -191,7 +191,7 @@ class Training:
             value_labels={0: "all local data"},
         ),
     ]
-    optimizer: Annotated[str, Option("of the local steps", words=("sgd", "adam"), phrase="{}")]
+    optimizer: Annotated[str, Option("of the local steps", choices=("sgd", "adam"), phrase="{}")]
     lr: Annotated[float, Option("learning rate of the local steps", above=0)]
     momentum: Annotated[float, Option("of sgd", least=0, below=1, only=("optimizer", "sgd"))] = 0.0
     weight_decay: Annotated[float, Option("L2 penalty", least=0, heading="weight decay")] = 0.0
@@ -227,7 +227,7 @@ class Training:
         tuple[str, ...],
         Option(
             "random training transforms of images, in the order in which they are applied",
-            words=("crop", "flip", "rotate"),
+            choices=("crop", "flip", "rotate"),
             distinct=True,
             phrase="training transforms {}",
         ),
@@ -256,7 +256,7 @@ class Training:
             "precision of products: float32; tf32 (a GPU rounds the factors of matrix products "
             "and convolutions); bf16 (forward passes of training); parameters, clipping, noise and "
             "optimizer are always float32",
-            words=("float32", "tf32", "bf16"),
+            choices=("float32", "tf32", "bf16"),
         ),
     ] = "float32"
 
@@ -271,7 +271,7 @@ class Privacy:
 
     mechanism: Annotated[
         str,
-        Option("the kind of noise", words=("gaussian", "laplace"), phrase="{} mechanism"),
+        Option("the kind of noise", choices=("gaussian", "laplace"), phrase="{} mechanism"),
     ] = "none"
     epsilon: Annotated[
         float | None,
@@ -347,7 +347,7 @@ class Privacy:
         str,
         Option(
             "the curve that calibrates: exact (GDP at q = 1, PLD otherwise) or rdp (as the papers)",
-            words=("exact", "rdp"),
+            choices=("exact", "rdp"),
             only=("mechanism", "gaussian"),
             phrase="{} accountant",
             always=True,
@@ -365,7 +365,7 @@ class Server:
         Option(
             "of the server: sgd; momentum (FedAvgM); adam or yogi (FedAdam, FedYogi), whose lr is "
             "about the size of a coordinate's step",
-            words=("sgd", "momentum", "adam", "yogi"),
+            choices=("sgd", "momentum", "adam", "yogi"),
             heading="server",
             phrase="server optimizer {}",
         ),
@@ -458,7 +458,7 @@ class Cell:
         Option(
             "strict = smallest change that makes the user-level claim true; paper = as printed, "
             "with named departures",
-            words=("strict", "paper"),
+            choices=("strict", "paper"),
             condition=False,
         ),
     ] = "strict"

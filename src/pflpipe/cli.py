@@ -46,49 +46,49 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--config", default="config.yaml", help="default: %(default)s")
         return command
 
-    init = add(_init, "begin a study: studies/<STUDY>.yaml, with comments", config=False)
+    init = add(_init, "write a new study: studies/<STUDY>.yaml, with comments", config=False)
     init.add_argument("study", help="its name: letters, digits and _")
     validate = add(
-        _validate, "check config.yaml, its studies and the headers of its data; start nothing"
+        _validate, "check config.yaml, its studies and the headers of its data; start no job"
     )
-    instead = "check this study instead of those of the config; repeatable"
+    instead = "check this study instead of those of config.yaml; repeatable"
     _add_study(validate, "--study", action="append", default=[], help=instead)
-    listed = "list the methods and their hyper-parameters; of those named, all there is"
+    listed = "list the methods and their hyper-parameters, or print the cards of some"
     methods = add(_methods, listed, config=False)
-    methods.add_argument("name", nargs="*", help="print its card: formulas, claim, citation")
-    add(_studies, "list the studies by purpose, with runs and the estimated time of their training")
+    methods.add_argument("name", nargs="*", help="print its card: formulas, claims, citation")
+    add(_studies, "list the studies by purpose, with runs and estimated training time")
     rank = add(
-        _rank, "order a study's hyper-parameter sets by validation accuracy, or its search's metric"
+        _rank, "rank a study's hyper-parameter sets by validation accuracy, or its search's metric"
     )
     _add_study(rank)
-    every_set = "every set instead of the five best of each method"
+    every_set = "all sets instead of the five best of each method"
     rank.add_argument("--all", action="store_true", help=every_set)
     figures = add(
-        _figures, "draw a study's figures from finished results; start nothing", config=False
+        _figures, "draw a study's figures from finished results; start no job", config=False
     )
     _add_study(figures)
-    figures.add_argument("name", nargs="*", help="of its figures; default: all")
+    figures.add_argument("name", nargs="*", help="a figure of the study; default: all")
     figures.add_argument("--results", type=Path, default=Path("results"), help="%(default)s")
     figures.add_argument("--data", type=Path, default=Path("data"), help="%(default)s")
     figures.add_argument("--out", type=Path, help="default: RESULTS/figures/STUDY")
-    add(_status, "tell how far the snakemake is that works here, or on a cluster's disk")
-    track = add(_track, "put a study's finished runs into MLflow")
+    add(_status, "show the progress of the running workflow")
+    track = add(_track, "export a study's finished runs to MLflow")
     _add_study(track)
-    until = "go on while it runs, until its table is there"
+    until = "repeat until the study's table exists"
     track.add_argument("--watch", action="store_true", help=until)
-    compare = add(_compare, "put two studies, or two methods, side by side, and their differences")
+    compare = add(_compare, "compare two studies or two methods, with paired differences")
     for side in ("A", "B"):
-        _add_study(compare, side, help="a study or a table's .csv; :METHOD behind it for one alone")
+        _add_study(compare, side, help="a study or a table's .csv, with :METHOD for one method")
     compare.add_argument("--metric", default="personal_own", help="default: %(default)s")
     completion = add(
-        _completion, "print what lets a shell complete these words (docs/cli.md)", config=False
+        _completion, "print a completion script for a shell (docs/cli.md)", config=False
     )
     completion.add_argument("shell", choices=SHELLS)
     return parser
 
 
 def _add_study(parser: argparse.ArgumentParser, name: str = "study", **options: Any) -> None:
-    """Add an argument that names a study; the shell completes it with what lies in studies/."""
+    """Add an argument that names a study; shells complete it from studies/."""
     parser.add_argument(name, **options).complete = "studies"  # type: ignore[attr-defined]
 
 

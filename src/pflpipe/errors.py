@@ -12,7 +12,6 @@ import contextlib
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 
@@ -80,13 +79,6 @@ class Errors(ConfigError):
         return Errors(error.at(location) for error in self._all)
 
 
-@dataclass
-class _Problem:
-    error: PflpipeError
-    location: str
-    repeats: int = 0
-
-
 class Problems:
     """A collector of the errors of a file, which reports all of them at once.
 
@@ -94,7 +86,7 @@ class Problems:
     """
 
     def __init__(self) -> None:
-        self._problems: dict[str, _Problem] = {}
+        self._problems: dict[str, list[tuple[PflpipeError, str]]] = {}
         self._ignored: set[str] = set()
 
     def __bool__(self) -> bool:
@@ -104,8 +96,7 @@ class Problems:
         """Add an error that does not name its location, and the location where it occurred."""
         for one in error.all:
             if str(one) not in self._ignored:
-                first = self._problems.setdefault(str(one), _Problem(one, location))
-                first.repeats += first.error is not one
+                self._problems.setdefault(str(one), []).append((one, location))
 
     def refuse(self, what: str, location: str = "", **parts: Any) -> None:
         """Add a ConfigError of these ``parts`` (``got``, ``expected``, ``do``)."""
@@ -119,11 +110,6 @@ class Problems:
         except PflpipeError as error:
             self.add(error, location)
 
-    def take(self, other: Problems, location: str) -> None:
-        """Add the errors of another collector, which have no locations, at this location."""
-        for problem in other._problems.values():
-            self.add(problem.error, location)
-
     def ignore(self, text: str) -> None:
         """Ignore later errors with this text, which are consequences of an earlier one."""
         self._ignored.add(text)
@@ -131,11 +117,10 @@ class Problems:
     def stop(self) -> None:
         """Raise the collected errors, if there are any; a single error keeps its type."""
         errors = []
-        for problem in self._problems.values():
-            error = problem.error.at(problem.location) if problem.location else problem.error
-            if problem.repeats:
-                error = type(error)(f"{error} (and {problem.repeats} more like it)")
-            errors.append(error)
+        for (error, location), *repeats in self._problems.values():
+            error = error.at(location) if location else error
+            more = f" (and {len(repeats)} more like it)" * bool(repeats)
+            errors.append(type(error)(f"{error}{more}"))
         if errors:
             raise errors[0] if len(errors) == 1 else Errors(errors)
 

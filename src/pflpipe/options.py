@@ -1,9 +1,8 @@
-"""An option: a field of a frozen dataclass that says everything about itself.
+"""Options: fields of frozen dataclasses that declare their type, bounds, default and text.
 
-``lr: Annotated[float, Option("learning rate", above=0)]`` is the only place that knows its type,
-its bounds and the words for it. The JSON schema of a study, the checks of a block that was built in
-Python, and the headings of tables are made from that. An option with a default needs nothing else.
-A hyper-parameter is an option too: an argument of a method's factory in the place of a field.
+``lr: Annotated[float, Option("learning rate", above=0)]`` is the only declaration of a setting. The
+JSON schema of a study, the checks of a block that was built in Python, and the headings of tables
+follow from it. A hyper-parameter is an option too: an argument of a method's factory.
 """
 
 from __future__ import annotations
@@ -39,39 +38,41 @@ BOUNDS: Mapping[str, tuple[str, str, Callable[[Any, Any], bool]]] = {
     "most": ("maximum", "<=", operator.le),
     "below": ("exclusiveMaximum", "<", operator.lt),
 }
-"""Bound of an ``Option`` -> its word in a JSON schema, its sign, and the comparison."""
+"""Bound of an ``Option`` -> its keyword in a JSON schema, its sign, and the comparison."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What a field may say, and the words for it. Bounds and words of a tuple are its items'.
+    """The rules for the value of a field, and its names in tables. For a tuple, bounds and choices
+    are those of its items.
 
     Attributes:
-        text: what it is; where there is a ``pattern``, what fits it. A hyper-parameter has its
-            text in the header of the method's file.
-        least, above, most, below: bounds, the last of each pair excluded.
-        words: the only values, if there are any. Of a default that is none of them (no mechanism,
-            where a method asks for no privacy) nobody can ask, and a study has the first instead.
+        text: description; with a ``pattern``, a description of what matches it. The description of
+            a hyper-parameter is in the header of the method's file.
+        least, above, most, below: bounds; ``above`` and ``below`` exclude the bound.
+        choices: the only values, if there are any. If the default is not among them (no mechanism,
+            for a method without privacy), it cannot be requested; studies start from the first
+            choice.
         pattern: regular expression of a text.
-        keys: regular expression of the keys of a mapping, and words for it.
-        non_empty, distinct: of a tuple: not empty; no item twice.
-        only: a field of the same block and the values, one of which it must have for this option to
-            be more than its default; without values, any but None.
-        needed: whether the option must then be given.
-        either: a field of the same block; where ``only`` allows both, one of the two must be given.
-        unless: a field of the same block and the value with which alone this option may be left
+        keys: regular expression of the keys of a mapping, and its description.
+        non_empty, distinct: for a tuple: not empty; no item twice.
+        only: a field of the same block, and values. The option may differ from its default only if
+            the field has one of these values; without values, if it is not None.
+        needed: whether the option is then required.
+        either: a field of the same block; where ``only`` allows both, one of the two is required.
+        unless: a field of the same block, and a value. Only with this value the option may be left
             out, at a default that its bounds exclude.
-        heading, phrase: as the heading of a column, and in a caption with ``{}`` for the value; by
-            default the field's name.
-        value_labels: values that have words of their own.
-        bare: whether a value in a table's head needs no heading beside it.
-        always: whether a caption says it even where it is the default.
-        condition: whether it tells runs apart in tables and figures; not where a row has other
-            words for it, or it changes no result.
-        trained: of a hyper-parameter: whether training reads it, or ``personalize`` alone.
-        layers: of a hyper-parameter: whether it is about the network's layers. A text has the
-            beginnings of their names, separated by commas, and leaves a layer out; a number is at
-            most theirs.
+        heading: heading of a column; by default the field's name.
+        phrase: text of a caption, with ``{}`` for the value; by default heading and value.
+        value_labels: value -> its text in tables, where that is not the value itself.
+        bare: whether a value in a table's head needs no heading next to it.
+        always: whether a caption states it even if it is the default.
+        condition: whether it distinguishes runs in tables and figures. It does not if rows have
+            another column for it, or if it changes no result.
+        trained: for a hyper-parameter: whether training reads it, not only ``personalize``.
+        layers: for a hyper-parameter: whether it selects layers of the network. A text lists
+            beginnings of layer names, separated by commas, and must leave a layer out; a number is
+            at most the number of layers.
     """
 
     text: str = ""
@@ -80,7 +81,7 @@ class Option:
     above: float | None = None
     most: float | None = None
     below: float | None = None
-    words: tuple[Any, ...] = ()
+    choices: tuple[Any, ...] = ()
     pattern: str = ""
     keys: tuple[str, str] | None = None
     non_empty: bool = False
@@ -99,7 +100,7 @@ class Option:
     layers: bool = False
 
     def value_text(self, value: Any) -> str:
-        """Return one value in words, for titles and table heads."""
+        """Return the text of a value, for titles and table heads."""
         if isinstance(value, tuple):
             return "+".join(map(str, value)) or "none"
         if value is None:
@@ -110,7 +111,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Declared:
-    """An option, and what its field says: name, type and default (``MISSING`` if it has none)."""
+    """An option with name, type and default (``MISSING`` if there is none) of its field."""
 
     name: str
     option: Option
@@ -139,8 +140,8 @@ def _declare(name: str, hint: Any, default: Any) -> Declared:
     if typing.get_origin(hint) is typing.Annotated:
         hint, option = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
-        option = dataclasses.replace(option, words=typing.get_args(hint))
-        hint = type(option.words[0])
+        option = dataclasses.replace(option, choices=typing.get_args(hint))
+        hint = type(option.choices[0])
     heading = option.heading or name
     phrase = option.phrase or f"{heading} {{}}"
     option = dataclasses.replace(option, heading=heading, phrase=phrase)
@@ -148,8 +149,8 @@ def _declare(name: str, hint: Any, default: Any) -> Declared:
 
 
 def of_signature(signature: inspect.Signature) -> dict[str, Declared]:
-    """Return the options that are the arguments of a function, by name: of type bool, int, float,
-    str or Literal, perhaps Annotated with an Option."""
+    """Return the arguments of a function as options, by name. Their type is bool, int, float, str
+    or Literal; ``Annotated`` may add an Option."""
     return {
         name: _declare(name, parameter.annotation, parameter.default)
         for name, parameter in signature.parameters.items()
@@ -171,12 +172,12 @@ def schema(kind: type) -> dict[str, Any]:
     refused, options without a default are required."""
     properties = {name: rules(item) for name, item in declared(kind).items()}
     nested = {name: schema(block) for name, block in blocks(kind).items()}
-    required = [name for name, found in properties.items() if "default" not in found]
+    required = [name for name, rule in properties.items() if "default" not in rule]
     return {
         "description": " ".join((kind.__doc__ or "").split()),
         "type": "object",
         "additionalProperties": False,
-        "required": required + [name for name, found in nested.items() if found["required"]],
+        "required": required + [name for name, rule in nested.items() if rule["required"]],
         "properties": properties | nested,
     }
 
@@ -185,55 +186,56 @@ def rules(item: Declared) -> dict[str, Any]:
     """Return the JSON schema of one option's value."""
     option, (kind, inner, nullable) = item.option, parts(item.type)
     limits: dict[str, Any] = {rule: bound for rule, _, _, bound in _bounds(option)}
-    if option.words:
-        limits = {"enum": list(option.words)}
+    if option.choices:
+        limits = {"enum": list(option.choices)}
     elif inner in (str, Path) or (inner is None and kind in (str, Path)):
         limits["minLength"] = 1
-    found: dict[str, Any] = {"description": option.text}
+    result: dict[str, Any] = {"description": option.text}
     if kind is tuple:
-        items = limits if option.words else {"type": TYPES[inner][0], **limits}
-        found |= {"type": "array", "items": items, "uniqueItems": option.distinct}
-        found |= {"minItems": 1} if option.non_empty else {}
+        items = limits if option.choices else {"type": TYPES[inner][0], **limits}
+        result |= {"type": "array", "items": items, "uniqueItems": option.distinct}
+        result |= {"minItems": 1} if option.non_empty else {}
     elif kind is dict:
-        found |= {"type": "object"}
+        result |= {"type": "object"}
         if inner in TYPES:
-            found["additionalProperties"] = {"type": TYPES[inner][0], **limits}
+            result["additionalProperties"] = {"type": TYPES[inner][0], **limits}
         if option.keys:
-            found["propertyNames"] = {"pattern": option.keys[0], "description": option.keys[1]}
+            result["propertyNames"] = {"pattern": option.keys[0], "description": option.keys[1]}
     else:
-        found |= limits if option.words else {"type": TYPES[kind][0], **limits}
-        found |= {"pattern": option.pattern} if option.pattern else {}
+        result |= limits if option.choices else {"type": TYPES[kind][0], **limits}
+        result |= {"pattern": option.pattern} if option.pattern else {}
     if nullable:
-        found["type"] = [found["type"], "null"]
+        result["type"] = [result["type"], "null"]
     if item.default is not dataclasses.MISSING:
-        default = option.words[0] if _unspeakable(item) else item.default
+        default = option.choices[0] if _cannot_be_requested(item) else item.default
         # A tuple becomes a list, and a path a text.
-        found["default"] = json.loads(json.dumps(default, default=str))
-    return found
+        result["default"] = json.loads(json.dumps(default, default=str))
+    return result
 
 
 def build(kind: type[Block], values: Mapping[str, Any]) -> Block:
-    """Return a block from schema-checked values with one spelling per number, so that ``lr: 1`` and
-    ``lr: 1.0`` are the same cell."""
-    found = declared(kind)
-    asked = {name: item.option.words[0] for name, item in found.items() if _unspeakable(item)}
-    return kind(**{**asked, **spelled(found, values)})
+    """Return a block from schema-checked values. ``lr: 1`` and ``lr: 1.0`` give the same cell."""
+    items = declared(kind)
+    first = {
+        name: item.option.choices[0] for name, item in items.items() if _cannot_be_requested(item)
+    }
+    return kind(**{**first, **spelled(items, values)})
 
 
 def spelled(items: Mapping[str, Declared], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return checked values with one spelling per number."""
+    """Return checked values with the type of their option, such as 1.0 for 1."""
     return {name: _spelled(value, items[name].type) for name, value in values.items()}
 
 
 def check(block: Any, location: str) -> None:
-    """Check the values of a block, and that its options fit one another.
+    """Check the values of a block and the rules between its options.
 
     Args:
         block: a dataclass with options.
-        location: starts messages (``"partition"``).
+        location: start of error messages (``"partition"``).
 
     Raises:
-        PflpipeError: everything that is wrong with it.
+        PflpipeError: all errors of the block.
     """
     problems = Problems()
     for name, item in declared(type(block)).items():
@@ -249,30 +251,30 @@ def check(block: Any, location: str) -> None:
                     check_value(entry, item, here)
         if option.only:
             other, fitting = option.only[0], option.only[1:]
-            found = getattr(block, other)
-            fits = found in fitting if fitting else found is not None
+            setting = getattr(block, other)
+            fits = setting in fitting if fitting else setting is not None
             if fits and option.needed and value is None:
-                problems.refuse(f"{here} is missing", do=f"{location}.{other} {found} needs it")
+                problems.refuse(f"{here} is missing", do=f"{location}.{other} {setting} needs it")
             rival = getattr(block, option.either or name)
             if fits and option.either and (value is None) == (rival is None):
                 given = "neither is" if value is None else "both are"
                 problems.refuse(f"{location} needs either {name} or {option.either}, {given} given")
             if not fits and value != item.default:
                 what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(fitting)])}"
-                do = f"remove it for {found}" if fitting else f"add {other}, or remove it"
+                do = f"remove it for {setting}" if fitting else f"add {other}, or remove it"
                 problems.refuse(f"{what.strip()} only", got=value, do=do)
     problems.stop()
 
 
 def check_value(value: Any, item: Declared, location: str) -> None:
-    """Raise ConfigError unless this is a value of an option."""
+    """Raise ConfigError unless an option may have this value."""
     option, (kind, inner, _) = item.option, parts(item.type)
     kind = inner if kind is tuple else kind
-    if option.words:
-        unknown = value not in option.words or isinstance(value, bool)
-        if unknown and (not _unspeakable(item) or value != item.default):
-            do = nearest(str(value), map(str, option.words))
-            expected = f"one of {', '.join(map(str, option.words))}"
+    if option.choices:
+        unknown = value not in option.choices or isinstance(value, bool)
+        if unknown and (not _cannot_be_requested(item) or value != item.default):
+            do = nearest(str(value), map(str, option.choices))
+            expected = f"one of {', '.join(map(str, option.choices))}"
             raise ConfigError(location, got=value, expected=expected, do=do)
     elif kind in _ACCEPTED and not (
         isinstance(value, _ACCEPTED[kind]) and (kind is bool) == isinstance(value, bool)
@@ -291,7 +293,7 @@ def check_value(value: Any, item: Declared, location: str) -> None:
 
 
 def bounds(option: Option) -> str:
-    """Return an option's bounds in words, such as ``> 0 and <= 1``."""
+    """Return an option's bounds as text, such as ``> 0 and <= 1``."""
     return " and ".join(f"{sign} {bound}" for _, sign, _, bound in _bounds(option))
 
 
@@ -301,10 +303,9 @@ def _bounds(option: Option) -> Iterator[tuple[str, str, Callable[[Any, Any], boo
             yield (*rule, bound)
 
 
-def _unspeakable(item: Declared) -> bool:
-    # A default that stands for "was not asked for" and is no word of a study.
-    words = item.option.words
-    return bool(words) and isinstance(item.default, str) and item.default not in words
+def _cannot_be_requested(item: Declared) -> bool:
+    choices = item.option.choices
+    return bool(choices) and isinstance(item.default, str) and item.default not in choices
 
 
 def _spelled(value: Any, hint: Any) -> Any:
@@ -319,10 +320,10 @@ def _spelled(value: Any, hint: Any) -> Any:
 
 
 def flat(kind: type, prefix: str = "") -> Iterator[tuple[str, Declared]]:
-    """Yield (dotted path, option) of a dataclass and of the blocks within it, in their order."""
-    nested, own = blocks(kind), declared(kind)
+    """Yield (dotted path, option) of a dataclass and of the blocks in it, in order."""
+    nested, items = blocks(kind), declared(kind)
     for item in dataclasses.fields(kind):
         if item.name in nested:
             yield from flat(nested[item.name], f"{prefix}{item.name}.")
-        elif item.name in own:
-            yield f"{prefix}{item.name}", own[item.name]
+        elif item.name in items:
+            yield f"{prefix}{item.name}", items[item.name]

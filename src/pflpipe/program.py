@@ -1,10 +1,9 @@
-"""Start and end of a program: memory settings, one line for a user's mistake, the exit code, and
-the resources used."""
+"""Start and end of a program: one line for a user's mistake, the exit code, and the resources
+used."""
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import inspect
 import os
 import pwd
@@ -23,10 +22,12 @@ from pflpipe.files import write_text
 MEASURES = "PFLPIPE_MEASURES"
 """Environment variable: file for the resources that a script used; if unset, none is written."""
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-KEPT_BYTES, KEPT_BLOCK = 2**28, 2**25
-"""Most bytes that glibc keeps at the end of its heap, and the size in bytes from which a block is
-not taken from the heap."""
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**28), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+"""Environment variables, read by glibc when a process starts, with which it keeps freed memory.
+
+A step of many small models frees a few megabytes and allocates them again. The system clears every
+returned page, which takes a tenth of the time of such a run. Blocks of 32 MB and more, the limit of
+mallopt(3), are still returned. Other C libraries ignore these variables."""
 
 
 def run_step(step: Callable[..., None]) -> NoReturn:
@@ -46,8 +47,8 @@ def run_step(step: Callable[..., None]) -> NoReturn:
         required = parameter.default is inspect.Parameter.empty
         options["default"] = None if required else parameter.default
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, required=required, **options)
-    words = vars(parser.parse_args())
-    run_script(lambda: step(**words))
+    arguments = vars(parser.parse_args())
+    run_script(lambda: step(**arguments))
 
 
 def run_script(main: Callable[[], None]) -> NoReturn:
@@ -57,7 +58,6 @@ def run_script(main: Callable[[], None]) -> NoReturn:
     Any other exception keeps its traceback, because it is a bug of pflpipe.
     """
     began = time.perf_counter()
-    keep_memory()
     name_user()
     try:
         main()
@@ -85,19 +85,6 @@ def name_user() -> None:
     except KeyError:
         os.environ.setdefault("LOGNAME", str(os.getuid()))
         os.environ.setdefault("HOME", tempfile.gettempdir())
-
-
-def keep_memory() -> None:
-    """Make glibc keep freed memory instead of returning it to the system at once.
-
-    A step of many small models frees a few megabytes and allocates them again. The system clears
-    every returned page, which takes a tenth of the time of such a run. Blocks of 32 MB and more,
-    the limit of mallopt(3), are still returned. Other C libraries are not changed.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for option, value in ((M_TRIM_THRESHOLD, KEPT_BYTES), (M_MMAP_THRESHOLD, KEPT_BLOCK)):
-            mallopt(option, value)
 
 
 def write_measures(seconds: float) -> None:

@@ -114,5 +114,5 @@ def _value(hint: Any, value: Any, location: str) -> Any:
 
 def _type_name(hint: Any) -> str:
     kind, _, nullable = parts(hint)
-    words = TYPES[kind][1] if kind in TYPES and kind is not dict else "an object"
-    return words + (" or null" if nullable else "")
+    name = TYPES[kind][1] if kind in TYPES and kind is not dict else "an object"
+    return name + (" or null" if nullable else "")

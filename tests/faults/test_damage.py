@@ -17,11 +17,12 @@ from pflpipe.cells import Cell
 from pflpipe.data import datasets, downloads, partition
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
+from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.methods import registry
 from pflpipe.records import to_json
 from pflpipe.report.tidy import existing, tidy
 from pflpipe.simulation import runs, scores
-from pflpipe.study import load, metrics, ranking
+from pflpipe.study import load, ranking
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Study
@@ -116,7 +117,7 @@ def tabled(place: Place) -> str:
 
 
 def ranked(place: Place) -> str:
-    metric = metrics.ALWAYS[metrics.ACCURACY]
+    metric = BUILT_IN["accuracy"]
     return told(ranking.means(place.scores, "good", ranking.VALIDATION, metric))
 
 

@@ -129,7 +129,7 @@ def test_its_hyperparameters_are_checked_by_its_signature(project):
         load_study("ours")
     entry["axes"] = {"hyperparameters.wieght": [1]}
     write_study(project, methods=[entry])
-    with pytest.raises(ConfigError, match=r"did you mean 'hyperparameters.weight'"):
+    with pytest.raises(ConfigError, match=r"mine.wieght does not exist; did you mean 'weight'"):
         load_study("ours")
 
 

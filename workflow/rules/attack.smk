@@ -1,5 +1,5 @@
-# results/attacks/<attack>/<cell>.npz: what an adversary finds out about the clients of one cell; it simulates the cell itself.
-# results/figures/<study>/<attack>.png, .svg, .pdf, .csv: the same for all cells of a study that the attack is about.
+# results/attacks/<attack>/<cell>.npz: the result of an attack on the clients of one cell, which it simulates itself.
+# results/figures/<study>/<attack>.png, .svg, .pdf, .csv: the same for all cells of a study that the attack targets.
 ATTACK = f"{RESULTS}/attacks/{{attack}}/{{cell}}.npz"
 
 

@@ -1,8 +1,8 @@
 from pflpipe.audit import cases as audits
 
 
-# results/audits/<id>.json: what an attacker finds out about one release, for every distinct release of all methods; and the
-# table and figure of all of them. Neither data nor training is needed: an audit runs the mechanism alone.
+# results/audits/<id>.json: the result of attacks on one release, for every distinct release of all methods; and their table
+# and figure. An audit needs neither data nor training: it runs only the mechanism.
 rule audit:
     output:
         f"{RESULTS}/audits/{{audit}}.json",

@@ -16,7 +16,7 @@ checkpoint choose:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        # The script reads the study's file; it chooses again when the grid changes, not when a description does.
+        # The script reads the study's file. It runs again if the grid changes, but not if the description does.
         grid=ask(lambda wc: PROJECT.outline(wc.study).grid),
         code=code("choose"),
     message:

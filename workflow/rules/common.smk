@@ -1,4 +1,4 @@
-# What the rules share: the settings, the project, the commands. What the names of files mean is in pflpipe.pipeline.project.
+# Shared by the rules: settings, project, commands. pflpipe.pipeline.project knows the cells of a file name.
 import os
 import re
 import shlex
@@ -6,8 +6,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-# The workflow runs the code beside it, whatever else is installed; a module's is not beside the main Snakefile. Snakemake would also
-# search the folder of the main Snakefile, and so take a torch.py of the user's for torch.
+# The workflow runs the code next to it, whichever version is installed. The main Snakefile may be another workflow's. Snakemake would
+# also search the folder of the main Snakefile, and so take a torch.py of the user's for torch.
 ROOT = Path(workflow.snakefile).resolve().parents[2]
 sys.path[:] = [str(ROOT / "src"), *(p for p in sys.path if Path(p).resolve() != ROOT)]
 
@@ -17,18 +17,19 @@ from snakemake.utils import min_version
 
 min_version("9.10")
 
-from pflpipe import origin, program
+from pflpipe import program
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
 from pflpipe.pipeline import forks, project
 from pflpipe.pipeline.project import certified, each, published
 from pflpipe.report import mlflow_export
+from pflpipe.simulation import origin
 from pflpipe.study import config as configuration
 
 
 def check(question, *arguments):
-    """Returns the answer while this file is parsed; a user's mistake ends snakemake with the line and the exit code of `pflpipe validate`."""
+    """Returns the answer while this file is parsed. A user's mistake ends snakemake with the line and the exit code of `pflpipe validate`."""
     try:
         return question(*arguments)
     except PflpipeError as error:
@@ -41,7 +42,7 @@ ASKED = defaultdict(set)
 
 
 def ask(question):
-    """Makes an input function of a function of the wildcards that may raise a user's mistake."""
+    """Makes an input function from a function of the wildcards that may raise a PflpipeError."""
 
     def answer(wildcards):
         for name, value in wildcards.items():
@@ -54,7 +55,7 @@ def ask(question):
     return answer
 
 
-# A module has the settings that it was given: Snakemake skips the file.
+# The settings of a module come from the other workflow: Snakemake skips the file.
 if Path("config.yaml").exists() or not config:
     check(project.check_syntax, "config.yaml")
 
@@ -70,7 +71,7 @@ PARTITION = f"{RESULTS}/partitions/{{partition}}.npz"
 PLAN = f"{RESULTS}/plans/{{plan}}.json"
 RUN = f"{RESULTS}/runs/{{run}}"
 
-# A job on a cluster starts a snakemake of its own, which neither checks nor chooses again, but finds in a file what it was planned with.
+# A job on a cluster starts its own snakemake. It does not check or choose again, but reads in a file with which digests it was planned.
 MAIN = workflow.is_main_process
 PLANNED = Path("logs/planned.json")
 PROJECT = project.Project(
@@ -82,7 +83,7 @@ PROJECT = project.Project(
 )
 TRACKING = check(mlflow_export.address_of, SETTINGS.results_dir, SETTINGS.tracking_uri)
 if MAIN:
-    # The targets of another workflow, which has this one as a module, may be its own.
+    # If another workflow uses this one as a module, the targets may be its own.
     is_module = Path(workflow.main_snakefile).resolve().parent not in (
         ROOT,
         ROOT / "workflow",
@@ -90,8 +91,8 @@ if MAIN:
     check(PROJECT.check, [] if is_module else sys.argv[1:])
 
 program.name_user()  # Snakemake asks for a name
-# What belongs to this machine is in the environment of the commands and not in their text, which Snakemake compares with that of
-# the last time. An address of MLflow may hold a password. On this machine scripts are forks of one process (docs/reruns.md).
+# Machine-specific values are in the environment of the commands, not in their text, which Snakemake compares with that of the last
+# run. An address of MLflow may contain a password. On this machine scripts are forks of one process (docs/reruns.md).
 CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 PATHS = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
 SOURCES = os.pathsep.join(filter(None, PATHS))
@@ -104,15 +105,16 @@ os.environ.update(
         "PFLPIPE_PATH": SOURCES,
         "PFLPIPE_ROOT": str(ROOT),
         "MLFLOW_TRACKING_URI": TRACKING,
+        **program.KEEP_MEMORY,
         **({origin.COMMIT: origin.commit(ROOT)} if MAIN else {}),
     }
 )
 
 
 def script(name, words, measured=""):
-    """Returns the command that runs a script of workflow/scripts with the package beside it.
+    """Returns the command that runs a script of workflow/scripts with the package of this workflow.
 
-    In the words RESULTS and DATA are the folders of config.yaml. What a script takes is noted under the name `measured`.
+    RESULTS and DATA in the words stand for the folders of config.yaml. Seconds and memory of a script go to the file `measured`.
     """
     places = {"RESULTS": shlex.quote(RESULTS), "DATA": shlex.quote(DATA)}
     words = re.sub(r"\b(RESULTS|DATA)\b", lambda found: places[found[0]], words)
@@ -136,7 +138,7 @@ def paths(pattern, chosen=lambda cells: cells):
 
 
 def code(name, files=lambda wc: ()):
-    """Makes a parameter that follows from what a script means, and from what these files do."""
+    """Makes a parameter from the digests of the code of a script and of these files."""
     return ask(lambda wc: PROJECT.code(name, files(wc)))
 
 

@@ -1,5 +1,5 @@
-# results/scores/<study>/<method>.csv: what every client gets out of the trained models, one row per cell and client. The runs
-# of a study's search are in <study>/search.
+# results/scores/<study>/<method>.csv: the metrics of every client, one row per cell and client. The runs of a study's search
+# are in <study>/search.
 rule evaluate:
     input:
         search=ask(
@@ -20,7 +20,7 @@ rule evaluate:
         "../../envs/pflpipe.yaml"
     threads: SETTINGS.processes
     resources:
-        # One run is in memory at a time, and of the clients' states those of a group of clients.
+        # Memory holds one run at a time, and the states of one group of clients.
         mem_mb=lambda wc, input, attempt: attempt
         * SETTINGS.processes
         * max(2000, int(20 * project.largest_mb(input.data))),

@@ -1,4 +1,4 @@
-# results/figures/<study>/<figure>.png, .svg, .pdf: what the table says, as an image; which there are is in pflpipe.study.figures.
+# results/figures/<study>/<figure>.png, .svg, .pdf: a figure of a table; pflpipe.study.figures lists them.
 rule figure:
     input:
         study=ask(lambda wc: PROJECT.study_files(wc.study)),

@@ -1,5 +1,5 @@
-# What happens around the jobs: the process that scripts are forks of, how far the studies are, the words at the end. Not with
-# `--no-hooks`, nor where this workflow is a module of another one.
+# Around the jobs: the process that forks the scripts, progress, and a summary at the end. Skipped with `--no-hooks`, and if this
+# workflow is a module of another one.
 import functools
 import shutil
 import subprocess
@@ -15,20 +15,20 @@ BEGAN = time.time()
 
 
 def asked_studies():
-    """Returns the studies that the jobs of this workflow are about."""
+    """Returns the studies of the jobs of this workflow."""
     names = sorted({Path(name).parts[0] for name in ASKED["study"]})
     return [PROJECT.outline(name) for name in names]
 
 
 @functools.cache
 def runs_asked(count):
-    """Returns the runs that were asked for, of which there are so many: after a search more than before."""
+    """Returns the requested runs. Their number is the key of the cache: a search adds runs when it has chosen."""
     return progress.runs(asked_studies(), ASKED["run"], SETTINGS)
 
 
 def cancel_cluster_jobs():
-    """Cancels the jobs of this folder. After Ctrl-C the plugin for SLURM cancels those that it knows of, and then submits what was about
-    to be submitted: two at a time, which takes a busy cluster minutes."""
+    """Cancels the jobs of this folder. After Ctrl-C the plugin for SLURM cancels the jobs that it knows, and then still submits those in
+    its queue, two at a time, which takes minutes on a busy cluster."""
     if shutil.which("squeue"):
         command = ["squeue", "--me", "--noheader", "--format=%i|%k|%Z"]
         listed = subprocess.run(command, capture_output=True, text=True, check=False)

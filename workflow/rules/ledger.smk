@@ -1,4 +1,4 @@
-# results/ledger.html: what every method of the studies of config.yaml publishes, what is true, and what the truth costs.
+# results/ledger.html: published claims of every method in the studies of config.yaml, epsilons that hold, their cost.
 rule ledger:
     input:
         tables=[f"{RESULTS}/tables/{study}.csv" for study in SETTINGS.studies],

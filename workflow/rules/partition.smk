@@ -1,4 +1,4 @@
-# results/partitions/<id>.npz: who holds which example, shared by all cells of one data set, partition and seed.
+# results/partitions/<id>.npz: the examples of each client, shared by all cells of one data set, partition and seed.
 rule partition:
     input:
         data=paths(DATASET),

@@ -1,4 +1,4 @@
-# results/plans/<id>.json: the calibrated mechanism and what it is worth, before anything is trained.
+# results/plans/<id>.json: the calibrated mechanism and its ledger, before any training.
 rule plan:
     input:
         partition=ask(

@@ -1,5 +1,4 @@
-# results/released/<study>/: the part of a study that an epsilon covers, by itself, to be published. Runs that are not certified are
-# not needed for it.
+# results/released/<study>/: the part of a study that an epsilon covers, to be published. It needs no run that is not certified.
 rule released:
     input:
         study=ask(lambda wc: PROJECT.study_files(wc.study)),

@@ -1,4 +1,4 @@
-# results/report.html: one file with the questions, the verdicts, the tables, the figures and how to make them again.
+# results/report.html: one file with questions, verdicts, tables, figures, and how to repeat them.
 
 
 rule report:
@@ -17,7 +17,7 @@ rule report:
         "../../envs/pflpipe.yaml"
     params:
         studies=list(SETTINGS.studies),
-        # As a function of the input it is not compared with the last time.
+        # A function of the input: Snakemake does not compare it with the last run.
         settings=lambda wc, input: shlex.join(
             project.settings_words(config, Path("config.yaml"))
         ),

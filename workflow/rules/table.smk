@@ -1,5 +1,5 @@
-# results/tables/<study>.csv, .md, .tex: the comparison. all.csv joins the studies of config.yaml, and whoever asks for it gets
-# their figures and MLflow runs as well.
+# results/tables/<study>.csv, .md, .tex: the comparison. all.csv joins the studies of config.yaml; its rule also makes
+# their figures and MLflow runs.
 rule table:
     input:
         study=ask(lambda wc: PROJECT.study_files(wc.study)),

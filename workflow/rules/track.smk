@@ -1,5 +1,5 @@
-# results/tracking/<study>.done: the study's runs are in MLflow. One job, one writer. A server that does not answer leaves a
-# marker that starts with "pending", and the next snakemake tries again.
+# results/tracking/<study>.done: the study's runs are in MLflow. One job writes them. If the server does not answer, the marker
+# starts with "pending", and the next snakemake tries again.
 rule track:
     input:
         study=ask(lambda wc: PROJECT.study_files(wc.study)),
@@ -18,7 +18,7 @@ rule track:
     params:
         # Without name and password, which the script takes from the environment.
         uri=mlflow_export.without_credentials(TRACKING),
-        # Of the attempts before; another number is a reason to try again.
+        # The number of failed attempts: a change makes Snakemake try again.
         failures=lambda wc: PROJECT.failures(wc.study),
         code=code("track"),
     message:

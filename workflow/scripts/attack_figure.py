@@ -1,5 +1,4 @@
-"""Draw what an attack found in a study as .png and, beside it, .svg and .pdf, with the numbers as
-.csv."""
+"""Draw the results of an attack on a study as .png, .svg and .pdf, with the numbers as .csv."""
 
 from pathlib import Path
 

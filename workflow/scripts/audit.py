@@ -1,4 +1,4 @@
-"""Audit one release: is what it claims true? Writes results/audits/<id>.json (rule audit)."""
+"""Audit the claim of one release: results/audits/<id>.json."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Write results/tables/audit.csv and .md, and results/figures/audit.png and audit_column.png with
-their .svg and .pdf (rule audit_table)."""
+"""Write results/tables/audit.csv and .md, and results/figures/audit and audit_column as .png, .svg
+and .pdf."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Choose a study's hyper-parameters by the validation accuracies of its search:
+"""Choose a study's hyper-parameters by the validation metric of its search:
 results/searches/<study>.json."""
 
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Make data/<dataset>.npz: from scikit-learn, from original files (fetched where missing), or from
-``source``: an .npz file, a function my_data.py:load, or a folder with the original files."""
+"""Prepare data/<dataset>.npz from scikit-learn, from original files (downloaded if missing), or
+from ``source``: an .npz file, a function my_data.py:load, or a folder with the original files."""
 
 from pathlib import Path
 

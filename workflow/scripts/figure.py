@@ -1,4 +1,4 @@
-"""Draw one figure of a study as .png and, beside it, .svg and .pdf."""
+"""Draw one figure of a study as .png, .svg and .pdf."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Write results/ledger.html: what is published, what is true, what the truth costs, and every
-number of the ledger."""
+"""Write results/ledger.html: published claims, epsilons that hold, their cost in accuracy, and all
+numbers of the ledger."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Divide a data set over clients: results/partitions/<id>.npz. Of the cell, which is JSON, the
-partition and the seed are used."""
+"""Divide a data set over clients: results/partitions/<id>.npz. The cell is JSON; its partition and
+seed are used."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Write the privacy plan and the ledger of one cell, given as JSON (rule plan). The partition is
-needed where clients or their examples are counted, the data where they may declare classes."""
+"""Write the privacy plan and the ledger of one cell, given as JSON. The partition is needed if
+clients or their examples are counted, the data if they may declare the number of classes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Write the released part of a study by itself, to be published: results/released/<study>/."""
+"""Write the released part of a study, to be published: results/released/<study>/."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Write results/report.html: what the studies asked, what came of it, whether it is true, how to
-make it again: with which settings, as words of the command line that config.yaml does not have."""
+"""Write results/report.html: questions, results and audits of the studies, and how to repeat them.
+``settings`` are command-line arguments for settings that differ from config.yaml."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""Write results/tables/<study>.csv and, beside it, the same study as a readable .md and .tex
-table."""
+"""Write results/tables/<study>.csv, and the study as a readable .md and .tex table."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Bring MLflow up to date with a study's results; a dead server is a warning, and the next run
-tries again. The file is a marker, 'done: ...' or 'pending: ...'; ``failures`` are the attempts
-before that the server did not take."""
+"""Export a study's results to MLflow. If the server does not answer, this is a warning, and the
+next run tries again. The output is a marker, 'done: ...' or 'pending: ...'; ``failures`` is the
+number of failed attempts before."""
 
 from pathlib import Path
 

@@ -1,13 +1,13 @@
 """Train one cell, given as JSON: results/runs/<run>/{rounds.csv,timing.csv,state.pt,states.bin,
-run.json}. The inputs are the plan, the partition and the data set; a killed run goes on from its
-checkpoint, if ``code`` is what it was."""
+run.json}. The inputs are the plan, the partition and the data set. A killed run resumes from its
+checkpoint, unless ``code`` has changed."""
 
 import json
 from pathlib import Path
 
-from pflpipe import origin
 from pflpipe.cells import Cell
 from pflpipe.program import run_step
+from pflpipe.simulation import origin
 from pflpipe.simulation.processes import joined
 from pflpipe.simulation.runs import Inputs, train
 
@@ -33,7 +33,7 @@ def main(
             backend=backend,
             checkpoint_seconds=checkpoint_seconds,
             code=code,
-            commit=origin.told(),
+            commit=origin.commit_from_env(),
             processes=shared,
         )
 

@@ -1,1 +1,1 @@
-"""Who holds what: data sets, their downloads, and how they are divided over clients."""
+"""Data sets, their downloads, their partition over clients, and files of the user."""

@@ -29,8 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe import outside
-from pflpipe.data import checks, downloads, limits, pins
+from pflpipe.data import checks, downloads, limits, outside, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
 from pflpipe.data.checks import FOUND, IMAGES, KEYS, LABELS, USERS, Shape, example_shape
 from pflpipe.errors import DataError, located, nearest

@@ -1,1 +1,1 @@
-"""Training of one client: networks, solvers, gradients, and the task that a method sees."""
+"""Training of one client: networks, solvers, gradients, metrics, and the task of a method."""

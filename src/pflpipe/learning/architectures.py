@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pflpipe import cells, options, outside
+from pflpipe import cells, options
+from pflpipe.data import outside
 from pflpipe.errors import ConfigError, nearest
 
 Shapes = dict[str, tuple[int, ...]]

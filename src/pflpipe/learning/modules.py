@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.parameter import UninitializedParameter
 
-from pflpipe import outside
+from pflpipe.data import outside
 from pflpipe.errors import ConfigError
 from pflpipe.files import canonical_json
 from pflpipe.learning import counter_rng

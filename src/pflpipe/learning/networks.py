@@ -25,7 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pflpipe import cells, outside
+from pflpipe import cells
+from pflpipe.data import outside
 from pflpipe.learning import architectures, counter_rng, modules
 from pflpipe.learning.architectures import RESNETS, ResNet, Shapes
 from pflpipe.learning.modules import HEAD as HEAD

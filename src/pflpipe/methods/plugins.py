@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pflpipe import outside
+from pflpipe.data import outside
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods.about import About
 

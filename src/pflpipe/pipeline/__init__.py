@@ -1,1 +1,1 @@
-"""What the Snakefile asks."""
+"""The functions behind the Snakefile and ``pflpipe status``."""

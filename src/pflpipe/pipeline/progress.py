@@ -1,22 +1,20 @@
-"""How far the studies are while snakemake works: ``results/status.txt``, and a line for every tenth
-of the runs.
+"""The progress of studies while snakemake runs: ``results/status.txt``, and a log line for each
+tenth of the runs.
 
-Each training job keeps a small file beside its checkpoint, ``<run>.json``, with its round and the
-time that is left (``Report`` in simulation/runs.py). A thread of snakemake's own process reads
-these files, looks which results are there, and writes what it finds to a text file, which
-``pflpipe status`` prints from another terminal or another machine. So nobody needs Snakemake's
-lock, a server, or a second look at ten thousand runs. How often it looks follows from what looking
-costs, at most a two-hundredth of a core.
+Each training job writes a small file next to its checkpoint, ``<run>.json``, with its round and the
+remaining time (``Report`` in simulation/runs.py). A thread of the snakemake process reads these
+files, lists the results, and writes a text file. ``pflpipe status`` prints it, in another terminal
+or on another machine, without Snakemake's lock and without a server. The thread sleeps 200 times as
+long as a look takes, so that it uses at most a two-hundredth of a core.
 
-Whoever reads the text sees by its time whether snakemake is still there: it is written again and
-again as long as it is. (A heartbeat, as schedulers of clusters have it.)
+The text file is also a heartbeat: it is rewritten as long as snakemake runs, so that its time tells
+whether snakemake is still there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import threading
 import time
@@ -31,20 +29,20 @@ from pflpipe.methods import registry
 from pflpipe.pipeline.status import ENDED, FILE
 from pflpipe.study import catalog, runtime_estimate
 from pflpipe.study.config import Config
-from pflpipe.study.runtime_estimate import words
+from pflpipe.study.runtime_estimate import duration_text
 from pflpipe.study.study_spec import Outline
 
 LOGS = Path("logs/train")
 EVERY = 5.0
-"""Seconds between two writings of the file, at least."""
+"""Least number of seconds between two updates of the file."""
 SHARE = 200
-"""How many times as long as a look takes is waited before the next."""
+"""Waiting time before the next look, in multiples of the time of a look."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training run: how people call it, and the estimate of the seconds that it takes
-    (study/runtime_estimate.py), to weigh runs with."""
+    """A training run: its label, and the estimate of its seconds (study/runtime_estimate.py), which
+    weights runs."""
 
     label: str
     seconds: float
@@ -55,25 +53,25 @@ Runs = Mapping[str, Mapping[str, Run]]
 
 
 def runs(outlines: Iterable[Outline], asked: Iterable[str], settings: Config) -> Runs:
-    """Return those training runs of some studies that were asked for by their ids."""
+    """Return the training runs of these studies whose ids are in ``asked``."""
     header, wanted = catalog.headers(settings), set(asked)
-    found: dict[str, dict[str, Run]] = {}
+    result: dict[str, dict[str, Run]] = {}
     for outline in outlines:
-        found[outline.name] = {}
+        result[outline.name] = {}
         for cell in outline.everything.cells:
             if (run := registry.run_id(cell)) in wanted:
                 known = header(cell.dataset)
                 seconds = runtime_estimate.seconds(registry.run_cell(cell), known) if known else 1.0
-                # Data and partition are those of the study.
-                found[outline.name].setdefault(run, Run(" ".join(cell.words[2:]), seconds))
-    return found
+                # Without data set and partition, which most runs of a study share.
+                result[outline.name].setdefault(run, Run(" ".join(cell.words[2:]), seconds))
+    return result
 
 
 class Progress:
-    """How far some runs are.
+    """The progress of runs.
 
     Args:
-        runs: returns them, as far as they are known: a search chooses some while it runs.
+        runs: returns the runs that are known so far; a search adds some when it has chosen.
         results: folder of results.
         say: prints a line.
     """
@@ -83,25 +81,25 @@ class Progress:
     ) -> None:
         self.runs, self.results, self.say = runs, results, say
         self.file = results / FILE
-        self._done: dict[str, int] = {}  # and their bytes
+        self._done: dict[str, int] = {}  # finished run -> its bytes
         self._trained = self._first = 0.0
         self._tenth = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_looking, daemon=True)
 
     def begin(self) -> None:
-        """Say in the file that snakemake is at work."""
+        """Write the first version of the file."""
         write_text(self.file, "starting\n")
-        # Of the file system's clock, which on a shared disk is not this machine's.
+        # By the clock of the file system, which on a shared disk is not this machine's.
         self._began = self.file.stat().st_mtime
 
     def start(self) -> None:
-        """Begin, and look again and again until ``stop``."""
+        """Write the file until ``stop``, in a thread."""
         self.begin()
         self._thread.start()
 
     def stop(self, how: str) -> None:
-        """Look for the last time; ``how`` it ended is the last line of the file."""
+        """Write the file for the last time, with ``how`` snakemake ended in the last line."""
         self._ended.set()
         self._thread.join()
         with contextlib.suppress(OSError, ValueError, DataError):
@@ -111,7 +109,7 @@ class Progress:
         written, wait = 0.0, 0.0
         while not self._ended.wait(wait):
             began = time.thread_time()
-            # Whatever happens to a disk or a terminal, the study goes on.
+            # An error of the disk or the terminal must not stop the study.
             with contextlib.suppress(OSError, ValueError, DataError):
                 line, text = self.look()
                 if line:
@@ -122,14 +120,14 @@ class Progress:
             wait = max(1.0, SHARE * (time.thread_time() - began))
 
     def look(self) -> tuple[str, str]:
-        """Return a line if another tenth of the runs is done, and the text of the file."""
+        """Return a log line, empty unless another tenth of the runs is done, and the text of the
+        file."""
         studies = self.runs()
         everything = {run: it for study in studies.values() for run, it in study.items()}
         self._look_for_results(everything)
         missing = everything.keys() - self._done.keys()
-        states = {
-            run: found for run in sorted(missing & self._begun()) if (found := self._state(run))
-        }
+        begun = {file.stem for file in (self.results / "checkpoints").glob("*.json")}
+        states = {run: state for run in sorted(missing & begun) if (state := self._state(run))}
         running = {run: state for run, state in states.items() if not state.get("failed")}
         failed = states.keys() - running.keys()
         brief, lines = [], []
@@ -153,33 +151,27 @@ class Progress:
         return line if is_new else "", "".join(f"{each}\n" for each in lines)
 
     def _look_for_results(self, everything: Mapping[str, Run]) -> None:
-        """Note which runs are done. A list of names first, so that nobody asks the disk for what is
-        not there; Snakemake removes a result before it is made again."""
+        """Update the set of finished runs. Snakemake removes a result before it makes it again."""
         folder = self.results / "runs"
-        there = _names(folder) & everything.keys()
+        there = {path.name for path in folder.glob("*")} & everything.keys()
         self._done = {run: size for run, size in self._done.items() if run in there}
         for run in there - self._done.keys():
             with contextlib.suppress(OSError):
                 (folder / run / "run.json").stat()
-                with os.scandir(folder / run) as files:
-                    self._done[run] = sum(file.stat().st_size for file in files)
-
-    def _begun(self) -> set[str]:
-        """Return the runs that have a file about their progress, by one look at the disk."""
-        return {name.removesuffix(".json") for name in _names(self.results / "checkpoints")}
+                self._done[run] = sum(file.stat().st_size for file in (folder / run).iterdir())
 
     def _state(self, run: str) -> dict[str, Any]:
-        """Return what a run at work says of itself; nothing if it has not begun."""
+        """Return the state that a running run has written; empty if it has not started."""
         file = self.results / "checkpoints" / f"{run}.json"
         with contextlib.suppress(OSError, ValueError):
-            if file.stat().st_mtime >= self._began:  # else a killed snakemake left it
-                found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-                return found
+            if file.stat().st_mtime >= self._began:  # otherwise a killed snakemake left it
+                state: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+                return state
         return {}
 
     def _disk(self, missing: int) -> tuple[str, bool]:
-        """Return what the missing runs will write if they are like those that are done, beside what
-        is free, and whether that is enough; no text while nothing is known or nothing missing."""
+        """Return text on the disk space that the missing runs need, if they are like the finished
+        ones, and whether there is enough. The text is empty if no run is finished or missing."""
         if not missing or not self._done:
             return "", True
         more = sum(self._done.values()) / len(self._done) * missing
@@ -188,7 +180,7 @@ class Progress:
         return (text, True) if more <= free else (f"{text}: TOO LITTLE", False)
 
     def _left(self, everything: Mapping[str, Run], running: Mapping[str, Any]) -> str:
-        """Return what the training has left: what is to do, at the pace until now."""
+        """Return text on the remaining training time at the pace so far; empty if unknown."""
         now = time.monotonic()
         made = sum(everything[run].seconds for run in self._done)
         made += sum(
@@ -200,19 +192,12 @@ class Progress:
         rest = sum(run.seconds for run in everything.values()) - made
         if not self._first or made <= self._trained or rest <= 1e-9 * made:
             return ""
-        return f"about {words(rest * (now - self._first) / (made - self._trained))} left"
+        return f"about {duration_text(rest * (now - self._first) / (made - self._trained))} left"
 
 
 def _text(state: Mapping[str, Any]) -> str:
     if not state["round"]:
         return "starting"
     metric = f", {state['metric']} {state['value']:.1f} %" if state["metric"] else ""
-    left = f", {words(state['seconds_left'])} left"
+    left = f", {duration_text(state['seconds_left'])} left"
     return f"round {state['round']} of {state['rounds']}{metric}{left}"
-
-
-def _names(folder: Path) -> set[str]:
-    try:
-        return set(os.listdir(folder))
-    except OSError:
-        return set()

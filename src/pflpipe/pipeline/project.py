@@ -1,7 +1,7 @@
-"""What the Snakefile asks of pflpipe: which cells a file name stands for, which files belong to
-them, and what the program means that makes them.
+"""The functions that the Snakefile calls: cells of a file name, files of cells, and digests of the
+code that makes them.
 
-Nothing here computes a result, and no script of the pipeline imports it.
+Nothing here computes a result, and no script of the workflow imports it.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from pflpipe.study.load import finish, load_outline, study_names
 from pflpipe.study.study_spec import Drawing, Outline, Study
 
 ELSEWHERE = ("train", "evaluate", "attack", "audit")
-"""Rules whose jobs run on a cluster if there is one."""
+"""Rules whose jobs run on a cluster, if there is one."""
 
 
 class Project:
-    """The studies behind a workflow, read when they are first needed, so that a broken one disturbs
-    only those who ask for it.
+    """The studies of a workflow. Each is read when it is first needed, so that an invalid study
+    disturbs no other one.
 
-    Methods that take ``wildcards`` take what Snakemake calls so: the variable parts of a file's
-    name, of which ``cell``, ``run``, ``partition`` and ``plan`` are ids, ``study`` is a name or
-    ``<study>/search``, and ``method`` and ``attack`` are names. All raise the errors of
-    ``pflpipe validate`` when a study that is asked for cannot be run.
+    ``wildcards`` are Snakemake's: the variable parts of a file's name. ``cell``, ``run``,
+    ``partition`` and ``plan`` are ids, ``study`` is a name or ``<study>/search``, ``method`` and
+    ``attack`` are names. All methods raise the errors of ``pflpipe validate`` for a study that
+    cannot be run.
 
     Args:
         settings: config.yaml as Snakemake merged it.
         root: folder of the Snakefile.
-        thorough: whether a study is checked against the data it needs as well.
-        choose: called with the name of a study before its runs are told that follow from its
-            search, so that Snakemake knows them to wait for it; None on a cluster's node, where the
-            choice is made already.
-        noted: on a cluster's node, what ``note`` returned where the job was planned.
+        thorough: whether to check a study against the data it needs.
+        choose: called with the name of a study before the runs that follow from its search are
+            returned, so that Snakemake makes them wait for the search; None on a cluster's node,
+            where the search has chosen.
+        noted: on a cluster's node, the result of ``note`` where the job was planned.
     """
 
     def __init__(
@@ -73,11 +73,10 @@ class Project:
         self._studies: dict[tuple[str, int], Study] = {}
         self._named: dict[tuple[str, str], Cell] = {}  # by wildcard and id
         self._digests: dict[Path, str] = {}
-        self._imports: dict[Path, list[Path]] = {}
 
-    def check(self, words: Iterable[str] = ()) -> None:
-        """Check the settings, the studies that they name, and those of a command line's targets, as
-        ``pflpipe validate`` does."""
+    def check(self, arguments: Iterable[str] = ()) -> None:
+        """Check the settings and their studies, and the studies among the targets of a command
+        line, as ``pflpipe validate`` does."""
         for outline in validate(self.settings).values():
             self._add(outline)
         folders = "tables|figures|scores|searches|tracking|released"
@@ -85,18 +84,17 @@ class Project:
             rf"{re.escape(str(self.settings.results_dir))}/(?:{folders})/(?!(?:all|audit)\b)(\w+)"
         )
         attack = re.compile(rf".*/figures/\w+/({'|'.join(attacks.NAMES)})\.\w+")
-        for word in words:
-            if found := target.match(word):
-                outline = self.outline(found[1])
+        for argument in arguments:
+            if match := target.match(argument):
+                outline = self.outline(match[1])
                 # A search may not have chosen yet; every candidate has the same runs to attack.
-                if attacked := attack.fullmatch(word):
+                if attacked := attack.fullmatch(argument):
                     attacks.cells(attacked[1], outline.study())
 
     # ------------------------------------------------------------ studies and cells
 
     def outline(self, name: str) -> Outline:
-        """Return what a study's file says; raises ConfigError when there is none or it says
-        something impossible."""
+        """Return the outline of a study; raise ConfigError if its file is missing or invalid."""
         if name not in self._outlines:
             self._add(
                 validate(self.settings, [name])[name] if self.thorough else load_outline(name)
@@ -104,11 +102,11 @@ class Project:
         return self._outlines[name]
 
     def study(self, name: str) -> Study:
-        """Return a study, or its search when the name is ``<study>/search``.
+        """Return a study, or its search if the name is ``<study>/search``.
 
         Raises:
-            ConfigError: as ``outline``, or the study has no search. DataError: its search has not
-                chosen yet.
+            ConfigError: as ``outline``, or the study has no search.
+            DataError: its search has not chosen yet.
         """
         name, _, part = name.partition("/")
         outline = self.outline(name)
@@ -120,14 +118,13 @@ class Project:
             return outline.search
         file = outline.choices(self.settings.results_dir)
         made = file.stat().st_mtime_ns if outline.search and file.exists() else 0
-        if (name, made) not in self._studies:  # the search may choose again while the workflow runs
+        if (name, made) not in self._studies:  # a search may choose again during the workflow
             self._studies[name, made] = finish(outline, self.settings.results_dir)
         return self._studies[name, made]
 
     def cells(self, wildcards: Mapping[str, str]) -> list[Cell]:
-        """Return the cells that the wildcards name: the one of an id (of a run: the cell that is
-        trained), those of a method of a study, or all of a study; none while a search has to choose
-        them first."""
+        """Return the cells of the wildcards: the cell of an id (of a run: the trained cell), those
+        of a method of a study, or all of a study; none as long as a search has to choose them."""
         for kind in ("cell", "run", "partition", "plan"):
             if kind in wildcards:
                 return [self._find(kind, wildcards[kind])]
@@ -137,64 +134,62 @@ class Project:
             self._expect(_file(outline.name), _cells_digest(outline))
         if self.choose is not None and self.waits(wildcards):
             if not self._has_chosen(study):
-                # Not `choose` alone: Snakemake takes what waits for a file that is missing to be up
-                # to date if its outputs exist.
+                # Without `choose`: if an input file is missing, Snakemake takes existing outputs
+                # of a job to be up to date.
                 return []
             self.choose(study)
         if not method:
             return list(self.study(study).cells)
-        # The cells of a method that does not search are known before the study's other ones.
+        # The cells of a method without a search are known before its study has chosen.
         known = (
             self.study(study)
             if "/" in study or self.waits(wildcards)
             else self.outline(study).everything
         )
-        found = [cell for cell in known.cells if cell.method == method]
-        if not found:
+        cells = [cell for cell in known.cells if cell.method == method]
+        if not cells:
             raise ConfigError(
                 f"study {study!r} has no method {method!r}", do=nearest(method, known.methods)
             )
-        return found
+        return cells
 
     def waits(self, wildcards: Mapping[str, str]) -> bool:
-        """Return whether the cells of a study, or of one of its methods, follow from a choice on
-        validation data."""
+        """Return whether the cells of a study, or of one of its methods, depend on a search."""
         study, method = wildcards["study"], wildcards.get("method", "")
         return "/" not in study and any(
             method in ("", line.method) for line in self.outline(study).searched
         )
 
     def trials(self, study: str, files: Callable[[str], list[str]]) -> list[str]:
-        """Return those files of a study's search that its choice is made of. A choice over this
-        very grid that came from another machine, without a score of its search, needs none.
+        """Return the files of a study's search that its choice depends on. If the choice over this
+        grid comes from another machine, without scores of the search, it depends on none.
 
         Args:
-            files: of a search, named ``<study>/search``.
+            files: returns the files of a search, named ``<study>/search``.
         """
-        came = self._has_chosen(study) and not any(
+        copied = self._has_chosen(study) and not any(
             (self.settings.results_dir / "scores" / study / "search").glob("*.csv")
         )
-        return [] if came else files(f"{study}/search")
+        return [] if copied else files(f"{study}/search")
 
     def attacked(self, wildcards: Mapping[str, str]) -> list[Cell]:
-        """Return the cells of a study that an attack is about."""
+        """Return the cells of a study that an attack targets."""
         if not self.cells(wildcards):
             return []
         return attacks.cells(wildcards["attack"], self.study(wildcards["study"]))
 
     def methods(self) -> list[str]:
-        """Return the package's methods in the studies of config.yaml. A method that none of them
-        has is no reason to make anything again."""
-        found = [self.outline(name).everything.cells for name in self.settings.studies]
-        return sorted({cell.method for cells in found for cell in cells if not cell.source})
+        """Return the package's methods in the studies of config.yaml. A method in none of them
+        repeats nothing."""
+        studies = [self.outline(name).everything.cells for name in self.settings.studies]
+        return sorted({cell.method for cells in studies for cell in cells if not cell.source})
 
     def audited(self, name: str) -> list[str]:
-        """Return the methods whose code an audit runs besides that of the mechanism."""
+        """Return the methods whose code an audit runs in addition to the mechanism."""
         return list(filter(None, [audits.find(name).scaled_by]))
 
     def _has_chosen(self, study: str) -> bool:
-        """Return whether the search of a study has chosen among the candidates that its file has
-        now."""
+        """Return whether the search of a study has chosen among the current candidates."""
         try:
             self.study(study)
         except DataError:
@@ -203,18 +198,17 @@ class Project:
 
     def _add(self, outline: Outline) -> None:
         self._outlines[outline.name] = outline
-        # Whatever a search chooses, its cells are known by their ids.
+        # With the cells of all candidates, so that every possible id is known.
         for cell in outline.everything.cells:
             self._named["cell", cell.id] = cell
-            trained = registry.run_cell(cell)  # a method from outside may train as one of ours
+            trained = registry.run_cell(cell)  # a user's method may train as one of the package
             self._named.setdefault(("run", registry.run_id(cell)), trained)
             self._named.setdefault(("partition", cell.partition_id), cell)
             for planned in filter(None, (cell, trained, as_published(cell))):
                 self._named.setdefault(("plan", planned.plan_id), planned)
 
     def _find(self, kind: str, name: str) -> Cell:
-        # A job on a cluster starts its own snakemake, which is asked for one file and not told
-        # which study wants it.
+        # A job on a cluster starts its own snakemake for one file, without the name of the study.
         wanted = kind, name
         for study in () if wanted in self._named else (*self.settings.studies, *study_names()):
             with contextlib.suppress(PflpipeError):
@@ -227,11 +221,11 @@ class Project:
             )
         return self._named[wanted]
 
-    # ------------------------------------------------------------ names of files
+    # ------------------------------------------------------------ file names
 
     def study_files(self, name: str) -> list[str]:
-        """Return the files that say what a study is: its own, the printed numbers if it has any
-        beside it, its search's choice."""
+        """Return the files that define a study: its own, the printed numbers if it uses them, and
+        the choice of its search."""
         outline = self.outline(name)
         is_printed = any(row.paper_metric for row in outline.everything.rows)
         return (
@@ -252,11 +246,11 @@ class Project:
         return [f"{folder}/{drawing.name}.png" for drawing in self.outline(study).figures]
 
     def drawing(self, study: str, name: str) -> Drawing:
-        """Return a figure of a study by its name; ConfigError where it has none."""
+        """Return a figure of a study by its name; raise ConfigError if there is none."""
         return drawings.find(self.outline(study), name)
 
     def audits(self, cells: Iterable[Cell]) -> list[str]:
-        """Return the audits that the certified runs among the cells stand on."""
+        """Return the audits of the certified runs among the cells."""
         return self._audits(case.id for cell in cells for case in audits.of_cell(cell))
 
     def audits_of_methods(self) -> list[str]:
@@ -273,36 +267,36 @@ class Project:
         return [f"{self.settings.results_dir}/audits/{id}.json" for id in dict.fromkeys(ids)]
 
     def failures(self, study: str) -> int:
-        """Return how often MLflow did not take a study, from the marker of the last attempt.
+        """Return the number of failed exports of a study to MLflow, from the last marker.
 
-        It is a parameter of the rule: after a failed attempt it differs from the one that the
-        attempt was made with, so that Snakemake tries again, and after a good one it does not.
+        It is a parameter of the rule. A failed export changes it, so that Snakemake tries again; a
+        successful one does not.
         """
         marker = self.settings.results_dir / "tracking" / f"{study}.done"
         text = marker.read_text(encoding="utf-8") if marker.exists() else ""
         before = re.search(r"^failed before: (\d+)$", text, re.MULTILINE)
         return (int(before[1]) if before else 0) + text.startswith("pending")
 
-    # ------------------------------------------------------------ what the program means
+    # ------------------------------------------------------------ digests of code
 
     def code(self, script: str, files: Iterable[Path] = ()) -> str:
-        """Return digests of the meaning of what a script of ``workflow/scripts`` runs: the script
-        with the parts of the package that it imports, and the files that it is told by name."""
+        """Return the digests of the code of a script in ``workflow/scripts``, with the parts of the
+        package that it imports, and of ``files``, which it loads by name."""
         starts = [self.root / "workflow" / "scripts" / f"{script}.py", *files]
         return ", ".join(f"{start.name} {self._digest(start)}" for start in starts)
 
     def note(self, outlines: Iterable[Outline]) -> str:
-        """Take the digests of all scripts, and of what these studies are, as they are now: an edit
-        in the meantime must not pass for what a job ran.
+        """Take the digests of all scripts and of these studies as they are now, and return those
+        that jobs on a cluster have to verify, as JSON.
 
-        Jobs that run what was imported now (forks.py) need no more. Jobs on a cluster read
-        everything again when they begin, hours later, and Snakemake believes them to be what it
-        planned (snakemake#3234); they are given what is returned, JSON, and stop if they find
-        something else. Of scripts that never run there nothing is returned: a job looks at what
-        comes before it as well, which is not its own to make.
+        An edit during the workflow must not count as the code that a job ran. Jobs on this machine
+        run the code that was imported at the start (forks.py). Jobs on a cluster read all code
+        again when they start, hours later, and Snakemake takes them for what it planned
+        (snakemake#3234). They stop if a digest differs. Scripts that never run there are left out:
+        the snakemake of a job also evaluates the rules before its own.
 
         Args:
-            outlines: the studies that are asked for.
+            outlines: the requested studies.
         """
         scripts = {
             script.stem: script for script in (self.root / "workflow" / "scripts").glob("*.py")
@@ -314,39 +308,39 @@ class Project:
         for outline in known:
             starts.update(self.files_of(outline.everything.cells))
             starts.update(metrics.files(outline.document, config.STUDIES))
-        found = {self._place(start): self._digest(start) for start in sorted(starts)}
-        found |= {_file(outline.name): _cells_digest(outline) for outline in known}
-        return json.dumps(found)
+        digests = {self._place(start): self._digest(start) for start in sorted(starts)}
+        digests |= {_file(outline.name): _cells_digest(outline) for outline in known}
+        return json.dumps(digests)
 
     def training_code(self, cells: Iterable[Cell]) -> str:
-        """Return digests of the meaning of what trains these cells."""
+        """Return the digests of the code that trains these cells."""
         return self.code("train", self.files_of(list(cells)))
 
     def testing_code(self, study: str, cells: Iterable[Cell]) -> str:
-        """Return digests of the meaning of what tests these cells of a study or of its search, and
-        the names of the metrics."""
+        """Return the digests of the code that tests these cells of a study or of its search,
+        and the names of the metrics."""
         document = self.outline(study.partition("/")[0]).document
         files = [*self.files_of(list(cells)), *metrics.files(document, config.STUDIES)]
         code = self.code("evaluate", files)
         return " ".join([code, *document.get("metrics", ())])
 
     def files_of(self, cells: Iterable[Cell]) -> list[Path]:
-        """Return the files with the methods of cells, and the networks that are the user's own."""
-        found = {self._method_file(cell.method, cell.source) for cell in cells}
+        """Return the files of the methods of cells, and of the user's own networks."""
+        of_methods = {self._method_file(cell.method, cell.source) for cell in cells}
         networks_of_users = {architectures.file_of(cell.model) for cell in cells}
-        return sorted(found | {file for file in networks_of_users if file is not None})
+        return sorted(of_methods | {file for file in networks_of_users if file is not None})
 
     def method_files(self, names: Iterable[str]) -> list[Path]:
-        """Return the files with these methods of the package."""
+        """Return the files of these methods of the package."""
         return sorted({self._method_file(name) for name in names})
 
     def style_files(self) -> list[Path]:
-        """Return what figures look like, which no import statement leads to."""
+        """Return the style files of figures, which no import statement names."""
         return sorted((self.package / "report" / "figures").glob("*.mplstyle"))
 
     def source_files(self, dataset: str) -> tuple[list[Path], list[Path]]:
-        """Return the file of a user's own data set, as an input; or the file with the function that
-        makes it, which counts by its meaning."""
+        """Return ([file], []) for a user's own arrays, which are an input, and ([], [file]) for the
+        file of a user's function, which counts by its digest."""
         source = self.settings.datasets.get(dataset)
         if source is None:
             return [], []
@@ -358,13 +352,13 @@ class Project:
 
     def _digest(self, start: Path) -> str:
         if start not in self._digests:
-            found = code_version.digest(start, self.package, self._imports)
-            self._expect(self._place(start), found)
-            self._digests[start] = found
+            digest = code_version.digest(start, self.package)
+            self._expect(self._place(start), digest)
+            self._digests[start] = digest
         return self._digests[start]
 
     def _place(self, file: Path) -> str:
-        """Return where a file is, in words that hold on all machines."""
+        """Return the path of a file relative to the root, the same on all machines."""
         return os.path.relpath(file, self.root)
 
     def _expect(self, file: str, digest: str) -> None:
@@ -404,7 +398,7 @@ def each(pattern: str, cells: Iterable[Cell]) -> list[str]:
 
 
 def published(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells whose plans say what the methods of a table are worth as published."""
+    """Return the cells with the plans of a table's methods as published."""
     return list(filter(None, map(as_published, cells)))
 
 
@@ -414,15 +408,15 @@ def certified(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def largest_mb(files: Iterable[str]) -> float:
-    """Return the size in MB of the largest file; 0 for none, as while a search has not chosen."""
+    """Return the size in MB of the largest file; 0 without files, as before a search has chosen."""
     return 1e-6 * max(map(os.path.getsize, files), default=0)
 
 
 def check_syntax(path: str) -> None:
-    """Raise ConfigError when a file of settings is no YAML mapping.
+    """Raise ConfigError if a file of settings is not a YAML mapping.
 
-    For Snakemake, which reads it next: it would not say where the mistake is, and take the last of
-    two equal keys.
+    Called before Snakemake reads it, which gives no line number and takes the last of two equal
+    keys.
     """
     document = config.read(path)
     if not isinstance(document, dict):
@@ -430,16 +424,16 @@ def check_syntax(path: str) -> None:
 
 
 def partition_request(cell: Cell) -> str:
-    """Return the JSON of a cell that holds what its partition depends on and nothing else, so that
-    all who share it agree."""
+    """Return the JSON of a cell with only the settings that its partition depends on, the same for
+    all cells that share it."""
     nothing = Model(""), Training(0, 0, 0, "", 0.0), Privacy()
     shared = Cell(cell.dataset, cell.partition, *nothing, method="", seed=cell.seed)
     return canonical_json(shared.to_dict())
 
 
 def plan_request(cell: Cell) -> str:
-    """Return the JSON of a cell that holds what its plan depends on and nothing else, so that all
-    who share it agree."""
+    """Return the JSON of a cell with only the settings that its plan depends on, the same for all
+    cells that share it."""
     sizes = cell.plan_needs_partition
     training = Training(
         rounds=cell.training.rounds,
@@ -464,8 +458,8 @@ def plan_request(cell: Cell) -> str:
 
 
 def settings_words(settings: Mapping[str, object], file: Path) -> list[str]:
-    """Return the words of a command line that give another snakemake these settings where they are
-    not those of a file, config.yaml."""
+    """Return the command-line arguments that give snakemake these settings, where they differ from
+    a file, config.yaml."""
     stored = read_yaml(str(file)) if file.exists() else {}
     stored = stored if isinstance(stored, dict) else {}
     changed = [

@@ -1,6 +1,6 @@
-"""What is said when snakemake is done: where everything is, the best rows, and what was warned of.
+"""The last lines of a snakemake run: where the results are, the best rows, and warnings.
 
-Nothing here is computed anew: the rows are those of the tables, with the epsilon that they state.
+The rows come from the tables, with the epsilon that the tables state.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pflpipe.study.study_spec import Outline
 
 LOGS = Path("logs")
 MOST = 10
-"""Warnings that are printed; the rest are counted."""
+"""Most warnings that are printed; the rest is counted."""
 
 
 def lines(
     outlines: Iterable[Outline], settings: Config, address: str, since: float
 ) -> Iterator[str]:
-    """Yield what a user wants to know at the end.
+    """Yield the last lines of a run.
 
     Args:
-        outlines: the studies that were asked for.
+        outlines: the requested studies.
         settings: config.yaml.
-        address: of MLflow.
-        since: when snakemake began, seconds since the epoch: older files and logs are not its own.
+        address: MLflow's address.
+        since: start of snakemake in seconds since the epoch; older files and logs are ignored.
     """
     results = settings.results_dir
     for outline in outlines:
@@ -41,10 +41,10 @@ def lines(
         file = results / name
         if file.exists() and file.stat().st_mtime >= since:
             yield f"  {file}"
-    found = warnings(since)
-    yield from found[:MOST]
-    if len(found) > MOST:
-        yield f"and {len(found) - MOST} more: grep -r ^warning: {LOGS}"
+    warned = warnings(since)
+    yield from warned[:MOST]
+    if len(warned) > MOST:
+        yield f"and {len(warned) - MOST} more: grep -r ^warning: {LOGS}"
 
 
 def _study(outline: Outline, results: Path, address: str) -> Iterator[str]:
@@ -68,16 +68,16 @@ def _study(outline: Outline, results: Path, address: str) -> Iterator[str]:
             yield f"  MLflow: mlflow ui {where}, experiment {outline.name}"
     try:
         yield from best(outline, results)
-    except PflpipeError as error:  # such as a table of another version, which is not shown then
+    except PflpipeError as error:  # such as a table of another version
         yield f"  warning: {error}"
 
 
 def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
-    """Yield a study's best rows, certified or unreviewed if there are any, at the largest budget
-    that such rows have; and what else a reader must know of the table.
+    """Yield a study's best rows at the largest budget, certified or unreviewed ones if there are
+    any, and warnings about the table.
 
     Raises:
-        PflpipeError: the table is not that of the study.
+        PflpipeError: the table belongs to another version of the study.
     """
     study = finish(outline, results)
     frame = tidy.stored(study, results)
@@ -94,7 +94,7 @@ def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
         )
     diverged = int(frame["diverged_round"].notna().sum())
     if diverged:
-        yield f"  warning: {diverged} of {len(frame)} runs left the finite numbers"
+        yield f"  warning: {diverged} of {len(frame)} runs diverged to values that are not finite"
     large = frame[frame["delta"] >= 1 / frame["clients"]]
     for delta, clients in dict.fromkeys(zip(large["delta"], large["clients"], strict=True)):
         yield (
@@ -111,12 +111,12 @@ def _epsilon(group: Group) -> float:
 
 
 def warnings(since: float) -> list[str]:
-    """Return the lines that begin with ``warning:`` in the logs since a time, each once."""
-    found: dict[str, None] = {}
+    """Return the distinct lines that begin with ``warning:`` in logs newer than ``since``."""
+    lines: dict[str, None] = {}
     for log in sorted(LOGS.rglob("*.log")):
         if log.stat().st_mtime >= since:
             with log.open(encoding="utf-8", errors="replace") as file:
-                found |= dict.fromkeys(
+                lines |= dict.fromkeys(
                     f"{log}: {line.rstrip()}" for line in file if line.startswith("warning:")
                 )
-    return list(found)
+    return list(lines)

@@ -158,8 +158,8 @@ def _yaml(parameter: Declared) -> str:
 
 
 def _values(parameter: Declared) -> str:
-    if parameter.option.words:
-        return " or ".join(f"`{choice}`" for choice in parameter.option.words)
+    if parameter.option.choices:
+        return " or ".join(f"`{choice}`" for choice in parameter.option.choices)
     kinds = {bool: "`true` or `false`", str: "text", int: "a whole number", float: "a number"}
     return f"{kinds[parameter.type]} {bounds(parameter.option)}".strip()
 

@@ -16,9 +16,10 @@ from typing import Any
 import pandas as pd
 
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
+from pflpipe.learning.metrics import ALWAYS
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
-from pflpipe.study.metrics import ALWAYS, columns
+from pflpipe.study.metrics import columns
 from pflpipe.study.settings import NO_PRIVACY, layout
 from pflpipe.study.study_spec import Study
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pflpipe import origin, records
+from pflpipe import records
 from pflpipe.report.tidy import existing
+from pflpipe.simulation import origin
 from pflpipe.simulation.record import Program, Record
 from pflpipe.study.study_spec import Study
 

@@ -18,13 +18,13 @@ from typing import Any
 import pandas as pd
 from PIL import Image
 
-from pflpipe import origin
 from pflpipe._version import __version__
 from pflpipe.files import write_text
 from pflpipe.report import audits, ledger_page, provenance, sentences, tables
 from pflpipe.report.comparison import round_up
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, stored
+from pflpipe.simulation import origin
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, measured
 from pflpipe.study.study_spec import Study
 

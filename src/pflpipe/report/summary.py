@@ -13,11 +13,12 @@ from functools import partial
 import pandas as pd
 
 from pflpipe.cells import WITHOUT_DEPARTURES
+from pflpipe.learning.metrics import ACCURACY
 from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite, round_up
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.study import settings
-from pflpipe.study.metrics import ACCURACY, MetricColumn
+from pflpipe.study.metrics import MetricColumn
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, NO_PRIVACY, Setting, layout, measured
 from pflpipe.study.study_spec import Chosen, Study
 

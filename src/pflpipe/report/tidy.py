@@ -19,12 +19,13 @@ from pflpipe import records
 from pflpipe.cells import without_defaults
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, intact
+from pflpipe.learning.metrics import ALWAYS
 from pflpipe.privacy import executed
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.simulation.record import Record
 from pflpipe.study import epsilon_as_published
-from pflpipe.study.metrics import ALWAYS, MetricColumn, columns
+from pflpipe.study.metrics import MetricColumn, columns
 from pflpipe.study.settings import model_name
 from pflpipe.study.study_spec import Row, Study
 

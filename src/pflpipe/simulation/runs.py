@@ -25,10 +25,9 @@ from typing import Any, NotRequired, TypedDict, Unpack
 import numpy as np
 import torch
 
-from pflpipe import origin, outside
 from pflpipe._version import __version__
 from pflpipe.cells import Cell
-from pflpipe.data import datasets
+from pflpipe.data import datasets, outside
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split, check_new
 from pflpipe.errors import DataError
@@ -40,7 +39,7 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.residuals import Residuals
 from pflpipe.records import to_json
-from pflpipe.simulation import evaluation, run_lock
+from pflpipe.simulation import evaluation, origin, run_lock
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from pflpipe import cells, outside, trees
+from pflpipe import cells, trees
+from pflpipe.data import outside
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError
 from pflpipe.learning.gradients import saved_bytes

@@ -1,1 +1,1 @@
-"""From YAML to cells: what a study asks for, and every check of it before a job starts."""
+"""Studies: from YAML to cells, with all checks before a job starts."""

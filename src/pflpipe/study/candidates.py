@@ -1,8 +1,9 @@
-"""What a search tries: every combination of the values listed, or values drawn at random.
+"""The candidates of a search: every combination of the listed values, or values drawn at random.
 
-Drawn, every method is tried equally often however many values it has to choose. Each value has a
-stream of its own, named by the study, the method's label, the candidate's number and the path: more
-candidates, another value or another method leave what was drawn, and its runs, as they are.
+If values are drawn, every method has the same number of candidates, however many values it has to
+choose. Each value has its own random stream, named by the study, the method's label, the
+candidate's number and the path. More candidates, another value or another method therefore change
+neither the earlier draws nor their runs.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from pflpipe.errors import ConfigError
 from pflpipe.options import Option
 from pflpipe.seeds import numpy_rng
 
-_EDGE = 0.1  # the part of a range at each end where what is best may lie beyond it
+_EDGE = 0.1  # of a range: if the best value is in this outer part, a better one may be outside
 
 
 @dataclass(frozen=True)
 class SearchRange:
-    """numbers to draw from, to three digits"""
+    """A range of candidate values, rounded to three significant digits."""
 
     low: Annotated[float, Option("the smallest")]
     high: Annotated[float, Option("the largest")]
-    scale: Annotated[str, Option("on which draws are uniform", words=("log", "linear"))] = "log"
+    scale: Annotated[str, Option("draws are uniform on it", choices=("log", "linear"))] = "log"
     wider: Annotated[
         tuple[float, ...],
-        Option("[low, high] around them, from which as many candidates are drawn once more"),
+        Option("[low, high] of a wider range, from which the same number is drawn again"),
     ] = ()
 
     def check(self, location: str) -> None:
-        """Raise ConfigError when nothing can be drawn from it."""
+        """Raise ConfigError if nothing can be drawn from the range."""
         low, high = self.widest
         if not self.low < self.high:
             got = [self.low, self.high]
@@ -48,19 +49,19 @@ class SearchRange:
 
     @property
     def widest(self) -> tuple[float, float]:
-        """The ends of all that is drawn from."""
+        """Smallest and largest value that can be drawn."""
         return (self.wider[0], self.wider[-1]) if self.wider else (self.low, self.high)
 
     def at(self, position: float, *, wider: bool) -> float:
-        """Return the value at a position in [0, 1), rounded to print well."""
+        """Return the value at a position in [0, 1), rounded to three significant digits."""
         low, high = self.widest if wider else (self.low, self.high)
-        value = low + (high - low) * position
-        if self.scale == "log":
-            value = low * (high / low) ** position
+        is_log = self.scale == "log"
+        value = low * (high / low) ** position if is_log else low + (high - low) * position
+        # Three digits, so that a value copied from a table is the same run.
         return min(max(float(f"{value:.3g}"), low), high)
 
     def edge(self, value: float) -> str:
-        """Return ``low`` or ``high`` if a value is in that outer tenth, else nothing."""
+        """Return ``low`` or ``high`` if a value is in that outer tenth of the range, else empty."""
         low, high = self.widest
         position = (value - low) / (high - low)
         if self.scale == "log":
@@ -69,7 +70,7 @@ class SearchRange:
 
 
 def read(values: Mapping[str, Any]) -> dict[str, list[Any] | SearchRange]:
-    """Return what a file lists or gives a range for, by its dotted path."""
+    """Return dotted path -> list or range, from the values of a file."""
     return {
         path: options.build(SearchRange, value) if isinstance(value, dict) else value
         for path, value in values.items()
@@ -90,13 +91,14 @@ def drawn(
     *,
     again: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Yield candidates of which each value is drawn from its range or list.
+    """Yield candidates; each value is drawn from its range or list.
 
     Args:
-        number: how many.
-        label: the method's, with its variant.
-        again: whether as many follow from the wider ranges.
+        number: number of candidates.
+        label: the method's name with its variant.
+        again: whether the same number follows from the wider ranges.
     """
+    # Seed 0 and not the study's seeds: the candidates must not change with them.
     for index in range(number * (2 if again else 1)):
         yield {
             path: _draw(value, numpy_rng(0, study, label, index, path).random(), index >= number)

@@ -1,5 +1,4 @@
-"""The studies that there are (``pflpipe studies``), by what they are for, with their runs and an
-estimate of the time that these take."""
+"""The list of studies (``pflpipe studies``) by purpose, with runs and estimated training time."""
 
 from __future__ import annotations
 
@@ -33,30 +32,30 @@ def lines(settings: Config) -> Iterator[str]:
             continue
         cells = runs(outline)
         seconds = runtime_estimate.total(cells.values(), header)
-        estimate = f"{len(cells)} runs, about {runtime_estimate.words(seconds)}"
+        estimate = f"{len(cells)} runs, about {runtime_estimate.duration_text(seconds)}"
         text = f"{name}: {outline.document['title']}\n    {estimate}; {outline}"
         order = float("inf") if seconds is None else seconds
         groups.setdefault(purpose(outline), []).append((order, text))
-    for heading, found_here in groups.items():
-        if found_here:
+    for heading, studies in groups.items():
+        if studies:
             yield f"{heading}:"
-            yield from (text for _, text in sorted(found_here))
+            yield from (text for _, text in sorted(studies))
             yield ""
     if broken:
         yield "Studies with errors:"
         yield from broken
         yield ""
     yield (
-        "Times are estimates of the training on one thread of a CPU: images times passes, over "
-        "images a second of the network and the method. GPUs are faster; runs share cores and "
-        "finished runs."
+        "Times are estimates for training on one CPU thread: images times passes, divided by the "
+        "images per second of network and method. GPUs are faster; runs share cores and finished "
+        "runs."
     )
 
 
 def purpose(outline: Outline) -> str:
-    """Return what a study is for, the heading it stands under.
+    """Return the heading of a study.
 
-    A paper's tables and figures are named after its method, ``<method>_<table>``.
+    Studies of a paper's tables and figures are named after its method, ``<method>_<table>``.
     """
     for method in sorted(registry.NAMES, key=len, reverse=True):
         if outline.name.startswith(f"{method}_"):
@@ -66,8 +65,8 @@ def purpose(outline: Outline) -> str:
 
 
 def headers(settings: Config) -> Callable[[str], Header | None]:
-    """Return a function that tells the header of a data set; None where it is not known yet, or not
-    in order."""
+    """Return a function from the name of a data set to its header; None if it is not known yet, or
+    refused."""
 
     @functools.cache
     def header(dataset: str) -> Header | None:
@@ -75,14 +74,14 @@ def headers(settings: Config) -> Callable[[str], Header | None]:
         try:
             return datasets.describe(dataset, source, settings.data_dir / f"{dataset}.npz")
         except DataError:
-            return None  # `pflpipe validate` says what is wrong with it
+            return None  # `pflpipe validate` reports the error
 
     return header
 
 
 def runs(outline: Outline, choices: Sequence[Chosen] = ()) -> dict[str, Cell]:
-    """Return the training runs of a study by their ids: those that its search tries, and those that
-    follow from what it chose, or, as many, those that would follow from its first candidates."""
+    """Return id -> run of a study: the runs of its search, and those that follow from its choices;
+    without choices as many, from its first candidates."""
     tried = outline.search.cells if outline.search else ()
     cells = outline.study(choices).cells + tried
     return {registry.run_id(cell): registry.run_cell(cell) for cell in cells}

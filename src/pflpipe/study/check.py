@@ -1,5 +1,4 @@
-"""Every check of a study before a job starts, reading no more of the data than the headers of its
-arrays."""
+"""All checks of a study before a job starts; of the data, they read only the headers of arrays."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ from pflpipe.study.study_spec import Outline
 def validate(
     settings: Config, names: Iterable[str] = (), folder: str | os.PathLike[str] = STUDIES
 ) -> dict[str, Outline]:
-    """Load and check the named studies (default: those of config.yaml) and the data they need,
-    reading array headers only. Data sets that none of them uses are in ``unused_data``.
+    """Load and check the named studies (default: those of config.yaml) and the headers of the data
+    they need; return name -> outline. Data sets that none of them uses are in ``unused_data``.
 
     Raises:
-        PflpipeError: everything that cannot be run.
+        PflpipeError: all errors.
     """
     problems = Problems()
     headers: dict[str, datasets.Header | None] = {}
@@ -37,14 +36,14 @@ def validate(
             problems.refuse(what, place, do=nearest(name, known))
     outlines = {}
     for name in wanted or [name for name in settings.studies if name in known]:
-        found = Problems()  # of each file by itself: two files may make the same mistake
-        with found.at():
-            outline = load.read(name, folder, found)
+        in_file = Problems()  # one collector a file: two files may have the same error
+        with in_file.at():
+            outline = load.read(name, folder, in_file)
             if outline is not None:
                 outlines[name] = outline
-                _check_data(settings, outline, f"{folder}/{name}.yaml", headers, found)
+                _check_data(settings, outline, f"{folder}/{name}.yaml", headers, in_file)
         with problems.at():
-            found.stop()
+            in_file.stop()
     problems.stop()
     return outlines
 
@@ -96,16 +95,17 @@ def _check_data(
                 headers[name] = _header(settings, name)
     fitting: dict[Model, datasets.Header] = {}
     needs = ((c.dataset, c.partition, c.model, c.training.augment) for c in study.cells)
+    # Distinct combinations only: a study has thousands of cells, but few of these.
     for dataset, wanted, model, transforms in dict.fromkeys(needs):
-        found = headers[dataset]
-        if found is not None:
+        header = headers[dataset]
+        if header is not None:
             with problems.at(location):
-                partition.check(wanted, found.classes, found.train_size, found.users)
+                partition.check(wanted, header.classes, header.train_size, header.users)
             with problems.at(location):
-                architectures.shapes(model, found.image_shape, found.classes)
-                fitting[model] = found
+                architectures.shapes(model, header.image_shape, header.classes)
+                fitting[model] = header
             with problems.at(location):
-                check_augment(transforms, found.image_shape)
+                check_augment(transforms, header.image_shape)
     for cell in () if outline.document.get("allow_large_delta") else study.cells:
         header, wanted = headers[cell.dataset], cell.partition
         if header is not None and header.users and not wanted.clients:
@@ -128,8 +128,7 @@ def _check_data(
 
 
 def check_augment(names: Sequence[str], image_shape: tuple[int, ...]) -> None:
-    """Raise ConfigError when there are transforms and the examples are not images ``(H, W,
-    C)``."""
+    """Raise ConfigError if there are transforms, but the examples are no images ``(H, W, C)``."""
     if names and len(image_shape) != 3:
         raise ConfigError(
             "training.augment",

@@ -1,9 +1,8 @@
-"""config.yaml: which studies, where files live, how to run."""
+"""The settings of config.yaml: studies, folders, and how to run. No setting changes a result."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +24,9 @@ FOLDER = "^(?!~)[^{}]+$"
 
 @dataclass(frozen=True)
 class Config:
-    """config.yaml: which studies, where files live, how to run. Nothing in it changes a result.
+    """config.yaml: studies, folders, and how to run. No setting changes a result.
 
-    Every option is declared here alone; ``source`` is none, but the name of the file that they come
-    from, for messages.
+    ``source`` is not an option but the file's name, for error messages.
     """
 
     studies: Annotated[
@@ -55,7 +53,9 @@ class Config:
     ] = "auto"
     backend: Annotated[
         str,
-        Option("how clients are computed (simulation/clients.py)", words=("auto", "loop", "vmap")),
+        Option(
+            "how clients are computed (simulation/clients.py)", choices=("auto", "loop", "vmap")
+        ),
     ] = "auto"
     processes: Annotated[int, Option("processes that share the clients of one run", least=1)] = 1
     checkpoint_seconds: Annotated[
@@ -76,7 +76,7 @@ def load(path: str | os.PathLike[str] = "config.yaml") -> Config:
     """Read config.yaml.
 
     Raises:
-        ConfigError: no such file; syntax, unknown keys, wrong types: all of them.
+        ConfigError: no such file, or all errors of syntax, keys and types.
     """
     return parse(read(path), str(path))
 
@@ -93,19 +93,15 @@ def read(path: str | os.PathLike[str] = "config.yaml") -> Any:
     return documents.read_yaml(path)
 
 
-@functools.cache
-def _validator() -> Draft202012Validator:
-    return Draft202012Validator(options.schema(Config))
-
-
 def parse(values: Any, location: str = "config.yaml") -> Config:
     """Build a Config from plain values (Snakemake's merged ``config``); ``location`` starts error
     messages."""
     problems = Problems()
-    for violation in documents.violations(values, _validator()):
+    for violation in documents.violations(values, Draft202012Validator(options.schema(Config))):
         problems.add(violation.error, location)
     problems.stop()
     config = dataclasses.replace(options.build(Config, values), source=location)
+    # `cuda:1` names one GPU, and each process needs its own.
     if config.processes > 1 and ":" in config.device:
         expected = "cuda, of which each process takes one, or a single process"
         raise ConfigError(

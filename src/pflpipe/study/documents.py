@@ -1,7 +1,7 @@
-"""YAML documents read strictly, and schema errors as one line that names file, location and the
+"""Strict reading of YAML documents, and schema errors as one line each with file, location and the
 nearest known key.
 
-PyYAML keeps the last of two equal keys and reads ``1e-3`` as text; here the first is an error and
+PyYAML keeps the last of two equal keys and reads ``1e-3`` as text. Here the first is an error and
 the second a number.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from yaml.cyaml import CParser  # type: ignore[attr-defined]
 from yaml.resolver import Resolver
 
 from pflpipe import options
-from pflpipe.cells import BLOCKS, Cell
+from pflpipe.cells import BLOCKS, OPTIONS, Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.records import TYPES
 from pflpipe.study.candidates import SearchRange
@@ -34,14 +34,21 @@ SCHEMAS = Path(__file__).resolve().parent / "schemas"
 _DEEPEST = 20
 _LARGEST = 1e300
 _MOST = 100_000
+_MOST_LISTED = 30
+"""Keys that a message lists; the paths of all options would fill the screen."""
+CASES = "cases"
+"""An axis whose values are mappings over several blocks."""
+MAY_BE_CHOSEN = ("model", "training", "server", "privacy.clip_norm")
+"""Beginnings of the paths that a search may choose besides hyper-parameters: how a method works,
+and neither its task nor the privacy that is asked of it."""
 _TYPES = {"null": "null", **dict(TYPES.values())}
 _SIGNS = {rule: sign for rule, sign, _ in options.BOUNDS.values()}
 
 
 class _StrictLoader(Composer, CParser, SafeConstructor, Resolver):  # type: ignore[misc]
-    """SafeLoader that refuses repeated keys, keys that are not text, and tags, which no file needs.
+    """A SafeLoader that refuses repeated keys, keys that are not text, and tags.
 
-    Its parser is libyaml's, which reads the papers' printed numbers in 0.06 s instead of 0.34 s.
+    The parser of libyaml reads the papers' printed numbers in 0.06 s instead of 0.34 s.
     """
 
     def __init__(self, text: str) -> None:
@@ -65,7 +72,7 @@ class _StrictLoader(Composer, CParser, SafeConstructor, Resolver):  # type: igno
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Checked while composing: constructing a mapping merges "<<" keys in location, after which
+        # Checked while composing: constructing a mapping merges "<<" keys in place, after which
         # repeats are legitimate.
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
@@ -122,10 +129,12 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
 
 
 def _values(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return how many values a node stands for: ten aliases to ten aliases to ten are a thousand,
-    and constructing or reading them would take as long."""
+    """Return how many values a node stands for; more than ``_MOST`` for a circle of aliases.
+
+    Ten aliases to ten aliases to ten are a thousand values, and reading them takes as long.
+    """
     if id(node) not in known:
-        known[id(node)] = 0  # of a circle of aliases, which is refused later
+        known[id(node)] = _MOST  # while its parts are counted: a circle comes back here
         parts: list[yaml.Node] = []
         if isinstance(node, yaml.SequenceNode):
             parts = node.value
@@ -137,20 +146,20 @@ def _values(node: yaml.Node, known: dict[int, int]) -> int:
 
 def dotted(path: Sequence[str | int]) -> str:
     """Return ``methods[2].training.lr`` for ``["methods", 2, "training", "lr"]``."""
-    words = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return words.removeprefix(".")
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
 
 
 @functools.cache
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of a study: ``schemas/study.schema.yaml``, and in its ``$defs`` the
-    options, as cells.py declares them, and ``cell``, one expanded run."""
+    """Return the JSON schema of a study: ``schemas/study.schema.yaml`` with the options of cells.py
+    and ``cell``, one expanded run, in its ``$defs``."""
     whole: dict[str, Any] = read_yaml(SCHEMAS / "study.schema.yaml")
-    # Rules of mappings leave lists alone, and theirs leave mappings.
+    # The rules for mappings do not apply to lists, nor those for lists to mappings.
     listed_or_drawn = whole["$defs"]["searched"]["additionalProperties"]
     listed_or_drawn |= options.schema(SearchRange) | {"type": ["array", "object"]}
     cell = options.schema(Cell) | {"description": "one expanded run"}
-    # A file's own blocks may lack what axes and methods add.
+    # A block of a file may be incomplete, because axes and methods add keys.
     parts = {name: {**cell["properties"][name], "required": []} for name in BLOCKS}
     whole["$defs"] |= cell["properties"] | parts
     cell["properties"]["hyperparameters"] = {"type": "object"}
@@ -166,25 +175,43 @@ def schema() -> dict[str, Any]:
 def validator(part: str = "") -> Draft202012Validator:
     """Return the validator of a study's file, or of a part of ``$defs``."""
     whole = schema()
+    definitions = whole["$defs"] | _with_paths(whole["$defs"])
     return Draft202012Validator(
-        {"$ref": f"#/$defs/{part}", "$defs": whole["$defs"]} if part else whole
+        ({"$ref": f"#/$defs/{part}"} if part else whole) | {"$defs": definitions}
     )
 
 
-def check_labels(labels: Iterable[str], entries: Iterable[dict[str, Any]], location: str) -> None:
-    """Raise ConfigError unless each label is a method or a variant of a study's entries."""
-    known = {entry[key] for entry in entries for key in ("name", "variant") if key in entry}
-    for label in labels:
-        if label not in known:
-            what = f"{location}: {label!r} is no method or variant of this study"
-            raise ConfigError(what, do=nearest(label, known))
+def _with_paths(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the definitions of axes and of a search's values with the paths that are their keys.
+
+    Those of a method may also name hyper-parameters, which its factory checks.
+    """
+    blocks = (CASES, *BLOCKS)
+    every = (*blocks, *OPTIONS)
+    chosen = [path for path in every if path.startswith(MAY_BE_CHOSEN)]
+    with_paths = {}
+    for name, paths in (("axes", every), ("searched", chosen)):
+        values = definitions[name]["additionalProperties"]
+        mappings = values | {"items": {"type": "object"}}
+        known = {path: mappings if path in blocks else values for path in paths}
+        with_paths[name] = definitions[name] | {"properties": known, "additionalProperties": False}
+        of_methods = {"patternProperties": {r"^hyperparameters\.": values}}
+        with_paths[f"{name}_of_method"] = with_paths[name] | of_methods
+    known = {path: {} for path in OPTIONS}
+    with_paths["at"] = definitions["at"] | {"properties": known, "additionalProperties": False}
+    return with_paths
 
 
 @dataclass(frozen=True)
 class Violation:
-    """What a schema finds wrong: where, the rule that is broken (a word of JSON schema, or
-    ``finite``), the missing or unknown key if it is about one, and the error, which starts with the
-    dotted path."""
+    """A violation of a schema.
+
+    Attributes:
+        path: location in the document.
+        rule: keyword of JSON schema, or ``finite``.
+        key: the missing or unknown key; empty for other rules.
+        error: the error, which starts with the dotted path.
+    """
 
     path: tuple[str | int, ...]
     rule: str
@@ -193,18 +220,15 @@ class Violation:
 
 
 def violations(value: Any, validator: Draft202012Validator) -> Iterator[Violation]:
-    """Yield everything that a schema finds wrong with plain values, unknown keys first.
+    """Yield all violations of a schema by plain values, unknown keys first.
 
-    Numbers that are not finite are violations; after endless nesting nothing else is looked at.
+    Numbers that are not finite are violations.
     """
-    try:
-        endless = list(_endless(value, ()))
-    except RecursionError:
-        what = f"nested more than {_DEEPEST} levels deep"
-        yield Violation((), "nesting", "", ConfigError(what))
-        return
-    yield from endless
-    seen = {found.path for found in endless}
+    assert isinstance(validator.schema, Mapping)
+    top = validator.schema.get("properties", {})
+    infinite = list(_infinite(value, ()))
+    yield from infinite
+    seen = {violation.path for violation in infinite}
     errors = sorted(
         (error for error in validator.iter_errors(value) if tuple(error.absolute_path) not in seen),
         key=lambda error: (
@@ -213,26 +237,23 @@ def violations(value: Any, validator: Draft202012Validator) -> Iterator[Violatio
         ),
     )
     guessed: set[str] = set()
-    told: set[str] = set()
+    reported: set[str] = set()
     for error in errors:
-        for found in _explain(error):
-            text = str(found.error)
-            here = dotted((*found.path, found.key))
-            if found.rule == "additionalProperties":
+        for violation in _explain(error, top):
+            text = str(violation.error)
+            here = dotted((*violation.path, violation.key))
+            if violation.rule == "additionalProperties":
                 known = error.schema["properties"]
-                guessed |= {dotted((*found.path, key)) for key in known if repr(key) in text}
+                guessed |= {dotted((*violation.path, key)) for key in known if repr(key) in text}
             # A misspelt key is one mistake, and not a missing key as well; jsonschema reports an
             # object once for each key that it lacks.
-            if text not in told and not (found.rule == "required" and here in guessed):
-                told.add(text)
-                yield found
+            if text not in reported and not (violation.rule == "required" and here in guessed):
+                reported.add(text)
+                yield violation
 
 
-def _endless(value: Any, path: tuple[str | int, ...]) -> Iterator[Violation]:
-    """Yield NaN, infinities and integers beyond floats; RecursionError for endless nesting (YAML
-    aliases can point to their own parent)."""
-    if len(path) > _DEEPEST:
-        raise RecursionError
+def _infinite(value: Any, path: tuple[str | int, ...]) -> Iterator[Violation]:
+    """Yield NaN, infinities and integers beyond floats."""
     if isinstance(value, int | float) and not abs(value) < _LARGEST:
         error = ConfigError(dotted(path), got=value, expected="a finite number")
         yield Violation(path, "finite", "", error)
@@ -240,11 +261,11 @@ def _endless(value: Any, path: tuple[str | int, ...]) -> Iterator[Violation]:
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
-        yield from _endless(item, (*path, key))
+        yield from _infinite(item, (*path, key))
 
 
-def _explain(error: ValidationError) -> Iterator[Violation]:
-    """Yield what jsonschema found in the words of the file."""
+def _explain(error: ValidationError, top: Collection[str]) -> Iterator[Violation]:
+    """Yield what jsonschema reports, in the file's terms; ``top`` are the keys of the document."""
     path = tuple(error.absolute_path)
     here = dotted(path)
     prefix = f"{here}: " if here else ""
@@ -253,10 +274,14 @@ def _explain(error: ValidationError) -> Iterator[Violation]:
     instance: Any = error.instance
     assert isinstance(rules, dict)
     if rule == "additionalProperties":
-        for key in (key for key in instance if key not in rules["properties"]):
-            what = f"{prefix}unknown key {key!r}"
-            found = ConfigError(what, do=nearest(key, rules["properties"]))
-            yield Violation(path, rule, key, found)
+        known, patterns = rules["properties"], "|".join(rules.get("patternProperties", ["$^"]))
+        for key in (key for key in instance if key not in known and not re.search(patterns, key)):
+            do = nearest(key, known)
+            if key in top:
+                do = f"`{key}:` stands at the beginning of a line"
+            elif do.startswith("known") and len(known) > _MOST_LISTED:
+                do = rules["description"]
+            yield Violation(path, rule, key, ConfigError(f"{prefix}unknown key {key!r}", do=do))
         return
     if rule == "required":
         for key in (key for key in limit if key not in instance):
@@ -276,7 +301,7 @@ def _explain(error: ValidationError) -> Iterator[Violation]:
 
 
 def expected_value(rules: dict[str, Any]) -> str:
-    """Return the schema's rules for one value in words."""
+    """Return the text of a schema's rules for one value."""
     if "pattern" in rules:
         return str(rules["description"])
     if "$ref" in rules:  # a rule beside those of the definition that it refers to
@@ -284,12 +309,12 @@ def expected_value(rules: dict[str, Any]) -> str:
     if "enum" in rules:
         return "one of " + ", ".join(str(choice) for choice in rules["enum"])
     types = rules.get("type", [])
-    words = " or ".join(_TYPES[name] for name in ([types] if isinstance(types, str) else types))
+    allowed = " or ".join(_TYPES[name] for name in ([types] if isinstance(types, str) else types))
     bounds = " and ".join(f"{sign} {rules[key]}" for key, sign in _SIGNS.items() if key in rules)
-    first, _, rest = words.partition(" or null")
+    first, _, rest = allowed.partition(" or null")
     limits = [f"of at most {rules['maxLength']} characters"] if "maxLength" in rules else []
     return " ".join(
         part
-        for part in (first, bounds, *limits, "or null" + rest if "or null" in words else "")
+        for part in (first, bounds, *limits, "or null" + rest if "or null" in allowed else "")
         if part
     )

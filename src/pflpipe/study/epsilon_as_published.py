@@ -1,10 +1,9 @@
-"""What a method as published is worth at a cell's own budget, whether or not the cell runs it so.
+"""The epsilon of a method as published, at the budget of a cell, whichever version the cell runs.
 
-Published means the mechanism of the paper, and with it everything that the official code does where
-the registry knows that it departs. That mechanism is calibrated as its authors do, to the cell's
-epsilon, delta, q, T and clients, and then counted as the ledger counts every other: its plan is a
-plan like any other, made by the rule ``plan``, and the answer, the epsilon behind the printed one,
-is the ``epsilon_central`` of its ledger.
+As published means: with the departures of the paper, and with those of the official code if the
+registry knows any. This mechanism is calibrated as its authors do, to the cell's epsilon, delta, q,
+T and clients. The rule ``plan`` makes its privacy plan like any other, and ``epsilon_central`` of
+the ledger is the epsilon that holds.
 """
 
 from __future__ import annotations
@@ -23,18 +22,16 @@ if TYPE_CHECKING:  # a study is read without torch
 
 
 def departures(cell: Cell, *, official_code: bool = True) -> frozenset[str]:
-    """Return what the cell's method departs in as published, by default with its official code if
-    that departs further; departures of calibration only where there is an epsilon to reach."""
+    """Return the departures of the cell's method as published, by default with those of its
+    official code. Departures of calibration count only if an epsilon is requested."""
     official = official_code and bool(registry.of(cell).about.official_departures)
     names = registry.departures(cell.method, "paper", official, cell.source, cell.hyperparameters)
     return frozenset(names) - (OF_CALIBRATION if cell.privacy.epsilon is None else frozenset())
 
 
 def as_published(cell: Cell) -> Cell | None:
-    """Return a cell whose plan is that of the cell's method as published.
-
-    None where ``epsilon`` needs no plan. A cell that departs in the same is its own answer.
-    """
+    """Return a cell with the plan of the cell's method as published: the cell itself if it has the
+    same departures, None if ``epsilon`` needs no plan."""
     names = departures(cell)
     if cell.privacy.mechanism == "none":
         return None
@@ -42,7 +39,7 @@ def as_published(cell: Cell) -> Cell | None:
         return cell
     if not _is_countable(cell, names) or names & WITHOUT_BOUND.keys():
         return None
-    # No published method here adapts its bound, which no multiplier of a plan follows anyway.
+    # No published method adapts its clip bound.
     privacy = dataclasses.replace(
         cell.privacy, clip_quantile=None, clip_lr=Privacy.clip_lr, clip_bit_noise=None
     )
@@ -50,14 +47,12 @@ def as_published(cell: Cell) -> Cell | None:
 
 
 def epsilon(cell: Cell, plans: Callable[[str], Planned]) -> float | None:
-    """Return the central epsilon, at the cell's delta, of its method as published; infinite when
-    nothing holds.
-
-    None without privacy, and where there is no published mechanism to count.
+    """Return the central epsilon, at the cell's delta, of its method as published; infinity if no
+    finite epsilon holds; None without privacy, or if no published mechanism can be accounted.
 
     Args:
-        cell: any profile.
-        plans: what a plan's file holds by its id; asked for the one of ``as_published``.
+        cell: a cell of any profile.
+        plans: returns the plan with an id; called for the plan of ``as_published``.
     """
     counted = as_published(cell)
     if counted is not None:
@@ -67,8 +62,8 @@ def epsilon(cell: Cell, plans: Callable[[str], Planned]) -> float | None:
 
 
 def _is_countable(cell: Cell, names: frozenset[str]) -> bool:
-    """Whether a mechanism with these departures exists: noise for single messages has no Laplace
-    form, and a calibration to batches of examples has no meaning for a batch of all local data."""
+    """Whether a mechanism with these departures exists. Noise on single messages has no Laplace
+    form, and calibration to batches of examples has no meaning without batches."""
     per_sample = "sample_level_calibration" in names
     if cell.privacy.mechanism == "laplace":
         return not per_sample and names.isdisjoint(OF_MESSAGES)

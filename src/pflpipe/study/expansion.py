@@ -1,8 +1,8 @@
-"""A study's words multiplied out: blocks (deep-merged with a method's own) x study axes x method
-axes x the candidates of its search.
+"""The expansion of a study: blocks (deep-merged with a method's own) x study axes x method axes x
+candidates of the search.
 
-Later words win: blocks, study axes, the method's blocks, the method's axes, a candidate. Values
-stay plain here; load.py makes cells of them.
+Precedence, from lowest to highest: blocks, study axes, the method's blocks, the method's axes, a
+candidate. Values stay plain here; load.py makes cells of them.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ from pathlib import Path
 from typing import Any
 
 from pflpipe import options
-from pflpipe.cells import BLOCKS, OPTIONS, PATHS
-from pflpipe.errors import ConfigError, PflpipeError, Problems, located, nearest
+from pflpipe.cells import BLOCKS, OPTIONS
+from pflpipe.errors import ConfigError, PflpipeError, Problems, located
 from pflpipe.methods import registry
 from pflpipe.study import candidates
 from pflpipe.study.candidates import SearchRange
+from pflpipe.study.documents import CASES
 
-CASES = "cases"  # an axis whose values are mappings over several blocks
 MOST_RUNS = 1_000_000
-"""Of a study; a slip of the pen multiplies to more than that, and listing them would take days."""
-#: What a search may choose: how a method works, and neither its task nor the privacy that is asked
-#: of it.
-_CHOSEN_BLOCKS, _CHOSEN_WORDS = ("model", "training", "server"), ("privacy.clip_norm",)
+"""Most runs of a study: a typing error may give more, and listing them would take days."""
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One set of values to choose from: ``chosen`` (dotted path -> value), the complete ``values``
-    of a run but for the seed, those of the runs that ``tried`` it, and the location for errors."""
+class Values:
+    """One set of values to choose from.
+
+    Attributes:
+        chosen: dotted path -> value.
+        final, tried: the complete values, except for the seed, of the run that follows from the
+            choice, and of the runs that try it.
+        location: start of error messages.
+    """
 
     chosen: dict[str, Any]
-    values: dict[str, Any]
+    final: dict[str, Any]
     tried: dict[str, Any]
     location: str
 
@@ -46,33 +49,27 @@ class Point:
     """One method entry at one point of the axes.
 
     Attributes:
-        entry: the entry as the file has it.
-        location: words for errors, e.g. ``studies/a.yaml: method feddpa at privacy.epsilon=2``.
+        entry: the entry as in the file.
+        location: start of error messages, such as ``studies/a.yaml: method feddpa at
+            privacy.epsilon=2``.
         searched: what its search tries, by dotted path; empty without a search.
-        candidates: what its search may choose; one that chooses nothing without a search.
+        candidates: what its search may choose; a single empty choice without a search.
     """
 
     entry: dict[str, Any]
     location: str
     searched: Mapping[str, list[Any] | SearchRange]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Values, ...]
 
 
 def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[str, Any]]:
-    """Check what the schema cannot: known methods, distinct labels, axes that exist, a search that
-    can choose.
+    """Check what the schema cannot: known methods, distinct labels, a search that can choose, and
+    no more than ``MOST_RUNS`` runs.
 
     Returns:
-        the method entries whose runs can be looked at further; none if the study's own axes are
-        wrong.
+        the method entries that can be expanded, with their ``source``; none if a search cannot
+        choose.
     """
-    axes_are_known = _check_axes(document.get("axes", {}), f"{file}: axes", _known(), problems)
-    search = document.get("search", {})
-    at = {path: [value] for path, value in search.get("at", {}).items()}
-    axes_are_known &= _check_axes(at, f"{file}: search.at", [*OPTIONS], problems)
-    axes_are_known &= _check_values(
-        search.get("values", {}), f"{file}: search.values", _known(), search, problems
-    )
     labels: set[tuple[str, str]] = set()
     sources: dict[str, str] = {}
     sound = []
@@ -80,43 +77,37 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
         location = f"{file}: methods[{index}]"
         try:
             name, source = registry.locate(entry["name"], Path(file).parent)
-            hyperparameters = registry.info(name, source).hyperparameters
+            registry.info(name, source)
         except PflpipeError as error:
             problems.add(error, f"{location}.name")
             continue
+        # In place: all later steps need the name without its file.
         entry |= {"name": name, "source": source}
-        if sources.setdefault(name, source) != source:
-            problems.refuse(
-                f"{location}.name: two methods have the name {name!r}",
-                got=f"{sources[name]}, {source}",
-                do="give one of them another name",
-            )
-            continue
         label = (name, entry.get("variant", ""))
-        if label in labels:
+        # Score files and tables are named by the method alone.
+        if sources.setdefault(name, source) != source:
+            what = f"{location}.name: two methods have the name {name!r}"
+            do = "give one of them another name"
+            problems.refuse(what, got=f"{sources[name]}, {source}", do=do)
+        elif label in labels:
             do = "give each entry its own `variant` label"
             problems.refuse(f"{location}: {name!r} is listed twice", do=do)
-            continue
-        labels.add(label)
-        known = _known(hyperparameters)
-        if _check_axes(entry.get("axes", {}), f"{location}.axes", known, problems) & _check_values(
-            entry.get("search", {}), f"{location}.search", known, search, problems, (name, source)
-        ):
+        else:
+            labels.add(label)
             sound.append(entry)
-    _check_search(document, file, problems)
-    if not axes_are_known:
+    if not _can_choose(document, file, problems):
         return []
+    # Counted before anything is expanded, which would take the memory of all runs.
     runs = sum(_runs(document, entry) for entry in sound)
     if runs > MOST_RUNS:
         what = f"{file}: the values of axes, searches and seeds multiply"
-        expected = f"at most {MOST_RUNS}"
-        problems.refuse(what, got=f"{runs:.3g} runs", expected=expected)
+        problems.refuse(what, got=f"{runs:.3g} runs", expected=f"at most {MOST_RUNS}")
         return []
     return sound
 
 
 def _runs(document: Mapping[str, Any], entry: Mapping[str, Any]) -> int:
-    """Return how many runs an entry has, those that its search tries among them."""
+    """Return how many runs an entry has, with those that its search tries."""
     seeds = len(entry.get("seeds", document["seeds"]))
     search = document.get("search", {})
     values = {**search.get("values", {}), **entry.get("search", {})}
@@ -129,39 +120,53 @@ def _runs(document: Mapping[str, Any], entry: Mapping[str, Any]) -> int:
     return seeds * math.prod(map(len, axes))
 
 
-def _check_values(
-    values: Mapping[str, Any],
-    location: str,
-    known: list[str],
-    search: Mapping[str, Any],
-    problems: Problems,
-    method: tuple[str, str] = ("", ""),
-) -> bool:
-    """Return whether a search can try these values, of one method or of all."""
-    blocks = ("hyperparameters", *_CHOSEN_BLOCKS)
-    can_be_chosen = [path for path in known if path.partition(".")[0] in blocks]
-    ranges = {path: given for path, given in values.items() if isinstance(given, dict)}
-    own = Problems()
-    # A range is an axis of its ends, as far as names are concerned.
-    axes = {**values, **{path: [{}] for path in ranges}}
-    _check_axes(axes, location, [*can_be_chosen, *_CHOSEN_WORDS], own)
-    for path, given in ranges.items() if not own else ():
-        with own.at(), located(f"{location}.{path}"):
-            _check_range(path, options.build(SearchRange, given), f"{location}.{path}", method)
+def _can_choose(document: dict[str, Any], file: str, problems: Problems) -> bool:
+    """Return whether candidates follow from the search, if there is one; add what is wrong with it
+    to ``problems``."""
+    search, entries = document.get("search"), document["methods"]
+    searching = [index for index, entry in enumerate(entries) if "search" in entry]
+    if search is None:
+        for index in searching[:1]:
+            what = f"{file}: methods[{index}].search: the study has no `search`"
+            do = "add to it: search: {seeds: [100, 101], validation_fraction: 0.2}"
+            problems.refuse(what, do=do)
+        return True
+    if not searching and "values" not in search:
+        do = "give one a `search`, or remove this block"
+        problems.refuse(f"{file}: search: no method has values to search", do=do)
+    # A seed fixes the split: with a seed of the search, the test rows of a final run could be
+    # the validation rows that chose its values.
+    final = {seed for part in (document, *entries) for seed in part.get("seeds", ())}
+    if both := sorted(final.intersection(search["seeds"])):
+        what = f"{file}: search.seeds: also under `seeds`"
+        problems.refuse(what, got=both, expected="seeds of their own")
+    ranges = list(_ranges(document))
+    # Methods with wider ranges have twice as many candidates as the others.
+    same = [location for location, _, _, given in ranges if not given.get("wider")]
+    if 0 < len(same) < len(ranges):
+        problems.refuse(
+            f"{file}: search: only some ranges have a `wider`",
+            do=f"widen all, for equal effort, or none; not widened: {', '.join(same)}",
+        )
+    impossible = Problems()
+    for location, entry, path, given in ranges:
+        with impossible.at(), located(f"{file}: {location}"):
+            _check_range(path, options.build(SearchRange, given), f"{file}: {location}", entry)
         if "candidates" not in search:
             do = "say how often under the study's `search`: candidates: 16"
-            own.refuse(f"{location}.{path}: a range is drawn from", do=do)
-    problems.take(own, "")
-    return not own
+            impossible.refuse(f"{file}: {location}: a range is drawn from", do=do)
+    with problems.at():
+        impossible.stop()
+    return not impossible
 
 
-def _check_range(path: str, given: SearchRange, location: str, method: tuple[str, str]) -> None:
+def _check_range(path: str, given: SearchRange, location: str, entry: Mapping[str, Any]) -> None:
     """Raise ConfigError unless everything in a range is a value of this option."""
     given.check(location)
     block, _, key = path.partition(".")
     if block == "hyperparameters":
         for end in given.widest:
-            registry.check_hyperparameters(method[0], {key: end}, method[1])
+            registry.check_hyperparameters(entry["name"], {key: end}, entry.get("source", ""))
         return
     option = OPTIONS.get(path)
     if option is None or option.type not in (float, float | None):
@@ -170,78 +175,21 @@ def _check_range(path: str, given: SearchRange, location: str, method: tuple[str
         options.check_value(end, option, location)
 
 
-def _check_search(document: dict[str, Any], file: str, problems: Problems) -> None:
-    searching = [index for index, entry in enumerate(document["methods"]) if "search" in entry]
-    if "search" not in document:
-        for index in searching[:1]:
-            problems.refuse(
-                f"{file}: methods[{index}].search: the study has no `search`",
-                do="add to it: search: {seeds: [100, 101], validation_fraction: 0.2}",
-            )
-        return
-    if not searching and "values" not in document["search"]:
-        do = "give one a `search`, or remove this block"
-        problems.refuse(f"{file}: search: no method has values to search", do=do)
-    ranges = list(_ranges(document))
-    same = [f"{owner}.{path}" for owner, path, given in ranges if not given.get("wider")]
-    if same and len(same) < len(ranges):
-        problems.refuse(
-            f"{file}: search: only some ranges have a `wider`",
-            do=f"widen all, for equal effort, or none; not widened: {', '.join(same)}",
-        )
-    lists = (document, *(entry for entry in document["methods"] if "seeds" in entry))
-    final = {seed for words in lists for seed in words["seeds"]}
-    both = sorted(final & set(document["search"]["seeds"]))
-    if both:
-        what = f"{file}: search.seeds: also under `seeds`"
-        problems.refuse(what, got=both, expected="seeds of their own")
-
-
-def _known(hyperparameters: Iterable[str] = ()) -> list[str]:
-    own = (f"hyperparameters.{name}" for name in hyperparameters)
-    return [CASES, *BLOCKS, *OPTIONS, *own]
-
-
-def _check_axes(
-    axes: Mapping[str, list[Any]], location: str, known: list[str], problems: Problems
-) -> bool:
-    """Return whether the axes can be multiplied out."""
-    fine = True
-    for path, values in axes.items():
-        if path not in known:
-            problems.refuse(f"{location}: unknown axis {path!r}", do=_hint(path, known))
-            fine = False
-        elif path in (*BLOCKS, CASES) and not all(isinstance(value, dict) for value in values):
-            target = "study's words" if path == CASES else "block"
-            expected = f"mappings, each merged into the {target}"
-            problems.refuse(f"{location}.{path}", got=values, expected=expected)
-            fine = False
-    return fine
-
-
-def _hint(path: str, known: list[str]) -> str:
-    if path in ("seed", "seeds"):
-        return "list the seeds under `seeds`"
-    if path.startswith("hyperparameters.") and not any(
-        name.startswith("hyperparameters.") for name in known
-    ):
-        return "hyper-parameters belong to an entry whose method has them"
-    if path in PATHS:
-        return "a search chooses a method's own words, and not what is asked of it"
-    return nearest(path, known)
-
-
-def _ranges(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield whose it is, path and words of every range of a search."""
-    owners = {"search.values": document["search"].get("values", {})}
-    owners |= {
-        f"methods[{index}].search": entry.get("search", {})
+def _ranges(
+    document: Mapping[str, Any],
+) -> Iterator[tuple[str, Mapping[str, Any], str, dict[str, Any]]]:
+    """Yield location, method entry (empty if for all), path and values of every range of a
+    search."""
+    owners: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]
+    owners = [("search.values", {}, document["search"].get("values", {}))]
+    owners += [
+        (f"methods[{index}].search", entry, entry.get("search", {}))
         for index, entry in enumerate(document["methods"])
-    }
-    for owner, values in owners.items():
+    ]
+    for owner, entry, values in owners:
         for path, given in values.items():
             if isinstance(given, dict):
-                yield owner, path, given
+                yield f"{owner}.{path}", entry, path, given
 
 
 def points(
@@ -254,7 +202,7 @@ def points(
         label = f"{entry['name']} ({entry['variant']})" if "variant" in entry else entry["name"]
         searched = _searched(document, entry)
         sets = list(_sets(document, searched, Path(file).stem, label))
-        own = {
+        blocks = {
             key: entry[key]
             for key in ("profile", "official_code", "hyperparameters", *BLOCKS)
             if key in entry
@@ -264,27 +212,29 @@ def points(
             candidates.product(entry.get("axes", {})),
         ):
             start, point = f"{file}: method {label}", {**study_point, **method_point}
-            found = []
+            choices = []
             for chosen in sets:
-                values = _merged(
-                    base, *_nest(study_point), own, *_nest(method_point), *_nest(chosen)
+                final = _merged(
+                    base, *_nest(study_point), blocks, *_nest(method_point), *_nest(chosen)
                 )
-                tried = _merged(values, *_nest(tried_at))
-                found.append(Candidate(chosen, values, tried, start + _at({**point, **chosen})))
-            yield Point(entry, start + _at(point), searched, tuple(found))
+                tried = _merged(final, *_nest(tried_at))
+                location = start + _at({**point, **chosen})
+                choices.append(Values(chosen, final, tried, location))
+            yield Point(entry, start + _at(point), searched, tuple(choices))
 
 
 def _searched(
     document: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> dict[str, list[Any] | SearchRange]:
-    """Return what the search tries for an entry: what it tries for all, and the entry's own."""
+    """Return dotted path -> values that the search tries for an entry: the shared and its own."""
     shared = document.get("search", {}).get("values", {})
     about = registry.info(entry["name"], entry["source"]).about
+    # Otherwise equal runs would count as different candidates.
     without = {"privacy": not about.private, "server": not about.sends}
     values = {
         path: given
         for path, given in shared.items()
-        if not without.get(path.partition(".")[0])  # it would change nothing
+        if not without.get(path.partition(".")[0])  # would change nothing
     }
     return candidates.read({**values, **entry.get("search", {})})
 
@@ -299,14 +249,14 @@ def _sets(
     if number is None or not searched:
         yield from candidates.product(searched)
         return
-    again = any(given.get("wider") for _, _, given in _ranges(document))
+    again = any(given.get("wider") for *_, given in _ranges(document))
     yield from candidates.drawn(searched, number, study, label, again=again)
 
 
 def chosen_entry(entry: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the words of an entry, as a file has them, with what a search chose for it."""
-    words = {key: entry[key] for key in entry if key not in ("source", "search")}
-    return _merged(words, *_nest(values))
+    """Return an entry as in a file, with the choice of a search."""
+    written = {key: entry[key] for key in entry if key not in ("source", "search")}
+    return _merged(written, *_nest(values))
 
 
 def _at(point: Mapping[str, Any]) -> str:
@@ -315,13 +265,14 @@ def _at(point: Mapping[str, Any]) -> str:
 
 def _nest(point: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for path, value in point.items():
+        # From the innermost key outwards; the values of `cases` are nested already.
         for key in reversed(path.split(".") if path != CASES else ()):
             value = {key: value}
         yield typing.cast(dict[str, Any], value)
 
 
 def _merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mappings deep-merged: a later one wins, and lists are replaced."""
+    """Return the deep-merged mappings: later ones take precedence, and lists are replaced."""
     merged = dict(first)
     for other in others:
         for key, value in other.items():

@@ -1,5 +1,5 @@
-"""Which figures a study has: those of its ``figures`` block, or those that its runs have something
-to show for."""
+"""The figures of a study: those of its ``figures`` block, by default those for which its runs have
+data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pflpipe.cells import PATHS
-from pflpipe.errors import ConfigError, check_known, nearest
-from pflpipe.study.metrics import ALWAYS, Metric, columns
-from pflpipe.study.study_spec import Drawing, Outline, Row, Study
+from pflpipe.errors import ConfigError, check_known
+from pflpipe.learning.metrics import ALWAYS, Metric
+from pflpipe.study.metrics import columns
+from pflpipe.study.study_spec import Drawing, Outline, Row, Study, check_labels
 
 KINDS = ("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost", "partition")
 ATTACKS = ("membership", "canaries", "one_run")
-"""Names, and kinds, of the figures of attacks; a study has those that its block names."""
-_MANY_SEEDS = 5  # resampling fewer says next to nothing about ranks
+"""Names, and kinds, of the figures of attacks. A study has them only if its block names them."""
+_MANY_SEEDS = 5  # resampling fewer says almost nothing about ranks
 
 
 def read(
@@ -23,17 +24,16 @@ def read(
     """Return the figures of a schema-checked study.
 
     Args:
-        rows: every run that it may come to.
-        metrics: of the study, by name.
+        rows: all runs that the study may have.
+        metrics: the study's metrics by name.
 
     Raises:
-        ConfigError: a filter names what the study does not have.
+        ConfigError: unknown kind, method, path or metric.
     """
     block = document.get("figures")
     if block is None:
         return tuple(Drawing(kind, kind) for kind, shown in _kinds(rows).items() if shown)
-    names = {name for row in rows for name in (row.cell.method, row.variant) if name}
-    found = []
+    drawings = []
     for name, given in block.items():
         location = f"{file}: figures.{name}"
         kind = given.get("kind", name)
@@ -41,28 +41,21 @@ def read(
             do = f"give it a kind: {', '.join(KINDS)}"
             raise ConfigError(f"{location}.kind", got=kind, do=do)
         for key in ("methods", "strong"):
-            for method in given.get(key, ()):
-                if method not in names:
-                    do = nearest(method, names)
-                    raise ConfigError(f"{location}.{key}", got=method, do=do)
+            check_labels(given.get(key, ()), document, f"{location}.{key}")
         for path in given.get("where", {}):
-            if path not in PATHS:
-                raise ConfigError(f"{location}.where", got=path, do=nearest(path, PATHS))
+            check_known(path, PATHS, f"{location}.where: unknown path")
         metric = given.get("metric", "personal_own")
-        if metric not in columns(metrics):
-            do = nearest(metric, columns(metrics))
-            raise ConfigError(f"{location}.metric", got=metric, do=do)
+        check_known(metric, columns(metrics), f"{location}.metric: unknown metric")
         lists = {key: tuple(given[key]) for key in ("methods", "strong") if key in given}
-        found.append(Drawing(**{**given, **lists, "name": name, "kind": kind}))
-    return tuple(found)
+        drawings.append(Drawing(**{**given, **lists, "name": name, "kind": kind}))
+    return tuple(drawings)
 
 
 def find(study: Study | Outline, name: str) -> Drawing:
-    """Return the figure of a study with a name; one that is a kind, or an attack, is known to every
-    study.
+    """Return a study's figure by name. Every study has a figure of each kind and attack.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: unknown name.
     """
     known = {kind: Drawing(kind, kind) for kind in KINDS + ATTACKS}
     known |= {drawing.name: drawing for drawing in study.figures}
@@ -71,7 +64,7 @@ def find(study: Study | Outline, name: str) -> Drawing:
 
 
 def _kinds(rows: Sequence[Row]) -> dict[str, bool]:
-    """Return for each kind of figure whether runs have what it compares."""
+    """Return kind -> whether these runs have the data of such a figure."""
     cells = [row.cell for row in rows]
     private = [cell for cell in cells if cell.privacy.mechanism != "none"]
     certified = {cell.method for cell in cells if cell.claim == "certified"}

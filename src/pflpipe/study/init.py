@@ -1,4 +1,4 @@
-"""A study to begin with (``pflpipe init``): the commented template under a name of one's own."""
+"""A new study from the commented template (``pflpipe init``)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TEMPLATE = Path(__file__).with_name("template.yaml")
 
 
 def write(name: str) -> list[Path]:
-    """Write ``studies/<name>.yaml``, and a ``config.yaml`` that names it where there is none;
-    return what was written.
+    """Write ``studies/<name>.yaml`` and, if there is none, a ``config.yaml`` that names it; return
+    the written files.
 
     Raises:
-        ConfigError: the name is none for a study, or there is one of that name.
+        ConfigError: not a name for a study, or the study exists.
     """
     check_name(name, "a study's name")
     study, config = STUDIES / f"{name}.yaml", Path("config.yaml")

@@ -1,5 +1,4 @@
-"""The ``layout`` block of a study: in which row and column of a paper's table each of its runs
-stands."""
+"""The ``layout`` block of a study: the row and column of each run in a paper's table."""
 
 from __future__ import annotations
 
@@ -10,11 +9,10 @@ from typing import Any
 from pflpipe.cells import OPTIONS, PATHS
 from pflpipe.errors import ConfigError, check_known
 from pflpipe.methods import registry
-from pflpipe.study import documents
 from pflpipe.study.settings import condition_text, describe, heading
-from pflpipe.study.study_spec import PaperLayout, Row
+from pflpipe.study.study_spec import PaperLayout, Row, check_labels
 
-_ANY = object()  # where a condition does not apply to a run: the run stands in every column
+_ANY = object()  # the condition does not apply to the run, which then is in every column
 
 
 @dataclass(frozen=True)
@@ -22,10 +20,10 @@ class Line:
     """One row of the table.
 
     Attributes:
-        name: the method's name in the paper's table, and in brackets the label of our variant.
-        named: whether the table has the method; the others are ours.
-        locations: for every column the positions in ``study.rows`` of all seeds of its run; empty
-            where there is no run.
+        name: the method's name in the paper's table, with the label of our variant in brackets.
+        named: whether the paper's table has the method.
+        locations: for each column the positions in ``study.rows`` of all seeds of its run; empty
+            without a run.
     """
 
     name: str
@@ -35,18 +33,18 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows and columns of a table; ``header`` has for every column one word per condition, the
-    outermost first."""
+    """Rows and columns of a table; ``header`` has one text per column and condition, the outermost
+    condition first."""
 
     header: tuple[tuple[str, ...], ...]
     lines: tuple[Line, ...]
 
 
 def read(document: dict[str, Any], file: str) -> PaperLayout | None:
-    """Return the ``layout`` block of a schema-checked study, or None where it has none.
+    """Return the ``layout`` block of a schema-checked study, or None without one.
 
     Raises:
-        ConfigError: unknown columns or names, or nothing says what to show.
+        ConfigError: unknown columns or names, or no metric or rows to show.
     """
     block = document.get("layout")
     if block is None:
@@ -68,25 +66,25 @@ def read(document: dict[str, Any], file: str) -> PaperLayout | None:
     } | PATHS
     for path in block["columns"]:
         check_known(path, known, f"{location}.columns: unknown path")
-    documents.check_labels(names, entries, f"{location}.rows")
+    check_labels(names, document, f"{location}.rows")
     source = f"{paper['paper']}, {paper['table']}" if paper else ""
     return PaperLayout(tuple(block["columns"]), metric, names, source, location)
 
 
 def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
-    """Return where a study's rows stand: methods in the table's order, then ours.
+    """Return the table of a study's rows: methods in the paper's order, then all others.
 
     A run to which a condition of the columns does not apply (the budget of a method without
-    privacy) stands in all of them.
+    privacy) is in all columns.
 
     Raises:
-        ConfigError: no run has all conditions, or different runs meet in one location.
+        ConfigError: no run has all conditions, or one entry of the table has different runs.
     """
     flat = [describe(row.cell) for row in rows]
     keys = [tuple(values.get(path, _ANY) for path in layout.columns) for values in flat]
     complete = list(dict.fromkeys(key for key in keys if _ANY not in key))
-    # In the order of the file, but for columns that share their outer conditions: they stand side
-    # by side.
+    # In the order of the file, except that columns with the same outer conditions are adjacent.
+    # Reversed, so that the first column with a prefix sets its place.
     starts = {
         key[:depth]: location
         for location, key in reversed(list(enumerate(complete)))
@@ -100,9 +98,9 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
         got = list(layout.columns)
         raise ConfigError(f"{layout.location}.columns", got=got, expected=expected)
 
-    found: dict[tuple[str, str], list[list[int]]] = {}
+    by_label: dict[tuple[str, str], list[list[int]]] = {}
     for index, (row, key) in enumerate(zip(rows, keys, strict=True)):
-        locations = found.setdefault((row.cell.method, row.variant), [[] for _ in columns])
+        locations = by_label.setdefault((row.cell.method, row.variant), [[] for _ in columns])
         for members, column in zip(locations, columns, strict=True):
             if all(mine in (_ANY, its) for mine, its in zip(key, column, strict=True)):
                 members.append(index)
@@ -110,13 +108,14 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
 
     order = list(layout.names)
     lines: list[tuple[int, Line]] = []
-    for (method, variant), locations in found.items():
+    for (method, variant), locations in by_label.items():
         known = next((name for name in (variant, method) if name in layout.names), None)
         label = method if known is None else layout.names[known]
         name = label if variant in ("", known) else f"{label} ({variant})"
         rank = len(order) if known is None else order.index(known)
         lines.append((rank, Line(name, known is not None, tuple(map(tuple, locations)))))
     lines.sort(key=lambda item: item[0])
+    # With a row of each column: the kind of a partition stands for a condition without a value.
     header = tuple(_header(layout.columns, column, rows[keys.index(column)]) for column in columns)
     return Grid(header, tuple(line for _, line in lines))
 
@@ -128,18 +127,18 @@ def _check_equal(one: dict[str, Any], other: dict[str, Any], row: Row, location:
     if differing:
         method = f"{row.cell.method} ({row.variant})" if row.variant else row.cell.method
         raise ConfigError(
-            f"{location}: different runs of {method} fall into one location",
+            f"{location}: different runs of {method} are in one entry of the table",
             do=f"add to columns, or to variants of their own: {', '.join(differing)}",
         )
 
 
 def _header(paths: Sequence[str], column: tuple[Any, ...], row: Row) -> tuple[str, ...]:
-    words = []
+    texts = []
     for path, value in zip(paths, column, strict=True):
         if value is None and path.startswith("partition."):
-            words.append(row.cell.partition.kind)  # "iid", where the others have their alpha
+            texts.append(row.cell.partition.kind)  # "iid", where the others have their alpha
         else:
             bare = path in OPTIONS and OPTIONS[path].option.bare
             text = condition_text(value, path)
-            words.append(text if bare else f"{heading(path)} = {text}")
-    return tuple(words)
+            texts.append(text if bare else f"{heading(path)} = {text}")
+    return tuple(texts)

@@ -1,8 +1,7 @@
-"""From YAML to cells: config.yaml -> Config, studies/<name>.yaml -> Study (rows of cells), and
-every check before a job starts.
+"""From YAML to cells: studies/<name>.yaml -> Outline -> Study, with all checks that need no data.
 
-A study is a product (expansion.py) x seeds. A study with a search is an Outline first: its runs are
-known once the search has chosen (search.py).
+An Outline has the rows of every candidate. It becomes a Study once the search has chosen
+(search.py); without a search there is one candidate.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pflpipe import options, outside
+from pflpipe import options
 from pflpipe.cells import BLOCKS, Cell, Privacy, Server
+from pflpipe.data import outside
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import read_json
 from pflpipe.learning import architectures
@@ -27,11 +27,11 @@ from pflpipe.study.config import RESULTS, STUDIES
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
 RESERVED = ("all", "audit", Path(printed.FILE).stem)
-"""Names of tables that are not of one study, and of the file of printed numbers."""
+"""Names that no study may have: tables of several studies, and the file of printed numbers."""
 
 
 def study_names(folder: str | os.PathLike[str] = STUDIES) -> tuple[str, ...]:
-    """Return the names of all studies of a folder, sorted."""
+    """Return the names of all studies in a folder, sorted."""
     return tuple(
         sorted(file.stem for file in Path(folder).glob("*.yaml") if file.name != printed.FILE)
     )
@@ -52,37 +52,36 @@ def load_study(
 
 
 def finish(outline: Outline, results: Path = RESULTS) -> Study:
-    """Return the study with what its search chose; ``results`` is not looked at for a study without
-    one.
+    """Return the study with the choices of its search, if it has one, from ``results``.
 
     Raises:
-        DataError: the search is not done, or the file is of a search over another grid.
+        DataError: the search is not done, or its file belongs to another grid.
     """
     return outline.study(chosen(outline, results))
 
 
 def chosen(outline: Outline, results: Path) -> list[Chosen]:
-    """Return what the search chose for every searched line, in order; nothing for a study without
-    one. Raises as ``finish``."""
+    """Return the choice of the search for each searched line, in order; empty without a search.
+    Raises as ``finish``."""
     if outline.search is None:
         return []
     file = outline.choices(results)
-    found = read_json(file) if file.exists() else {}
-    if found.get("grid") != outline.grid:
-        state = "is of another search" if found else "does not exist"
+    record = read_json(file) if file.exists() else {}
+    if record.get("grid") != outline.grid:
+        state = "belongs to another search" if record else "does not exist"
         raise DataError(
             f"{file} {state}",
             do=f"let snakemake make it: snakemake --cores 2 results/tables/{outline.name}.csv",
         )
-    return [Chosen(**line["chosen"]) for line in found["lines"]]
+    return [Chosen(**line["chosen"]) for line in record["lines"]]
 
 
 def load_outline(name: str, folder: str | os.PathLike[str] = STUDIES) -> Outline:
-    """Read ``<folder>/<name>.yaml`` and expand it; all checks that need no data set.
+    """Read ``<folder>/<name>.yaml``, expand it, and make all checks that need no data set.
 
     Raises:
-        ConfigError: no such study; or everything that is wrong with its syntax, schema, axes,
-            methods, hyper-parameters, privacy block, search, printed numbers.
+        ConfigError: no such study, or all errors of its syntax, schema, axes, methods,
+            hyper-parameters, privacy block, search and printed numbers.
     """
     problems = Problems()
     outline = read(name, folder, problems)
@@ -92,8 +91,8 @@ def load_outline(name: str, folder: str | os.PathLike[str] = STUDIES) -> Outline
 
 
 def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outline | None:
-    """Do as ``load_outline``, but note what is wrong: only runs with nothing wrong are in the
-    outline, which nobody may run then, and there is none if the file has another form."""
+    """Return the outline as ``load_outline`` does, but add errors to ``problems``. Runs with errors
+    are left out; None if the file cannot be expanded."""
     known = study_names(folder)
     if name not in known:
         raise ConfigError(f"study {name!r} does not exist in {folder}/", do=nearest(name, known))
@@ -104,12 +103,12 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     for violation in documents.violations(document, documents.validator()):
         wrong.append(violation)
         problems.add(violation.error, str(file))
-        # Every run of the entry has the same mistake.
+        # Every run of the entry would report the same error.
         problems.ignore(re.sub(r"^methods\[\d+\]\.", "", str(violation.error)))
     if any(_stops_expansion(violation) for violation in wrong):
         return None
     document = {"title": "", "description": "", **document}
-    # A misspelt key was noted; there is nothing to expand without it.
+    # The schema has reported missing keys; without them nothing can be expanded.
     if not document.keys() >= set(documents.schema()["required"]):
         return None
     if not all("name" in entry for entry in document["methods"]):
@@ -118,7 +117,7 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     measured = {}
     if not any(violation.path[:1] in (("metrics",), ("search",)) for violation in wrong):
         measured = metrics.read(document, str(file), problems)
-    lookup: printed.Lookup = printed.none
+    lookup = printed.lookup({}, file)
     layout = None
     if not any(violation.path[:1] in (("paper",), ("layout",)) for violation in wrong):
         with problems.at():
@@ -138,12 +137,12 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
 
 
 def _stops_expansion(violation: documents.Violation) -> bool:
-    """Whether runs cannot be looked at while this is wrong: the document has another form, not just
-    a wrong value or key in a place that has one."""
+    """Whether runs cannot be expanded with this violation: the document has another form, not just
+    a wrong value or key."""
     path = violation.path
     key, *inner = (path[2:] if path[:1] == ("methods",) else path) or ("",)
-    if key == "search":
-        return True  # no candidates without all of a range
+    if key in ("axes", "search"):
+        return True
     if violation.rule in ("additionalProperties", "finite"):
         return False
     if key in ("title", "description", "paper", "layout", "figures", "metrics", "dataset"):
@@ -160,40 +159,41 @@ def _lines(
 ) -> Iterator[Line]:
     variants: dict[str, str] = {}
     for point in expansion.points(document, entries, str(file)):
-        variant = point.entry.get("variant", "")
         candidates = []
-        for candidate in point.candidates:
-            first = _cell(candidate.values, point.entry, candidate.location, file, problems)
-            tried = first
-            if candidate.tried != candidate.values:
-                tried = _cell(candidate.tried, point.entry, candidate.location, file, problems)
-            if first is None or tried is None:
-                continue
-            if not document.get("allow_large_delta"):
-                with problems.at(candidate.location):
+        for values in point.candidates:
+            with problems.at(values.location):
+                first = _cell(values.final, point.entry, file)
+                tried = first
+                if values.tried != values.final:
+                    tried = _cell(values.tried, point.entry, file)
+                if not document.get("allow_large_delta"):
                     check_delta(first.privacy.delta, first.partition.clients)
-            seeds = point.entry.get("seeds", document["seeds"])
-            cells = [dataclasses.replace(first, seed=seed) for seed in seeds]
-            before = variants.setdefault(first.id, variant)
-            if before != variant:
-                what = f"variants {before!r} and {variant!r} are the same run"
-                problems.refuse(what, point.location, do="change one or remove it")
-            value, metric = None, None
-            with problems.at():
-                value, metric = lookup(first, variant)
-            rows = tuple(Row(cell, variant, value, metric) for cell in cells)
-            searches = point.searched and "search" in document
-            runs = _trials(tried, document["search"]) if searches else ()
-            trials = tuple(Row(cell, variant) for cell in runs)
-            candidates.append(Candidate(candidate.chosen, rows, trials))
+                variant = point.entry.get("variant", "")
+                before = variants.setdefault(first.id, variant)
+                # Two labels of one run would be two rows of a table with one result.
+                if before != variant:
+                    what = f"variants {before!r} and {variant!r} are the same run"
+                    raise ConfigError(what, do="change one or remove it")
+                value, metric = printed.NONE
+                # Without the location of the run: these errors name the `paper` block.
+                with problems.at():
+                    value, metric = lookup(first, variant)
+                rows = tuple(
+                    Row(dataclasses.replace(first, seed=seed), variant, value, metric)
+                    for seed in point.entry.get("seeds", document["seeds"])
+                )
+                searches = point.searched and "search" in document
+                trials = _trials(tried, document["search"]) if searches else ()
+                runs = tuple(Row(cell, variant) for cell in trials)
+                candidates.append(Candidate(values.chosen, rows, runs))
         if candidates:
-            words = point.location.removeprefix(f"{file}: method ")
-            yield Line(words, point.entry, point.searched, tuple(candidates))
+            label = point.location.removeprefix(f"{file}: method ")
+            yield Line(label, point.entry, point.searched, tuple(candidates))
 
 
 def _trials(cell: Cell, search: Mapping[str, Any]) -> Iterator[Cell]:
-    """Yield the runs that try a cell's values: other seeds, hence other splits and other noise, and
-    more validation data."""
+    """Yield the runs that try a cell's values: with other seeds, hence other splits and noise, and
+    with more validation data."""
     partition = dataclasses.replace(
         cell.partition, validation_fraction=float(search["validation_fraction"])
     )
@@ -201,46 +201,51 @@ def _trials(cell: Cell, search: Mapping[str, Any]) -> Iterator[Cell]:
         yield dataclasses.replace(cell, partition=partition, seed=seed)
 
 
-def _cell(
-    values: dict[str, Any], entry: dict[str, Any], location: str, file: Path, problems: Problems
-) -> Cell | None:
-    """Build one cell, its seed aside, or note what is wrong and return None."""
+def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
+    """Return one cell, without its seed.
+
+    Raises:
+        ConfigError: everything that is wrong with it.
+    """
     name, source = entry["name"], entry["source"]
-    own = Problems()
+    problems = Problems()
     violated: set[str | int] = set()
     for violation in documents.violations(values, documents.validator("cell")):
-        own.add(violation.error)
+        problems.add(violation.error)
         violated |= {*violation.path[:1]} or {violation.key}
     hyperparameters: dict[str, Any] = {}
     if "hyperparameters" not in violated:
-        with own.at():
+        with problems.at():
             given = values.get("hyperparameters", {})
             hyperparameters = registry.check_hyperparameters(name, given, source)
     profile, official = values.get("profile", "strict"), values.get("official_code", False)
     departures: tuple[str, ...] = ()
-    with own.at():
+    with problems.at():
         departures = registry.departures(name, profile, official, source, hyperparameters)
         check_departures(departures)
+    # A given noise multiplier is not calibrated, so that no calibration can depart.
     if values.get("privacy", {}).get("epsilon") is None:
         departures = tuple(departure for departure in departures if departure not in OF_CALIBRATION)
-    blocks: dict[str, Any] = {}
-    for block, kind in BLOCKS.items():
-        if block not in violated:
-            blocks[block] = options.build(kind, values.get(block, {}))
+    blocks: dict[str, Any] = {
+        block: options.build(kind, values.get(block, {}))
+        for block, kind in BLOCKS.items()
+        if block not in violated
+    }
     about = registry.info(name, source).about
+    # A study's `server` and `privacy` are for all methods; some need neither.
     if not about.sends:
-        blocks["server"] = Server()  # a study's server says nothing to it
+        blocks["server"] = Server()
     if not about.private:
         blocks["privacy"] = Privacy()
     elif "privacy" not in values:
         blocks.pop("privacy", None)
         do = "a private method needs epsilon or noise_multiplier, delta and clip_norm"
-        own.refuse("privacy is missing", do=do)
+        problems.refuse("privacy is missing", do=do)
     elif "privacy" in blocks and blocks["privacy"].clip_quantile is not None:
-        with own.at():
+        with problems.at():
             check_adaptive(departures)
     for block, built in blocks.items():
-        with own.at():
+        with problems.at():
             if block == "model":  # its other keys mean nothing for a name that does not exist
                 architectures.check_options(built)
             else:
@@ -248,10 +253,9 @@ def _cell(
     batch_size = blocks["training"].batch_size if "training" in blocks else None
     if "sample_level_calibration" in departures and batch_size == 0:
         do = "the official code calibrates its noise to the batch size"
-        own.refuse("training.batch_size", got=0, expected=">= 1", do=do)
-    if own:
-        problems.take(own, location)
-        return None
+        problems.refuse("training.batch_size", got=0, expected=">= 1", do=do)
+    problems.stop()
+    # Jobs run in the project's folder, not in that of the study's file.
     if outside.is_reference(blocks["model"].name):
         network = outside.beside(blocks["model"].name, file.parent)
         blocks["model"] = dataclasses.replace(blocks["model"], name=network)

@@ -12,9 +12,8 @@ from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, ledger
 
 CLASSES_FOUND = (
-    "the number of classes was read from everybody's labels: it sets the shape of the released "
-    "head, so one client's label can change it, and no epsilon covers that; declare `classes` in "
-    "the arrays"
+    "the number of classes was read from all labels: it sets the shape of the released head, so "
+    "one client's label can change it, and no epsilon covers that; declare `classes` in the arrays"
 )
 """First warning of a private run on data that declare no number of classes."""
 
@@ -23,8 +22,8 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = Tru
     """Return a cell's plan and its ledger.
 
     Args:
-        cell: its privacy, training, clients, departures and source are used.
-        sizes: training examples per client ``[M]``; for departures that count them, and where all
+        cell: the run; its privacy, training, clients, departures and source are used.
+        sizes: training examples per client ``[M]``, for departures that count them and if all
             users of the data set take part.
         declared: whether the data set declares its number of classes (``datasets.Header``).
     """
@@ -40,6 +39,7 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = Tru
         batch_size=cell.training.batch_size,
         lr=cell.training.lr,
     )
+    # Only if needed: for a network of the user this runs the user's file.
     parameters = architectures.parameter_names(cell.model) if cell.plan_needs_model else ()
     entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
     if plan.mechanism != "none" and not declared:

@@ -1,9 +1,9 @@
-"""Numbers printed in the papers (studies/paper_results.yaml), found for the cells of a study by its
+"""Numbers printed in papers (studies/paper_results.yaml), matched to the cells of a study by its
 ``paper`` block.
 
-A printed number stands beside a row only where the row claims to be what was printed: the block
-names its label, and it departs in what the paper departs in. A certified version, the official
-code's version and every variant that is not named are other mechanisms and carry none.
+A row has a printed number only if the block names the row's label and the row has the departures of
+the paper. The certified version, the version of the official code and all other variants are other
+mechanisms and have none.
 """
 
 from __future__ import annotations
@@ -19,35 +19,32 @@ from pflpipe.errors import ConfigError, check_known
 from pflpipe.study import documents
 from pflpipe.study.epsilon_as_published import departures
 from pflpipe.study.settings import flatten
+from pflpipe.study.study_spec import check_labels
 
 FILE = "paper_results.yaml"
 _PLACES = {"paper", "table"}
 _NUMBERS = {"accuracy", "printed_gain"}
 Lookup = Callable[[Cell, str], tuple[float | None, str | None]]
-
-
-def none(cell: Cell, variant: str) -> tuple[float | None, str | None]:
-    """The lookup of a study without printed numbers."""
-    return None, None
+NONE = (None, None)
+"""The printed number, and its metric, of a row that has none."""
 
 
 def lookup(document: dict[str, Any], file: Path) -> Lookup:
-    """Return a function (cell, variant) -> (printed number in percent or None, metric it compares
-    to or None).
+    """Return a function (cell, variant) -> (printed number in percent, metric that it is compared
+    with), or (None, None).
 
     Args:
-        document: a schema-checked study; without a ``paper`` block the function always returns
-            (None, None).
-        file: the study's path; the printed numbers lie beside it.
+        document: a schema-checked study.
+        file: the study's path; the printed numbers are in the same folder.
 
     Raises:
-        ConfigError: the block names a paper, table, method, field or path that does not exist. The
-            returned function raises it when a cell matches no printed row or several, or when the
-            block names a row that is not the paper's mechanism.
+        ConfigError: the block names an unknown paper, table, method, field or path. The returned
+            function raises it if a cell matches no printed row or several, or if the block names a
+            row with another mechanism than the paper's.
     """
     block = document.get("paper")
     if block is None:
-        return none
+        return lambda cell, variant: NONE
     location = f"{file}: paper"
     everything = _printed_rows(file.parent / FILE)
     papers = {row["paper"] for row in everything}
@@ -58,13 +55,17 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
     rows = [row for row in of_paper if row["table"] == block["table"]]
     match: dict[str, str] = block.get("match", {})
     _check_match(match, rows, f"{location}.match")
-    _check_methods(block["methods"], document["methods"], rows, f"{location}.methods")
+    check_labels(block["methods"], document, f"{location}.methods")
+    methods = {row["method"] for row in rows}
+    for label, method in block["methods"].items():
+        check_known(method, methods, f"{location}.methods.{label}: the table has no method")
 
     def find(cell: Cell, variant: str) -> tuple[float | None, str | None]:
         label = variant or cell.method
         method = block["methods"].get(label)
         if method is None:
-            return None, None
+            return NONE
+        # Papers print the accuracy of their mechanism: another mechanism is another experiment.
         if departures(cell, official_code=False) != set(cell.departures):
             raise ConfigError(
                 f"{location}.methods.{label}: its row is not the paper's mechanism",
@@ -74,25 +75,21 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
             )
         values = dict(flatten(cell.to_dict()))
         ours = {field: values.get(path) for path, field in match.items()}
-        found = [
-            r
-            for r in rows
-            if r["method"] == method
-            and all(_same(r.get(key), value) for key, value in ours.items())
-        ]
-        if len(found) != 1:
-            words = ", ".join(f"{key}={value}" for key, value in {"method": method, **ours}.items())
-            fields = {key for row in found for key in row} - _NUMBERS
+        of_method = [row for row in rows if row["method"] == method]
+        matching = [r for r in of_method if all(_same(r.get(key), ours[key]) for key in ours)]
+        if len(matching) != 1:
+            wanted = ", ".join([f"method={method}", *(f"{key}={ours[key]}" for key in ours)])
+            fields = {key for row in matching for key in row} - _NUMBERS
             differing = sorted(
-                key for key in fields if len({str(row.get(key)) for row in found}) > 1
+                key for key in fields if len({str(row.get(key)) for row in matching}) > 1
             )
             hint = f"add to match one of: {', '.join(differing)}" if differing else ""
             raise ConfigError(
-                f"{location}: {len(found)} printed rows for {words}",
+                f"{location}: {len(matching)} printed rows for {wanted}",
                 expected="exactly one",
                 do=hint,
             )
-        return found[0]["accuracy"], block["metric"]
+        return matching[0]["accuracy"], block["metric"]
 
     return find
 
@@ -108,8 +105,8 @@ def _printed_rows(path: Path) -> list[dict[str, Any]]:
 
 @functools.lru_cache(maxsize=1)
 def _parsed(path: Path, content: bytes) -> list[dict[str, Any]]:
-    """Return the rows of a file that reads so: once for all studies that are read after one
-    another, of whose time it would be half."""
+    """Return the rows of a file with this content. Parsing takes half the time of reading a study;
+    the cache parses once for all studies."""
     rows: list[dict[str, Any]] = documents.read_yaml(path)["results"]
     return rows
 
@@ -122,17 +119,8 @@ def _check_match(match: dict[str, str], rows: list[dict[str, Any]], location: st
         check_known(field, fields, f"{location}.{path}: unknown field")
 
 
-def _check_methods(
-    named: dict[str, str], entries: list[dict[str, Any]], rows: list[dict[str, Any]], location: str
-) -> None:
-    documents.check_labels(named, entries, location)
-    printed = {row["method"] for row in rows}
-    for name, method in named.items():
-        check_known(method, printed, f"{location}.{name}: the table has no method")
-
-
 def _same(printed: Any, ours: Any) -> bool:
-    """Numbers by value; words without regard to case and punctuation, so that ``CIFAR-10`` is
+    """Compare numbers by value, and text without case and punctuation: ``CIFAR-10`` is
     ``cifar10``."""
     if isinstance(printed, str) and isinstance(ours, str):
         return re.sub(r"[^a-z0-9]", "", printed.lower()) == re.sub(r"[^a-z0-9]", "", ours.lower())

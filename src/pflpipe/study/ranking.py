@@ -1,5 +1,7 @@
-"""Hyper-parameter sets of a study ordered by a metric on validation rows (``pflpipe rank``); test
-columns are never read."""
+"""A study's hyper-parameter sets, ranked by a metric on validation rows (``pflpipe rank``).
+
+Test columns are never read.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,25 @@ import yaml
 from pflpipe.cells import Cell
 from pflpipe.errors import DataError
 from pflpipe.files import intact
+from pflpipe.learning.metrics import Metric
 from pflpipe.study import expansion, metrics
-from pflpipe.study.metrics import Metric
-from pflpipe.study.settings import flatten
+from pflpipe.study.settings import budget_text, flatten
 from pflpipe.study.study_spec import Chosen, Outline, Study
 
 VALIDATION = "personal_validation"
-#: What is asked of a method rather than chosen for it: sets are averaged over these.
-_ASKED = ("seed", "privacy.epsilon", "privacy.noise_multiplier")
+_REQUESTED = ("seed", "privacy.epsilon", "privacy.noise_multiplier")
+"""Paths that are requested of a method, not chosen for it: sets are averaged over them."""
 
 
 def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
-    """Yield the ranking as text: for each method its sets, best first, with mean and spread over
+    """Yield the ranking as text: the sets of each method, best first, with mean and spread over
     seeds and budgets.
 
     Args:
         study: the expanded study.
-        scores: ``results/scores/<study>``, one CSV per method with columns cell, client,
-            personal_validation (percent), or that of the metric by which the study's search
-            chooses.
-        most: sets shown per method; 0 shows all.
+        scores: ``results/scores/<study>`` with one CSV per method. Its columns are cell, client,
+            and personal_validation (percent) or the metric by which the study's search chooses.
+        most: number of sets per method; 0 shows all.
 
     Raises:
         DataError: a file or a cell is missing, or no client has validation examples.
@@ -45,11 +46,12 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
     for row in study.rows:
         entries[row.cell.method, row.variant].append(row.cell)
     for (method, variant), cells in entries.items():
-        found = means(scores / f"{method}.csv", study.name, column, metric)
-        words = _chosen(cells)
+        by_cell = means(scores / f"{method}.csv", study.name, column, metric)
+        labels = _labels(cells)
         sets: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for cell in cells:
-            sets[words[cell.id]].append((_budget(cell), score(found, cell)))
+            sets[labels[cell.id]].append((budget_text(cell), score(by_cell, cell)))
+        # A stable sort: among equals the first in the file stays first.
         ranked = sorted(
             sets.items(),
             key=lambda item: -metric.sign * statistics.fmean(value for _, value in item[1]),
@@ -65,36 +67,36 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
 
 
 def chosen(outline: Outline, choices: Collection[Chosen]) -> Iterator[str]:
-    """Yield the entries of a study with what its search chose, to be copied into a study without
-    one, and what lies at an edge; nothing for a study without a search."""
+    """Yield a study's entries with the choices of its search, to be copied into a study without a
+    search, and the choices at an edge of their range; nothing without a search."""
     for line, choice in zip(outline.searched, choices, strict=True):
         entry = expansion.chosen_entry(line.entry, choice.values)
         yield f"# chosen for {line.words}"
-        # One line for each block, as people write it.
+        # One line for each block, as in a file written by hand.
         text = yaml.safe_dump([entry], default_flow_style=None, sort_keys=False, width=1000)
         yield from text.splitlines()
     yield from edges(outline, choices)
 
 
 def edges(outline: Outline, choices: Collection[Chosen]) -> Iterator[str]:
-    """Yield one line that names the chosen values in the outer tenths of their ranges; nothing for
-    a search that draws none."""
-    found = [
+    """Yield one line with the chosen values in the outer tenths of their ranges; nothing if the
+    search has no ranges."""
+    chosen = [
         (edge, f"{line.words}: {path}={choice.values[path]:g} ({edge})")
         for line, choice in zip(outline.searched, choices, strict=True)
         for path, edge in line.edges(choice.values).items()
     ]
-    if found:
-        outer = "; ".join(words for edge, words in found if edge)
+    if chosen:
+        outer = "; ".join(text for edge, text in chosen if edge)
         yield f"Chosen in the outer tenth of a range: {outer or 'nothing'}"
 
 
 def means(path: Path, study: str, column: str, metric: Metric) -> Mapping[str, float]:
-    """Return cell -> average over clients of a column of validation rows; cells in which no client
-    has a value are left out.
+    """Return cell -> average over clients of a column of validation rows. Cells without a value are
+    left out.
 
     Raises:
-        DataError: there is no such file; ``study`` tells how to make it. It is damaged.
+        DataError: the file is damaged or missing; the message says how to make it for ``study``.
     """
     if not path.exists():
         target = f"results/tables/{study.removesuffix('/search')}.csv"
@@ -104,45 +106,37 @@ def means(path: Path, study: str, column: str, metric: Metric) -> Mapping[str, f
         for record in csv.DictReader(file):
             if record[column]:
                 values[record["cell"]].append(float(record[column]))
-    return {cell: metric.average(np.array(found)) for cell, found in values.items()}
+    return {cell: metric.average(np.array(numbers)) for cell, numbers in values.items()}
 
 
-def score(found: Mapping[str, float], cell: Cell) -> float:
+def score(by_cell: Mapping[str, float], cell: Cell) -> float:
     """Return a cell's mean on validation rows.
 
     Raises:
-        DataError: the scores do not have it.
+        DataError: there is none.
     """
-    if cell.id not in found:
+    if cell.id not in by_cell:
         raise DataError(
             f"no validation score of {cell.id}",
             do="run snakemake again, with partition.validation_fraction above 0",
         )
-    return found[cell.id]
+    return by_cell[cell.id]
 
 
-def _chosen(cells: list[Cell]) -> dict[str, str]:
-    """Return cell -> the values in which its hyper-parameter set differs from the method's other
-    sets."""
+def _labels(cells: list[Cell]) -> dict[str, str]:
+    """Return cell -> text of the values in which its hyper-parameter set differs from the method's
+    other sets."""
     flat = {cell.id: dict(flatten(cell.to_dict())) for cell in cells}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     varied = [
         key
         for key in keys
-        if key not in _ASKED and len({repr(values.get(key)) for values in flat.values()}) > 1
+        if key not in _REQUESTED and len({repr(values.get(key)) for values in flat.values()}) > 1
     ]
     return {
         cell: ", ".join(f"{key}={values.get(key)}" for key in varied)
         for cell, values in flat.items()
     }
-
-
-def _budget(cell: Cell) -> str:
-    if cell.privacy.epsilon is not None:
-        return f"epsilon {cell.privacy.epsilon:g}"
-    if cell.privacy.noise_multiplier is not None:
-        return f"noise multiplier {cell.privacy.noise_multiplier:g}"
-    return ""
 
 
 def _summary(runs: list[tuple[str, float]]) -> str:
@@ -151,7 +145,7 @@ def _summary(runs: list[tuple[str, float]]) -> str:
     for budget, value in runs:
         budgets[budget].append(value)
     if len(budgets) > 1:
-        parts = (f"{name}: {statistics.fmean(found):.2f}" for name, found in budgets.items())
+        parts = (f"{name}: {statistics.fmean(each):.2f}" for name, each in budgets.items())
         spread = f" ({', '.join(parts)})"
     elif len(values) > 1:
         spread = f" ± {statistics.stdev(values):.2f}"

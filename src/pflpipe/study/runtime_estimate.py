@@ -1,9 +1,9 @@
-"""What a study's training will take, estimated before anything runs: images times passes, over the
-images that one thread of a CPU trains in a second.
+"""The estimated training time of a study: images times passes, divided by the images that one CPU
+thread trains per second.
 
-A model for planning and no measurement: personal models made after training, heads, tests and the
-start of a job are left out, and a GPU or another CPU has another speed. ``studies/README.md`` has
-the papers' studies by hours of the same kind.
+This is a model for planning, not a measurement. It ignores personal models made after training,
+heads, tests and the start of a job; a GPU or another CPU has another speed. ``studies/README.md``
+lists the papers' studies with the same estimate.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # `pflpipe status` is here for `words` alone, many times a minute
+if TYPE_CHECKING:  # `pflpipe status` needs only `duration_text`
     from pflpipe.cells import Cell
     from pflpipe.data.datasets import Header
 
@@ -23,12 +23,12 @@ SPEED = {
     "resnet20": 250,
     "resnet18": 20,
 }
-"""Images that DP-FedAvg trains in a second on an Intel Xeon at 2.8 GHz, by network: the
-quickstart's perceptron and the networks of docs/benchmarks.md. On an AMD EPYC of 2026 it was 3.5
-times as many of the convolutional networks."""
+"""Network -> images that DP-FedAvg trains per second on an Intel Xeon at 2.8 GHz: the quickstart's
+perceptron and the networks of docs/benchmarks.md. An AMD EPYC of 2026 trains 3.5 times as many with
+the convolutional networks."""
 
 ANY_NETWORK = 2_000
-"""The same for a network that is not among them, such as a user's own."""
+"""The same for any other network, such as a user's own."""
 
 
 def images(cell: Cell, header: Header) -> float:
@@ -60,23 +60,23 @@ def total(cells: Iterable[Cell], header: Callable[[str], Header | None]) -> floa
 
     Args:
         cells: the runs, each once.
-        header: returns that of a data set by name, or None.
+        header: returns the header of a data set by name, or None.
     """
-    found = 0.0
+    result = 0.0
     for cell in cells:
         if (known := header(cell.dataset)) is None:
             return None
-        found += seconds(cell, known)
-    return found
+        result += seconds(cell, known)
+    return result
 
 
-def words(found: float | None) -> str:
-    """Return a duration in the unit that people would use: ``40 s``, ``12 min``, ``3.5 h``."""
-    if found is None:
+def duration_text(seconds: float | None) -> str:
+    """Return a duration in a readable unit: ``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds is None:
         return "unknown"
-    if found < 99.5:
-        return f"{found:.0f} s"
-    if found < 99.5 * 60:
-        return f"{found / 60:.0f} min"
-    hours = found / 3600
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
     return f"{hours:.1f} h" if hours < 9.95 else f"{hours:.0f} h"

@@ -1,9 +1,9 @@
-"""A study's search: which values of each method do best on validation data, and what having looked
-costs in privacy.
+"""A study's search: the values of each method that are best on validation data, and the privacy
+cost of the search.
 
-One rule: for every method entry and every point of the study's axes, the candidate whose personal
+For every method entry and every point of the study's axes it chooses the candidate whose personal
 models are best on validation rows by the search's metric, averaged over clients and then over
-seeds; of equals the first in the file. The final runs then have seeds of their own.
+seeds; among equals the first in the file. The final runs have other seeds.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
     Args:
         results: folder with ``scores/<study>/search/<method>.csv`` and ``plans/`` of the search's
             runs.
-        target: the file; ``config.load_study`` reads ``grid`` and every line's ``chosen``, the rest
-            is for people.
+        target: the file. ``load.chosen`` reads ``grid`` and the ``chosen`` of every line; the rest
+            is for readers.
 
     Returns:
-        what was chosen, a line each.
+        the choice for each line.
 
     Raises:
         DataError: a score file or a run in it is missing, or no client has validation examples.
@@ -56,17 +56,14 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
             statistics.fmean(ranking.score(scores[method], row.cell) for row in candidate.trials)
             for candidate in line.candidates
         ]
-        best = means.index(max(means, key=lambda mean: metric.sign * mean))
-        choices.append(_choose(line, best, results))
+        # `index` returns the first of equal means.
+        index = means.index(max(means, key=lambda mean: metric.sign * mean))
+        best, runs = line.candidates[index], _runs(line)
+        cost = _cost(line, best, results)
+        choices.append(Chosen(index, best.values, len(line.candidates), len(runs), **cost))
         lines.append(_record(line, choices[-1], column, means))
     write_json(target, {"study": outline.name, "grid": outline.grid, "lines": lines})
     return choices
-
-
-def _choose(line: Line, index: int, results: Path) -> Chosen:
-    best = line.candidates[index]
-    chosen = Chosen(index, best.values, len(line.candidates), len(_runs(line)))
-    return dataclasses.replace(chosen, **_cost(line, best, results))
 
 
 def _record(line: Line, chosen: Chosen, column: str, means: Sequence[float]) -> dict[str, Any]:
@@ -86,28 +83,27 @@ def _record(line: Line, chosen: Chosen, column: str, means: Sequence[float]) -> 
 
 
 def _runs(line: Line) -> dict[str, Cell]:
-    """Return the training runs of a search, each by its key, with one of the cells that need it."""
+    """Return key -> cell for the training runs of a search; cells may share a run."""
     return {row.key: row.cell for candidate in line.candidates for row in candidate.trials}
 
 
 def _cost(line: Line, best: Candidate, results: Path) -> dict[str, Any]:
-    """Return what a run with the best values guarantees, alone and together with all runs of the
-    search.
+    """Return the epsilon of a run with the best values, alone and together with all runs of the
+    search; empty if a plan has departures or no privacy.
 
     Candidates that share a training run share its release, which costs once. A certified plan does
-    not depend on the seed, so the best candidate's plan is that of the final run as well, unless
-    the search tries at a budget of its own. Nothing is returned where a plan with departures, or
-    none, leaves no epsilon of its own to compare with.
+    not depend on the seed. The final run therefore has the plan of the best candidate, unless the
+    search has a budget of its own.
     """
-    found = {
+    planned = {
         cell.plan_id: records.load(Planned, results / "plans" / f"{cell.plan_id}.json")
         for cell in (row.cell for candidate in line.candidates for row in candidate.trials)
     }
-    if not {planned.ledger.claim for planned in found.values()} <= set(WITHOUT_DEPARTURES):
+    if not {one.ledger.claim for one in planned.values()} <= set(WITHOUT_DEPARTURES):
         return {}
-    plans = {name: planned.plan for name, planned in found.items()}
+    plans = {name: one.plan for name, one in planned.items()}
     tried, cell = plans[best.trials[0].cell.plan_id], best.rows[0].cell
-    # All users of a data set, where no number of clients is given, are those of the search.
+    # Without a number of clients, the plan of the search has counted all users.
     counted = dataclasses.replace(cell.partition, clients=tried.clients)
     final = plans.get(cell.plan_id) or plan_of(dataclasses.replace(cell, partition=counted)).plan
     searched = [plans[cell.plan_id] for cell in _runs(line).values()]

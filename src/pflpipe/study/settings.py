@@ -1,7 +1,7 @@
-"""Settings: a study's rows with everything equal but the seed, and the words for what tells one
-setting from another.
+"""Settings: the rows of a study that differ only in their seed, and the labels that distinguish
+settings.
 
-Tables and figures both use them, so that a line of a figure has the name of a row of the table.
+Tables and figures share them, so that a line of a figure has the name of a row of the table.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Setting:
     """All seeds of one line of a table or figure.
 
     Attributes:
-        label: the method with its variant, profile and whatever else tells it from the method's
-            other lines.
-        budget: ``ε = 2``, ``σ = 1.1`` or ``NO_PRIVACY``: what was asked for, not what was got.
-        facet: the study's conditions that vary over all methods, e.g. ``{"α": "0.3"}``; ``"–"``
-            where one does not apply.
-        choice: what the study's search chose, e.g. ``tau=0.4, lr=0.1``, which is no part of the
-            label; else empty.
-        indices: positions of its rows in ``study.rows`` and so in the frame of ``tidy``.
+        label: the method with its variant, profile, and the values that distinguish it from the
+            method's other lines.
+        budget: the request, not the result: ``ε = 2``, ``σ = 1.1`` or ``NO_PRIVACY``.
+        facet: the study's conditions that vary over all methods, e.g. ``{"α": "0.3"}``; ``"–"`` if
+            a condition does not apply.
+        choice: the choice of the study's search, e.g. ``tau=0.4, lr=0.1``, which is not part of the
+            label; empty without a search.
+        indices: positions of its rows in ``study.rows``, hence in the frame of ``tidy``.
     """
 
     method: str
@@ -58,7 +58,7 @@ class Setting:
 
     @property
     def facet_text(self) -> str:
-        """Words for a figure's panel, e.g. ``α = 0.3, M = 100``."""
+        """Title of a figure's panel, e.g. ``α = 0.3, M = 100``."""
         return ", ".join(f"{name} = {value}" for name, value in self.facet.items())
 
     def belongs(self, facet: Mapping[str, str]) -> bool:
@@ -69,7 +69,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a study's rows fall into settings, and the conditions that all of them share."""
+    """The settings of a study, and the conditions that all of them share."""
 
     settings: tuple[Setting, ...]
     shared: Mapping[str, Any]
@@ -77,7 +77,7 @@ class Layout:
 
     @cached_property
     def facets(self) -> tuple[Mapping[str, str], ...]:
-        """The distinct combinations of conditions to make panels of, in the study's order."""
+        """The distinct combinations of conditions, one for each panel, in the study's order."""
         distinct = {tuple(setting.facet.items()): setting for setting in self.settings}.values()
         return tuple(
             setting.facet
@@ -87,12 +87,13 @@ class Layout:
 
 
 def layout(study: Study) -> Layout:
-    """Divide a study's rows into settings and name them by what varies.
+    """Group a study's rows into settings, and label each by the values that vary.
 
-    A condition that takes the same set of values for every method is a facet (a column, a panel);
-    one that varies inside a method only is part of its label; one fixed per method is a
-    hyper-parameter of that method; the rest is shared.
+    A condition with the same set of values for every method is a facet (a column, a panel). One
+    that varies within a method is part of its label. One that is fixed per method is listed as a
+    hyper-parameter of that method. All others are shared.
     """
+    # The id with seed 0 is the same for all seeds of a setting.
     groups: dict[tuple[str, str], list[int]] = {}
     for index, row in enumerate(study.rows):
         groups.setdefault((dataclasses.replace(row.cell, seed=0).id, row.variant), []).append(index)
@@ -110,11 +111,11 @@ def layout(study: Study) -> Layout:
     facets, labelled, fixed = [], [], []
     shared: dict[str, Any] = {}
     for path in dict.fromkeys(path for values in flat for path in values):
-        found: dict[Any, set[Any]] = {}
+        by_family: dict[Any, set[Any]] = {}
         for family, values in zip(families, flat, strict=True):
             if path in values:
-                found.setdefault(family, set()).add(values[path])
-        sets = list(found.values())
+                by_family.setdefault(family, set()).add(values[path])
+        sets = list(by_family.values())
         condition = (
             not path.startswith("hyperparameters.") and path not in chosen
         )  # chosen: other rows have other values
@@ -131,7 +132,7 @@ def layout(study: Study) -> Layout:
     per_method: dict[str, list[str]] = {}
     for row, values, choice, indices in zip(members, flat, choices, groups.values(), strict=True):
         name = _family_label(row)
-        words = [_equation(path, values[path]) for path in labelled if path in values]
+        parts = [_equation(path, values[path]) for path in labelled if path in values]
         for path in fixed:
             entry = _equation(path, values[path]) if path in values else ""
             if entry and entry not in per_method.setdefault(name, []):
@@ -139,7 +140,7 @@ def layout(study: Study) -> Layout:
         settings.append(
             Setting(
                 method=row.cell.method,
-                label=f"{name} {' '.join(words)}".strip(),
+                label=f"{name} {' '.join(parts)}".strip(),
                 budget=budget_text(row.cell),
                 facet={
                     heading(path): condition_text(values[path], path) if path in values else "–"
@@ -150,7 +151,7 @@ def layout(study: Study) -> Layout:
             )
         )
     return Layout(
-        tuple(settings), shared, {name: ", ".join(words) for name, words in per_method.items()}
+        tuple(settings), shared, {name: ", ".join(parts) for name, parts in per_method.items()}
     )
 
 
@@ -164,11 +165,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def describe(cell: Cell) -> dict[str, Any]:
-    """Return dotted path -> value of what a run depends on, without conditions of a mechanism that
-    its method does not have.
-
-    Lists become tuples, because values are compared in sets.
-    """
+    """Return dotted path -> value of the settings of a run, without those of a mechanism if it has
+    none. Lists become tuples, because values are compared in sets."""
     return {
         path: tuple(value) if isinstance(value, list) else value
         for path, value in flatten(cell.to_dict())
@@ -177,7 +175,7 @@ def describe(cell: Cell) -> dict[str, Any]:
 
 
 def _describe(cell: Cell) -> dict[str, Any]:
-    # What may tell two settings apart; the model is one word.
+    # The values that may distinguish settings; all options of the model are one value.
     values = {
         "model" if path.startswith("model.") else path: value
         for path, value in describe(cell).items()
@@ -192,7 +190,7 @@ def _describe(cell: Cell) -> dict[str, Any]:
 
 
 def _choice(row: Row) -> dict[str, Any]:
-    # What a search chose, under the names of _describe.
+    # The choice of a search, with the paths of _describe.
     named = dict(flatten(row.chosen.values)) if row.chosen else {}
     paths = {"model" if path.startswith("model.") else path for path in named}
     return {path: value for path, value in _describe(row.cell).items() if path in paths}
@@ -211,7 +209,7 @@ def _family_label(row: Row) -> str:
 
 
 def budget_text(cell: Cell) -> str:
-    """Return what was asked for: ``ε = 2``, ``σ = 1.1`` or ``NO_PRIVACY``."""
+    """Return the requested budget: ``ε = 2``, ``σ = 1.1`` or ``NO_PRIVACY``."""
     if cell.privacy.mechanism == "none":
         return NO_PRIVACY
     if cell.privacy.epsilon is not None:
@@ -230,17 +228,17 @@ def heading(path: str) -> str:
 
 
 def phrase(path: str, value: Any) -> str:
-    """Return words for a caption, e.g. ``T = 30 rounds``."""
+    """Return a condition as text for a caption, e.g. ``T = 30 rounds``."""
     return _option(path).phrase.format(condition_text(value, path))
 
 
 def condition_text(value: Any, path: str = "") -> str:
-    """Return one value of a condition in words, for titles and table heads."""
+    """Return the text of a condition's value, for titles and table heads."""
     return _option(path).value_text(value)
 
 
 def is_usual(path: str, value: Any) -> bool:
-    """Whether a value goes without saying: it is None, or a default that no caption repeats."""
+    """Whether captions omit a value: it is None, or a default that need not be stated."""
     if value is None or path not in OPTIONS:
         return value is None
     item = OPTIONS[path]
@@ -248,19 +246,19 @@ def is_usual(path: str, value: Any) -> bool:
 
 
 def model_name(cell: Cell) -> str:
-    """Return ``mlp-32`` for an mlp with one hidden layer of 32, and a fixed network's name, with
-    its options where they are set."""
-    words = [cell.model.name.rpartition(":")[2]]
+    """Return the network's name with the options that differ from their defaults, such as
+    ``mlp-32`` for an mlp with one hidden layer of 32."""
+    parts = [cell.model.name.rpartition(":")[2]]
     for name, item in options.declared(type(cell.model)).items():
         value = getattr(cell.model, name)
         if name == "name" or value == item.default:
             continue
         if isinstance(value, tuple):
-            words += map(str, value)
+            parts += map(str, value)
         elif isinstance(value, dict):
-            words += (f"{key}={own}" for key, own in sorted(value.items()))
+            parts += (f"{key}={argument}" for key, argument in sorted(value.items()))
         else:
             option = item.option
             text = option.phrase.format(option.value_text(value))
-            words.append(option.heading if value is True else text)
-    return "-".join(words)
+            parts.append(option.heading if value is True else text)
+    return "-".join(parts)

@@ -1,4 +1,4 @@
-"""What a study is: rows of cells, and lines whose values a search may still have to choose.
+"""The data structures of a study: rows of cells, and lines whose values a search chooses.
 
 A study is a product (expansion.py) x seeds. A study with a search is an Outline first: its runs are
 known once the search has chosen (search.py).
@@ -15,22 +15,31 @@ from pathlib import Path
 from typing import Any
 
 from pflpipe.cells import Cell
+from pflpipe.errors import check_known
 from pflpipe.files import canonical_json
+from pflpipe.learning.metrics import ACCURACY, ALWAYS, Measure, Metric
 from pflpipe.methods import registry
 from pflpipe.study.candidates import SearchRange
-from pflpipe.study.metrics import ACCURACY, ALWAYS, Measure, Metric, MetricColumn, columns
+from pflpipe.study.metrics import MetricColumn, columns
+
+
+def check_labels(labels: Iterable[str], document: Mapping[str, Any], location: str) -> None:
+    """Raise ConfigError unless each label is a method or a variant of a study's file."""
+    known = {e[key] for e in document["methods"] for key in ("name", "variant") if key in e}
+    for label in labels:
+        check_known(label, known, f"{location}: no method or variant of this study is")
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a search chose for a row, and the cost of it.
+    """The choice of a search for a row, and its privacy cost.
 
     Attributes:
-        index: which candidate of the row's line.
-        values: its values, dotted path -> value.
-        sets, runs: how many candidates there were, and how many runs tried them out.
+        index: position of the candidate in the row's line.
+        values: dotted path -> chosen value.
+        sets, runs: numbers of candidates, and of runs that tried them.
         epsilon, epsilon_with_search: exact central epsilon at ``delta`` of the row's own run, and
-            of that and all ``runs`` together if their clients were the same; ``None`` where no
+            of this run together with all ``runs`` if they have the same clients; None if no
             certified epsilon exists.
     """
 
@@ -45,14 +54,14 @@ class Chosen:
 
 @dataclass(frozen=True)
 class PaperLayout:
-    """What a study's ``layout`` block says.
+    """The ``layout`` block of a study.
 
     Attributes:
         columns: dotted paths of conditions, the outermost first.
-        metric: what the entries show, a key of ``printed.QUANTITIES``.
-        names: our method name or variant label -> its name in the table, in the table's order.
-        source: ``FedDPA, Table 2`` where the study names printed numbers, else empty.
-        location: words for errors.
+        metric: the quantity that the entries show, a column of the table.
+        names: our method name or variant label -> its name in the paper's table, in its order.
+        source: ``FedDPA, Table 2`` if the study has printed numbers, else empty.
+        location: start of error messages.
     """
 
     columns: tuple[str, ...]
@@ -67,13 +76,13 @@ class Drawing:
     """A figure of a study, an entry of its ``figures`` block.
 
     Attributes:
-        name: of its files.
+        name: name of its files.
         kind: a key of report.figures.registry's ``KINDS``, or the name of an attack.
-        width: in inches: that of a column or of a page with two.
-        metric: the accuracy that it shows.
-        methods: which methods or variants it shows, besides the one it compares with; empty: all.
-        strong: which of them stand out, where the others are grey; empty: the best.
-        where: dotted path of a condition -> the values that it shows; a run to which the condition
+        width: inches: a column, or a page with two columns.
+        metric: the column that it shows.
+        methods: the methods or variants that it shows, besides its reference; empty: all.
+        strong: the methods that are highlighted, where the others are grey; empty: the best.
+        where: dotted path of a condition -> the values that it shows. A run to which the condition
             does not apply is shown.
     """
 
@@ -89,7 +98,7 @@ class Drawing:
 @dataclass(frozen=True)
 class Row:
     """One cell of a study, its label, and the printed number of a paper (percent) with the metric
-    it compares to."""
+    that it is compared with."""
 
     cell: Cell
     variant: str = ""
@@ -110,8 +119,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: rows in the order of the file, every cell once, how a paper's table orders them, its
-    figures, its metrics by name, and the name of that by which sets of values are ordered."""
+    """A study: rows in the order of the file, every cell once; layout of a paper's table; figures;
+    metrics by name; and the name of the metric that ranks sets of values."""
 
     name: str
     title: str
@@ -145,8 +154,8 @@ class Study:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One set of values for a line of a study: its rows at the study's seeds, and the runs that try
-    it if there is a search."""
+    """One set of values for a line of a study: its rows at the study's seeds, and the runs of the
+    search that try it."""
 
     values: dict[str, Any]
     rows: tuple[Row, ...]
@@ -158,10 +167,10 @@ class Line:
     """One method entry at one point of the axes.
 
     Attributes:
-        words: which, e.g. ``feddpa at privacy.epsilon=2``.
-        entry: as the file has it.
-        searched: what its search tries, by dotted path; empty without a search.
-        candidates: of the search, or the one there is without.
+        words: its name, e.g. ``feddpa at privacy.epsilon=2``.
+        entry: the method entry of the file.
+        searched: dotted path -> values or range that its search tries; empty without a search.
+        candidates: the candidates of the search; a single one without a search.
     """
 
     words: str
@@ -186,14 +195,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Outline:
-    """What a study's file says: the study, except for what its search is to choose.
+    """A study before its search has chosen.
 
     Attributes:
         name, document: the study's name and the schema-checked values of its file.
-        lines: in the order of the file.
-        layout: the table that the study fills, where it has one.
-        figures: what is drawn of it.
-        metrics: accuracy and the metrics that the study names, by name.
+        lines: lines in the order of the file.
+        layout: layout of a paper's table, if there is one.
+        figures: its figures.
+        metrics: accuracy and the study's own metrics by name.
     """
 
     name: str
@@ -226,14 +235,14 @@ class Outline:
 
     @cached_property
     def everything(self) -> Study:
-        """Every run that the study may come to: those that are tried, and those that would follow
-        from any choice."""
+        """All runs that the study may have: those of the search, and those that would follow from
+        any choice."""
         candidates = [candidate for line in self.lines for candidate in line.candidates]
         return self._study(self.name, [row for c in candidates for row in (*c.trials, *c.rows)])
 
     @cached_property
     def grid(self) -> str:
-        """Digest of what the search tries, in order, and by what it chooses."""
+        """Digest of the candidates of the search, in order, and of its metric."""
         tried = [
             [c.values, [row.cell.id for row in c.trials]]
             for line in self.searched
@@ -243,12 +252,13 @@ class Outline:
         return hashlib.sha256(canonical_json([*tried, *by]).encode()).hexdigest()[:10]
 
     def choices(self, results: Path) -> Path:
-        """Return the file with what the search chose."""
+        """Return the file with the choices of the search."""
         return results / "searches" / f"{self.name}.json"
 
     def study(self, chosen: Sequence[Chosen] = ()) -> Study:
-        """Return the study that follows from a choice, one for every searched line in order;
-        without a choice, of the first candidates."""
+        """Return the study with a choice for every searched line, in order; without choices, with
+        the first candidates."""
+        # The file of choices has only the lines that search.
         waiting = iter(chosen)
         rows: list[Row] = []
         for line in self.lines:
@@ -260,6 +270,7 @@ class Outline:
         return self._study(self.name, rows)
 
     def _study(self, name: str, rows: Iterable[Row]) -> Study:
+        # Lines share runs, such as those of a method without privacy at several budgets.
         first: dict[str, Row] = {}
         for row in rows:
             first.setdefault(row.cell.id, row)

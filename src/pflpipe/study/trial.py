@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pflpipe import outside
 from pflpipe.cells import Cell
+from pflpipe.data import outside
 from pflpipe.errors import ConfigError, located
 from pflpipe.learning import networks
 from pflpipe.learning.architectures import Shapes

@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 
 from pflpipe.errors import DataError
+from pflpipe.learning.metrics import Metric
 from pflpipe.report import comparison
 from pflpipe.report.comparison import MAIN, PLAIN, Group
 from pflpipe.report.tidy import existing
-from pflpipe.study.metrics import Metric
 from pflpipe.study.settings import NO_PRIVACY, describe, layout
 from pflpipe.study.study_spec import Drawing, Study
 

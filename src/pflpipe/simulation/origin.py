@@ -49,7 +49,7 @@ def commit(root: Path) -> str:
     return last + _CHANGED * bool(git("status", "--porcelain")) if last else ""
 
 
-def told() -> str:
+def commit_from_env() -> str:
     """Return the commit that the workflow passed to its scripts; empty if it passed none."""
     return os.environ.get(COMMIT, "")
 

@@ -1,7 +1,7 @@
-"""``file.py:name``: what a study or config.yaml names in a file of the user's own.
+"""``file.py:name``: objects in files of the user that a study or config.yaml names.
 
-Such a file is one file: it may import whatever is installed, and nothing that lies beside it,
-because what depends on it is made again when it changes, and nothing else is looked at.
+Such a file may import any installed package, but no file next to it: results that depend on it are
+repeated if this one file changes.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def file_of(reference: str) -> Path:
 
 
 def beside(reference: str, folder: str | os.PathLike[str]) -> str:
-    """Return a reference whose path is relative to ``folder`` as one that is relative to the
-    working directory, where jobs run."""
+    """Return a reference relative to ``folder`` as a reference relative to the working directory,
+    where jobs run."""
     file, name = _parts(reference)
     return f"{Path(os.path.relpath(Path(folder) / file)).as_posix()}:{name}"
 
@@ -77,7 +77,7 @@ def check(reference: str, error: type[PflpipeError] = ConfigError) -> None:
 
 
 def load(reference: str, error: type[PflpipeError] = ConfigError) -> Any:
-    """Run the file and return what has the name.
+    """Run the file and return the object with the name.
 
     Raises:
         ConfigError, or the class ``error``: as ``check``, or the file itself fails.
@@ -107,8 +107,8 @@ def module(file: str, error: type[PflpipeError] = ConfigError) -> types.ModuleTy
 def in_one_line(
     location: str, path: str = "", error: type[PflpipeError] = ConfigError
 ) -> Iterator[None]:
-    """Turn what the user's code raises into one line, with its line number in the file ``path``,
-    and restore the process as ``restored`` does."""
+    """Turn an exception of the user's code into one line, with the line number in ``path``, and
+    restore the process as ``restored`` does."""
     try:
         with restored():
             yield
@@ -176,18 +176,18 @@ def _read(getter: Callable[..., Any], *given: Any) -> Any:
 
 
 def described(problem: BaseException) -> str:
-    """Return class and words of an exception in the user's code, as one line."""
+    """Return class and message of an exception of the user's code, as one line."""
     return " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
 
 
 @functools.cache
 def _run(path: str, text: str) -> types.ModuleType:
-    # Not importlib: it would write bytecode beside the user's file, and take a file that was
-    # changed within a second for the old one.
+    # Not importlib: it would write bytecode next to the user's file, and reuse it if the file
+    # changes within a second.
     name = f"pflpipe_outside_{hashlib.sha256(path.encode()).hexdigest()[:10]}"
     made = types.ModuleType(name)
     made.__file__ = path
-    sys.modules[name] = made  # dataclasses look themselves up there
+    sys.modules[name] = made  # dataclasses look up their module there
     try:
         code, names = compile(text, path, "exec", dont_inherit=True), vars(made)
         # The user's own program, which the study names as such (SECURITY.md).
@@ -216,13 +216,13 @@ def _text(file: str, error: type[PflpipeError]) -> str:
 
 
 def _symbols(file: str, text: str, error: type[PflpipeError]) -> list[symtable.Symbol]:
-    """Return the names at the top of a file."""
+    """Return the module-level names of a file."""
     try:
         return symtable.symtable(text, file, "exec").get_symbols()
     except (SyntaxError, ValueError) as problem:
         line = f":{problem.lineno}" if isinstance(problem, SyntaxError) else ""
-        words = problem.msg if isinstance(problem, SyntaxError) else problem
-        raise error(f"{file}{line}: not valid Python: {words}") from None
+        message = problem.msg if isinstance(problem, SyntaxError) else problem
+        raise error(f"{file}{line}: not valid Python: {message}") from None
 
 
 def _is_bound(symbol: symtable.Symbol) -> bool:
