@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from pages import study_page
-from pflpipe import cells, cli
+from pflpipe import cells
 from pflpipe.errors import ConfigError
 from pflpipe.methods import registry
 from pflpipe.methods.base import no_state
+from pflpipe.pipeline import cli
 from pflpipe.report import audits, cards, tidy
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.study import documents, init

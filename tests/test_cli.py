@@ -14,8 +14,9 @@ import pytest
 import malformed
 import pflpipe
 import warm
-from pflpipe import cli, errors, program
+from pflpipe import errors, program
 from pflpipe.errors import PflpipeError
+from pflpipe.pipeline import cli
 
 
 @pytest.fixture
@@ -366,7 +367,8 @@ def test_a_step_takes_the_words_that_its_signature_names(words, given, monkeypat
 
 def test_starting_the_command_line_imports_nothing_heavy():
     names = ["torch", "numpy", "yaml", "jsonschema", "mlflow", "opacus", "pandas", "matplotlib"]
-    check = f"import sys, pflpipe.cli\nprint([name for name in {names!r} if name in sys.modules])"
+    check = "import sys, pflpipe.pipeline.cli\n"
+    check += f"print([name for name in {names!r} if name in sys.modules])"
     result = subprocess.run(
         [sys.executable, "-c", check], capture_output=True, text=True, check=True
     )

@@ -172,7 +172,7 @@ def test_training_needs_only_torch_and_numpy():
     "module",
     [
         "pflpipe",
-        "pflpipe.cli",
+        "pflpipe.pipeline.cli",
         "pflpipe.simulation.rounds",
         "pflpipe.simulation.runs",
         "pflpipe.simulation.scores",

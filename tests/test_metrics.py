@@ -14,10 +14,10 @@ from sklearn import metrics as sklearn
 
 import fake_results
 import malformed
-from pflpipe import cli
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json
 from pflpipe.learning.metrics import BUILT_IN
+from pflpipe.pipeline import cli
 from pflpipe.pipeline.project import Project
 from pflpipe.report import tidy
 from pflpipe.report.figures.registry import draw

@@ -20,10 +20,10 @@ from dp_accounting.pld import PLDAccountant
 
 import fake_results
 import malformed
-from pflpipe import cli
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
+from pflpipe.pipeline import cli
 from pflpipe.pipeline.project import Project
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan

@@ -77,7 +77,7 @@ def test_commands_that_read_declarations_do_not_import_torch(command, tmp_path):
     malformed.write_good(tmp_path)
     program = """
 import sys
-from pflpipe import cli
+from pflpipe.pipeline import cli
 try:
     cli.main()
 finally:

@@ -22,11 +22,10 @@ import fake_audits
 import malformed
 import once
 import warm
-from pflpipe import cli
 from pflpipe.audit import cases
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, PflpipeError
-from pflpipe.pipeline import code_version
+from pflpipe.pipeline import cli, code_version
 from pflpipe.pipeline.project import (
     Project,
     each,
@@ -463,7 +462,7 @@ def test_a_large_data_file_that_only_looks_newer_is_not_prepared_again(tmp_path)
 @pytest.mark.pipeline
 @pytest.mark.parametrize("words", [(), ("--watch",)])
 def test_the_command_finds_in_mlflow_what_the_workflow_put_there(finished, words):
-    program = "from pflpipe.cli import main; main()"
+    program = "from pflpipe.pipeline.cli import main; main()"
     paths = environment(PYTHONPATH=str(finished / "src"))
     result = warm.python(program, ("pflpipe", "track", "tiny", *words), finished, paths)
     assert result.returncode == 0, result.stderr

@@ -11,10 +11,11 @@ from PIL import Image
 
 import boxes
 import fake_attacks
-from pflpipe import cells, cli
+from pflpipe import cells
 from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
+from pflpipe.pipeline import cli
 from pflpipe.report.attacks import membership
 from pflpipe.report.attacks.registry import draw
 from pflpipe.report.figures import style

@@ -36,7 +36,7 @@ else:
 """
 _SHIMS = {
     "snakemake": 'exec {warm} {program} {warm} snakemake.cli --no-hooks "$@"',
-    "pflpipe": 'exec {warm} {program} {warm} pflpipe.cli "$@"',
+    "pflpipe": 'exec {warm} {program} {warm} pflpipe.pipeline.cli "$@"',
     "python": '[ "$1" = -m ] && exec {warm} {program} {warm} "$@"; exec {warm} "$@"',
 }
 

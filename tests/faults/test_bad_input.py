@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 import generated
 import malformed
-from pflpipe import cli, options
+from pflpipe import options
 from pflpipe.data import datasets
 from pflpipe.errors import DataError
 from pflpipe.methods.registry import NAMES
+from pflpipe.pipeline import cli
 from pflpipe.study import documents
 from pflpipe.study.config import Config
 from reliability import record

@@ -17,11 +17,12 @@ import yaml
 
 import pflpipe
 import warm
-from pflpipe import cells, cli
+from pflpipe import cells
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.methods import plugins, registry
 from pflpipe.methods.base import Method
 from pflpipe.methods.registry import NAMES
+from pflpipe.pipeline import cli
 from pflpipe.study import trial
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config

@@ -1,1 +1,1 @@
-"""The functions behind the Snakefile and ``pflpipe status``."""
+"""The command line, and the functions behind the Snakefile."""
