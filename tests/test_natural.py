@@ -231,7 +231,7 @@ def test_the_partition_figure_has_the_users_without_examples_last(folder):
     tidy.write(tidy.tidy(STUDY, folder / "results"), folder / "results/tables/tiny.csv")
     drawing = Drawing("partition", "partition")
     above, below = figures.draw(STUDY, drawing, folder / "results", folder / "data").axes[:2]
-    held = np.asarray(above.collections[0].get_array()).sum(axis=0)
+    held = np.asarray(above.images[0].get_array()).sum(axis=0)
     assert sorted(held[:3]) == sorted(size for size in HOLD if size)
     assert held[3:].tolist() == [0, 0, 0]
     assert sum(patch.get_height() for patch in below.patches) == sum(HOLD) + sum(TEST)

@@ -85,7 +85,7 @@ def test_no_two_settings_have_the_same_curve_and_none_looks_like_a_bound(
 def test_a_study_has_an_attacks_figure_when_it_names_it_and_says_no_more_than_its_width() -> None:
     rows = [Row(fake_attacks.CELL)]
     block = {"membership": {"width": 3.3}, "one_run": {}}
-    assert drawings.read({"figures": block}, "f", rows) == (
+    assert drawings.read({"figures": block, "methods": []}, "f", rows) == (
         Drawing("membership", "membership", width=3.3),
         Drawing("one_run", "one_run"),
     )
