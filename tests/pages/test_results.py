@@ -381,7 +381,8 @@ def test_five_sentences_say_what_the_intervals_support(page):
     best = r"feddpa is the best of the certified personal models \([\d.]+ %\)"
     assert re.fullmatch(rf"At ε = 2, {best}; at ε = 8, {best}\.", said["2"])
     plain = (
-        "feddpa is better than dp_fedavg (one model for all), fedper is not distinguishable from it"
+        "feddpa is better than dp_fedavg (one model for all), while fedper is not distinguishable "
+        "from it"
     )
     assert said["3"] == f"At ε = 2, {plain}; at ε = 8, {plain}.", "FedPer is one point above"
     assert said["4"].startswith(

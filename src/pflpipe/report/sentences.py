@@ -116,15 +116,15 @@ def against(differences: Mapping[str, Difference], baseline: str) -> str:
         [label for label in ranked if differences[label].sign == sign] for sign in (1, 0, -1)
     )
     if better:
-        text = f"{names(better)} {are(better)} better than {baseline}, "
+        text, link = f"{names(better)} {are(better)} better than {baseline}", ", while "
     else:
-        text = f"the seeds show no gain over {baseline} by any method: "
+        text, link = f"the seeds show no gain over {baseline} by any method", ": "
     rest = [
         f"{_few(labels)} {are(labels)} {word}"
         for labels, word in ((same, "not distinguishable from it"), (worse, "worse"))
         if labels
     ]
-    return f"{text}{' and '.join(rest)}".rstrip(", ")
+    return text + (link + " and ".join(rest) if rest else "")
 
 
 def _few(labels: Sequence[str]) -> str:
