@@ -15,6 +15,7 @@ channels last, ink bright on dark, or float features, and labels 0..K-1. dataset
 from __future__ import annotations
 
 import collections
+import functools
 import gzip
 import hashlib
 import http.client
@@ -49,6 +50,17 @@ WISDM_ARCHIVES = ("WISDM_ar_v1.1.tar.gz", "WISDM_ar_latest.tar.gz")
 WISDM_BYTES = 100_000_000  # the original has 2 million
 WISDM_CLASSES = ("Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking")
 GRAVITY = 9.81  # m/s^2
+
+# psychTools 2.2.9, the R package; the digest is the one that Debian publishes for its source.
+PSYCHTOOLS = "psychTools_2.2.9.tar.gz"
+PSYCHTOOLS_URLS = (
+    f"https://cran.r-project.org/src/contrib/Archive/psychTools/{PSYCHTOOLS}",
+    "https://deb.debian.org/debian/pool/main/r/r-cran-psychtools/"
+    "r-cran-psychtools_2.2.9.orig.tar.gz",
+)
+PSYCHTOOLS_SHA256 = "c92d581a9ec2658444f35a61c0cb9862484094ac605d6cfe3fe48bc1a51e4458"
+SPI_FILE = "psychTools/data/spi.rda"
+SPI_LEVELS = 6
 
 Raw = dict[str, np.ndarray]
 
@@ -87,7 +99,7 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
 
     Args:
         dataset: one of ``mnist, fashion_mnist, cifar10, cifar100, svhn, emnist_<split>, femnist,
-            mnist_writers, wisdm``.
+            mnist_writers, wisdm, spi, spi_levels``.
         root: the folder of the files, to which missing archives are downloaded.
         scratch: a writable folder for temporary files; on the same file system as ``root`` when
             downloading.
@@ -200,6 +212,10 @@ def _original(dataset: str) -> Original:
     if dataset == "wisdm":
         layout = " or ".join((WISDM_FILE, *WISDM_ARCHIVES))
         return Original((), _wisdm_is_there, shutil.copy, _read_wisdm, layout)
+    if dataset in ("spi", "spi_levels"):
+        archive = Archive(PSYCHTOOLS_URLS, PSYCHTOOLS, PSYCHTOOLS_SHA256)
+        read = functools.partial(_read_spi, agrees=dataset == "spi")
+        return Original((archive,), _have((SPI_FILE,)), _untar, read, f"{PSYCHTOOLS} or {SPI_FILE}")
 
     from torchvision import datasets as tv
 
@@ -490,3 +506,26 @@ def _wisdm_data(root: Path) -> list[str]:
     if not marker or "RESULTANT" not in header:
         raise ValueError("no header of the transformed examples")
     return [line.strip() for line in data.splitlines() if line.strip()]
+
+
+# The SAPA Personality Inventory (Condon, "The SAPA Personality Inventory", 2018): 4,000 people
+# answered 135 statements about themselves, from 1 (very inaccurate) to 6 (very accurate).
+
+
+def _read_spi(root: Path, agrees: bool) -> Raw:
+    """Read the answers of all people: an example is the index of a statement, in the order of the
+    file, its label the answer 0..5, or whether the person agrees (4 to 6)."""
+    import rdata
+
+    table = rdata.read_rda(root / SPI_FILE)["spi"]
+    statements = [name for name in table.columns if str(name).startswith("q_")]
+    answers = table[statements].to_numpy().astype(float)  # [people, statements]
+    if not np.isin(answers, np.arange(1, SPI_LEVELS + 1)).all():
+        raise ValueError(f"answers other than 1 to {SPI_LEVELS}")
+    people, count = answers.shape
+    labels = (answers > SPI_LEVELS / 2 if agrees else answers - 1).astype(np.int64)
+    return {
+        "train_images": np.tile(np.arange(count, dtype=np.float32), people)[:, None],
+        "train_labels": labels.reshape(-1),
+        "train_users": np.repeat(np.arange(people), count),
+    }
