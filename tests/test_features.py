@@ -7,10 +7,13 @@ import gzip
 import hashlib
 import io
 import tarfile
+import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import rdata
 import torch
 
 import pflpipe
@@ -62,11 +65,17 @@ def wisdm_folder(root: Path, form: str, content: bytes) -> Path:
         (root / downloads.WISDM_FILE).parent.mkdir()
         (root / downloads.WISDM_FILE).write_bytes(content)
     else:
-        with tarfile.open(root / form, "w:gz") as tar:
-            member = tarfile.TarInfo(downloads.WISDM_FILE)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
+        (root / form).write_bytes(tar_gz(downloads.WISDM_FILE, content))
     return root
+
+
+def tar_gz(name: str, content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
 
 
 @pytest.mark.parametrize("form", ["unpacked", *downloads.WISDM_ARCHIVES])
@@ -130,6 +139,89 @@ def test_without_its_file_wisdm_says_what_to_put_where(tmp_path):
     with pytest.raises(DataError, match=r"not downloaded.*put WISDM_ar_v1\.1/.*into") as caught:
         prepare("wisdm", None, tmp_path / "down", tmp_path / "out.npz")
     assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------- SPI
+
+SPI_PEOPLE = 7
+
+
+def spi_answers() -> np.ndarray:
+    """Answers [people, 10]; the first person answers 1 to 6 in order."""
+    answers = np.random.default_rng(0).integers(1, 7, (SPI_PEOPLE, 10))
+    answers[0, :6] = np.arange(1, 7)
+    return answers
+
+
+def spi_file(answers: np.ndarray) -> bytes:
+    """spi.rda as psychTools has it: covariates, some of them missing, then one column an item."""
+    columns = {"age": np.where(np.arange(len(answers)) == 2, np.nan, 16.0), "sex": 1.0}
+    columns |= {f"q_{253 + number}": column for number, column in enumerate(answers.T)}
+    frame = pd.DataFrame(columns, index=pd.RangeIndex(1, len(answers) + 1), dtype=float)
+    with tempfile.NamedTemporaryFile(suffix=".rda") as file:
+        rdata.write_rda(file.name, {"spi": frame})
+        return Path(file.name).read_bytes()
+
+
+def psychtools(root: Path, form: str, content: bytes, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the file, or with the package's archive, whose digest is set to its own."""
+    files = {downloads.SPI_FILE: content}
+    if form == "archive":
+        files = {downloads.PSYCHTOOLS: tar_gz(downloads.SPI_FILE, content)}
+        digest = hashlib.sha256(files[downloads.PSYCHTOOLS]).hexdigest()
+        monkeypatch.setattr(downloads, "PSYCHTOOLS_SHA256", digest)
+    put(root, files)
+    return root
+
+
+@pytest.mark.parametrize("form", ["unpacked", "archive"])
+@pytest.mark.parametrize("dataset", ["spi", "spi_levels"])
+def test_spi_is_read_from_its_package_as_one_row_for_each_answer(
+    dataset, form, tmp_path, monkeypatch
+):
+    answers = spi_answers()
+    root = psychtools(tmp_path / "spi", form, spi_file(answers), monkeypatch)
+    before = sorted(root.rglob("*"))
+    raw = downloads.read_original(dataset, root, tmp_path, may_download=False)
+    assert sorted(root.rglob("*")) == before
+    assert (raw["train_images"].dtype, raw["train_images"].shape) == (np.float32, (70, 1))
+    items, people = raw["train_images"][:, 0].astype(int), raw["train_users"]
+    assert people.tolist() == np.repeat(np.arange(SPI_PEOPLE), 10).tolist()
+    assert items.tolist() == list(range(10)) * SPI_PEOPLE
+    expected = answers >= 4 if dataset == "spi" else answers - 1
+    assert raw["train_labels"].tolist() == expected[people, items].tolist()
+
+
+def test_in_spi_each_person_has_a_fifth_of_the_answers_for_the_test(tmp_path, monkeypatch):
+    root = psychtools(tmp_path / "spi", "unpacked", spi_file(spi_answers()), monkeypatch)
+    line = prepare("spi", root, tmp_path, tmp_path / "out.npz")
+    assert line == "spi: 70 rows of 7 users, 2 classes, 1 feature"
+    assert np.bincount(load_arrays(tmp_path / "out.npz").test_users).tolist() == [2] * SPI_PEOPLE
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (spi_file(spi_answers())[:-40], "cannot be read"),
+        (spi_file(spi_answers() % 6), "answers other than 1 to 6"),
+        (spi_file(np.where(spi_answers() == 3, np.nan, 3)), "answers other than 1 to 6"),
+    ],
+    ids=["damaged", "a 0", "missing"],
+)
+def test_an_spi_that_is_damaged_or_has_other_answers_is_refused(
+    content, words, tmp_path, monkeypatch
+):
+    root = psychtools(tmp_path / "spi", "unpacked", content, monkeypatch)
+    with pytest.raises(DataError, match=words) as caught:
+        prepare("spi", root, tmp_path, tmp_path / "out.npz")
+    assert "\n" not in str(caught.value)
+
+
+def test_another_psychtools_than_that_of_the_digest_is_refused(tmp_path, monkeypatch):
+    root = psychtools(tmp_path / "spi", "archive", spi_file(spi_answers()), monkeypatch)
+    monkeypatch.setattr(downloads, "PSYCHTOOLS_SHA256", "0" * 64)
+    with pytest.raises(DataError, match="is damaged; expected digest 0000"):
+        prepare("spi", root, tmp_path, tmp_path / "out.npz")
 
 
 # ---------------------------------------------------------------- MNIST by writer
@@ -207,6 +299,25 @@ def test_labels_of_other_pictures_are_refused(tmp_path, monkeypatch):
 def test_what_is_known_of_a_name_is_what_its_data_have(name):
     source = SHARED / f"{name}.npz"
     assert datasets.read_header(source, name) == datasets.describe(name)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not SHARED.is_dir(), reason="needs the real data sets, which are no part of the project"
+)
+@pytest.mark.parametrize("name", ["spi", "spi_levels"])
+def test_the_answers_of_spi_are_those_of_its_package(name, tmp_path, monkeypatch):
+    answers = np.load(SHARED / "spi.npz")["answers"]
+    root = psychtools(tmp_path / "spi", "unpacked", spi_file(answers), monkeypatch)
+    prepare(name, root, tmp_path, tmp_path / "out.npz")
+    assert datasets.read_header(tmp_path / "out.npz", name) == datasets.describe(name)
+    arrays = load_arrays(tmp_path / "out.npz")
+    expected = answers >= 4 if name == "spi" else answers - 1
+    for part in ("train", "test"):
+        images, labels, people = (
+            getattr(arrays, f"{part}_{key}") for key in ("images", "labels", "users")
+        )
+        assert np.array_equal(labels, expected[people, images[:, 0].astype(int)])
 
 
 # ---------------------------------------------------------------- sequences

@@ -129,7 +129,8 @@ def _embedding(items: int) -> Body:
     which a head per person is a factorisation of their answers."""
 
     def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-        # A product with one-hot rows: a gather's gradient is a scatter, which vmap runs slowly.
+        # A product with one-hot rows: a gather's gradient is a scatter, which vmap runs slowly. A
+        # number that is the index of no item is a row of zeros.
         one_hot = (x == torch.arange(items, device=x.device)).to(x.dtype) if x.shape[1] == 1 else x
         return F.linear(one_hot, params["embedding.weight"])
 
