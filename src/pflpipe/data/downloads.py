@@ -3,9 +3,9 @@
 A data set is read from files in torchvision's layout (MNIST/raw, cifar-10-batches-py,
 train_32x32.mat, ...) or from its original archives in the same places. Missing archives are
 downloaded. Addresses and digests are torchvision's; federated EMNIST has those of TensorFlow
-Federated. WISDM has no published digest and is not downloaded. An archive is downloaded into a
-temporary folder and moved to its place once its digest is the known one. Archives are unpacked into
-a temporary folder that is removed after reading.
+Federated. WISDM and Jester have no published digest and are not downloaded. An archive is
+downloaded into a temporary folder and moved to its place once its digest is the known one. Archives
+are unpacked into a temporary folder that is removed after reading.
 
 Every reader returns ``train_images, train_labels, test_images, test_labels`` (and ``train_users,
 test_users``; without a test set only those of training) as NumPy arrays: upright uint8 images,
@@ -62,6 +62,10 @@ PSYCHTOOLS_SHA256 = "c92d581a9ec2658444f35a61c0cb9862484094ac605d6cfe3fe48bc1a51
 SPI_FILE = "psychTools/data/spi.rda"
 SPI_LEVELS = 6
 
+JESTER_FILE = "jester-data-1.xls"
+JOKES = 100
+NOT_RATED = 99
+
 Raw = dict[str, np.ndarray]
 
 
@@ -99,7 +103,7 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
 
     Args:
         dataset: one of ``mnist, fashion_mnist, cifar10, cifar100, svhn, emnist_<split>, femnist,
-            mnist_writers, wisdm, spi, spi_levels``.
+            mnist_writers, wisdm, spi, spi_levels, jester``.
         root: the folder of the files, to which missing archives are downloaded.
         scratch: a writable folder for temporary files; on the same file system as ``root`` when
             downloading.
@@ -216,6 +220,8 @@ def _original(dataset: str) -> Original:
         archive = Archive(PSYCHTOOLS_URLS, PSYCHTOOLS, PSYCHTOOLS_SHA256)
         read = functools.partial(_read_spi, agrees=dataset == "spi")
         return Original((archive,), _have((SPI_FILE,)), _untar, read, f"{PSYCHTOOLS} or {SPI_FILE}")
+    if dataset == "jester":
+        return Original((), _have((JESTER_FILE,)), shutil.copy, _read_jester, JESTER_FILE)
 
     from torchvision import datasets as tv
 
@@ -528,4 +534,31 @@ def _read_spi(root: Path, agrees: bool) -> Raw:
         "train_images": np.tile(np.arange(count, dtype=np.float32), people)[:, None],
         "train_labels": labels.reshape(-1),
         "train_users": np.repeat(np.arange(people), count),
+    }
+
+
+# Jester 1 (Goldberg, Roeder, Gupta, Perkins, "Eigentaste: A Constant Time Collaborative Filtering
+# Algorithm", 2001): 24,983 people rated 36 to 100 jokes each, from -10 to 10.
+
+
+def _read_jester(root: Path) -> Raw:
+    """Read all ratings: an example is the index of a joke, its label whether the person likes it
+    (above 0). A row of the sheet is a person: the number of ratings, then one for each joke."""
+    import xlrd
+
+    sheet = xlrd.open_workbook(root / JESTER_FILE).sheet_by_index(0)
+    table = np.array([sheet.row_values(row) for row in range(sheet.nrows)], dtype=float)
+    if table.ndim != 2 or table.shape[1] != 1 + JOKES:
+        raise ValueError(f"rows of other than {1 + JOKES} numbers")
+    ratings = table[:, 1:]  # [people, jokes]
+    rated = ratings != NOT_RATED
+    if not ((np.abs(ratings) <= 10) | ~rated).all():
+        raise ValueError("ratings other than -10 to 10")
+    if not np.array_equal(rated.sum(1), table[:, 0]):
+        raise ValueError("people with another number of ratings than their first column says")
+    people, jokes = np.nonzero(rated)
+    return {
+        "train_images": jokes.astype(np.float32)[:, None],
+        "train_labels": (ratings[rated] > 0).astype(np.int64),
+        "train_users": people,
     }
