@@ -1,5 +1,5 @@
-"""Data that are no pictures, and data of people: WISDM, SPI, Jester, MNIST by writer, and sequences,
-from their files to accuracies."""
+"""Data that are no pictures, and data of people: WISDM, SPI, Jester, MNIST by writer, and
+sequences, from their files to accuracies."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ channels last, ink bright on dark, or float features, and labels 0..K-1. dataset
 from __future__ import annotations
 
 import collections
-import functools
 import gzip
 import hashlib
 import http.client
@@ -33,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import limits
+from pflpipe.data import answers, limits
 from pflpipe.errors import DataError
 
 # After so many seconds without a byte the network counts as absent.
@@ -60,11 +59,8 @@ PSYCHTOOLS_URLS = (
 )
 PSYCHTOOLS_SHA256 = "c92d581a9ec2658444f35a61c0cb9862484094ac605d6cfe3fe48bc1a51e4458"
 SPI_FILE = "psychTools/data/spi.rda"
-SPI_LEVELS = 6
 
 JESTER_FILE = "jester-data-1.xls"
-JOKES = 100
-NOT_RATED = 99
 
 Raw = dict[str, np.ndarray]
 
@@ -218,10 +214,22 @@ def _original(dataset: str) -> Original:
         return Original((), _wisdm_is_there, shutil.copy, _read_wisdm, layout)
     if dataset in ("spi", "spi_levels"):
         archive = Archive(PSYCHTOOLS_URLS, PSYCHTOOLS, PSYCHTOOLS_SHA256)
-        read = functools.partial(_read_spi, agrees=dataset == "spi")
-        return Original((archive,), _have((SPI_FILE,)), _untar, read, f"{PSYCHTOOLS} or {SPI_FILE}")
+        agrees, layout = dataset == "spi", f"{PSYCHTOOLS} or {SPI_FILE}"
+        return Original(
+            (archive,),
+            _have((SPI_FILE,)),
+            _untar,
+            lambda root: answers.read_spi(root / SPI_FILE, agrees),
+            layout,
+        )
     if dataset == "jester":
-        return Original((), _have((JESTER_FILE,)), shutil.copy, _read_jester, JESTER_FILE)
+        return Original(
+            (),
+            _have((JESTER_FILE,)),
+            shutil.copy,
+            lambda root: answers.read_jester(root / JESTER_FILE),
+            JESTER_FILE,
+        )
 
     from torchvision import datasets as tv
 
@@ -512,53 +520,3 @@ def _wisdm_data(root: Path) -> list[str]:
     if not marker or "RESULTANT" not in header:
         raise ValueError("no header of the transformed examples")
     return [line.strip() for line in data.splitlines() if line.strip()]
-
-
-# The SAPA Personality Inventory (Condon, "The SAPA Personality Inventory", 2018): 4,000 people
-# answered 135 statements about themselves, from 1 (very inaccurate) to 6 (very accurate).
-
-
-def _read_spi(root: Path, agrees: bool) -> Raw:
-    """Read the answers of all people: an example is the index of a statement, in the order of the
-    file, its label the answer 0..5, or whether the person agrees (4 to 6)."""
-    import rdata
-
-    table = rdata.read_rda(root / SPI_FILE)["spi"]
-    statements = [name for name in table.columns if str(name).startswith("q_")]
-    answers = table[statements].to_numpy().astype(float)  # [people, statements]
-    if not np.isin(answers, np.arange(1, SPI_LEVELS + 1)).all():
-        raise ValueError(f"answers other than 1 to {SPI_LEVELS}")
-    people, count = answers.shape
-    labels = (answers > SPI_LEVELS / 2 if agrees else answers - 1).astype(np.int64)
-    return {
-        "train_images": np.tile(np.arange(count, dtype=np.float32), people)[:, None],
-        "train_labels": labels.reshape(-1),
-        "train_users": np.repeat(np.arange(people), count),
-    }
-
-
-# Jester 1 (Goldberg, Roeder, Gupta, Perkins, "Eigentaste: A Constant Time Collaborative Filtering
-# Algorithm", 2001): 24,983 people rated 36 to 100 jokes each, from -10 to 10.
-
-
-def _read_jester(root: Path) -> Raw:
-    """Read all ratings: an example is the index of a joke, its label whether the person likes it
-    (above 0). A row of the sheet is a person: the number of ratings, then one for each joke."""
-    import xlrd
-
-    sheet = xlrd.open_workbook(root / JESTER_FILE).sheet_by_index(0)
-    table = np.array([sheet.row_values(row) for row in range(sheet.nrows)], dtype=float)
-    if table.ndim != 2 or table.shape[1] != 1 + JOKES:
-        raise ValueError(f"rows of other than {1 + JOKES} numbers")
-    ratings = table[:, 1:]  # [people, jokes]
-    rated = ratings != NOT_RATED
-    if not ((np.abs(ratings) <= 10) | ~rated).all():
-        raise ValueError("ratings other than -10 to 10")
-    if not np.array_equal(rated.sum(1), table[:, 0]):
-        raise ValueError("people with another number of ratings than their first column says")
-    people, jokes = np.nonzero(rated)
-    return {
-        "train_images": jokes.astype(np.float32)[:, None],
-        "train_labels": (ratings[rated] > 0).astype(np.int64),
-        "train_users": people,
-    }
