@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pflpipe import trees
+from pflpipe import cells, trees
 from pflpipe.errors import ConfigError
 from pflpipe.learning import counter_rng, solvers
 from pflpipe.learning.solvers import Objective, Schedule, Solver
@@ -76,6 +76,19 @@ def test_loop_equals_vmap(method, hyperparameters, optimizer):
     grouped, grouped_scores = finish(method, hyperparameters, "vmap", **changes)
     assert_same(loop, grouped)
     np.testing.assert_equal(loop_scores, grouped_scores)
+
+
+@pytest.mark.parametrize("method", ["fedrep", "dp_fedavg_fb"])
+def test_loop_equals_vmap_for_the_embedding_of_an_index(method):
+    ends = []
+    for backend in ("loop", "vmap"):
+        model = cells.Model("embedding", (2,), items=4)
+        world = simulation(method, backend=backend, model=model, shape=(1,))
+        rows = Examples(world.train.x.mul(9).round().remainder(4), world.train.y)
+        world = dataclasses.replace(world, train=rows)
+        ends.append(rounds.run(world, rounds.start(world)))
+    assert_same(*ends)
+    assert ends[0].params["embedding.weight"].abs().sum(0).min() > 0
 
 
 def bits(progress):

@@ -1218,6 +1218,7 @@ KINDS = {
         "classes": None,
     },
     "60 rows, 10 classes, 5 features": {"train_images": np.zeros((60, 5))},
+    "60 rows, 10 classes, 1 feature": {"train_images": np.zeros((60, 1))},
 }
 
 

@@ -1,16 +1,20 @@
-"""Data that are no pictures, and data of people: WISDM, MNIST by writer, and sequences, from their
-files to accuracies."""
+"""Data that are no pictures, and data of people: WISDM, SPI, Jester, MNIST by writer, and
+sequences, from their files to accuracies."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import io
+import struct
 import tarfile
+import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import rdata
 import torch
 
 import pflpipe
@@ -62,11 +66,17 @@ def wisdm_folder(root: Path, form: str, content: bytes) -> Path:
         (root / downloads.WISDM_FILE).parent.mkdir()
         (root / downloads.WISDM_FILE).write_bytes(content)
     else:
-        with tarfile.open(root / form, "w:gz") as tar:
-            member = tarfile.TarInfo(downloads.WISDM_FILE)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
+        (root / form).write_bytes(tar_gz(downloads.WISDM_FILE, content))
     return root
+
+
+def tar_gz(name: str, content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
 
 
 @pytest.mark.parametrize("form", ["unpacked", *downloads.WISDM_ARCHIVES])
@@ -126,9 +136,150 @@ def test_another_file_in_its_place_is_refused(case, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_without_its_file_wisdm_says_what_to_put_where(tmp_path):
-    with pytest.raises(DataError, match=r"not downloaded.*put WISDM_ar_v1\.1/.*into") as caught:
-        prepare("wisdm", None, tmp_path / "down", tmp_path / "out.npz")
+# ---------------------------------------------------------------- SPI
+
+SPI_PEOPLE = 7
+
+
+def spi_answers() -> np.ndarray:
+    """Answers [people, 10]; the first person answers 1 to 6 in order."""
+    answers = np.random.default_rng(0).integers(1, 7, (SPI_PEOPLE, 10))
+    answers[0, :6] = np.arange(1, 7)
+    return answers
+
+
+def spi_file(answers: np.ndarray) -> bytes:
+    """spi.rda as psychTools has it: covariates, some of them missing, then one column an item."""
+    columns = {"age": np.where(np.arange(len(answers)) == 2, np.nan, 16.0), "sex": 1.0}
+    columns |= {f"q_{253 + number}": column for number, column in enumerate(answers.T)}
+    frame = pd.DataFrame(columns, index=pd.RangeIndex(1, len(answers) + 1), dtype=float)
+    with tempfile.NamedTemporaryFile(suffix=".rda") as file:
+        rdata.write_rda(file.name, {"spi": frame})
+        return Path(file.name).read_bytes()
+
+
+def psychtools(root: Path, form: str, content: bytes, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the file, or with the package's archive, whose digest is set to its own."""
+    files = {downloads.SPI_FILE: content}
+    if form == "archive":
+        files = {downloads.PSYCHTOOLS: tar_gz(downloads.SPI_FILE, content)}
+        digest = hashlib.sha256(files[downloads.PSYCHTOOLS]).hexdigest()
+        monkeypatch.setattr(downloads, "PSYCHTOOLS_SHA256", digest)
+    put(root, files)
+    return root
+
+
+@pytest.mark.parametrize("form", ["unpacked", "archive"])
+@pytest.mark.parametrize("dataset", ["spi", "spi_levels"])
+def test_spi_is_read_from_its_package_as_one_row_for_each_answer(
+    dataset, form, tmp_path, monkeypatch
+):
+    answers = spi_answers()
+    root = psychtools(tmp_path / "spi", form, spi_file(answers), monkeypatch)
+    before = sorted(root.rglob("*"))
+    raw = downloads.read_original(dataset, root, tmp_path, may_download=False)
+    assert sorted(root.rglob("*")) == before
+    assert (raw["train_images"].dtype, raw["train_images"].shape) == (np.float32, (70, 1))
+    items, people = raw["train_images"][:, 0].astype(int), raw["train_users"]
+    assert people.tolist() == np.repeat(np.arange(SPI_PEOPLE), 10).tolist()
+    assert items.tolist() == list(range(10)) * SPI_PEOPLE
+    expected = answers >= 4 if dataset == "spi" else answers - 1
+    assert raw["train_labels"].tolist() == expected[people, items].tolist()
+
+
+def test_in_spi_each_person_has_a_fifth_of_the_answers_for_the_test(tmp_path, monkeypatch):
+    root = psychtools(tmp_path / "spi", "unpacked", spi_file(spi_answers()), monkeypatch)
+    line = prepare("spi", root, tmp_path, tmp_path / "out.npz")
+    assert line == "spi: 70 rows of 7 users, 2 classes, 1 feature"
+    assert np.bincount(load_arrays(tmp_path / "out.npz").test_users).tolist() == [2] * SPI_PEOPLE
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (spi_file(spi_answers())[:-40], "cannot be read"),
+        (spi_file(spi_answers() % 6), "answers other than 1 to 6"),
+        (spi_file(np.where(spi_answers() == 3, np.nan, 3)), "answers other than 1 to 6"),
+    ],
+    ids=["damaged", "a 0", "missing"],
+)
+def test_an_spi_that_is_damaged_or_has_other_answers_is_refused(
+    content, words, tmp_path, monkeypatch
+):
+    root = psychtools(tmp_path / "spi", "unpacked", content, monkeypatch)
+    with pytest.raises(DataError, match=words) as caught:
+        prepare("spi", root, tmp_path, tmp_path / "out.npz")
+    assert "\n" not in str(caught.value)
+
+
+def test_another_psychtools_than_that_of_the_digest_is_refused(tmp_path, monkeypatch):
+    root = psychtools(tmp_path / "spi", "archive", spi_file(spi_answers()), monkeypatch)
+    monkeypatch.setattr(downloads, "PSYCHTOOLS_SHA256", "0" * 64)
+    with pytest.raises(DataError, match="is damaged; expected digest 0000"):
+        prepare("spi", root, tmp_path, tmp_path / "out.npz")
+
+
+# ---------------------------------------------------------------- Jester
+
+
+def jester_ratings() -> np.ndarray:
+    """Ratings [people, 100] with 99 for what a person did not rate; the first three jokes are
+    liked, neither liked nor disliked, and disliked."""
+    rng = np.random.default_rng(0)
+    ratings = np.where(rng.random((4, 100)) < 0.6, rng.uniform(-10, 10, (4, 100)).round(2), 99)
+    ratings[:, :3] = 0.05, 0, -10
+    return ratings
+
+
+def jester_file(ratings: np.ndarray) -> bytes:
+    """An Excel sheet with the number of ratings before each row, in the oldest of the formats (BIFF
+    2), which is a list of records: kind, length, content."""
+    table = np.column_stack([(ratings != 99).sum(1), ratings])
+    records = [(0x0009, struct.pack("<HH", 2, 0x10))]  # a sheet begins
+    for (row, column), value in np.ndenumerate(table):
+        records.append((0x0003, struct.pack("<HHxxxd", row, column, value)))
+    records.append((0x000A, b""))
+    return b"".join(struct.pack("<HH", kind, len(text)) + text for kind, text in records)
+
+
+def test_jester_is_read_from_its_sheet_as_one_row_for_each_rating(tmp_path):
+    ratings = jester_ratings()
+    put(tmp_path / "jester", {downloads.JESTER_FILE: jester_file(ratings)})
+    raw = downloads.read_original("jester", tmp_path / "jester", tmp_path, may_download=False)
+    jokes, people = raw["train_images"][:, 0].astype(int), raw["train_users"]
+    assert (raw["train_images"].dtype, raw["train_images"].shape[1:]) == (np.float32, (1,))
+    assert np.array_equal(np.column_stack([people, jokes]), np.argwhere(ratings != 99))
+    assert raw["train_labels"].tolist() == (ratings[people, jokes] > 0).tolist()
+    assert raw["train_labels"][:3].tolist() == [1, 0, 0]
+    line = prepare("jester", tmp_path / "jester", tmp_path, tmp_path / "out.npz")
+    assert line == f"jester: {len(people)} rows of 4 users, 2 classes, 1 feature"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (jester_file(jester_ratings())[:-4000], "cannot be read"),
+        (jester_file(jester_ratings()[:, :-1]), "rows of other than 101 numbers"),
+        (jester_file(jester_ratings() * 1.01), "ratings other than -10 to 10"),
+        (b"PK\3\4 not a sheet", "cannot be read"),
+    ],
+    ids=["cut off", "fewer jokes", "another scale", "another file"],
+)
+def test_another_sheet_in_the_place_of_jester_is_refused(content, words, tmp_path):
+    put(tmp_path / "jester", {downloads.JESTER_FILE: content})
+    with pytest.raises(DataError, match=words) as caught:
+        prepare("jester", tmp_path / "jester", tmp_path, tmp_path / "out.npz")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "file"), [("wisdm", downloads.WISDM_FILE), ("jester", downloads.JESTER_FILE)]
+)
+def test_without_its_file_a_data_set_that_is_not_downloaded_says_what_to_put_where(
+    dataset, file, tmp_path
+):
+    with pytest.raises(DataError, match=f"{dataset} is not downloaded.*put {file}.*into") as caught:
+        prepare(dataset, None, tmp_path / "down", tmp_path / "out.npz")
     assert "\n" not in str(caught.value)
 
 
@@ -200,13 +351,47 @@ def test_labels_of_other_pictures_are_refused(tmp_path, monkeypatch):
         downloads.read_original("mnist_writers", tmp_path / "down", tmp_path, may_download=False)
 
 
-@pytest.mark.skipif(
+needs_real_data = pytest.mark.skipif(
     not SHARED.is_dir(), reason="needs the real data sets, which are no part of the project"
 )
+
+
+@needs_real_data
 @pytest.mark.parametrize("name", ["mnist_writers", "wisdm"])
 def test_what_is_known_of_a_name_is_what_its_data_have(name):
     source = SHARED / f"{name}.npz"
     assert datasets.read_header(source, name) == datasets.describe(name)
+
+
+@pytest.mark.slow
+@needs_real_data
+@pytest.mark.parametrize("name", ["spi", "spi_levels"])
+def test_the_answers_of_spi_are_those_of_its_package(name, tmp_path, monkeypatch):
+    answers = np.load(SHARED / "spi.npz")["answers"]
+    root = psychtools(tmp_path / "spi", "unpacked", spi_file(answers), monkeypatch)
+    prepare(name, root, tmp_path, tmp_path / "out.npz")
+    assert datasets.read_header(tmp_path / "out.npz", name) == datasets.describe(name)
+    arrays = load_arrays(tmp_path / "out.npz")
+    expected = answers >= 4 if name == "spi" else answers - 1
+    for part in ("train", "test"):
+        images, labels, people = (
+            getattr(arrays, f"{part}_{key}") for key in ("images", "labels", "users")
+        )
+        assert np.array_equal(labels, expected[people, images[:, 0].astype(int)])
+
+
+@pytest.mark.slow
+@needs_real_data
+def test_what_is_known_of_jester_is_what_its_ratings_give(tmp_path):
+    ratings = np.load(SHARED / "jester1.npz")["rating_x100"]
+    people, jokes = np.nonzero(ratings != 32767)
+    arrays = {
+        "train_images": jokes.astype(np.float32)[:, None],
+        "train_labels": (ratings[people, jokes] > 0).astype(int),
+        "train_users": people,
+    }
+    np.savez(tmp_path / "jester.npz", **arrays)
+    assert datasets.read_header(tmp_path / "jester.npz", "jester") == datasets.describe("jester")
 
 
 # ---------------------------------------------------------------- sequences

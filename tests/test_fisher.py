@@ -18,6 +18,7 @@ from pflpipe.trees import Tree
 NETWORKS = {
     "mlp": (cells.Model("mlp", (4, 3)), (5,)),
     "linear": (cells.Model("mlp", ()), (5,)),
+    "embedding": (cells.Model("embedding", (4,), items=5), (5,)),
     "cnn_cifar": (cells.Model("cnn_cifar"), (32, 32, 3)),
     "cnn_centaur": (cells.Model("cnn_centaur"), (32, 32, 3)),
     "cnn_femnist": (cells.Model("cnn_femnist"), (28, 28, 1)),

@@ -43,6 +43,7 @@ OTHER = {
     "model": {
         "name": "cnn_femnist",
         "hidden": (9,),
+        "items": 12,
         "relu_everywhere": True,
         "options": {"width": 8},
     },

@@ -140,6 +140,11 @@ TWINS = {
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(24, 6), nn.ReLU(), nn.Linear(6, 5)),
         (4, 3, 2),
     ),
+    "embedding": (
+        build("embedding", (7,), 5, hidden=(3,), items=7),
+        lambda: nn.Sequential(nn.Linear(7, 3, bias=False), nn.Linear(3, 5)),
+        (7,),
+    ),
 }
 
 
@@ -148,6 +153,8 @@ TWINS = {
     [
         (cells.Model("mlp", (32,)), (8, 8, 1), 10, 2_410),
         (cells.Model("mlp", ()), (7,), 3, 24),
+        (cells.Model("embedding", (8,), items=135), (1,), 2, 1_098),
+        (cells.Model("embedding", (8,), items=135), (135,), 2, 1_098),
         (cells.Model("cnn_femnist"), GREY, 62, 1_206_590),
         (cells.Model("cnn_femnist", relu_everywhere=True), GREY, 62, 1_206_590),
         (cells.Model("cnn_femnist"), GREY, 10, 1_199_882),
@@ -223,6 +230,14 @@ def test_vmap_over_clients_with_dropout_gives_what_each_client_gets(name):
         torch.testing.assert_close(logits[client], alone, rtol=1e-10, atol=1e-12)
         for key, value in slope.items():
             torch.testing.assert_close(batched[key][client], value, rtol=1e-8, atol=1e-11)
+
+
+def test_an_embedding_of_an_index_is_that_of_its_one_hot_row_to_the_bit():
+    network, _, _ = TWINS["embedding"]
+    params, items = drawn(network, torch.float32), torch.tensor([6, 0, 3, 3])
+    index, one_hot = items.float()[:, None], nn.functional.one_hot(items, 7).float()
+    assert torch.equal(network.body(params, index, None), params["embedding.weight"].T[items])
+    assert torch.equal(network.apply(params, index), network.apply(params, one_hot))
 
 
 def test_the_layers_of_resnet20_come_in_forward_order():
@@ -316,6 +331,7 @@ def test_a_network_that_reads_its_key_says_so_since_others_get_none(name):
     ("network", "fan_in"),
     [
         (build("cnn_cifar"), {"conv1": 27, "conv2": 144, "fc1": 512, "head": 128}),
+        (TWINS["embedding"][0], {"embedding": 7, "head": 3}),
         (build("cnn_centaur"), {"conv1": 75, "conv2": 1600, "fc2": 384}),
         (
             build("resnet20", COLOUR),
@@ -362,6 +378,22 @@ def test_initialisation_has_the_bounds_of_torch_modules(network, fan_in):
         (cells.Model("cnn_cifar", (32,)), COLOUR, 10, "model.hidden"),
         (cells.Model("mlp"), (8, 8, 1), 10, "model.hidden"),
         (cells.Model("mlp", (4,)), (8, 8, 1), 1, "at least 2 classes"),
+        (cells.Model("mlp", (4,), items=5), (5,), 2, "model.items is for model.name embedding"),
+        (cells.Model("embedding", (8,)), (1,), 2, "model.items"),
+        (cells.Model("embedding", items=5), (1,), 2, "model.hidden"),
+        (cells.Model("embedding", (8, 4), items=5), (1,), 2, r"got .*8, 4.*; expected one number"),
+        (
+            cells.Model("embedding", (8,), items=5),
+            (6,),
+            2,
+            r"got \(6,\); expected the index .*\(5,",
+        ),
+        (
+            cells.Model("embedding", (8,), items=5),
+            GREY,
+            2,
+            r"got \(28, 28, 1\); expected the index",
+        ),
         (
             cells.Model("cnn_svhn", relu_everywhere=True),
             COLOUR,

@@ -150,7 +150,22 @@ class Model:
     ]
     hidden: Annotated[
         tuple[int, ...] | None,
-        Option("widths of the hidden layers", least=1, only=("name", "mlp"), needed=True),
+        Option(
+            "widths of the hidden layers; of embedding: the one number of dimensions",
+            least=1,
+            only=("name", "mlp", "embedding"),
+            needed=True,
+        ),
+    ] = None
+    items: Annotated[
+        int | None,
+        Option(
+            "number of items; an example is the index of one, or one-hot",
+            least=2,
+            only=("name", "embedding"),
+            needed=True,
+            phrase="{} items",
+        ),
     ] = None
     relu_everywhere: Annotated[
         bool,

@@ -51,6 +51,9 @@ DATASETS: dict[str, DatasetInfo] = {
     "femnist": DatasetInfo(62, 671_585, (28, 28, 1), mean=(0.1307,), std=(0.3081,), users=3_400),
     "mnist_writers": DatasetInfo(10, 56_014, (28, 28, 1), users=836),
     "wisdm": DatasetInfo(6, 4_332, (42,), users=36),
+    "spi": DatasetInfo(2, 432_000, (1,), users=4_000),
+    "spi_levels": DatasetInfo(6, 432_000, (1,), users=4_000),
+    "jester": DatasetInfo(2, 1_448_657, (1,), users=24_983),
 }
 
 DEPARTURES: dict[str, str] = {

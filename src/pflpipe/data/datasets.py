@@ -78,7 +78,8 @@ class Arrays:
         if self.train_images.dtype == np.uint8:
             example = "images of {} x {} pixels" + " in {} channels" * (shape[-1] > 1)
         else:
-            example = "sequences of {} steps with {} channels" if len(shape) == 2 else "{} features"
+            features = "{} features" if shape != (1,) else "{} feature"
+            example = "sequences of {} steps with {} channels" if len(shape) == 2 else features
         return f"{rows:,} rows{users}, {classes}, {example.format(*shape)}"
 
 

@@ -3,9 +3,9 @@
 A data set is read from files in torchvision's layout (MNIST/raw, cifar-10-batches-py,
 train_32x32.mat, ...) or from its original archives in the same places. Missing archives are
 downloaded. Addresses and digests are torchvision's; federated EMNIST has those of TensorFlow
-Federated. WISDM has no published digest and is not downloaded. An archive is downloaded into a
-temporary folder and moved to its place once its digest is the known one. Archives are unpacked into
-a temporary folder that is removed after reading.
+Federated. WISDM and Jester have no published digest and are not downloaded. An archive is
+downloaded into a temporary folder and moved to its place once its digest is the known one. Archives
+are unpacked into a temporary folder that is removed after reading.
 
 Every reader returns ``train_images, train_labels, test_images, test_labels`` (and ``train_users,
 test_users``; without a test set only those of training) as NumPy arrays: upright uint8 images,
@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import limits
+from pflpipe.data import answers, limits
 from pflpipe.errors import DataError
 
 # After so many seconds without a byte the network counts as absent.
@@ -49,6 +49,18 @@ WISDM_ARCHIVES = ("WISDM_ar_v1.1.tar.gz", "WISDM_ar_latest.tar.gz")
 WISDM_BYTES = 100_000_000  # the original has 2 million
 WISDM_CLASSES = ("Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking")
 GRAVITY = 9.81  # m/s^2
+
+# psychTools 2.2.9, the R package; the digest is the one that Debian publishes for its source.
+PSYCHTOOLS = "psychTools_2.2.9.tar.gz"
+PSYCHTOOLS_URLS = (
+    f"https://cran.r-project.org/src/contrib/Archive/psychTools/{PSYCHTOOLS}",
+    "https://deb.debian.org/debian/pool/main/r/r-cran-psychtools/"
+    "r-cran-psychtools_2.2.9.orig.tar.gz",
+)
+PSYCHTOOLS_SHA256 = "c92d581a9ec2658444f35a61c0cb9862484094ac605d6cfe3fe48bc1a51e4458"
+SPI_FILE = "psychTools/data/spi.rda"
+
+JESTER_FILE = "jester-data-1.xls"
 
 Raw = dict[str, np.ndarray]
 
@@ -87,7 +99,7 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
 
     Args:
         dataset: one of ``mnist, fashion_mnist, cifar10, cifar100, svhn, emnist_<split>, femnist,
-            mnist_writers, wisdm``.
+            mnist_writers, wisdm, spi, spi_levels, jester``.
         root: the folder of the files, to which missing archives are downloaded.
         scratch: a writable folder for temporary files; on the same file system as ``root`` when
             downloading.
@@ -200,6 +212,24 @@ def _original(dataset: str) -> Original:
     if dataset == "wisdm":
         layout = " or ".join((WISDM_FILE, *WISDM_ARCHIVES))
         return Original((), _wisdm_is_there, shutil.copy, _read_wisdm, layout)
+    if dataset in ("spi", "spi_levels"):
+        archive = Archive(PSYCHTOOLS_URLS, PSYCHTOOLS, PSYCHTOOLS_SHA256)
+        agrees, layout = dataset == "spi", f"{PSYCHTOOLS} or {SPI_FILE}"
+        return Original(
+            (archive,),
+            _have((SPI_FILE,)),
+            _untar,
+            lambda root: answers.read_spi(root / SPI_FILE, agrees),
+            layout,
+        )
+    if dataset == "jester":
+        return Original(
+            (),
+            _have((JESTER_FILE,)),
+            shutil.copy,
+            lambda root: answers.read_jester(root / JESTER_FILE),
+            JESTER_FILE,
+        )
 
     from torchvision import datasets as tv
 

@@ -41,11 +41,13 @@ def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sh
     _check_fit(model, image_shape, classes)
     if model.name in RESNETS:
         body = RESNETS[model.name].shapes(image_shape[2])
+    elif model.name == "embedding":
+        body = {"embedding.weight": (*(model.hidden or ()), model.items or 0)}
     elif model.name == "mlp":
         body = _mlp([math.prod(image_shape), *(model.hidden or ())])
     else:
         body = _cnn(model.name, classes)
-    # The last parameter is a bias of as many numbers as there are features.
+    # The last parameter has as many rows as there are features.
     features = next(reversed(body.values()), (math.prod(image_shape),))[0]
     return body | _linear("head", features, classes)
 
@@ -83,7 +85,12 @@ def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -
             "model cnn_centaur", got=f"{classes} classes", expected="10 or 100, as in the paper"
         )
     shape = tuple(image_shape)
-    if model.name in RESNETS:
+    if model.name == "embedding":
+        if len(model.hidden or ()) != 1:
+            raise ConfigError("model.hidden of embedding", got=model.hidden, expected="one number")
+        fits = shape in ((1,), (model.items,))
+        wanted = f"the index of an item, shape (1,), or one-hot, ({model.items},)"
+    elif model.name in RESNETS:
         fits = len(shape) == 3 and min(shape[:2]) >= 8 and shape[2] in (1, 3)
         wanted = "images of at least 8 x 8 with 1 or 3 channels"
     else:
@@ -105,7 +112,8 @@ def parameter_names(model: cells.Model) -> tuple[str, ...]:
         from pflpipe.learning import modules
 
         return modules.names(model.name, model.options)
-    return tuple(shapes(model, _IMAGE_SHAPES.get(model.name, (32, 32, 3)), classes=10))
+    shape = (1,) if model.name == "embedding" else _IMAGE_SHAPES.get(model.name, (32, 32, 3))
+    return tuple(shapes(model, shape, classes=10))
 
 
 def norm_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -229,4 +237,4 @@ _IMAGE_SHAPES = {
     "cnn_cifar": (32, 32, 3),
     "cnn_centaur": (32, 32, 3),
 }
-NAMES = ("mlp", *_IMAGE_SHAPES, *RESNETS)
+NAMES = ("mlp", "embedding", *_IMAGE_SHAPES, *RESNETS)

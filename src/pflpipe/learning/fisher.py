@@ -158,7 +158,7 @@ def _sums_of_squares(
 
 
 def _of_linear(
-    x: Tensor, at: Tensor, weight: Tensor, bias: Tensor | None
+    x: Tensor, at: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each parameter of a linear layer with its sum of squared gradients, from the input ``x
     [B, I]`` and the gradients at the output ``at [B, O]``."""

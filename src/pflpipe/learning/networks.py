@@ -102,6 +102,7 @@ def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Net
         return Network(shapes, _resnet(RESNETS[model.name]))
     body = {
         "mlp": _mlp(model),
+        "embedding": _embedding(model.items or 0),
         "cnn_femnist": _cnn_with_dropout(F.relu if model.relu_everywhere else lambda z: z),
         "cnn_svhn": _cnn_with_dropout(F.relu),
         "cnn_cifar": _cnn_with_pooling("conv1", "conv2", "conv3", padding=1),
@@ -119,6 +120,19 @@ def _mlp(model: cells.Model) -> Body:
         for layer in range(1, depth + 1):
             z = F.relu(_dense(params, f"fc{layer}", z))
         return z
+
+    return body
+
+
+def _embedding(items: int) -> Body:
+    """One vector for each item, without bias: the shared representation of people x items, on
+    which a head per person is a factorisation of their answers."""
+
+    def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
+        # A product with one-hot rows: a gather's gradient is a scatter, which vmap runs slowly. A
+        # number that is the index of no item is a row of zeros.
+        one_hot = (x == torch.arange(items, device=x.device)).to(x.dtype) if x.shape[1] == 1 else x
+        return F.linear(one_hot, params["embedding.weight"])
 
     return body
 
