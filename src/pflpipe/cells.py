@@ -461,7 +461,7 @@ class Features:
             "each coefficient is averaged to pool x pool numbers",
             least=1,
             only=("kind", "scattering"),
-            phrase="pooled to {0} x {0}",
+            phrase="pool {}",
         ),
     ] = 2
     reference: Annotated[

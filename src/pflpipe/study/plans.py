@@ -48,9 +48,9 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = Tru
     # Only if needed: for a network of the user this runs the user's file.
     parameters = architectures.parameter_names(cell.model) if cell.plan_needs_model else ()
     entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
-    if plan.mechanism != "none":
-        reference = cell.features.reference
-        of_data = (CLASSES_FOUND,) * (not declared)
-        of_data += (REFERENCE.format(reference),) * bool(reference)
-        entry = dataclasses.replace(entry, warnings=(*of_data, *entry.warnings))
+    if plan.mechanism != "none" and cell.features.reference:
+        warning = REFERENCE.format(cell.features.reference)
+        entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
+    if plan.mechanism != "none" and not declared:
+        entry = dataclasses.replace(entry, warnings=(CLASSES_FOUND, *entry.warnings))
     return Planned(plan, entry)
