@@ -452,7 +452,7 @@ class Features:
             least=1,
             only=("kind", "scattering"),
             heading="J",
-            phrase="{} scales",
+            phrase="J = {} scales",
         ),
     ] = 2
     pool: Annotated[
