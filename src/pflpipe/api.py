@@ -37,7 +37,7 @@ from pflpipe.privacy.ledger import Ledger, ledger
 from pflpipe.privacy.plan import check_delta
 from pflpipe.seeds import STREAMS, derived_key, numpy_rng
 from pflpipe.simulation import rounds, runs
-from pflpipe.simulation.clients import Examples, choose_backend, device_of
+from pflpipe.simulation.clients import Examples, choose_backend, device_of, one_thread
 from pflpipe.simulation.evaluation import accuracies, accuracies_of_new
 from pflpipe.simulation.rounds import CURVES, Progress
 from pflpipe.simulation.server import with_optimizer
@@ -313,7 +313,8 @@ def _examples(cell: Cell, data: Path) -> Path:
         features.check(cell.features, cell.dataset)
         images = _examples(dataclasses.replace(cell, features=Features()), data)
         reference = None if cell.reference is None else _examples(cell.reference, data)
-        extraction.make(cell.features, images, file, reference)
+        with one_thread():
+            extraction.make(cell.features, images, file, reference)
     return file
 
 
