@@ -72,7 +72,7 @@ def extract(features: Features, images: np.ndarray) -> np.ndarray:
     pixels = torch.from_numpy(images).reshape(-1, height, width, channels)
     made = torch.empty(len(images), *shape(features, (height, width, channels)))
     for number, start in enumerate(range(0, len(images), BATCH)):
-        if number % LOGGED == 0:
+        if number and number % LOGGED == 0:
             print(f"{start:,} of {len(images):,} images", flush=True)
         batch = pixels[start : start + BATCH].permute(0, 3, 1, 2).flatten(0, 1) / 255
         averages = adaptive_avg_pool2d(scatter(batch, features.scales), features.pool)
