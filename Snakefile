@@ -2,6 +2,7 @@
 # each file of workflow/rules is one step, workflow/rules/common.smk what they share.
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
+include: "workflow/rules/features.smk"
 include: "workflow/rules/partition.smk"
 include: "workflow/rules/plan.smk"
 include: "workflow/rules/train.smk"

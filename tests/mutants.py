@@ -291,6 +291,24 @@ MUTANTS = {
         'if not cell.source and plan.mechanism == "none"',
         "test_outside_hooks.py",
     ),
+    "features are standardised by the clients' own images": Mutant(
+        "data/features.py",
+        "own.collection == collection",
+        "own.collection != collection",
+        "test_extraction.py",
+    ),
+    "the ledger does not name the reference of features": Mutant(
+        "study/plans.py",
+        'if plan.mechanism != "none" and cell.features.reference:',
+        'if plan.mechanism == "none" and cell.features.reference:',
+        "test_extraction.py",
+    ),
+    "an image's features depend on the others": Mutant(
+        "data/extraction.py",
+        "normalize(roots, dim=1)",
+        "normalize(roots, dim=0)",
+        "test_extraction.py",
+    ),
     "noise of messages at rates above a half": Mutant(
         "privacy/ledger.py",
         '        plan.sample_rate < 1\n        and "public_sampling"',

@@ -183,8 +183,7 @@ def test_the_page_of_a_studys_words_has_every_key_of_every_section():
     page, schema = hook("reference/study.md"), documents.schema()
     assert "<!-- keys" not in page
     blocks = {
-        block: schema["$defs"][block]["properties"]
-        for block in ("partition", "model", "training", "privacy", "server", "method", "paper")
+        block: schema["$defs"][block]["properties"] for block in (*cells.BLOCKS, "method", "paper")
     }
     blocks["study"] = schema["properties"]
     blocks["layout"] = schema["$defs"]["layout"]["properties"]

@@ -20,7 +20,17 @@ from jsonschema import Draft202012Validator
 
 import malformed
 from pflpipe import options
-from pflpipe.cells import BLOCKS, OPTIONS, Cell, Model, Partition, Privacy, Server, Training
+from pflpipe.cells import (
+    BLOCKS,
+    OPTIONS,
+    Cell,
+    Features,
+    Model,
+    Partition,
+    Privacy,
+    Server,
+    Training,
+)
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
@@ -586,6 +596,7 @@ GOOD = {
     "training": Training(1, 1, 0, "sgd", 0.1),
     "privacy": Privacy("gaussian"),
     "server": Server("adam"),
+    "features": Features("scattering", reference="mnist"),
 }
 VALUES = (None, -1, 0, 1, 2, 3, 1e-9, 0.5, 0.6, 0.999, 1.0, 1.5, -0.1, 0.0, float("nan"))
 WORDS = ("", "x", "none", "iid", "natural", "adam", "rdp", "bf16", "laplace", "crop")

@@ -80,6 +80,13 @@ OTHER = {
         "beta2": 0.9,
         "tau": 0.01,
     },
+    "features": {
+        "kind": "scattering",
+        "scales": 3,
+        "pool": 4,
+        "reference": "fashion_mnist",
+        "clip": 3.0,
+    },
 }
 """Another value of every field that training reads; how it is tested along the way is nothing that
 it does."""

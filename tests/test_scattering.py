@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from pflpipe.data import scattering
+from pflpipe.data import features, scattering
 
 GOLDEN = {
     1: (
@@ -71,8 +71,8 @@ GOLDEN = {
 
 def orders(scales: int) -> np.ndarray:
     """The number of wavelets behind each coefficient."""
-    first = scattering.ANGLES * scales
-    second = scattering.coefficients(scales) - 1 - first
+    first = features.ANGLES * scales
+    second = features.coefficients(scales) - 1 - first
     return np.repeat([0, 1, 2], [1, first, second])
 
 

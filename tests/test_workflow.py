@@ -21,6 +21,7 @@ import pytest
 import fake_audits
 import malformed
 import once
+import pflpipe
 import warm
 from pflpipe.audit import cases
 from pflpipe.cells import Cell
@@ -38,7 +39,7 @@ from pflpipe.study import config
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_study
-from pflpipe.study.plans import CLASSES_FOUND
+from pflpipe.study.plans import CLASSES_FOUND, REFERENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDY = {
@@ -445,6 +446,40 @@ def test_the_plan_of_data_that_declare_no_classes_warns_of_that_first(tmp_path):
     assert len(short) == 1
     table = (tmp_path / "results/tables/tiny.md").read_text()
     assert table.count(f"Warning: {CLASSES_FOUND}.") == 1
+
+
+@pytest.mark.pipeline
+def test_features_are_made_once_and_a_changed_block_repeats_only_what_is_made_of_them(tmp_path):
+    write_project(tmp_path)
+    fake_audits.write(tmp_path / "results/audits")
+    pictures = np.random.default_rng(0).integers(0, 256, (60, 28, 28), np.uint8)
+    np.savez(tmp_path / "public.npz", train_images=pictures, train_labels=np.arange(60) % 10)
+    malformed.put("datasets", {"fashion_mnist": "public.npz"}, "config.yaml")(tmp_path)
+    block = {"kind": "scattering", "scales": 1, "reference": "fashion_mnist"}
+    linear = {"model": {"name": "mlp", "hidden": []}, "methods": [{"name": "dp_fedavg"}]}
+    write_study(tmp_path, features=block, **linear)
+    table = "results/tables/tiny.csv"
+    snakemake(tmp_path, table)
+    assert not to_do(tmp_path, table)
+    (row,) = csv.DictReader((tmp_path / table).open())
+    assert json.loads(row["hyperparameters"])["features.reference"] == "fashion_mnist"
+    warning = REFERENCE.format(r"fashion\_mnist")
+    assert f"Warning: {warning}." in (tmp_path / "results/tables/tiny.md").read_text()
+
+    # Python makes the same features of the same data, and the same numbers of them.
+    (cell,) = load_study("tiny", tmp_path / "studies", tmp_path / "results").cells
+    (tmp_path / "again").mkdir()
+    for name in ("digits", "fashion_mnist"):
+        shutil.copy(tmp_path / f"data/{name}.npz", tmp_path / "again")
+    result = pflpipe.run(cell, tmp_path / "again", device="cpu")
+    pins = [(tmp_path / folder / f"{cell.data_id}.pin") for folder in ("data", "again")]
+    assert pins[0].read_text() == pins[1].read_text()
+    assert result.accuracies["personal_own"] == pytest.approx(float(row["personal_own"]))
+
+    write_study(tmp_path, features=block | {"clip": 0.5}, **linear)
+    jobs = to_do(tmp_path, table)
+    assert rules(jobs) == {"features", "train", "evaluate", "table"}
+    assert len([file for rule, file in jobs if rule == "features"]) == 1
 
 
 @pytest.mark.pipeline

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pflpipe.api import run as run
     from pflpipe.api import train as train
     from pflpipe.cells import Cell as Cell
+    from pflpipe.cells import Features as Features
     from pflpipe.cells import Model as Model
     from pflpipe.cells import Partition as Partition
     from pflpipe.cells import Privacy as Privacy
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": ("Result", "federation", "run", "train"),
-    "cells": ("Cell", "Model", "Partition", "Privacy", "Server", "Training"),
+    "cells": ("Cell", "Features", "Model", "Partition", "Privacy", "Server", "Training"),
     "learning.networks": ("Network",),
     "learning.task": ("Batches", "Task"),
     "methods.base": ("About", "Method", "Option", "Upload"),

@@ -1,8 +1,8 @@
 """The Python interface: train a method on your own tensors, or a cell of a study, and get
 accuracies and ledger.
 
-The pipeline calls the same functions. Nothing here writes a file, except that ``run`` prepares a
-missing data set.
+The pipeline calls the same functions. Nothing here writes a file, except that ``run`` prepares
+missing data.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from pflpipe import options
-from pflpipe.cells import Cell, Model, Privacy, Server, Training, without_defaults
-from pflpipe.data import checks, datasets, partition
+from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, without_defaults
+from pflpipe.data import checks, datasets, extraction, features, partition
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
@@ -37,7 +37,7 @@ from pflpipe.privacy.ledger import Ledger, ledger
 from pflpipe.privacy.plan import check_delta
 from pflpipe.seeds import STREAMS, derived_key, numpy_rng
 from pflpipe.simulation import rounds, runs
-from pflpipe.simulation.clients import Examples, choose_backend, device_of
+from pflpipe.simulation.clients import Examples, choose_backend, device_of, one_thread
 from pflpipe.simulation.evaluation import accuracies, accuracies_of_new
 from pflpipe.simulation.rounds import CURVES, Progress
 from pflpipe.simulation.server import with_optimizer
@@ -291,20 +291,31 @@ def run(
 
     Args:
         cell: the cell to run.
-        data: folder of the data sets ``<name>.npz``. A missing one is prepared as in the pipeline,
-            which may download it.
+        data: folder of the data sets ``<name>.npz`` and their features. A missing file is made as
+            in the pipeline, which may download it.
         device, backend, on_round: see ``federation`` and ``train``.
     """
-    file = data / f"{cell.dataset}.npz"
-    if not file.exists():
-        datasets.prepare(cell.dataset, None, data / "downloads", file)
-    arrays = datasets.load_arrays(file)
+    arrays = datasets.load_arrays(_examples(cell, data))
     split = partition.make(arrays, cell.partition, cell.seed)
     sizes = np.array([len(rows) for rows in split.train])
     planned = plan_of(cell, sizes, declared=arrays.declared)
     simulation = runs.build(cell, arrays, split, planned.plan, device=device, backend=backend)
     has_global_model = registry.of(cell).about.has_global_model
     return _finish(simulation, planned.ledger, has_global_model, on_round)
+
+
+def _examples(cell: Cell, data: Path) -> Path:
+    """Return the file of a cell's examples, which is made if it is missing."""
+    file = data / f"{cell.data_id}.npz"
+    if not file.exists() and cell.features.kind == "none":
+        datasets.prepare(cell.dataset, None, data / "downloads", file)
+    elif not file.exists():
+        features.check(cell.features, cell.dataset)
+        images = _examples(dataclasses.replace(cell, features=Features()), data)
+        reference = None if cell.reference is None else _examples(cell.reference, data)
+        with one_thread():
+            extraction.make(cell.features, images, file, reference)
+    return file
 
 
 def _finish(

@@ -430,6 +430,60 @@ class Server:
     ] = 1e-3
 
 
+@dataclass(frozen=True)
+class Features:
+    """Features of images that replace them in training, made without learning
+    (data/extraction.py); by default networks get the images."""
+
+    kind: Annotated[
+        str,
+        Option(
+            "none, or scattering: averages of the moduli of wavelet coefficients, to which no "
+            "client's data contribute",
+            choices=("none", "scattering"),
+            heading="features",
+            phrase="{} features",
+        ),
+    ] = "none"
+    scales: Annotated[
+        int,
+        Option(
+            "J: averages are over windows of about 2^J pixels",
+            least=1,
+            only=("kind", "scattering"),
+            heading="J",
+            phrase="J = {} scales",
+        ),
+    ] = 2
+    pool: Annotated[
+        int,
+        Option(
+            "each coefficient is averaged to pool x pool numbers",
+            least=1,
+            only=("kind", "scattering"),
+            phrase="pool {}",
+        ),
+    ] = 2
+    reference: Annotated[
+        str | None,
+        Option(
+            "named public data set; each feature is standardised by mean and deviation of its "
+            "training images",
+            only=("kind", "scattering"),
+            phrase="standardised by {}",
+        ),
+    ] = None
+    clip: Annotated[
+        float,
+        Option(
+            "largest absolute value of a standardised feature",
+            above=0,
+            only=("reference",),
+            phrase="features clipped to {}",
+        ),
+    ] = 5.0
+
+
 CLAIMS = ("certified", "unreviewed", "nominal", "none")
 """The claims of a row, strongest first (``privacy.ledger.Ledger.claim``)."""
 WITHOUT_DEPARTURES = CLAIMS[:2]
@@ -484,6 +538,7 @@ class Cell:
     seed: int = 0
     source: str = ""
     server: Server = Server()
+    features: Features = Features()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; ``Cell.from_dict`` is the inverse."""
@@ -516,6 +571,24 @@ class Cell:
         partition = _partition_words(self.partition)
         return [self.dataset, partition, self.method, noise, f"seed{self.seed}"]
 
+    @property
+    def data_id(self) -> str:
+        """Name of the file of its examples: that of the data set, followed by the kind and a digest
+        of features."""
+        if self.features.kind == "none":
+            return self.dataset
+        return f"{self.dataset}.{slug([self.features.kind], without_defaults(self.features))}"
+
+    @property
+    def reference(self) -> Cell | None:
+        """The cell with the features whose statistics standardise its own: those of the public data
+        set, as they are."""
+        kept = self.features
+        if kept.reference is None:
+            return None
+        features = Features(kept.kind, kept.scales, kept.pool)
+        return dataclasses.replace(self, dataset=kept.reference, features=features)
+
     @cached_property
     def partition_id(self) -> str:
         """Id of the partition file, the same for all methods, budgets and models of one seed."""
@@ -547,6 +620,8 @@ class Cell:
             parts["lr"] = self.training.lr
         if self.source:  # the ledger names it
             parts["source"] = self.source
+        if self.features.reference:  # and this
+            parts["reference"] = self.features.reference
         rate, rounds = self.training.sample_rate, self.training.rounds
         clients = self.partition.clients or "all"
         words = [self.privacy.mechanism, f"M{clients}", f"q{rate:g}", f"T{rounds}"]

@@ -7,7 +7,7 @@ rule attack:
     input:
         plan=paths(PLAN),
         partition=paths(PARTITION),
-        data=paths(DATASET),
+        data=paths(EXAMPLES),
     output:
         ATTACK,
     log:

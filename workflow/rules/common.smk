@@ -67,6 +67,7 @@ DATA, RESULTS = str(SETTINGS.data_dir), str(SETTINGS.results_dir)
 COMPUTE = f"--device {SETTINGS.device} --backend {SETTINGS.backend}"
 GPUS = int(SETTINGS.device.startswith("cuda"))
 DATASET = f"{DATA}/{{dataset}}.npz"
+EXAMPLES = f"{DATA}/{{data}}.npz"  # the data set, or features of it
 PARTITION = f"{RESULTS}/partitions/{{partition}}.npz"
 PLAN = f"{RESULTS}/plans/{{plan}}.json"
 RUN = f"{RESULTS}/runs/{{run}}"
@@ -147,6 +148,7 @@ wildcard_constraints:
     study=r"(?!(all|audit)\b)\w+",
     method=r"\w+",
     dataset=r"[a-z0-9_]+",
+    data=r"[a-z0-9_]+\.[a-z]+-[0-9a-f]+",
     attack="|".join(attacks.NAMES),
     audit=r"[a-z0-9_+-]+",
     cell=r"[\w.+-]+",

@@ -9,7 +9,7 @@ rule evaluate:
         runs=paths(RUN),
         plans=paths(PLAN),
         partitions=paths(PARTITION),
-        data=paths(DATASET),
+        data=paths(EXAMPLES),
     output:
         f"{RESULTS}/scores/{{study}}/{{method}}.csv",
     log:

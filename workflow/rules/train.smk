@@ -4,7 +4,7 @@ rule train:
     input:
         plan=paths(PLAN),
         partition=paths(PARTITION),
-        data=paths(DATASET),
+        data=paths(EXAMPLES),
     output:
         # One output instead of five files: Snakemake looks at every output of every run, for every rule that needs the run.
         directory(RUN),

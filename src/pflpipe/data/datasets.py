@@ -245,18 +245,28 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
     if FOUND in names:  # a finished file, under another name
         del raw["classes"]
     made = arrays_from(raw, location, dataset)
+    unread = sorted(map(str, set(names) - {*KEYS, FOUND}))
+    return write(dataset, made, target) + (f"; not read: {', '.join(unread)}" if unread else "")
+
+
+def write(name: str, made: Arrays, target: Path) -> str:
+    """Write ``target`` (an .npz) atomically, with the pin of a name next to it, and return a line
+    that says what the arrays are.
+
+    Raises:
+        DataError: the values are not those of the pin. ``target`` does not change then.
+    """
     arrays: dict[str, Any] = {
         key: np.asarray(value) for key in KEYS if (value := getattr(made, key)) is not None
     }
-    pins.keep(dataset, arrays, target.with_suffix(".pin"))
+    pins.keep(name, arrays, target.with_suffix(".pin"))
     # These follow from the name, so the digest need not cover them.
     arrays |= {key: np.asarray(getattr(made, key)) for key in SCALE}
     if not made.declared:  # training does not read it, so the digest does not cover it
         arrays[FOUND] = np.asarray(True)
     with atomic(target) as path:
         np.savez(path, **arrays)
-    unread = sorted(map(str, set(names) - {*KEYS, FOUND}))
-    return f"{dataset}: {made}" + (f"; not read: {', '.join(unread)}" if unread else "")
+    return f"{name}: {made}"
 
 
 def _returned(reference: str) -> tuple[list[str], dict[str, np.ndarray]]:

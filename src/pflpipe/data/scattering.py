@@ -18,14 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ANGLES = 8
-"""Orientations of the wavelets at each scale."""
+from pflpipe.data.features import ANGLES
+
 _PERIODS = range(-2, 3)  # the periodic filters are sums of shifted copies; further ones are zero
-
-
-def coefficients(scales: int) -> int:
-    """Return the number of scattering coefficients of a channel at one place, for J ``scales``."""
-    return 1 + ANGLES * scales + ANGLES**2 * scales * (scales - 1) // 2
 
 
 def scatter(images: Tensor, scales: int) -> Tensor:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pflpipe.attacks import registry as attacks
 from pflpipe.audit import cases as audits
-from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.cells import Cell, Features, Model, Partition, Privacy, Training
 from pflpipe.data import datasets
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json
@@ -32,7 +32,7 @@ from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.load import finish, load_outline, study_names
 from pflpipe.study.study_spec import Drawing, Outline, Study
 
-ELSEWHERE = ("train", "evaluate", "attack", "audit")
+ELSEWHERE = ("features", "train", "evaluate", "attack", "audit")
 """Rules whose jobs run on a cluster, if there is one."""
 
 
@@ -41,9 +41,9 @@ class Project:
     disturbs no other one.
 
     ``wildcards`` are Snakemake's: the variable parts of a file's name. ``cell``, ``run``,
-    ``partition`` and ``plan`` are ids, ``study`` is a name or ``<study>/search``, ``method`` and
-    ``attack`` are names. All methods raise the errors of ``pflpipe validate`` for a study that
-    cannot be run.
+    ``partition``, ``plan`` and ``data`` are ids, ``study`` is a name or ``<study>/search``,
+    ``method`` and ``attack`` are names. All methods raise the errors of ``pflpipe validate`` for
+    a study that cannot be run.
 
     Args:
         settings: config.yaml as Snakemake merged it.
@@ -125,7 +125,7 @@ class Project:
     def cells(self, wildcards: Mapping[str, str]) -> list[Cell]:
         """Return the cells of the wildcards: the cell of an id (of a run: the trained cell), those
         of a method of a study, or all of a study; none as long as a search has to choose them."""
-        for kind in ("cell", "run", "partition", "plan"):
+        for kind in ("cell", "run", "partition", "plan", "data"):
             if kind in wildcards:
                 return [self._find(kind, wildcards[kind])]
         study, method = wildcards["study"], wildcards.get("method", "")
@@ -204,6 +204,8 @@ class Project:
             trained = registry.run_cell(cell)  # a user's method may train as one of the package
             self._named.setdefault(("run", registry.run_id(cell)), trained)
             self._named.setdefault(("partition", cell.partition_id), cell)
+            for featured in filter(None, (cell, cell.reference)):
+                self._named.setdefault(("data", featured.data_id), featured)
             for planned in filter(None, (cell, trained, as_published(cell))):
                 self._named.setdefault(("plan", planned.plan_id), planned)
 
@@ -384,6 +386,7 @@ _IDS: dict[str, Callable[[Cell], str]] = {
     "{partition}": lambda cell: cell.partition_id,
     "{plan}": lambda cell: cell.plan_id,
     "{dataset}": lambda cell: cell.dataset,
+    "{data}": lambda cell: cell.data_id,
 }
 
 
@@ -391,7 +394,7 @@ def each(pattern: str, cells: Iterable[Cell]) -> list[str]:
     """Return the path of every cell, each path once.
 
     Args:
-        pattern: a path with ``{cell}``, ``{run}``, ``{partition}``, ``{plan}`` or ``{dataset}``.
+        pattern: a path with a name of ``_IDS``.
     """
     ((name, id_of),) = [item for item in _IDS.items() if item[0] in pattern]
     return list(dict.fromkeys(pattern.replace(name, id_of(cell)) for cell in cells))
@@ -453,6 +456,7 @@ def plan_request(cell: Cell) -> str:
         departures=cell.departures,
         seed=cell.seed if sizes else 0,
         source=cell.source,
+        features=Features(reference=cell.features.reference),
     )
     return canonical_json(shared.to_dict())
 

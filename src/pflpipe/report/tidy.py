@@ -118,7 +118,9 @@ def _record(
     solver = {name: getattr(training, name) for name in _SOLVER}
     solver |= {"augment": training.augment} if training.augment else {}
     solver |= {"precision": training.precision} if training.precision != "float32" else {}
-    solver |= {f"server.{name}": value for name, value in without_defaults(cell.server).items()}
+    for block in ("server", "features"):
+        values = without_defaults(getattr(cell, block))
+        solver |= {f"{block}.{name}": value for name, value in values.items()}
     return {
         "study": study.name,
         "dataset": cell.dataset,

@@ -48,7 +48,7 @@ def places_of(
         cells: of the study.
         names: ids of the wanted ones.
         results: folder with ``plans``, ``partitions`` and ``runs``.
-        data: folder with ``<dataset>.npz``.
+        data: folder with ``<data>.npz``, the examples of every cell.
 
     Raises:
         ConfigError: an id is of no cell, since the study's file was edited after the job was
@@ -69,7 +69,7 @@ def places_of(
             results / "plans" / f"{cell.plan_id}.json",
             results / "partitions" / f"{cell.partition_id}.npz",
         )
-        inputs = runs.Inputs(plan, partition, data / f"{cell.dataset}.npz")
+        inputs = runs.Inputs(plan, partition, data / f"{cell.data_id}.npz")
         places.append((cell, inputs, results / "runs" / registry.run_id(cell)))
     return places
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from pflpipe.cells import Model
-from pflpipe.data import datasets, partition
+from pflpipe.data import datasets, features, partition
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
@@ -88,24 +89,28 @@ def _check_data(
     """Check that the partitions and models of a study's runs fit its data sets, and its delta the
     number of their users."""
     study = outline.everything
-    for name in study.datasets:
+    references = [cell.features.reference for cell in study.cells]
+    for name in dict.fromkeys([*study.datasets, *filter(None, references)]):
         if name not in headers:
             headers[name] = None  # the error is reported once
             with problems.at("" if name in settings.datasets else location):
                 headers[name] = _header(settings, name)
     fitting: dict[Model, datasets.Header] = {}
-    needs = ((c.dataset, c.partition, c.model, c.training.augment) for c in study.cells)
+    needs = ((c.dataset, c.features, c.partition, c.model, c.training.augment) for c in study.cells)
     # Distinct combinations only: a study has thousands of cells, but few of these.
-    for dataset, wanted, model, transforms in dict.fromkeys(needs):
+    for dataset, made, wanted, model, transforms in dict.fromkeys(needs):
         header = headers[dataset]
         if header is not None:
             with problems.at(location):
                 partition.check(wanted, header.classes, header.train_size, header.users)
             with problems.at(location):
-                architectures.shapes(model, header.image_shape, header.classes)
-                fitting[model] = header
-            with problems.at(location):
-                check_augment(transforms, header.image_shape)
+                public = headers[made.reference or dataset] or header
+                shape = features.shape(made, header.image_shape, public.image_shape)
+                with problems.at(location):
+                    architectures.shapes(model, shape, header.classes)
+                    fitting[model] = dataclasses.replace(header, image_shape=shape)
+                with problems.at(location):
+                    check_augment(transforms, shape)
     for cell in () if outline.document.get("allow_large_delta") else study.cells:
         header, wanted = headers[cell.dataset], cell.partition
         if header is not None and header.users and not wanted.clients:

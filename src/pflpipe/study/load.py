@@ -15,7 +15,7 @@ from typing import Any
 
 from pflpipe import options
 from pflpipe.cells import BLOCKS, Cell, Privacy, Server
-from pflpipe.data import outside
+from pflpipe.data import features, outside
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import read_json
 from pflpipe.learning import architectures
@@ -250,6 +250,9 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
                 architectures.check_options(built)
             else:
                 options.check(built, block)
+    if "features" in blocks:
+        with problems.at():
+            features.check(blocks["features"], values.get("dataset", ""))
     batch_size = blocks["training"].batch_size if "training" in blocks else None
     if "sample_level_calibration" in departures and batch_size == 0:
         do = "the official code calibrates its noise to the batch size"

@@ -16,13 +16,19 @@ CLASSES_FOUND = (
     "one client's label can change it, and no epsilon covers that; declare `classes` in the arrays"
 )
 """First warning of a private run on data that declare no number of classes."""
+REFERENCE = (
+    "features were standardised by mean and deviation of the training images of {}, a public data "
+    "set, whose people no epsilon covers"
+)
+"""Warning of a private run on features with a reference."""
 
 
 def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = True) -> Planned:
     """Return a cell's plan and its ledger.
 
     Args:
-        cell: the run; its privacy, training, clients, departures and source are used.
+        cell: the run; its privacy, training, clients, departures, source and the reference of its
+            features are used.
         sizes: training examples per client ``[M]``, for departures that count them and if all
             users of the data set take part.
         declared: whether the data set declares its number of classes (``datasets.Header``).
@@ -42,6 +48,9 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = Tru
     # Only if needed: for a network of the user this runs the user's file.
     parameters = architectures.parameter_names(cell.model) if cell.plan_needs_model else ()
     entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
+    if plan.mechanism != "none" and cell.features.reference:
+        warning = REFERENCE.format(cell.features.reference)
+        entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
     if plan.mechanism != "none" and not declared:
         entry = dataclasses.replace(entry, warnings=(CLASSES_FOUND, *entry.warnings))
     return Planned(plan, entry)

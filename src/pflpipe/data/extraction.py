@@ -1,0 +1,93 @@
+"""Features of the images of a data set, each image's from this image alone.
+
+Of each channel: pixels / 255, scattering coefficients, their averages over pool x pool parts of the
+image, square roots. All channels of an image are then divided by their common length, the group
+normalisation of Tramer and Boneh (ICLR 2021) with one group. With a reference each feature becomes
+(x - mean) / deviation over the training images of a public data set, is clipped, and divided by the
+square root of the number of features: the length of an example is about 1 with and without one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import adaptive_avg_pool2d, normalize
+
+from pflpipe.cells import Features
+from pflpipe.data import datasets
+from pflpipe.data.checks import IMAGES, example_shape
+from pflpipe.data.features import shape
+from pflpipe.data.scattering import scatter
+from pflpipe.errors import DataError
+
+BATCH = 256
+"""Images that are transformed at once."""
+LOGGED = 40
+"""Batches between two lines of the log."""
+
+
+def make(features: Features, data: Path, target: Path, reference: Path | None = None) -> str:
+    """Make the file of a data set's features, in the form of a data set, and return a line that
+    says what it has.
+
+    Args:
+        features: their settings.
+        data: ``data/<dataset>.npz``.
+        target: the file to make; its pin is next to it.
+        reference: with ``features.reference``: its file of features, which have no reference.
+
+    Raises:
+        ConfigError: the examples are no images that the settings fit.
+        DataError: as ``datasets.load_arrays`` and ``datasets.write``, or the reference has other
+            features.
+    """
+    arrays = datasets.load_arrays(data)
+    images = arrays.train_images
+    shape(features, example_shape(images.shape, images.dtype))
+    made: dict[str, Any] = {key: extract(features, getattr(arrays, key)) for key in IMAGES}
+    if reference is not None:
+        public = datasets.load_arrays(reference).train_images
+        if public.shape[1:] != made[IMAGES[0]].shape[1:]:
+            got, expected = public.shape[1:], made[IMAGES[0]].shape[1:]
+            raise DataError(f"{reference}: features", got=got, expected=str(expected))
+        made = {key: standardise(values, public, features.clip) for key, values in made.items()}
+    featured = dataclasses.replace(arrays, **made, mean=(0.0,), std=(1.0,))
+    return datasets.write(target.stem, featured, target)
+
+
+def extract(features: Features, images: np.ndarray) -> np.ndarray:
+    """Return features of length 1 an image, float32 ``[N, D]``, in the order of channels,
+    coefficients and places.
+
+    Args:
+        features: their settings.
+        images: uint8 ``[N, H, W]`` or ``[N, H, W, C]``.
+    """
+    height, width, channels = example_shape(images.shape, images.dtype)
+    pixels = torch.from_numpy(images).reshape(-1, height, width, channels)
+    made = torch.empty(len(images), *shape(features, (height, width, channels)))
+    for number, start in enumerate(range(0, len(images), BATCH)):
+        if number and number % LOGGED == 0:
+            print(f"{start:,} of {len(images):,} images", flush=True)
+        batch = pixels[start : start + BATCH].permute(0, 3, 1, 2).flatten(0, 1) / 255
+        averages = adaptive_avg_pool2d(scatter(batch, features.scales), features.pool)
+        # Averages of moduli; rounding may take one below 0.
+        roots = averages.clamp(min=0).sqrt().reshape(-1, made.shape[1])
+        made[start : start + BATCH] = normalize(roots, dim=1)
+    result: np.ndarray = made.numpy()
+    return result
+
+
+def standardise(values: np.ndarray, public: np.ndarray, clip: float) -> np.ndarray:
+    """Return features ``[N, D]`` in deviations of public ones from their mean, clipped, over the
+    square root of D. A feature that is constant in public images only loses its mean."""
+    mean, deviation = public.mean(0, dtype=np.float64), public.std(0, dtype=np.float64)
+    deviation[deviation == 0] = 1
+    standard = (values - mean.astype(np.float32)) / deviation.astype(np.float32)
+    clipped: np.ndarray = np.clip(standard, -clip, clip) / np.float32(math.sqrt(len(mean)))
+    return clipped

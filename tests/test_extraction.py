@@ -1,0 +1,253 @@
+"""Features of images: the numbers, the files, what is known of them before, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import malformed
+from pflpipe.cells import Cell, Features, Model, Partition, Privacy, Training
+from pflpipe.data import datasets, extraction, features, partition, scattering
+from pflpipe.errors import DataError, PflpipeError
+from pflpipe.learning import architectures
+from pflpipe.study import config
+from pflpipe.study.check import validate
+from pflpipe.study.load import load_outline
+from pflpipe.study.plans import CLASSES_FOUND, REFERENCE, plan_of
+
+torch.set_num_threads(1)
+SCATTERING = Features("scattering", scales=1)
+CELL = Cell(
+    dataset="digits",
+    partition=Partition("iid", 5),
+    model=Model("mlp", ()),
+    training=Training(2, 1, 0, "sgd", 1.0),
+    privacy=Privacy("gaussian", epsilon=8, delta=1e-3, clip_norm=1.0),
+    method="dp_fedavg",
+    features=SCATTERING,
+)
+
+
+def pictures(count: int, *shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def by_hand(image: np.ndarray, scales: int, pool: int) -> np.ndarray:
+    """The features of one image [H, W, C], one after the other."""
+    numbers = []
+    for channel in np.moveaxis(image, -1, 0):
+        pixels = torch.from_numpy(channel[None] / np.float32(255))
+        for values in scattering.scatter(pixels, scales)[0].numpy():
+            cut = [
+                [slice(i * side // pool, -(-(i + 1) * side // pool)) for i in range(pool)]
+                for side in values.shape
+            ]
+            numbers += [np.sqrt(max(values[a, b].mean(), 0)) for a in cut[0] for b in cut[1]]
+    return np.array(numbers) / np.linalg.norm(numbers)
+
+
+@pytest.mark.parametrize(
+    ("shape", "scales", "pool"), [((12, 12, 1), 2, 2), ((8, 16, 3), 1, 3), ((16, 16, 2), 2, 1)]
+)
+def test_features_are_roots_of_averages_of_length_one(shape, scales, pool):
+    images, block = pictures(3, *shape), Features("scattering", scales, pool)
+    made = extraction.extract(block, images)
+    assert made.dtype == np.float32
+    assert made.shape[1:] == features.shape(block, shape)
+    for image, row in zip(images, made, strict=True):
+        np.testing.assert_allclose(row, by_hand(image, scales, pool), atol=2e-6)
+
+
+def test_the_number_of_features_is_known_before_any_is_made():
+    assert features.shape(Features("scattering"), (28, 28, 1)) == (324,)
+    assert features.shape(Features("scattering"), (32, 32, 3)) == (972,)
+    assert features.shape(Features(), (42,)) == (42,), "without features that of the data set"
+
+
+def test_features_of_an_image_do_not_depend_on_other_images():
+    count = extraction.BATCH + 3
+    images = pictures(count, 8, 8)
+    images[1] = 0
+    made = extraction.extract(SCATTERING, images)
+    assert not made[1].any(), "a black image has no length to divide by"
+    for row in (0, extraction.BATCH, count - 1):
+        others = pictures(count, 8, 8, seed=1)
+        others[row] = images[row]
+        np.testing.assert_array_equal(extraction.extract(SCATTERING, others)[row], made[row])
+        alone = extraction.extract(SCATTERING, images[row : row + 1])[0]
+        np.testing.assert_allclose(alone, made[row], atol=1e-6)
+
+
+def test_a_reference_standardises_by_its_own_mean_and_deviation():
+    rng = np.random.default_rng(0)
+    values, public = rng.normal(0, 2, (30, 4)), rng.normal(1, 0.5, (50, 4))
+    public[:, 3] = 7
+    made = extraction.standardise(values.astype(np.float32), public.astype(np.float32), 3.0)
+    deviation = np.array([*public.std(0)[:3], 1])
+    expected = np.clip((values - public.mean(0)) / deviation, -3, 3) / 2
+    np.testing.assert_allclose(made, expected, atol=1e-5)
+    assert made.dtype == np.float32
+    assert abs(made).max() == 1.5, "some are clipped"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A data set of 12 users, whose number of classes is not declared."""
+    rows = np.arange(120)
+    source = tmp_path / "source.npz"
+    np.savez(
+        source,
+        train_images=pictures(120, 8, 8),
+        train_labels=rows % 3,
+        train_users=rows % 12,
+    )
+    datasets.prepare("mine", source, tmp_path, tmp_path / "mine.npz")
+    return tmp_path / "mine.npz"
+
+
+def test_the_file_of_features_has_the_rows_users_and_classes_of_the_data_set(images):
+    target = images.parent / "mine.scattering-0.npz"
+    line = extraction.make(SCATTERING, images, target)
+    raw, made = datasets.load_arrays(images), datasets.load_arrays(target)
+    assert (
+        line == "mine.scattering-0: 120 rows of 12 users, 3 classes (from the labels), 36 features"
+    )
+    for name in ("train_labels", "test_labels", "train_users", "test_users"):
+        np.testing.assert_array_equal(getattr(raw, name), getattr(made, name))
+    for part in ("train_images", "test_images"):
+        found = getattr(made, part)
+        expected = [by_hand(image[..., None], 1, 2) for image in getattr(raw, part)]
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+        assert datasets.normalise(found, made.mean, made.std) is found
+    header = datasets.read_header(target)
+    assert header.image_shape == features.shape(SCATTERING, (8, 8, 1))
+    assert not header.declared
+    for kind in (Partition("natural", 8, new_clients=4), Partition("dirichlet", 5, alpha=0.5)):
+        for left, right in zip(
+            *(partition.make(a, kind, 1).train for a in (raw, made)), strict=True
+        ):
+            np.testing.assert_array_equal(left, right)
+    pin = target.with_suffix(".pin").read_bytes()
+    with pytest.raises(DataError, match="other values than when it was first used"):
+        extraction.make(Features("scattering", 1, pool=1), images, target)
+    assert target.with_suffix(".pin").read_bytes() == pin
+
+
+def test_a_reference_with_other_features_is_refused(images):
+    public = images.parent / "public.npz"
+    extraction.make(Features("scattering", 1, pool=1), images, public)
+    with pytest.raises(DataError, match=r"public.npz: features; got \(9,\); expected \(36,\)"):
+        extraction.make(SCATTERING, images, images.parent / "a.npz", public)
+
+
+def test_a_cell_with_features_shares_the_partition_and_without_them_every_id():
+    plain = dataclasses.replace(CELL, features=Features())
+    scaled = dataclasses.replace(SCATTERING, reference="mnist", clip=3.0)
+    found = [plain, CELL, dataclasses.replace(CELL, features=scaled)]
+    assert len({cell.partition_id for cell in found}) == 1
+    assert len({cell.data_id for cell in found}) == len({cell.id for cell in found}) == 3
+    assert plain.data_id == "digits"
+    assert CELL.data_id.startswith("digits.scattering-")
+    assert found[2].reference == dataclasses.replace(CELL, dataset="mnist")
+    assert plain.reference is CELL.reference is None
+
+
+def test_the_ledger_of_a_private_run_names_the_reference():
+    scaled = dataclasses.replace(SCATTERING, reference="mnist")
+    cell = dataclasses.replace(CELL, features=scaled)
+    own = plan_of(CELL).ledger.warnings
+    assert plan_of(cell).ledger.warnings == (REFERENCE.format("mnist"), *own)
+    assert plan_of(cell, declared=False).ledger.warnings[0] == CLASSES_FOUND
+    assert plan_of(dataclasses.replace(cell, privacy=Privacy())).ledger.warnings == ()
+
+
+def test_a_perceptron_without_hidden_layers_is_linear():
+    shapes = architectures.shapes(Model("mlp", ()), (324,), 10)
+    assert shapes == {"head.weight": (10, 324), "head.bias": (10,)}
+
+
+STUDY = {
+    "title": "Features",
+    "description": "Of digits.",
+    "dataset": "digits",
+    "partition": {"kind": "iid", "clients": 5},
+    "model": {"name": "mlp", "hidden": []},
+    "training": {"rounds": 2, "local_epochs": 1, "batch_size": 0, "optimizer": "sgd", "lr": 1},
+    "seeds": [0],
+    "methods": [{"name": "local_only"}],
+}
+REFUSED = {
+    "sides that are no multiples": (
+        {"scales": 2, "pool": 2},
+        {"dataset": "own"},
+        r"scales 2 and pool 2; got 'images of 10 x 12 pixels'; expected sides of at least 8, mult",
+    ),
+    "sides too short": ({"scales": 2, "pool": 4}, {}, "expected sides of at least 16"),
+    "features": ({}, {"dataset": "wisdm"}, r"features; got 'examples of shape \(42,\)"),
+    "sequences": ({}, {"dataset": "steps"}, r"features; got 'examples of shape \(8, 8\)"),
+    "an unknown reference": (
+        {"scales": 1, "reference": "fashion_mist"},
+        {},
+        "features.reference; got 'fashion_mist'; .* did you mean 'fashion_mnist'",
+    ),
+    "its own rows": (
+        {"reference": "mnist"},
+        {"dataset": "mnist"},
+        "features.reference; got 'mnist'; expected a data set without images of mnist",
+    ),
+    "its own rows under another name": (
+        {"reference": "emnist_digits"},
+        {"dataset": "mnist_writers"},
+        "features.reference; got 'emnist_digits'; expected a data set without images of mnist_w",
+    ),
+    "arrays that nobody knows to be public": (
+        {"scales": 1, "reference": "steps"},
+        {},
+        "features.reference; got 'steps'; expected a public data set that pflpipe knows",
+    ),
+    "a reference in colour": (
+        {"scales": 1, "reference": "cifar10"},
+        {},
+        "features.reference; got '3 channels'; expected 1",
+    ),
+    "a clip without a reference": ({"scales": 1, "clip": 3}, {}, "features.clip is for features.r"),
+    "a network for images": (
+        {"scales": 1},
+        {"model": {"name": "cnn_femnist"}},
+        r"model cnn_femnist .* got \(36,\)",
+    ),
+    "transforms of images": (
+        {"scales": 1},
+        {"training": STUDY["training"] | {"augment": ["flip"]}},
+        r"flip for examples of shape \(36,\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_features_is_refused_before_any_job(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    block, changes, message = REFUSED[case]
+    labels = np.arange(60) % 3
+    np.savez("own.npz", train_images=pictures(60, 10, 12), train_labels=labels)
+    np.savez("steps.npz", train_images=np.ones((60, 8, 8), np.float32), train_labels=labels)
+    given = {"features": {"kind": "scattering"} | block}
+    Path("studies").mkdir()
+    malformed.write(Path("studies/tiny.yaml"), STUDY | given | changes)
+    settings = config.parse(
+        {"studies": ["tiny"], "datasets": {n: f"{n}.npz" for n in ("own", "steps")}}
+    )
+    with pytest.raises(PflpipeError, match=message) as refused:
+        validate(settings)
+    assert len(refused.value.all) == 1
+
+
+def test_a_study_can_compare_images_with_their_features(tmp_path):
+    axes = {"features.kind": ["none", "scattering"]}
+    malformed.write(tmp_path / "tiny.yaml", STUDY | {"axes": axes})
+    cells = load_outline("tiny", tmp_path).everything.cells
+    assert [cell.data_id for cell in cells] == ["digits", cells[1].data_id]
