@@ -49,6 +49,7 @@ STUDY = (
     test_workflow.STUDY
     | test_workflow.SEARCH
     | {"figures": {"cost": {}}, "partition": {"kind": "iid", "clients": 3}}
+    | {"features": {"kind": "scattering", "scales": 1}}
 )
 
 
