@@ -118,8 +118,9 @@ def test_nothing_of_a_script_is_open_once_its_caller_has_ended(python, script):
     # What a module keeps is there until the process ends, which lasts with so much memory.
     script.write_text("import sys\nsys.kept = open('held', 'w'), bytearray(b'1') * 2**30\n")
     subprocess.run([python, str(script)], cwd=script.parent, check=True)
-    with held.open("r+") as file:  # a lease is given only on a file that nobody else has open
-        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    with held.open("r+") as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)  # refused if anybody else has it open
+        assert fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_WRLCK
 
 
 @dataclass(frozen=True)

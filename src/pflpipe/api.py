@@ -25,7 +25,7 @@ from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, with
 from pflpipe.data import checks, datasets, extraction, features, partition
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
-from pflpipe.errors import ConfigError, DataError
+from pflpipe.errors import ConfigError, DataError, PflpipeError
 from pflpipe.learning import networks
 from pflpipe.learning.metrics import over_clients
 from pflpipe.learning.networks import HEAD, Network
@@ -162,21 +162,11 @@ def federation(
     options.check(server, "server")
     target = device_of(device)
     model = Model(model) if isinstance(model, str) else model
-    if not isinstance(model, Model | Network):
-        raise ConfigError(
-            "model",
-            got=_type_name(model),
-            expected="a name, a Model or a Network",
-            do='put the class, or the function that makes it, in a file: model="my_net.py:Net"',
-        )
+    do = 'put the class, or the function that makes it, in a file: model="my_net.py:Net"'
+    _require("model", model, Model | Network, "a name, a Model or a Network", do)
+    expected = "a list with one pair (x, y) of tensors for each client"
     for name, given in (("clients", clients), ("tests", tests or [])):
-        if not isinstance(given, Sequence):
-            raise DataError(
-                name,
-                got=_type_name(given),
-                expected="a list with one pair (x, y) of tensors for each client",
-                do=_PAIRS,
-            )
+        _require(name, given, Sequence, expected, _PAIRS, DataError)
     shards = [_shard(f"clients[{i}]", shard, dtype) for i, shard in enumerate(clients)]
     if not shards:
         raise DataError("clients", got="none", expected="one pair (x, y) for each client")
@@ -347,13 +337,8 @@ def _finish(
 def _request(method: str | Method, privacy: Privacy | None) -> Privacy:
     """Return the request with the mechanism that it implies; raise ConfigError if the method cannot
     fulfil it, or if a private method has none."""
-    if not isinstance(method, str | Method):
-        raise ConfigError(
-            "method",
-            got=_type_name(method),
-            expected="a name, or a Method",
-            do="call a function that makes one",
-        )
+    do = "call a function that makes one"
+    _require("method", method, str | Method, "a name, or a Method", do)
     private = isinstance(method, str) and registry.info(method).about.private
     if privacy is None:
         if private:
@@ -442,14 +427,26 @@ def _classes(
     return classes or max(largest, 2)
 
 
-def _type_name(value: Any) -> str:
-    return getattr(value, "__name__", type(value).__name__)
+def _require(
+    name: str,
+    value: object,
+    types: Any,
+    expected: str,
+    do: str,
+    error: type[PflpipeError] = ConfigError,
+) -> None:
+    """Raise the error unless an argument is of one of these types."""
+    if not isinstance(value, types):
+        got = getattr(value, "__name__", type(value).__name__)
+        raise error(name, got=got, expected=expected, do=do)
 
 
 def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return a client's tensors; raise DataError for another form. The check reads no values."""
-    if not isinstance(shard, tuple | list) or len(shard) != 2:
-        raise DataError(name, got=_type_name(shard), expected="a pair (x, y) of tensors", do=_PAIRS)
+    expected = "a pair (x, y) of tensors"
+    _require(name, shard, tuple | list, expected, _PAIRS, DataError)
+    if len(shard) != 2:
+        raise DataError(name, got=f"{len(shard)} items", expected=expected, do=_PAIRS)
     values, labels = shard
     x, y = _tensor(f"{name}: x", values, "images"), _tensor(f"{name}: y", labels, "labels")
     if x.ndim < 2 or len(x) != len(y) or y.ndim != 1:
