@@ -1,8 +1,10 @@
-"""Features of images: the numbers, the files, what is known of them before, and what is refused."""
+"""Features of images and from files: the numbers, the files, what is known of them before, and what
+is refused."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +13,14 @@ import torch
 
 import malformed
 from pflpipe.cells import Cell, Features, Model, Partition, Privacy, Training
-from pflpipe.data import datasets, extraction, features, partition, scattering
+from pflpipe.data import datasets, extraction, features, partition, pins, scattering
 from pflpipe.errors import DataError, PflpipeError
 from pflpipe.learning import architectures
+from pflpipe.pipeline import project
 from pflpipe.study import config
 from pflpipe.study.check import validate
 from pflpipe.study.load import load_outline
-from pflpipe.study.plans import CLASSES_FOUND, REFERENCE, plan_of
+from pflpipe.study.plans import CLASSES_FOUND, FILE, REFERENCE, plan_of
 
 torch.set_num_threads(1)
 SCATTERING = Features("scattering", scales=1)
@@ -144,6 +147,93 @@ def test_a_reference_with_other_features_is_refused(images):
         extraction.make(SCATTERING, images, images.parent / "a.npz", public)
 
 
+def embeddings(images: Path, **changes: object) -> Features:
+    """A file of features of a data set's rows, some of its arrays changed or, if None, left out."""
+    raw = datasets.load_arrays(images)
+    arrays = {
+        "train_features": raw.train_images.reshape(len(raw.train_images), -1) / 7.0,
+        "test_features": raw.test_images.reshape(len(raw.test_images), -1) / 7.0,
+        "pin": images.with_suffix(".pin").read_text(),
+    } | changes
+    file = images.parent / "embeddings.npz"
+    np.savez(file, **{name: array for name, array in arrays.items() if array is not None})
+    return Features("file", file=str(file), made_by="a network, from Fashion-MNIST")
+
+
+def test_features_from_a_file_are_those_of_its_rows_under_the_data_sets_users(images):
+    block, target = embeddings(images), images.parent / "mine.file-0.npz"
+    line = extraction.make(block, images, target)
+    assert line == "mine.file-0: 120 rows of 12 users, 3 classes (from the labels), 64 features"
+    assert features.shape(block, (8, 8, 1)) == datasets.read_header(target).image_shape == (64,)
+    raw, made = datasets.load_arrays(images), datasets.load_arrays(target)
+    for name in ("train_labels", "test_labels", "train_users", "test_users"):
+        np.testing.assert_array_equal(getattr(raw, name), getattr(made, name))
+    for name in ("train_images", "test_images"):
+        found, pixels = getattr(made, name), getattr(raw, name)
+        np.testing.assert_array_equal(found, (pixels.reshape(-1, 64) / 7.0).astype(np.float32))
+        assert found.dtype == np.float32
+    other = embeddings(images, test_features=np.zeros((24, 64)))
+    with pytest.raises(DataError, match="other values than when it was first used"):
+        extraction.make(other, images, target)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("train_features", None, "train_features; got 'no such array'"),
+        ("train_features", np.ones((95, 64)), "train_features; got '95 rows'; expected 96"),
+        ("test_features", np.ones((24, 63)), "test_features; got '63 features'; expected 64"),
+        ("train_features", np.ones((96, 8, 8)), r"got 'float64 \[96, 8, 8\]'; expected floats"),
+        ("train_features", np.ones((96, 64), int), "got 'int64"),
+        ("train_features", np.ones((96, 0)), r"got 'float64 \[96, 0\]'"),
+        ("test_features", np.full((24, 64), np.nan), "test_features; got 'NaN"),
+        ("test_features", np.full((24, 64), 1e39), "test_features; got 'NaN, infinity or a number"),
+        ("train_features", np.full((96, 64), None), "got 'object"),
+        ("pin", None, "pin; got 'no such array'; expected a text"),
+        ("pin", "0" * 64, "pin; got '0000.*, the text of .*mine.pin; make the features of the row"),
+    ],
+)
+def test_a_file_that_does_not_fit_the_rows_is_refused_in_one_line(name, array, message, images):
+    block, target = embeddings(images, **{name: array}), images.parent / "mine.file-0.npz"
+    with pytest.raises(DataError, match=message) as refused:
+        extraction.make(block, images, target)
+    assert "\n" not in str(refused.value)
+    assert not target.exists()
+
+
+def test_features_of_rows_in_another_order_are_refused(images):
+    raw = datasets.load_arrays(images)
+    turned = dataclasses.replace(
+        raw,
+        train_images=raw.train_images[::-1],
+        train_labels=raw.train_labels[::-1],
+        train_users=raw.train_users[::-1],
+    )
+    block = embeddings(images, pin=pins.digest(datasets.values(turned)))
+    with pytest.raises(DataError, match="in their order"):
+        extraction.make(block, images, images.parent / "mine.file-0.npz")
+
+
+def test_the_ledger_of_a_private_run_names_the_file_and_what_made_it(images):
+    block = dataclasses.replace(embeddings(images), file="a.npz")
+    cell = dataclasses.replace(CELL, features=block)
+    plain = dataclasses.replace(CELL, features=Features())
+    warning = FILE.format("a.npz", "a network, from Fashion-MNIST")
+    request = json.loads(project.plan_request(cell))
+    assert plan_of(Cell.from_dict(request)).ledger.warnings[0] == warning
+    assert plan_of(dataclasses.replace(cell, privacy=Privacy())).ledger.warnings == ()
+    other = dataclasses.replace(cell, features=dataclasses.replace(block, made_by="another"))
+    assert len({c.plan_id for c in (plain, cell, other)}) == 3
+
+
+def test_a_study_names_the_file_relative_to_its_own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    block = {"kind": "file", "file": "../made/a.npz", "made_by": "a network"}
+    Path("studies").mkdir()
+    malformed.write(Path("studies/tiny.yaml"), STUDY | {"features": block})
+    assert load_outline("tiny").everything.cells[0].features.file == "made/a.npz"
+
+
 def test_a_cell_with_features_shares_the_partition_and_without_them_every_id():
     plain = dataclasses.replace(CELL, features=Features())
     scaled = dataclasses.replace(SCATTERING, reference="mnist", clip=3.0)
@@ -215,6 +305,21 @@ REFUSED = {
         "features.reference; got '3 channels'; expected 1",
     ),
     "a clip without a reference": ({"scales": 1, "clip": 3}, {}, "features.clip is for features.r"),
+    "a file that does not exist": (
+        {"kind": "file", "file": "none.npz", "made_by": "a network"},
+        {},
+        "features.file; got 'studies/none.npz'; expected an .npz file",
+    ),
+    "a file without its maker": (
+        {"kind": "file", "file": "../own.npz"},
+        {},
+        "features.made_by is missing; features.kind file needs it",
+    ),
+    "arrays of another kind": (
+        {"kind": "file", "file": "../own.npz", "made_by": "a network"},
+        {},
+        "own.npz: train_features; got 'no such array'; expected floats",
+    ),
     "a network for images": (
         {"scales": 1},
         {"model": {"name": "cnn_femnist"}},

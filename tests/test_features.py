@@ -219,6 +219,72 @@ def test_another_psychtools_than_that_of_the_digest_is_refused(tmp_path, monkeyp
         prepare("spi", root, tmp_path, tmp_path / "out.npz")
 
 
+# ---------------------------------------------------------------- InstEval
+
+
+def insteval_table() -> pd.DataFrame:
+    """Nine ratings of four lecturers by three students; levels are texts of numbers, some of them
+    without a rating, and the rows are in no order."""
+    students, lecturers = [2, 1, 3, 1, 2, 3, 1, 3, 2], [7, 1, 1, 12, 1, 7, 7, 6, 12]
+    return pd.DataFrame(
+        {
+            "s": pd.Categorical([f"{s}" for s in students], ["1", "2", "3"]),
+            "d": pd.Categorical([f"{d}" for d in lecturers], ["1", "6", "7", "9", "12"]),
+            "dept": pd.Categorical(["5"] * 9, ["2", "5"]),
+            "y": [1, 2, 3, 4, 5, 4, 3, 5, 1],
+        },
+        index=pd.RangeIndex(1, 10),
+    )
+
+
+def insteval_folder(root: Path, table: pd.DataFrame) -> Path:
+    with tempfile.NamedTemporaryFile(suffix=".rda") as file:
+        rdata.write_rda(file.name, {"InstEval": table})
+        put(root, {downloads.INSTEVAL_FILE: Path(file.name).read_bytes()})
+    return root
+
+
+def test_insteval_is_read_from_its_package_as_one_row_for_each_rating(tmp_path, monkeypatch):
+    table = insteval_table()
+    unpacked = insteval_folder(tmp_path / "unpacked", table)
+    content = tar_gz(downloads.INSTEVAL_FILE, (unpacked / downloads.INSTEVAL_FILE).read_bytes())
+    monkeypatch.setattr(downloads, "LME4_SHA256", hashlib.sha256(content).hexdigest())
+    put(tmp_path / "archive", {downloads.LME4: content})
+    for root in (unpacked, tmp_path / "archive"):
+        raw = downloads.read_original("insteval", root, tmp_path, may_download=False)
+        assert (raw["train_images"].dtype, raw["train_images"].shape) == (np.float32, (9, 1))
+        lecturers = ["1", "6", "7", "9", "12"]
+        items = [lecturers[int(item)] for item in raw["train_images"][:, 0]]
+        found = {
+            (str(person + 1), item): label
+            for person, item, label in zip(
+                raw["train_users"], items, raw["train_labels"], strict=True
+            )
+        }
+        assert found == {(row.s, row.d): int(row.y >= 4) for row in table.itertuples()}
+    line = prepare("insteval", unpacked, tmp_path, tmp_path / "out.npz")
+    assert line == "insteval: 9 rows of 3 users, 2 classes, 1 feature"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"y": 0}, "ratings other than 1 to 5"),
+        ({"y": np.nan}, "ratings other than 1 to 5"),
+        ({"s": None}, "ratings without student or lecturer"),
+        ({"s": "2", "d": "7"}, "two of one by the other"),
+    ],
+)
+def test_an_insteval_of_another_form_is_refused(changes, words, tmp_path):
+    table = insteval_table().astype({"y": float})
+    for name, value in changes.items():
+        table.loc[5, name] = value
+    root = insteval_folder(tmp_path / "insteval", table)
+    with pytest.raises(DataError, match=words) as caught:
+        prepare("insteval", root, tmp_path, tmp_path / "out.npz")
+    assert "\n" not in str(caught.value)
+
+
 # ---------------------------------------------------------------- Jester
 
 

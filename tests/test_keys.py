@@ -86,6 +86,8 @@ OTHER = {
         "pool": 4,
         "reference": "fashion_mnist",
         "clip": 3.0,
+        "file": "embeddings.npz",
+        "made_by": "a network",
     },
 }
 """Another value of every field that training reads; how it is tested along the way is nothing that

@@ -432,15 +432,15 @@ class Server:
 
 @dataclass(frozen=True)
 class Features:
-    """Features of images that replace them in training, made without learning
-    (data/extraction.py); by default networks get the images."""
+    """Features that replace the examples in training (data/extraction.py): made of images without
+    learning, or read from a file; by default networks get the examples."""
 
     kind: Annotated[
         str,
         Option(
-            "none, or scattering: averages of the moduli of wavelet coefficients, to which no "
-            "client's data contribute",
-            choices=("none", "scattering"),
+            "none; scattering: averages of the moduli of wavelet coefficients, to which no "
+            "client's data contribute; file: those of your own file, such as a frozen network's",
+            choices=("none", "scattering", "file"),
             heading="features",
             phrase="{} features",
         ),
@@ -482,6 +482,27 @@ class Features:
             phrase="features clipped to {}",
         ),
     ] = 5.0
+    file: Annotated[
+        str | None,
+        Option(
+            "an .npz file of features, one row for each row of the data set; its path is relative "
+            "to the study's file (in a cell: to the working directory)",
+            only=("kind", "file"),
+            needed=True,
+            heading="features' file",
+            phrase="features of {}",
+        ),
+    ] = None
+    made_by: Annotated[
+        str | None,
+        Option(
+            "what made the features of the file, and the public data from which it learned; the "
+            "ledger says so in these words",
+            only=("kind", "file"),
+            needed=True,
+            condition=False,
+        ),
+    ] = None
 
 
 CLAIMS = ("certified", "unreviewed", "nominal", "none")
@@ -622,6 +643,8 @@ class Cell:
             parts["source"] = self.source
         if self.features.reference:  # and this
             parts["reference"] = self.features.reference
+        if self.features.kind == "file":  # and these
+            parts["features"] = without_defaults(self.features)
         rate, rounds = self.training.sample_rate, self.training.rounds
         clients = self.partition.clients or "all"
         words = [self.privacy.mechanism, f"M{clients}", f"q{rate:g}", f"T{rounds}"]

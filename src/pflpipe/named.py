@@ -57,6 +57,7 @@ DATASETS: dict[str, DatasetInfo] = {
     "wisdm": DatasetInfo(6, 4_332, (42,), users=36),
     "spi": DatasetInfo(2, 432_000, (1,), users=4_000),
     "spi_levels": DatasetInfo(6, 432_000, (1,), users=4_000),
+    "insteval": DatasetInfo(2, 58_792, (1,), users=2_972),
     "jester": DatasetInfo(2, 1_448_657, (1,), users=24_983),
 }
 

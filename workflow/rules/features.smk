@@ -1,11 +1,12 @@
-# data/<dataset>.<kind>-<digest>.npz: features of the images of a data set, in the form of a data set. With a reference, the features of
-# a public data set are made first.
+# data/<dataset>.<kind>-<digest>.npz: features of a data set, in the form of a data set. With a reference, the features of a public data
+# set are made first.
 rule features:
     input:
         data=paths(DATASET),
         reference=paths(
             EXAMPLES, lambda cells: filter(None, [cell.reference for cell in cells])
         ),
+        given=ask(lambda wc: cells_of(wc)[0].features.file or []),
     output:
         EXAMPLES,
     log:

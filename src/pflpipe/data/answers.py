@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 LEVELS = 6
+GRADES = 5
 JOKES = 100
 NOT_RATED = 99
 
@@ -36,6 +37,31 @@ def read_spi(path: Path, agrees: bool) -> dict[str, np.ndarray]:
         raise ValueError(f"answers other than 1 to {LEVELS}")
     labels = answers > LEVELS / 2 if agrees else answers - 1
     return _rows(labels, np.ones(answers.shape, dtype=bool))
+
+
+def read_insteval(path: Path) -> dict[str, np.ndarray]:
+    """Return the ratings of InstEval (the R package lme4): 2,972 students of ETH Zurich rated 1 to
+    92 of 1,128 lecturers, from 1 (poor) to 5 (very good). A label is whether the rating is 4 or 5.
+
+    Args:
+        path: lme4's InstEval.rda; s is the student, d the lecturer, y the rating.
+
+    Raises:
+        ValueError: the table is not of this form.
+    """
+    import rdata
+
+    table = rdata.read_rda(path, default_encoding="ascii")["InstEval"]
+    students, lecturers = (table[name].cat.codes.to_numpy() for name in "sd")
+    given = table["y"].to_numpy(dtype=float, na_value=np.nan)
+    if not np.isin(given, np.arange(1, GRADES + 1)).all():
+        raise ValueError(f"ratings other than 1 to {GRADES}")
+    ratings = np.zeros([len(table[name].cat.categories) for name in "sd"])
+    ratings[students, lecturers] = given
+    rated = ratings > 0
+    if min(students.min(), lecturers.min()) < 0 or rated.sum() != len(table):
+        raise ValueError("ratings without student or lecturer, or two of one by the other")
+    return _rows(ratings > 3, rated)
 
 
 def read_jester(path: Path) -> dict[str, np.ndarray]:

@@ -167,7 +167,7 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
     """
     with located(str(path)):
         shapes = _checked_shapes(path, dataset)
-        small = _read(path, (key for key in KEYS if key in shapes and key not in IMAGES))
+        small = read_arrays(path, (key for key in KEYS if key in shapes and key not in IMAGES))
         classes, declared = checks.number_of_classes(small, dataset)
         checks.check_users(small)
         # Without users all rows are those of one.
@@ -192,12 +192,12 @@ def load_arrays(path: Path) -> Arrays:
         raise DataError(
             f"{path}: {min(missing)} is missing", do="make the file with workflow/scripts/data.py"
         )
-    raw = _read(path, (key for key in KEYS if key in shapes))
+    raw = read_arrays(path, (key for key in KEYS if key in shapes))
     pin = path.with_suffix(".pin")
     if pin.exists() and not pins.fits(raw, pin):
         raise DataError(f"{path} has other values than were written", do=AGAIN)
     parts: dict[str, Any] = {key: raw[key] for key in (*IMAGES, *LABELS, *USERS) if key in raw}
-    mean, std = (values.tolist() for values in _read(path, SCALE).values())
+    mean, std = (values.tolist() for values in read_arrays(path, SCALE).values())
     return Arrays(
         **parts, classes=int(raw["classes"]), declared=FOUND not in shapes, mean=mean, std=std
     )
@@ -225,7 +225,7 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         names, raw, location = *_returned(str(source)), str(source)
     elif source is not None and not source.is_dir():
         names = shapes = _checked_shapes(source, dataset)
-        raw, location = _read(source, (key for key in KEYS if key in shapes)), str(source)
+        raw, location = read_arrays(source, (key for key in KEYS if key in shapes)), str(source)
     elif info(dataset).needs_network:
         raw = downloads.read_original(
             dataset,
@@ -256,9 +256,7 @@ def write(name: str, made: Arrays, target: Path) -> str:
     Raises:
         DataError: the values are not those of the pin. ``target`` does not change then.
     """
-    arrays: dict[str, Any] = {
-        key: np.asarray(value) for key in KEYS if (value := getattr(made, key)) is not None
-    }
+    arrays: dict[str, Any] = values(made)
     pins.keep(name, arrays, target.with_suffix(".pin"))
     # These follow from the name, so the digest need not cover them.
     arrays |= {key: np.asarray(getattr(made, key)) for key in SCALE}
@@ -267,6 +265,11 @@ def write(name: str, made: Arrays, target: Path) -> str:
     with atomic(target) as path:
         np.savez(path, **arrays)
     return f"{name}: {made}"
+
+
+def values(arrays: Arrays) -> dict[str, np.ndarray]:
+    """Return the arrays by name that a pin covers."""
+    return {key: np.asarray(value) for key in KEYS if (value := getattr(arrays, key)) is not None}
 
 
 def _returned(reference: str) -> tuple[list[str], dict[str, np.ndarray]]:
@@ -398,7 +401,7 @@ def _split(arrays: dict[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _shapes(path: Path) -> dict[str, Shape]:
+def array_shapes(path: Path) -> dict[str, Shape]:
     """Shape and dtype of every array of an .npz file, from the headers only.
 
     No array is allocated before its size in the archive and the machine's memory are checked: NumPy
@@ -438,7 +441,7 @@ def _shapes(path: Path) -> dict[str, Shape]:
     return headers
 
 
-def _read(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
     """Read arrays of an .npz file whose headers were read; pickled objects are refused, never
     loaded."""
     try:
@@ -457,8 +460,8 @@ def _read(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:
-    """Return ``_shapes`` after ``checks.check_shapes``."""
-    shapes = _shapes(path)
+    """Return ``array_shapes`` after ``checks.check_shapes``."""
+    shapes = array_shapes(path)
     with located(str(path)):
         checks.check_shapes(shapes, dataset)
     return shapes

@@ -15,6 +15,7 @@ channels last, ink bright on dark, or float features, and labels 0..K-1. dataset
 from __future__ import annotations
 
 import collections
+import functools
 import gzip
 import hashlib
 import http.client
@@ -60,6 +61,15 @@ PSYCHTOOLS_URLS = (
 PSYCHTOOLS_SHA256 = "c92d581a9ec2658444f35a61c0cb9862484094ac605d6cfe3fe48bc1a51e4458"
 SPI_FILE = "psychTools/data/spi.rda"
 
+# lme4 1.1-31, the R package; the digest is the one that Debian publishes for its source.
+LME4 = "lme4_1.1-31.tar.gz"
+LME4_URLS = (
+    f"https://cran.r-project.org/src/contrib/Archive/lme4/{LME4}",
+    "https://deb.debian.org/debian/pool/main/l/lme4/lme4_1.1-31.orig.tar.gz",
+)
+LME4_SHA256 = "5affd1e33d3fece5ec0a6c7663eb12328e64147f8aa92675ce6453c4fe72edfd"
+INSTEVAL_FILE = "lme4/data/InstEval.rda"
+
 JESTER_FILE = "jester-data-1.xls"
 
 Raw = dict[str, np.ndarray]
@@ -99,7 +109,7 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
 
     Args:
         dataset: one of ``mnist, fashion_mnist, cifar10, cifar100, svhn, emnist_<split>, femnist,
-            mnist_writers, wisdm, spi, spi_levels, jester``.
+            mnist_writers, wisdm, spi, spi_levels, insteval, jester``.
         root: the folder of the files, to which missing archives are downloaded.
         scratch: a writable folder for temporary files; on the same file system as ``root`` when
             downloading.
@@ -214,14 +224,11 @@ def _original(dataset: str) -> Original:
         return Original((), _wisdm_is_there, shutil.copy, _read_wisdm, layout)
     if dataset in ("spi", "spi_levels"):
         archive = Archive(PSYCHTOOLS_URLS, PSYCHTOOLS, PSYCHTOOLS_SHA256)
-        agrees, layout = dataset == "spi", f"{PSYCHTOOLS} or {SPI_FILE}"
-        return Original(
-            (archive,),
-            _have((SPI_FILE,)),
-            _untar,
-            lambda root: answers.read_spi(root / SPI_FILE, agrees),
-            layout,
-        )
+        read_spi = functools.partial(answers.read_spi, agrees=dataset == "spi")
+        return _of_package(archive, SPI_FILE, read_spi)
+    if dataset == "insteval":
+        archive = Archive(LME4_URLS, LME4, LME4_SHA256)
+        return _of_package(archive, INSTEVAL_FILE, answers.read_insteval)
     if dataset == "jester":
         return Original(
             (),
@@ -242,6 +249,12 @@ def _original(dataset: str) -> Original:
     if dataset in ("cifar10", "cifar100"):
         return _cifar({"cifar10": tv.CIFAR10, "cifar100": tv.CIFAR100}[dataset])
     return _svhn(tv.SVHN)
+
+
+def _of_package(archive: Archive, file: str, read: Callable[[Path], Raw]) -> Original:
+    """Return the original that is one file of an R package."""
+    layout = f"{archive.path} or {file}"
+    return Original((archive,), _have((file,)), _untar, lambda root: read(root / file), layout)
 
 
 def _have(files: tuple[str, ...]) -> Callable[[Path], bool]:

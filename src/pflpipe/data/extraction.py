@@ -1,4 +1,5 @@
-"""Features of the images of a data set, each image's from this image alone.
+"""Features of a data set: those of a file (features.py), or of images, each image's from this image
+alone.
 
 Of each channel: pixels / 255, scattering coefficients, their averages over pool x pool parts of the
 image, square roots. All channels of an image are then divided by their common length, the group
@@ -21,7 +22,7 @@ from torch.nn.functional import adaptive_avg_pool2d, normalize
 from pflpipe.cells import Features
 from pflpipe.data import datasets
 from pflpipe.data.checks import IMAGES, example_shape
-from pflpipe.data.features import shape
+from pflpipe.data.features import read, shape
 from pflpipe.data.scattering import scatter
 from pflpipe.errors import DataError
 
@@ -43,13 +44,17 @@ def make(features: Features, data: Path, target: Path, reference: Path | None = 
 
     Raises:
         ConfigError: the examples are no images that the settings fit.
-        DataError: as ``datasets.load_arrays`` and ``datasets.write``, or the reference has other
-            features.
+        DataError: as ``datasets.load_arrays``, ``datasets.write`` and ``features.read``, or the
+            reference has other features.
     """
     arrays = datasets.load_arrays(data)
     images = arrays.train_images
     shape(features, example_shape(images.shape, images.dtype))
-    made: dict[str, Any] = {key: extract(features, getattr(arrays, key)) for key in IMAGES}
+    made: dict[str, Any] = (
+        read(Path(features.file), arrays, data)
+        if features.file
+        else {key: extract(features, getattr(arrays, key)) for key in IMAGES}
+    )
     if reference is not None:
         public = datasets.load_arrays(reference).train_images
         if public.shape[1:] != made[IMAGES[0]].shape[1:]:

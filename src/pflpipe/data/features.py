@@ -1,17 +1,28 @@
-"""What is known of features before any is made: which are refused, and how many there are.
+"""What is known of features before any is made: which are refused, and how many there are. Features
+of the user's own file are read here.
 
-extraction.py makes them. This module does not import torch, which takes seconds, so that a study is
-checked without it.
+extraction.py makes the others. This module does not import torch, which takes seconds, so that a
+study is checked without it.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+
 from pflpipe.cells import Features
-from pflpipe.errors import ConfigError, nearest
+from pflpipe.data import checks, datasets, pins
+from pflpipe.data.checks import IMAGES
+from pflpipe.errors import ConfigError, DataError, located, nearest
 from pflpipe.named import DATASETS
 
 ANGLES = 8
 """Orientations of the wavelets at each scale."""
+GIVEN = ("train_features", "test_features")
+PIN = "pin"
+"""Arrays of a user's file: features of the training and test rows, and the text of the pin of the
+data set from whose rows they were made."""
 
 
 def coefficients(scales: int) -> int:
@@ -45,7 +56,8 @@ def check(features: Features, dataset: str) -> None:
 def shape(
     features: Features, image_shape: tuple[int, ...], public: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
-    """Return the shape of one example, ``(D,)``; without features that of the data set.
+    """Return the shape of one example, ``(D,)``; without features that of the data set. Of the
+    user's file only headers are read.
 
     Args:
         features: their settings.
@@ -55,9 +67,12 @@ def shape(
     Raises:
         ConfigError: the examples are no images, their sides do not fit the scales, or the reference
             has other channels.
+        DataError: the user's file has not the promised arrays.
     """
     if features.kind == "none":
         return image_shape
+    if features.file is not None:
+        return _file_shape(Path(features.file))
     window = 2**features.scales
     for size in (image_shape, public or image_shape):
         if len(size) != 3:
@@ -78,3 +93,57 @@ def shape(
             expected=f"{image_shape[2]}, as the data set has",
         )
     return (image_shape[2] * coefficients(features.scales) * features.pool**2,)
+
+
+def read(file: Path, arrays: datasets.Arrays, data: Path) -> dict[str, np.ndarray]:
+    """Return the features of the user's file, float32 ``[N, D]``, by the names of the images that
+    they replace.
+
+    A row of features has no id. Those of the same rows in another order, or of other rows, would
+    belong to other people, so the file has the digest of the values from which they were made.
+
+    Args:
+        file: an .npz file with ``GIVEN`` and ``PIN``.
+        arrays: the data set.
+        data: its file, for messages.
+
+    Raises:
+        DataError: the arrays are not those promised, were made from other values, or are not
+            finite.
+    """
+    _file_shape(file)
+    raw = datasets.read_arrays(file, (*GIVEN, PIN))
+    found, expected = str(raw[PIN]).strip(), pins.digest(datasets.values(arrays))
+    if found != expected:
+        raise DataError(
+            f"{file}: {PIN}",
+            got=found,
+            expected=f"{expected}, the text of {data.with_suffix('.pin')}",
+            do=f"make the features of the rows of {data}, in their order",
+        )
+    with located(str(file)):
+        for key, images in zip(GIVEN, IMAGES, strict=True):
+            if len(raw[key]) != (count := len(getattr(arrays, images))):
+                raise DataError(key, got=f"{len(raw[key])} rows", expected=f"{count}")
+        return {
+            images: checks.finite_images(key, raw[key])
+            for key, images in zip(GIVEN, IMAGES, strict=True)
+        }
+
+
+def _file_shape(file: Path) -> tuple[int, ...]:
+    """Return ``(D,)`` from the headers of the user's file, after checking them."""
+    if not file.is_file():
+        raise DataError("features.file", got=str(file), expected="an .npz file")
+    shapes = datasets.array_shapes(file)
+    with located(str(file)):
+        for key in (*GIVEN, PIN):
+            shape, dtype = shapes.get(key, ((), None))
+            rank, kind, wanted = (0, "U", "a text") if key == PIN else (2, "f", "floats [N, D]")
+            if dtype is None or dtype.kind != kind or len(shape) != rank or 0 in shape:
+                got = "no such array" if dtype is None else f"{dtype} {list(shape)}"
+                raise DataError(key, got=got, expected=wanted)
+        (_, width), (_, other) = (shapes[key][0] for key in GIVEN)
+        if width != other:
+            raise DataError(GIVEN[1], got=f"{other} features", expected=f"{width}")
+    return (width,)

@@ -62,7 +62,12 @@ def beside(reference: str, folder: str | os.PathLike[str]) -> str:
     """Return a reference relative to ``folder`` as a reference relative to the working directory,
     where jobs run."""
     file, name = _parts(reference)
-    return f"{Path(os.path.relpath(Path(folder) / file)).as_posix()}:{name}"
+    return f"{file_beside(file, folder)}:{name}"
+
+
+def file_beside(file: str, folder: str | os.PathLike[str]) -> str:
+    """Return a path relative to ``folder`` as a path relative to the working directory."""
+    return Path(os.path.relpath(Path(folder) / file)).as_posix()
 
 
 def check(reference: str, error: type[PflpipeError] = ConfigError) -> None:

@@ -456,7 +456,11 @@ def plan_request(cell: Cell) -> str:
         departures=cell.departures,
         seed=cell.seed if sizes else 0,
         source=cell.source,
-        features=Features(reference=cell.features.reference),
+        features=Features(
+            reference=cell.features.reference,
+            file=cell.features.file,
+            made_by=cell.features.made_by,
+        ),
     )
     return canonical_json(shared.to_dict())
 

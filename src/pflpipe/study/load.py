@@ -262,6 +262,9 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     if outside.is_reference(blocks["model"].name):
         network = outside.beside(blocks["model"].name, file.parent)
         blocks["model"] = dataclasses.replace(blocks["model"], name=network)
+    if blocks["features"].file:
+        given = outside.file_beside(blocks["features"].file, file.parent)
+        blocks["features"] = dataclasses.replace(blocks["features"], file=given)
     return Cell(
         dataset=values["dataset"],
         **blocks,

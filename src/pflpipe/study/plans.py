@@ -21,14 +21,19 @@ REFERENCE = (
     "set, whose people no epsilon covers"
 )
 """Warning of a private run on features with a reference."""
+FILE = (
+    "features are those of {}, made by {}, on public data according to the study: nobody checks "
+    "whether what made them has seen a client's rows, and no epsilon covers that"
+)
+"""Warning of a private run on features from a file."""
 
 
 def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = True) -> Planned:
     """Return a cell's plan and its ledger.
 
     Args:
-        cell: the run; its privacy, training, clients, departures, source and the reference of its
-            features are used.
+        cell: the run; its privacy, training, clients, departures, source, and the reference or
+            the file of its features are used.
         sizes: training examples per client ``[M]``, for departures that count them and if all
             users of the data set take part.
         declared: whether the data set declares its number of classes (``datasets.Header``).
@@ -50,6 +55,9 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = Tru
     entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
     if plan.mechanism != "none" and cell.features.reference:
         warning = REFERENCE.format(cell.features.reference)
+        entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
+    if plan.mechanism != "none" and cell.features.file:
+        warning = FILE.format(cell.features.file, cell.features.made_by)
         entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
     if plan.mechanism != "none" and not declared:
         entry = dataclasses.replace(entry, warnings=(CLASSES_FOUND, *entry.warnings))
