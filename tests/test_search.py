@@ -73,16 +73,22 @@ def changed(**changes) -> Outline:
     return load_outline("good")
 
 
-def choose(outline: Outline, quality: Callable[[Cell], float], *, test: float = 50.0) -> Study:
-    """Make scores in which client 0 has this validation accuracy and client 1 no example, and
-    return the study that follows."""
+def choose(
+    outline: Outline,
+    quality: Callable[[Cell], float],
+    *,
+    test: float = 50.0,
+    released: Callable[[Cell], float | str] = lambda cell: "",
+) -> Study:
+    """Make scores in which client 0 has this validation accuracy, of its own and of the released
+    model, and client 1 no example, and return the study that follows."""
     assert outline.search
     results = fake_results.write(outline.search, Path())
     for method in outline.search.methods:
         lines = []
         for cell in (cell for cell in outline.search.cells if cell.method == method):
             lines += [
-                [cell.id, 0, 9, test, quality(cell), test, "", "", ""],
+                [cell.id, 0, 9, test, quality(cell), test, test, released(cell), test],
                 [cell.id, 1, 9, test, "", test, "", "", ""],
             ]
         fake_results.write_csv(results / f"scores/good/search/{method}.csv", HEADER, lines)
@@ -168,6 +174,19 @@ def test_the_study_runs_the_choice_at_its_own_seeds_and_partition(outline):
     assert {cell.id for cell in study.cells}.isdisjoint(cell.id for cell in outline.search.cells)
     assert study.methods == ("fedavg", "feddpa")
     assert len(study.rows) == 2 + 2 * 2 * 2
+
+
+def test_a_choice_says_what_its_released_model_reached_on_validation_rows(outline):
+    """The mean over the seeds 100 and 101, and nothing of a method that releases no model."""
+    study = choose(
+        outline, by_rate_and_tau, released=lambda cell: 80 * cell.training.lr + cell.seed - 100
+    )
+    for row in study.rows:
+        if row.chosen:
+            assert row.chosen.global_validation == 80 * row.cell.training.lr + 0.5
+    without = choose(outline, by_rate_and_tau)
+    assert values(without) == values(study), "the personal models alone choose"
+    assert {row.chosen.global_validation for row in without.rows if row.chosen} == {None}
 
 
 def test_a_search_at_one_budget_chooses_for_all_of_them(outline):

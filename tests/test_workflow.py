@@ -205,7 +205,7 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
         assert result.returncode == 0, result.stderr
 
     make_results("small")
-    page = project / "docs/results.md"
+    page = project / "docs/results/small.md"
     text = page.read_text()
     shutil.rmtree(project / "results")
     page.unlink()
@@ -216,9 +216,9 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
     shutil.copy(project / "docs/results/small/search.json", project / "results/searches/small.json")
     rest = snakemake(project, "--dry-run", "results/scores/small/feddpa.csv")
     assert re.search(r"^train +3$", rest.stdout, re.MULTILINE), "its own runs, and no trials"
-    picture = "results/small/privacy_utility.png"
-    assert (project / "docs" / picture).read_bytes().startswith(b"\x89PNG")
-    answer = ("## Tiny", "1. At ε = 8, ", f"]({picture})", "| feddpa | certified | 8 | ")
+    picture = "small/privacy_utility.png"
+    assert (page.parent / picture).read_bytes().startswith(b"\x89PNG")
+    answer = ("# Tiny", "1. At ε = 8, ", f"]({picture})", "| feddpa | certified | 8 | ")
     for words in (*answer, "Measured on "):
         assert words in text
     assert "Hyper-parameters were chosen on validation data" in text

@@ -16,9 +16,10 @@ WORDS = re.compile(r"\b(best|better|worse)\b")
 
 
 def standing(signs: dict[str, Difference], *kept: str) -> Standing:
-    """A study in which a line stands beside learning alone as beside the baseline "plain"."""
+    """A study in which a line stands beside learning alone as beside its released model and beside
+    the baseline "plain"."""
     plain = {label: found for label, found in signs.items() if label != "plain"}
-    return Standing(tuple(signs), signs, plain, frozenset(kept))
+    return Standing(tuple(signs), signs, signs, plain, frozenset(kept))
 
 
 def test_every_sentence_counts_the_intervals_of_every_study():
@@ -34,15 +35,19 @@ def test_every_sentence_counts_the_intervals_of_every_study():
         "(local_only), and the seeds show no gain over learning alone by any method in three.",
         "At ε = 8, a is the best or not distinguishable from the best in 2 of 3 studies, nobody in "
         "more.",
-        "At ε = 8, a is better than plain in every study that has both, and b is worse in every "
-        "one.",
+        "At ε = 8, a is better than the study's released model (b) in every study that has both, "
+        "and b is worse in every one.",
+        "At ε = 8, a is better than plain, fine-tuned (c), in every study that has both, and b is "
+        "worse in every one.",
     ]
 
 
 def test_a_gain_that_one_study_does_not_show_is_none_in_every_study():
     found = shared({"one": {"ε = 2": standing({"a": UP})}, "two": {"ε = 2": standing({"a": OPEN})}})
     *_, last = sentences(found, "plain")
-    assert last == "At ε = 2, no method shows a gain over plain in every study that has both."
+    assert last == (
+        "At ε = 2, no method shows a gain over plain, fine-tuned (c), in every study that has both."
+    )
 
 
 def test_a_line_of_one_study_alone_is_in_no_sentence_about_every_study_and_not_in_the_table():
@@ -50,18 +55,18 @@ def test_a_line_of_one_study_alone_is_in_no_sentence_about_every_study_and_not_i
         {"one": {"ε = 2": standing({"a": UP, "b": UP})}, "two": {"ε = 2": standing({"a": UP})}}
     )
     *_, last = sentences(found, "plain")
-    assert last == "At ε = 2, a is better than plain in every study that has both."
-    (section,) = table(found, "plain").sections
+    assert last == "At ε = 2, a is better than plain, fine-tuned (c), in every study that has both."
+    (section,) = table(found).sections
     assert [entries[0].text for entries in section] == ["a"]
 
 
 def test_a_line_that_one_study_alone_can_compare_is_in_no_sentence_about_every_study():
     both = {"a": UP, "b": UP}
-    bare = Standing(("a", "b"), {}, {"a": UP}, frozenset())
+    bare = Standing(("a", "b"), {}, {"a": UP}, {"a": UP}, frozenset())
     *_, last = sentences(
         shared({"one": {"ε = 2": standing(both)}, "two": {"ε = 2": bare}}), "plain"
     )
-    assert last == "At ε = 2, a is better than plain in every study that has both."
+    assert last == "At ε = 2, a is better than plain, fine-tuned (c), in every study that has both."
 
 
 def test_a_budget_of_one_study_alone_is_left_out():
@@ -74,14 +79,14 @@ def test_seeds_too_few_for_an_interval_support_no_word_of_comparison_and_no_mark
     few = {"ε = 2": standing({"a": FEW, "plain": FEW})}
     found = shared({"one": few, "two": few})
     assert not WORDS.search(" ".join(sentences(found, "plain")))
-    (section,) = table(found, "plain").sections
+    (section,) = table(found).sections
     assert not any(entry.bold for entries in section for entry in entries)
     assert [entry.text for entry in section[0]] == ["a", "ε = 2", *["+9.0"] * 4]
 
 
 def test_without_what_one_compares_with_nothing_is_said():
-    bare = {"ε = 2": Standing(("a",), {}, {}, frozenset())}
-    assert list(sentences(shared({"one": bare, "two": bare}), "plain")) == ["", "", ""]
+    bare = {"ε = 2": Standing(("a",), {}, {}, {}, frozenset())}
+    assert list(sentences(shared({"one": bare, "two": bare}), "plain")) == ["", "", "", ""]
 
 
 def test_the_table_has_a_mark_where_an_interval_excludes_0_and_bold_where_nobody_is_better():
@@ -92,12 +97,14 @@ def test_the_table_has_a_mark_where_an_interval_excludes_0_and_bold_where_nobody
             "three": {"ε = 2": standing({"a": UP, "c": DOWN})},
         }
     )
-    lines = markdown(table(found, "plain")).splitlines()
-    assert lines[2].startswith("| method | budget | one, to alone | one, to plain | two, to alone ")
+    lines = markdown(table(found)).splitlines()
+    assert lines[2].startswith(
+        "| method | budget | one, to alone | one, to released | two, to alone "
+    )
     assert lines[4:7] == [
         "| b | ε = 2 | **+2.0 ↑** | **+2.0 ↑** | **+1.0** | **+1.0** | – | – |",
         "| a | ε = 2 | -2.0 ↓ | -2.0 ↓ | **+1.0** | **+1.0** | +2.0 ↑ | +2.0 ↑ |",
-        "| plain | ε = 2 | +1.0 | – | +1.0 | – | – | – |",
+        "| plain | ε = 2 | +1.0 | +1.0 | +1.0 | +1.0 | – | – |",
     ]
 
 
@@ -108,5 +115,5 @@ def test_who_is_bold_as_often_comes_in_the_order_of_gains_over_the_baseline():
             "two": {"ε = 2": standing({"a": UP, "b": UP, "c": DOWN})},
         }
     )
-    (section,) = table(found, "plain").sections
+    (section,) = table(found).sections
     assert [entries[0].text for entries in section] == ["b", "a", "c"]

@@ -1,4 +1,5 @@
-"""docs/results.md: made of docs/results/ alone, and no word that its intervals do not support."""
+"""docs/results.md and the pages of studies: made of docs/results/ alone, and no word that their
+intervals do not support."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.report import sentences
+from pflpipe.report.comparison import BOLD_WORDS
 from pflpipe.report.statistics import Difference
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
@@ -33,7 +35,9 @@ METHODS = ("local_only", "fedavg", "dp_fedavg", "fedper", "feddpa", "feddpa!")
 SEEDS = (0, 1, 2, 3, 4)
 LEVELS = {"local_only": 40, "fedavg": 90, "dp_fedavg": 60, "fedper": 61, "feddpa": 75}
 """Right answers of a hundred; FedPer and DP-FedAvg are one, and only one, apart."""
-WORDS = re.compile(r"\b(best|better|worse|wins?|beats?|outperforms?|superior|significant\w*)\b")
+WORDS = re.compile(
+    r"\b(best|better|worse|pays|wins?|beats?|outperforms?|superior|significant\w*)\b"
+)
 
 
 def made(
@@ -102,6 +106,18 @@ def export(study: Study, written: Path, docs: Path, measured: str = "Measured he
     return target
 
 
+def tiny(docs: Path) -> Path:
+    """Write all pages, and return that of the study."""
+    assert docs / "results" / "tiny.md" in results.write(docs)
+    return docs / "results" / "tiny.md"
+
+
+def summary(docs: Path) -> str:
+    """Write all pages, and return the first one."""
+    assert results.write(docs)[0] == docs / "results.md"
+    return (docs / "results.md").read_text().replace("\\_", "_")
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path, Path]:
     """A study, its results, and docs/ with what is committed of it."""
@@ -122,10 +138,10 @@ def docs(finished: tuple[Study, Path, Path], tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_the_page_from_the_committed_files_alone_is_the_same_every_time(finished, docs, tmp_path):
     study, written, _ = finished
-    page = results.write(docs).read_bytes()
+    page = tiny(docs).read_bytes()
     again = tmp_path / "again"
     export(study, written, again)
-    assert results.write(again).read_bytes() == page
+    assert tiny(again).read_bytes() == page
     files = {p.relative_to(docs): p.read_bytes() for p in docs.rglob("*.*") if p.is_file()}
     assert files == {p.relative_to(again): p.read_bytes() for p in again.rglob("*.*")}
     assert not re.search(rb"\b(nan|inf|None)\b", page)
@@ -223,7 +239,7 @@ def test_a_method_that_left_the_study_leaves_the_committed_files_and_figures_sta
         (target / name).write_bytes(b"old")
     export(study, written, docs)
     assert not (target / "scores" / "gone.csv").exists()
-    assert "![tiny: accuracy](results/tiny/accuracy.png)" in results.write(docs).read_text()
+    assert "![tiny: accuracy](tiny/accuracy.png)" in tiny(docs).read_text()
 
 
 def without(written: Path, folder: Path, *methods: str) -> Path:
@@ -242,7 +258,7 @@ def test_a_study_comes_method_by_method_and_is_then_the_same(finished, docs, tmp
     for name, gone in (("first", ("feddpa", "dp_fedavg")), ("second", ("local_only", "fedavg"))):
         export(study, without(written, tmp_path / name, *gone), new)
         if name == "first":
-            text = results.write(new).read_text().replace("\\_", "_")
+            text = summary(new)
             assert "Not complete yet: tiny, which lacks dp_fedavg, feddpa." in text
             assert "## " not in text
     folders = [folder / "results" / "tiny" for folder in (docs, new)]
@@ -308,7 +324,7 @@ def test_a_study_of_several_panels_is_refused(finished, tmp_path):
 
 
 def test_without_a_study_no_page_is_written_and_the_command_says_what_to_do(tmp_path, monkeypatch):
-    assert results.write(tmp_path) is None
+    assert results.write(tmp_path) == []
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="no study's results; name a finished one: make results"):
         publish.write([])
@@ -367,30 +383,38 @@ def test_the_cost_of_an_accuracy_is_the_first_evaluated_round_that_has_it():
 @pytest.fixture(scope="module")
 def page(finished: tuple[Study, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> str:
     docs = shutil.copytree(finished[2], tmp_path_factory.mktemp("page") / "docs")
-    written = results.write(Path(docs))
-    assert written == docs / "results.md"
-    return written.read_text().replace("\\_", "_")
+    return tiny(Path(docs)).read_text().replace("\\_", "_")
 
 
 @pytest.mark.slow
-def test_five_sentences_say_what_the_intervals_support(page):
+def test_seven_sentences_say_what_the_intervals_support(page):
     said = dict(re.findall(r"^(\d)\. (.*)$", page, re.MULTILINE))
-    assert list(said) == list("12345")
-    alone = "feddpa, fedper and dp_fedavg are better than learning alone (local_only)"
-    assert said["1"] == f"At ε = 2, {alone}; at ε = 8, {alone}."
-    best = r"feddpa is the best of the certified personal models \([\d.]+ %\)"
-    assert re.fullmatch(rf"At ε = 2, {best}; at ε = 8, {best}\.", said["2"])
-    plain = (
-        "feddpa is better than dp_fedavg (one model for all), while fedper is not distinguishable "
-        "from it"
+    assert list(said) == list("1234567")
+    difference = r"\+[\d.]+ \([\d.]+ to [\d.]+\)"
+    pays = (
+        rf"personalization pays: feddpa has {difference} beside learning alone and {difference} "
+        "beside the released model of dp_fedavg"
     )
-    assert said["3"] == f"At ε = 2, {plain}; at ε = 8, {plain}.", "FedPer is one point above"
-    assert said["4"].startswith(
+    assert re.fullmatch(rf"At ε = 2, {pays}; at ε = 8, {pays}\.", said["1"])
+    alone = "feddpa, fedper and dp_fedavg are better than learning alone (local_only)"
+    assert said["2"] == f"At ε = 2, {alone}; at ε = 8, {alone}."
+    best = r"feddpa is the best of the certified personal models \([\d.]+ %\)"
+    assert re.fullmatch(rf"At ε = 2, {best}; at ε = 8, {best}\.", said["3"])
+    released = (
+        "feddpa, fedper and dp_fedavg are better than the released model of dp_fedavg, untouched"
+    )
+    assert said["4"] == f"At ε = 2, {released}; at ε = 8, {released}."
+    plain = (
+        "feddpa is better than DP-FedAvg, fine-tuned (dp_fedavg), while fedper is not "
+        "distinguishable from it"
+    )
+    assert said["5"] == f"At ε = 2, {plain}; at ε = 8, {plain}.", "FedPer is one point above"
+    assert said["6"].startswith(
         "With feddpa at ε = 8, 100 % of the clients score above what they reach alone and 0 % "
         "below it; the worst tenth of its clients is better than that of learning alone, +4"
     )
-    assert "; clients who were not there are better off than learning alone, +4" in said["4"]
-    assert said["5"].startswith("feddpa at ε = 8 is worse than fedavg without privacy, -")
+    assert "; clients who were not there are better off than learning alone, +4" in said["6"]
+    assert said["7"].startswith("feddpa at ε = 8 is worse than fedavg without privacy, -")
     assert not any("official code" in text for text in said.values())
 
 
@@ -406,7 +430,7 @@ def test_an_unreviewed_line_has_sections_and_a_sentence_of_its_own(docs):
     runs = pd.read_csv(path)
     runs.loc[runs["method"] == "fedper", "claim"] = "unreviewed"
     runs.to_csv(path, index=False)
-    page = results.write(docs).read_text().replace("\\_", "_")
+    page = tiny(docs).read_text().replace("\\_", "_")
     lines = [line for line in page.splitlines() if line.startswith("| fedper |")]
     assert [line.split(" | ")[1] for line in lines] == [
         *("unreviewed", "unreviewed"),
@@ -414,10 +438,10 @@ def test_an_unreviewed_line_has_sections_and_a_sentence_of_its_own(docs):
     ]
     assert "Unreviewed: the mechanism is certified" in page
     said = dict(re.findall(r"^(\d)\. (.*)$", page, re.MULTILINE))
-    assert "fedper" not in said["1"] + said["2"]
-    assert "feddpa is the best of the certified personal models" in said["2"]
-    assert "fedper (unreviewed) is better than learning alone" in said["3"]
-    assert "feddpa is the best of the personal models, unreviewed ones included" in said["4"]
+    assert "fedper" not in said["1"] + said["2"] + said["3"]
+    assert "feddpa is the best of the certified personal models" in said["3"]
+    assert "fedper (unreviewed) is better than learning alone" in said["4"]
+    assert "feddpa is the best of the personal models, unreviewed ones included" in said["5"]
 
 
 @pytest.mark.slow
@@ -429,17 +453,15 @@ def test_costs_have_three_digits_and_no_exponent(docs):
     early = runs.loc[runs["line"] == "fedavg", "cell"]
     curves.loc[curves["round"] == 2, early] = 64.0  # what learning alone has in the end
     curves.to_csv(path.with_name("curves.csv"), index=False)
-    assert (
-        "| fedavg | no privacy | 1230 | 1230 | 2 | 617 | 617 |" in results.write(docs).read_text()
-    )
+    assert "| fedavg | no privacy | 1230 | 1230 | 2 | 617 | 617 |" in tiny(docs).read_text()
 
 
 def compared(page: Path) -> list[str]:
     """The words of comparison on a page, besides those that explain them."""
-    text = page.read_text().partition("\n## ")[2].replace("\\_", "_")
-    assert results.BOLD_WORDS in text
-    assert "not distinguishable" in text.replace(results.BOLD_WORDS, "")
-    return WORDS.findall(text.replace(results.BOLD_WORDS, ""))
+    text = page.read_text().replace("\\_", "_")
+    assert BOLD_WORDS in text
+    assert "not distinguishable" in text.replace(BOLD_WORDS, "")
+    return WORDS.findall(text.replace(BOLD_WORDS, ""))
 
 
 def bold(page: Path) -> bool:
@@ -451,8 +473,10 @@ def test_two_seeds_support_no_word_of_comparison_and_no_bold(docs):
     path = docs / "results" / "tiny" / "runs.csv"
     runs = pd.read_csv(path)
     runs[runs["seed"] < 2].to_csv(path, index=False)
-    page = results.write(docs)
-    assert compared(page) == []
+    page = tiny(docs)
+    assert compared(page) == ["pays", "pays"]
+    undecided = "it is undecided whether personalization pays: feddpa has +"
+    assert page.read_text().count(undecided) == 2
     assert not bold(page)
     assert "fewer than 3 common seeds rank no method" in page.read_text()
 
@@ -462,31 +486,36 @@ def test_five_seeds_that_contradict_each_other_support_no_word_of_comparison(tmp
     methods = ("local_only", "fedavg", "dp_fedavg", "feddpa")
     study, written = made(tmp_path, methods, epsilons=(8.0,), spread=60.0)
     export(study, written, tmp_path / "docs")
-    page = results.write(tmp_path / "docs")
-    assert compared(page) == []
+    page = tiny(tmp_path / "docs")
+    assert compared(page) == ["pays"]
+    assert "it is undecided whether personalization pays" in page.read_text()
     assert not bold(page), "all of them may be the best"
 
 
 @pytest.mark.slow
 def test_what_somebody_wrote_about_a_studys_numbers_stands_at_its_top(docs):
     (docs / "results/tiny/note.md").write_text("> Trained before.\n")
-    page = results.write(docs).read_text()
+    page = tiny(docs).read_text()
     assert page.count("> Trained before.") == 1
-    assert page.index("## ") < page.index("> Trained before.") < page.index("1. At")
+    assert page.index("# ") < page.index("> Trained before.") < page.index("1. At")
 
 
-def test_what_two_studies_say_together_comes_first(docs):
+def test_what_two_studies_say_together_is_said_of_their_settings(docs):
     study = docs / "results" / "tiny"
     heading = "## What the studies say together"
-    assert heading not in results.write(docs).read_text()
+    assert heading not in summary(docs)
     shutil.copytree(study, study.with_name("twin"))
-    text = results.write(docs).read_text().replace("\\_", "_")
-    title = f"## {archive.read(study).about.title}"
-    assert re.findall("^## .*$", text, re.MULTILINE) == [heading, title, title]
-    assert "feddpa is better than dp_fedavg in every study that has both; at ε = 8" in text
+    text = summary(docs)
+    assert re.findall("^## .*$", text, re.MULTILINE) == ["## The studies", heading]
+    assert "- twin: 12 people with 8 rows each and messages of 201 numbers" in text
+    assert "feddpa is better than dp_fedavg, fine-tuned (c), in every study that has both" in text
+    assert "(results/twin.md)" in text
+    assert (docs / "results" / "across_studies.md").is_file()
     about = read_json(study / "about.json")
     write_json(study / "about.json", about | {"missing": ["fedper"]})
-    assert heading not in results.write(docs).read_text(), "who is best among some is no answer"
+    assert heading not in summary(docs), "who is best among some is no answer"
+    assert not (docs / "results" / "tiny.md").exists(), "nor is its old page"
+    assert not (docs / "results" / "across_studies.md").exists()
 
 
 def test_every_word_of_comparison_has_an_interval_that_excludes_0():

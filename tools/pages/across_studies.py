@@ -22,13 +22,14 @@ class Standing:
 
     Attributes:
         lines: their labels.
-        alone: by label, difference to learning alone; without lines where the study lacks it.
-        plain: the same to the baseline that has one model for all.
+        alone: by label, difference to learning alone (a); without lines where the study lacks it.
+        released, plain: the same to its best released model (b), and to DP-FedAvg, fine-tuned (c).
         kept: who may be the best; empty where the seeds are too few for a contest.
     """
 
     lines: tuple[str, ...]
     alone: Mapping[str, Difference]
+    released: Mapping[str, Difference]
     plain: Mapping[str, Difference]
     kept: frozenset[str]
 
@@ -48,12 +49,17 @@ def shared(studies: Mapping[str, Mapping[str, Standing]]) -> Standings:
 
 
 def sentences(found: Standings, baseline: str) -> Iterator[str]:
-    """Yield who gains over learning alone, who may be the best and who is better than the
-    ``baseline`` in how many studies; empty texts where no study can tell."""
+    """Yield who gains over learning alone, who may be the best and who is better than the released
+    model and than the ``baseline`` (c) in how many studies; empty texts where no study can tell."""
     told: tuple[Callable[[Mapping[str, Standing]], str], ...] = (
         _over_alone,
         _best,
-        lambda standings: _over_plain(standings, baseline),
+        lambda standings: _over(
+            [one.released for one in standings.values()], "the study's released model (b)"
+        ),
+        lambda standings: _over(
+            [one.plain for one in standings.values()], f"{baseline}, fine-tuned (c),"
+        ),
     )
     for tell in told:
         parts = {budget: tell(standings) for budget, standings in found.items()}
@@ -90,9 +96,10 @@ def _best(standings: Mapping[str, Standing]) -> str:
     )
 
 
-def _over_plain(standings: Mapping[str, Standing], baseline: str) -> str:
-    known = [one.plain for one in standings.values() if one.plain]
-    shared_by = [label for label in _labels(standings) if _count(label, known) > 1]
+def _over(differences: Sequence[Mapping[str, Difference]], baseline: str) -> str:
+    known = list(filter(None, differences))
+    labels = sorted({label for found in known for label in found})
+    shared_by = [label for label in labels if _count(label, known) > 1]
     if not shared_by:
         return ""
 
@@ -112,19 +119,19 @@ def _over_plain(standings: Mapping[str, Standing], baseline: str) -> str:
     return f"{said}, and {names(worse)} {are(worse)} worse in every one" if worse else said
 
 
-def table(found: Standings, baseline: str) -> Table:
+def table(found: Standings) -> Table:
     """Return the lines that two studies or more have, by budget, beside learning alone and the
-    baseline in each of them."""
+    released model in each of them."""
     studies = list(dict.fromkeys(study for standings in found.values() for study in standings))
     return Table(
         "the studies beside each other",
-        f"mean differences in percent points to learning alone and to {baseline}, of personal "
-        "models on their clients' own test rows. ↑, ↓: the adjusted 95 % interval, which stands in "
-        "the study's own table, excludes 0; it is adjusted to the lines of one study and not to "
-        "several studies. First those who are bold in most studies, then those with most ↑ beside "
-        f"{baseline}. –: was not compared.",
+        "mean differences in percent points to learning alone (a) and to the released model (b), "
+        "of personal models on their clients' own test rows. ↑, ↓: the adjusted 95 % interval, "
+        "which stands in the study's own table, excludes 0; it is adjusted to the lines of one "
+        "study and not to several. First those who are bold in most studies, then those with most "
+        "↑ beside (b). –: was not compared.",
         (f"Bold, among the certified rows of one study and budget: {BOLD_WORDS}.",),
-        ("method", "budget", *(word for _ in studies for word in ("to alone", f"to {baseline}"))),
+        ("method", "budget", *(word for _ in studies for word in ("to alone", "to released"))),
         tuple(tuple(_rows(budget, standings, studies)) for budget, standings in found.items()),
         labels=2,
         groups=("", "", *(study for study in studies for _ in range(2))),
@@ -135,15 +142,15 @@ def _rows(
     budget: str, standings: Mapping[str, Standing], studies: list[str]
 ) -> Iterator[tuple[Entry, ...]]:
     def order(label: str) -> tuple[int, int, str]:
-        ups = [one.plain[label].sign for one in standings.values() if label in one.plain]
+        ups = [one.released[label].sign for one in standings.values() if label in one.released]
         return -_count(label, [one.kept for one in standings.values()]), -ups.count(1), label
 
     for label in sorted(_labels(standings), key=order):
         entries = [Entry(label), Entry(budget)]
         for study in studies:
-            one = standings.get(study, Standing((), {}, {}, frozenset()))
+            one = standings.get(study, Standing((), {}, {}, {}, frozenset()))
             bold = label in one.kept
-            entries += [_entry(one.alone.get(label), bold), _entry(one.plain.get(label), bold)]
+            entries += [_entry(one.alone.get(label), bold), _entry(one.released.get(label), bold)]
         yield tuple(entries)
 
 

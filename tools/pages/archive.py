@@ -1,5 +1,5 @@
-"""``docs/results/<study>/``: a study as small CSV files, of which every number of docs/results.md
-is made, without ``results/``.
+"""``docs/results/<study>/``: a study as small CSV files, of which every number of its page is
+made, without ``results/``.
 
 A large study comes method by method, from machines that come and go: what is finished is written,
 and methods that are no longer at hand stay as they were.
@@ -7,6 +7,8 @@ and methods that are no longer at hand stay as they were.
 - ``about.json``: title, description, caption, where, with what and when it was measured, and which
   methods are still missing.
 - ``runs.csv``: one line per run: who was compared, what holds, the means over clients, the cost.
+  ``global_validation`` is what its released model reached on validation rows: in the search that
+  chose its hyper-parameters, on other seeds; in the run itself where the study has no search.
 - ``scores/<method>.csv``: one line per client, one column per run: how many of its own test rows
   the personal model of the client has right. A count is exact and three characters long where a
   percentage takes seventeen. Lines of clients who were not in training are called ``new0`` ...
@@ -40,13 +42,16 @@ from pflpipe.files import atomic, write_json
 from pflpipe.report.comparison import METRICS
 from pflpipe.report.summary import caption
 from pflpipe.report.tidy import averages, existing, finished, of_cells, tidy
-from pflpipe.study.settings import layout
+from pflpipe.study.settings import heading, layout
 from pflpipe.study.study_spec import Study
 
+SETTING = ("clients", "test_fraction")
+"""Of a partition, what may vary in a study that is committed, besides the budget."""
+VALIDATION = "global_validation"
 RUN_COLUMNS = (
     *("line", "method", "budget", "claim", "adjacency", "epsilon_nominal", "epsilon_central"),
-    *("delta", "seed", "cell", "partition", "rounds", *METRICS),
-    *("diverged_round", "upload_bytes_per_round", "train_seconds"),
+    *("delta", "seed", "cell", "partition", *SETTING, "sample_rate", "rounds", *METRICS),
+    *(VALIDATION, "diverged_round", "upload_bytes_per_round", "train_seconds"),
 )
 HELD_COLUMNS = ("client", "train_size", "test_size", "classes", "majority")
 _DIGITS = 4  # of a percentage: a ten-thousandth of a percent point is less than one right answer
@@ -112,7 +117,8 @@ def export(
         runs: of ``About``.
 
     Raises:
-        ConfigError: the study has several panels, which a page of results has no place for.
+        ConfigError: something else than the budget and ``SETTING`` varies over all methods, which
+            a page of results has no place for.
         DataError: no method is finished, or the folder is of another version.
     """
     lines = dict(zip((cell.id for cell in study.cells), _lines(study), strict=True))
@@ -168,10 +174,18 @@ def _tables(
     Args:
         lines: line and budget of every cell.
     """
+    scores = {
+        method: pd.read_csv(
+            existing(results / "scores" / part.name / f"{method}.csv"), dtype={"client": str}
+        ).set_index("client")
+        for method in part.methods
+    }
     rows = tidy(part, results).assign(
         line=[lines[cell.id][0] for cell in part.cells],
         budget=[lines[cell.id][1] for cell in part.cells],
         partition=[cell.partition_id for cell in part.cells],
+        test_fraction=np.array([cell.partition.test_fraction for cell in part.cells], float),
+        global_validation=_validated(part, scores),
     )
     partitions = {cell.partition_id: cell for cell in part.cells}
     tables: dict[str, pd.DataFrame] = {"runs.csv": rows[list(RUN_COLUMNS)]}
@@ -182,11 +196,9 @@ def _tables(
         tables[f"partitions/{name}.csv"] = _held(split, labels, test_labels)
     for method in part.methods:
         cells = [cell for cell in part.cells if cell.method == method]
-        scores = pd.read_csv(
-            existing(results / "scores" / part.name / f"{method}.csv"), dtype={"client": str}
-        ).set_index("client")
+        own = scores[method]
         tables[f"scores/{method}.csv"] = _joined(
-            (cell.id, _correct(scores[scores["cell"] == cell.id], tables, cell.partition_id))
+            (cell.id, _correct(own[own["cell"] == cell.id], tables, cell.partition_id))
             for cell in cells
         )
     tables["curves.csv"] = _joined(
@@ -195,15 +207,26 @@ def _tables(
     return tables
 
 
+def _validated(part: Study, scores: Mapping[str, pd.DataFrame]) -> np.ndarray:
+    """Return the validation accuracy of the released model of every row, from the search alone
+    where the study has one: rows of a choice are of one kind."""
+    if any(row.chosen for row in part.rows):
+        found = [row.chosen.global_validation if row.chosen else None for row in part.rows]
+        return np.array(found, float)
+    means = pd.concat(scores.values()).groupby("cell")[VALIDATION].mean()
+    return means[[cell.id for cell in part.cells]].to_numpy(float)
+
+
 def _lines(study: Study) -> list[tuple[str, str]]:
     """Return line and budget of every row."""
     plan = layout(study)
-    if len(plan.facets) > 1:
+    known = {heading(f"partition.{name}") for name in SETTING}
+    if any(facet.keys() - known for facet in plan.facets):
         panels = "; ".join(setting.facet_text for setting in plan.settings[:2])
         raise ConfigError(
             f"study {study.name}: several conditions besides the budget",
             got=panels,
-            expected="one panel, as a page of results compares methods at budgets",
+            expected="no other axes than the number of clients and partition.test_fraction",
             do="make a study of each condition",
         )
     found = {
@@ -253,7 +276,7 @@ def _joined(columns: Iterable[tuple[str, pd.Series[Any]]]) -> pd.DataFrame:
 
 
 def _write(path: Path, table: pd.DataFrame) -> None:
-    measured = [name for name in (*METRICS, "train_seconds") if name in table]
+    measured = [name for name in (*METRICS, VALIDATION, "train_seconds") if name in table]
     rounded = table.assign(**{name: table[name].astype(float).round(_DIGITS) for name in measured})
     with atomic(path) as temporary:
         rounded.to_csv(temporary, index=False, lineterminator="\n")

@@ -1,10 +1,11 @@
-"""docs/ gets the studies that are named, and docs/results.md and docs/reproduction.md are written
-from what docs/ has.
+"""docs/ gets the studies that are named, and docs/results.md, the pages in docs/results/ and
+docs/reproduction.md are written from what docs/ has.
 
 A study of a paper's table, one with a ``layout``, goes to docs/reproduction/, any other one to
 docs/results/, each with the methods that are finished. In docs/results/ what the search chose goes
 with them, as ``search.json``: to go on where its runs are not at hand, it is put back as
-``results/searches/<study>.json``. With the last method comes the figure of all.
+``results/searches/<study>.json``. With the last method comes the figure of all, but
+for a map, which results.py draws.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def write(names: Sequence[str]) -> None:
             else:
                 target = _export_compared(study, project, docs)
             print(f"{target}: written")
-    written = (results.write(docs), reproduction.write(docs, root / config.STUDIES))
-    pages = [page for page in written if page is not None]
+    pages = results.write(docs)
+    if page := reproduction.write(docs, root / config.STUDIES):
+        pages.append(page)
     if not pages:
         raise DataError(
             "docs/ has no study's results", do="name a finished one: make results STUDY=..."
@@ -69,7 +71,7 @@ def _export_compared(study: Study, project: Project, docs: Path) -> Path:
     if (chosen := project.outline(study.name).choices(folder)).is_file():
         shutil.copyfile(chosen, target / "search.json")
     found = archive.read(target)
-    if not found.about.missing:
+    if not found.about.missing and len(found.runs[list(archive.SETTING)].drop_duplicates()) == 1:
         _draw(study, found.runs, project, target / "privacy_utility.png")
     return target
 

@@ -24,7 +24,7 @@ from pflpipe.study.settings import NO_PRIVACY, layout
 from pflpipe.study.study_spec import Study
 
 ALONE, PLAIN, OPEN = "local_only", "dp_fedavg", "fedavg"
-"""The baselines: learning alone, one private model for all, and the same without privacy."""
+"""The baselines: learning alone, DP-FedAvg fine-tuned by every client, the same without privacy."""
 METRICS = columns(ALWAYS)
 """The columns of accuracy; those of a study's other metrics are in ``Study.columns``."""
 MAIN = "personal_own"

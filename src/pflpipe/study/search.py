@@ -9,6 +9,7 @@ seeds; among equals the first in the file. The final runs have other seeds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from pflpipe import records
 from pflpipe.cells import WITHOUT_DEPARTURES, Cell
 from pflpipe.files import write_json
+from pflpipe.learning.metrics import ACCURACY, Metric
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.study import metrics, ranking
@@ -41,26 +43,29 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
     """
     metric = outline.metrics[outline.criterion]
     column = metrics.column(outline.criterion, ranking.VALIDATION)
-    scores: dict[str, Mapping[str, float]] = {}
+
+    @functools.cache
+    def scores(method: str, column: str, metric: Metric) -> Mapping[str, float]:
+        path = results / "scores" / outline.name / "search" / f"{method}.csv"
+        return ranking.means(path, outline.name, column, metric)
+
     choices, lines = [], []
     for line in outline.searched:
-        method = line.method
-        if method not in scores:
-            scores[method] = ranking.means(
-                results / "scores" / outline.name / "search" / f"{method}.csv",
-                outline.name,
-                column,
-                metric,
-            )
+        own = scores(line.method, column, metric)
         means = [
-            statistics.fmean(ranking.score(scores[method], row.cell) for row in candidate.trials)
+            statistics.fmean(ranking.score(own, row.cell) for row in candidate.trials)
             for candidate in line.candidates
         ]
         # `index` returns the first of equal means.
         index = means.index(max(means, key=lambda mean: metric.sign * mean))
         best, runs = line.candidates[index], _runs(line)
-        cost = _cost(line, best, results)
-        choices.append(Chosen(index, best.values, len(line.candidates), len(runs), **cost))
+        told = _cost(line, best, results)
+        released = scores(line.method, "global_validation", outline.metrics[ACCURACY])
+        if released:
+            told["global_validation"] = statistics.fmean(
+                ranking.score(released, row.cell) for row in best.trials
+            )
+        choices.append(Chosen(index, best.values, len(line.candidates), len(runs), **told))
         lines.append(_record(line, choices[-1], column, means))
     write_json(target, {"study": outline.name, "grid": outline.grid, "lines": lines})
     return choices

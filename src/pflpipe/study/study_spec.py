@@ -41,6 +41,8 @@ class Chosen:
         epsilon, epsilon_with_search: exact central epsilon at ``delta`` of the row's own run, and
             of this run together with all ``runs`` if they have the same clients; None if no
             certified epsilon exists.
+        global_validation: mean accuracy of the candidate's released models on the clients'
+            validation rows, in percent; None if the method releases no model.
     """
 
     index: int
@@ -50,6 +52,7 @@ class Chosen:
     epsilon: float | None = None
     epsilon_with_search: float | None = None
     delta: float | None = None
+    global_validation: float | None = None
 
 
 @dataclass(frozen=True)
