@@ -2,18 +2,22 @@
 DP-FedAvg.
 
     make bench-peers
-    python benchmarks/bench_peers.py --peers-python PYTHON [--repeats 3] [--rounds 5] [--peers pfl
-    flwr] [--processes 1]
-                                     [--evaluations central each] [--data cifar10.npz] [--out
-                                     peers.json]
+    python benchmarks/bench_peers.py --peers-python PYTHON [--work cifar10] [--repeats 3]
+                                     [--rounds 5] [--peers pfl flwr] [--processes 1]
+                                     [--evaluations central each] [--data cifar10.npz]
+                                     [--out peers.json]
 
-The work (peers/work.py): CIFAR-10 CNN with 343,946 parameters, 10 clients with equal shares of
-2,000 images, one local epoch of Adam (learning rate 1e-3) in batches of 16, updates clipped to 1,
-Gaussian noise on their sum, mean; 400 images to test on, 256 at once. Evaluations, the same for
-all: ``none``; ``central``: the new global model, once a round; ``each``: every client tests the
-model that it trained on all 400. Without ``--data`` (an .npz as pflpipe's data step makes it) the
-images are coarse patterns in noise, which cost the same and can be learned: the accuracy in the
-table shows that everybody did the work.
+The work (peers/work.py), updates clipped to 1, Gaussian noise on their sum, mean:
+``cifar10``: CNN with 343,946 parameters, 10 clients with equal shares of 2,000 images, one local
+epoch of Adam (learning rate 1e-3) in batches of 16; 400 images to test on, 256 at once.
+``spi``: the network of the study people_spi (1,098 parameters), 3,200 people with 108 answers each,
+320 of whom take five full-batch steps of SGD in a round; 2,700 answers to test on.
+
+Evaluations, the same for all: ``none``; ``central``: the new global model, once a round; ``each``:
+every client tests the model that it trained on all of the common test set. Without ``--data`` (an
+.npz as pflpipe's data step makes it) the images are coarse patterns in noise, and a person's
+answers follow a few hidden traits; they cost the same and can be learned: the accuracy in the table
+shows that everybody did the work.
 
 Every system is a process of its own, with the Python of its own environment and one thread, or
 ``--processes`` of them (Ray actors in Flower). All are started and then take turns, one round each,
@@ -52,13 +56,12 @@ SCALE = datasets.DATASETS["cifar10"].mean, datasets.DATASETS["cifar10"].std
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
-def write_pictures(target: Path, source: str | None, train: int, test: int) -> None:
-    """Write the images of both parts, normalised [N, 32, 32, 3], and their labels for all systems
-    to read."""
+def pictures(source: Path | None) -> dict[str, np.ndarray]:
+    """Return images of both parts, normalised [N, 32, 32, 3], and their labels."""
     rng = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {}
     patterns = rng.integers(0, 256, (10, 4, 4, 3)).repeat(8, axis=1).repeat(8, axis=2)
-    for part, count in (("train", train), ("test", test)):
+    for part, count in (("train", 2000), ("test", 400)):
         if source is None:
             labels = rng.integers(0, 10, count)
             images = (
@@ -72,7 +75,40 @@ def write_pictures(target: Path, source: str | None, train: int, test: int) -> N
                     file[f"{part}_labels"][rows].astype(np.int64),
                 )
         arrays |= {f"{part}_x": datasets.normalise(images, *SCALE), f"{part}_y": labels}
-    np.savez(target, **arrays)
+    return arrays
+
+
+def answers(source: Path | None) -> dict[str, np.ndarray]:
+    """Return 108 answers of each of 3,200 people, one after the other: indices of statements
+    [N, 1], and whether the person agrees; and 27 answers of each of 100 other people."""
+    if source is not None:
+        data = datasets.load_arrays(source)
+        assert data.train_users is not None
+        assert data.test_users is not None
+        order = np.argsort(data.train_users, kind="stable")[: 3200 * 108]
+        others = np.argsort(data.test_users, kind="stable")[-100 * 27 :]
+        return {
+            "train_x": data.train_images[order],
+            "train_y": data.train_labels[order],
+            "test_x": data.test_images[others],
+            "test_y": data.test_labels[others],
+        }
+    rng = np.random.default_rng(0)
+    # Traits and a mean of each statement, as the answers of real people have them.
+    traits = rng.normal(size=(3300, 5)) @ rng.normal(size=(5, 135)) + 2 * rng.normal(size=135)
+    agrees = (traits + rng.normal(size=traits.shape) > 0).astype(np.int64)
+    shown = rng.permuted(np.tile(np.arange(135), (3300, 1)), axis=1)[:, :108]
+    labels = np.take_along_axis(agrees, shown, axis=1)
+    x = shown.astype(np.float32)
+    parts = {"train": (x[:3200], labels[:3200]), "test": (x[3200:, :27], labels[3200:, :27])}
+    return {
+        f"{part}_{name}": values.reshape(-1, 1) if name == "x" else values.reshape(-1)
+        for part, pair in parts.items()
+        for name, values in zip("xy", pair, strict=True)
+    }
+
+
+EXAMPLES = {"cifar10": pictures, "spi": answers}
 
 
 class System:
@@ -80,7 +116,7 @@ class System:
     up."""
 
     def __init__(
-        self, name: str, python: str, asked: argparse.Namespace, images: Path, evaluation: str
+        self, name: str, python: str, asked: argparse.Namespace, examples: Path, evaluation: str
     ) -> None:
         program = [str(ROOT / "benchmarks" / "peers" / PROGRAMS[name])]
         self.name, self.tellers = name, 1
@@ -94,8 +130,10 @@ class System:
             ]
             self.tellers = asked.processes
         words = [
-            "--images",
-            images,
+            "--work",
+            asked.work,
+            "--examples",
+            examples,
             "--evaluation",
             evaluation,
             "--rounds",
@@ -107,7 +145,7 @@ class System:
             | ({"PYTHONPATH": str(ROOT / "src")} if name == "pflpipe" else {})
         )
         command = [python, *program, *map(str, words), "--processes", str(asked.processes)]
-        self.log = images.parent / f"{name}.log"
+        self.log = examples.parent / f"{name}.log"
         began = time.perf_counter()
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -148,7 +186,7 @@ class System:
 
 
 def compare(
-    asked: argparse.Namespace, images: Path, evaluation: str
+    asked: argparse.Namespace, examples: Path, evaluation: str
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return a row for each system of one evaluation, what pflpipe is faster by in the others'
     rows, and all versions."""
@@ -157,7 +195,7 @@ def compare(
     startups: dict[str, list[float]] = {name: [] for name in pythons}
     for _ in range(asked.repeats):
         systems = [
-            System(name, python, asked, images, evaluation) for name, python in pythons.items()
+            System(name, python, asked, examples, evaluation) for name, python in pythons.items()
         ]
         for _ in range(asked.rounds):
             for system in systems:
@@ -179,8 +217,8 @@ def compare(
             "system": name,
             "seconds_per_round": middle["seconds"],
             "cpu_seconds_per_round": middle["cpu_seconds"],
-            "images_per_second": asked.train / middle["seconds"],
-            "images_per_cpu_second": asked.train / middle["cpu_seconds"],
+            "rounds_per_second": 1 / middle["seconds"],
+            "rounds_per_cpu_second": 1 / middle["cpu_seconds"],
             "startup_seconds": statistics.median(startups[name]),
             "accuracy": told[-1]["accuracy"],
         }
@@ -205,8 +243,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     head = (
         "evaluation",
         "system",
-        "images/CPU-s",
-        "images/s",
+        "CPU-s/round",
         "s/round",
         "start-up s",
         "accuracy %",
@@ -220,9 +257,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             (
                 row["evaluation"],
                 row["system"],
-                f"{row['images_per_cpu_second']:.0f}",
-                f"{row['images_per_second']:.0f}",
-                f"{row['seconds_per_round']:.2f}",
+                f"{row['cpu_seconds_per_round']:.3f}",
+                f"{row['seconds_per_round']:.3f}",
                 f"{row['startup_seconds']:.1f}",
                 "-" if row["accuracy"] is None else f"{row['accuracy']:.1f}",
                 *(
@@ -257,26 +293,22 @@ def main() -> None:
     parser.add_argument(
         "--evaluations", nargs="+", choices=work.EVALUATIONS, default=["central", "each"]
     )
+    parser.add_argument("--work", choices=EXAMPLES, default="cifar10")
     parser.add_argument("--repeats", type=int, default=3, help="each with new processes")
     parser.add_argument("--rounds", type=int, default=5, help="counted in each repeat")
     parser.add_argument("--processes", type=int, default=1, help="of one thread, for every system")
     parser.add_argument(
-        "--data",
-        help="CIFAR-10 as an .npz with train_images, train_labels, test_images and test_labels",
+        "--data", type=Path, help="the real examples, data/cifar10.npz or data/spi.npz"
     )
-    parser.add_argument(
-        "--train", type=int, default=2000, help="training images of all clients together"
-    )
-    parser.add_argument("--test", type=int, default=400, help="images of the common test set")
     parser.add_argument("--out", type=Path, help="write everything as JSON")
     asked = parser.parse_args()
     rows: list[dict[str, Any]] = []
     versions: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        images = Path(folder) / "images.npz"
-        write_pictures(images, asked.data, asked.train, asked.test)
+        examples = Path(folder) / "examples.npz"
+        np.savez(examples, **EXAMPLES[asked.work](asked.data))
         for evaluation in asked.evaluations:
-            found, used = compare(asked, images, evaluation)
+            found, used = compare(asked, examples, evaluation)
             rows += found
             versions |= used
             print(f"evaluation {evaluation}: {work.EVALUATIONS[evaluation]}", flush=True)
@@ -285,13 +317,9 @@ def main() -> None:
         "x: how many times faster pflpipe's rounds are, in CPU seconds and in seconds"
     )
     report = {
-        "work": (
-            f"CIFAR-10 CNN, DP-FedAvg, {work.CLIENTS} clients, {asked.train} training and "
-            f"{asked.test} test images, batch {work.BATCH_SIZE}, Adam, one local epoch, one "
-            "thread in each process"
-        ),
+        "work": f"DP-FedAvg, {work.WORKS[asked.work].title}, one thread in each process",
         "processes": asked.processes,
-        "images": "CIFAR-10" if asked.data else "synthetic",
+        "examples": "real" if asked.data else "made up",
         "date": datetime.date.today().isoformat(),
         "machine": (
             f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python "

@@ -18,10 +18,11 @@ one process and by two, in turn; and evaluation of all.
 planning: CPU seconds and largest memory of ``snakemake --dry-run`` for the table of a study with
 so many runs, and with a tenth of them in a batch. files: a study of fedavg with 4 and then with 12
 seeds is run up to its MLflow runs: files, bytes, bytes of the database and of Snakemake's own
-records for each further run. clients: ``iid`` clients with 4 training examples of 8 numbers and a
-private head, 100 of whom take part: seconds and bytes of the partition, seconds of a round and of
-the evaluation of all, bytes of the states file, of what a checkpoint notes of it and of the scores,
-largest memory. ``exponents`` are the slopes of log cost over log size.
+records for each further run. clients: people with 4 training answers to 135 questions each, the
+network ``embedding`` with a private head, 100 of whom take part: CPU seconds and bytes of the
+partition, CPU seconds of a round, of the evaluation of all and of the scores file, its bytes, those
+of the states file and of what a checkpoint notes of it, largest memory until the partition is read,
+and until the end. ``exponents`` are the slopes of log cost over log size.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from pflpipe import cells
 from pflpipe.data import partition
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split
+from pflpipe.files import with_digest, write_text
 from pflpipe.learning import networks
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
@@ -143,9 +145,10 @@ def measure_clients(clients: int) -> None:
     """Run one round of a federation of so many clients and print what everything took as JSON."""
     torch.set_num_threads(1)
     draw = np.random.default_rng(0)
-    count, shape = 5 * clients, (8,)
-    x, y = draw.normal(size=(count, *shape)).astype(np.float32), np.arange(count) % 10
-    arrays = Arrays(x, y, x[:200], y[:200], 10)
+    count, items = 5 * clients, 135
+    x = draw.integers(0, items, (count, 1)).astype(np.float32)
+    y = np.arange(count) % 2
+    arrays = Arrays(x, y, x[:200], y[:200], 2)
     asked = cells.Partition("iid", clients, test_fraction=0.2)
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -155,10 +158,11 @@ def measure_clients(clients: int) -> None:
         split.save(place / "partition.npz")
         split = Split.load(place / "partition.npz")
         found["partition_seconds"] = time.process_time() - began
+        found["partition_megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         rate = min(1.0, 100 / clients)
         run = Simulation(
             method=registry.info("fedper").factory(),
-            network=networks.build(cells.Model("mlp", (8,)), shape, 10),
+            network=networks.build(cells.Model("embedding", (8,), items=items), (1,), 2),
             plan=Plan("gaussian", 2, 1.0, 1.0, rate, 2, 1e-9, clients),
             training=cells.Training(2, 1, 5, "sgd", 0.1, sample_rate=rate),
             departures=frozenset(),
@@ -177,8 +181,11 @@ def measure_clients(clients: int) -> None:
         began = time.process_time()
         rows = accuracies(run, progress, has_global_model=False)
         found["evaluation_seconds"] = time.process_time() - began
-        lines = [dict.fromkeys(scores.COLUMNS, math.nan) | {"cell": "0" * 40} | row for row in rows]
-        runs.write_rows(place / "scores.csv", scores.COLUMNS, lines)
+        began = time.process_time()
+        blank = dict.fromkeys(scores.COLUMNS, math.nan) | {"cell": "0" * 40}
+        text = runs.text_of(scores.COLUMNS, (blank | row for row in rows))
+        write_text(place / "scores.csv", with_digest(text))
+        found["scores_seconds"] = time.process_time() - began
         drawn = len(progress.states.save(place / "saved")["trained"])
         torch.save(progress.states.notes(), place / "notes.pt")
         for name in ("partition.npz", "notes.pt", "scores.csv"):

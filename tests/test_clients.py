@@ -78,7 +78,7 @@ def test_loop_equals_vmap(method, hyperparameters, optimizer):
     np.testing.assert_equal(loop_scores, grouped_scores)
 
 
-@pytest.mark.parametrize("method", ["fedrep", "dp_fedavg_fb"])
+@pytest.mark.parametrize("method", ["fedrep", "dp_fedavg_fb", "feddpa"])
 def test_loop_equals_vmap_for_the_embedding_of_an_index(method):
     ends = []
     for backend in ("loop", "vmap"):

@@ -14,6 +14,7 @@ from pflpipe.learning import networks
 from pflpipe.learning.fisher import fisher
 from pflpipe.learning.solvers import Batch, Schedule
 from pflpipe.trees import Tree
+from simulations import simulation
 
 NETWORKS = {
     "mlp": (cells.Model("mlp", (4, 3)), (5,)),
@@ -116,3 +117,18 @@ def test_a_parameter_that_is_not_one_layers_is_refused():
     for network in (unknown, twice):
         with pytest.raises(ValueError, match=r"\['w'\]"):
             fisher(params, batches, network)
+
+
+def test_an_index_has_the_information_of_its_one_hot_row():
+    items, found = torch.tensor([4, 0, 2, 2, 1]), []
+    index, one_hot = items.double()[:, None], F.one_hot(items, 5).double()
+    for x in (index, one_hot):
+        world = simulation(
+            "feddpa", model=cells.Model("embedding", (3,), items=5), shape=tuple(x.shape[1:])
+        )
+        params = world.network.init(torch.Generator().manual_seed(0), torch.float64)
+        rows = schedule(x, torch.tensor([0, 2, 1, 1, 0]), true_sizes=True)
+        found.append(world.task.fisher(params, rows))
+    for name, value in found[1].items():
+        torch.testing.assert_close(found[0][name], value, rtol=1e-12, atol=0)
+        assert value.max() > 0

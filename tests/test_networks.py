@@ -238,6 +238,8 @@ def test_an_embedding_of_an_index_is_that_of_its_one_hot_row_to_the_bit():
     index, one_hot = items.float()[:, None], nn.functional.one_hot(items, 7).float()
     assert torch.equal(network.body(params, index, None), params["embedding.weight"].T[items])
     assert torch.equal(network.apply(params, index), network.apply(params, one_hot))
+    nothing = torch.tensor([[-1.0], [7.0], [2.5], [torch.nan]])
+    assert not network.body(params, nothing, None).any()
 
 
 def test_the_layers_of_resnet20_come_in_forward_order():

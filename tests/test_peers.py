@@ -7,11 +7,11 @@ import dataclasses
 import importlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import simulations
-from pflpipe import cells
 from pflpipe.learning import networks
 
 PEERS = Path(__file__).resolve().parent.parent / "benchmarks" / "peers"
@@ -24,16 +24,39 @@ def peers(monkeypatch):
     return importlib.import_module
 
 
-def test_the_peers_train_the_network_of_the_engine(peers):
-    network = networks.build(cells.Model("cnn_cifar"), (32, 32, 3), 10)
+@pytest.mark.parametrize(("name", "parameters"), [("cifar10", 343_946), ("spi", 1_098)])
+def test_the_peers_train_the_network_of_the_engine(peers, name, parameters):
+    work, (model, classes) = peers("work").WORKS[name], peers("ours").MODELS[name]
+    generator = torch.Generator().manual_seed(1)
+    x = {
+        "cifar10": torch.randn(5, 32, 32, 3, dtype=torch.float64, generator=generator),
+        "spi": torch.tensor([[0.0], [134.0], [7.0], [7.0]], dtype=torch.float64),
+    }[name]
+    network = networks.build(model, tuple(x.shape[1:]), classes)
     params = network.init(torch.Generator().manual_seed(0), torch.float64)
-    module = peers("work").Net().double()
-    module.load_state_dict(params)
-    assert sum(value.numel() for value in module.parameters()) == network.parameters == 343_946
-    x = torch.randn(5, 32, 32, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(
-        module(x.permute(0, 3, 1, 2)), network.apply(params, x), rtol=1e-12, atol=1e-12
+    module = work.net().double()
+    # A module of embeddings has a row for each item, the engine's network a column.
+    module.load_state_dict(
+        {key: v.T if key.startswith("embedding") else v for key, v in params.items()}
     )
+    assert sum(value.numel() for value in module.parameters()) == network.parameters == parameters
+    torch.testing.assert_close(
+        module(work.examples(x)), network.apply(params, x), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_made_up_answers_have_the_form_of_the_real_ones(peers, monkeypatch):
+    monkeypatch.syspath_prepend(str(PEERS.parent))
+    found = peers("bench_peers").answers(None)
+    x, work = found["train_x"], peers("work").WORKS["spi"]
+    assert x.shape == (3200 * 108, 1)
+    assert found["train_y"].shape == (3200 * 108,)
+    assert found["test_x"].shape == (2700, 1)
+    assert set(np.unique(found["train_y"])) == {0, 1}
+    first, last = work.shares(len(x))[0], work.shares(len(x))[-1]
+    for rows in (first, last):  # nobody answers a statement twice
+        assert len(np.unique(x[rows])) == len(rows) == 108
+        assert set(np.unique(x[rows])) <= set(range(135))
 
 
 def test_models_kept_for_evaluation_are_those_that_were_trained_and_change_nothing_else(peers):

@@ -25,7 +25,7 @@ def test_one_round_of_many_clients_is_measured_whole(bench, capsys):
     bench.measure_clients(40)
     found = json.loads(capsys.readouterr().out)
     assert all(value >= 0 for value in found.values())
-    assert found["state_bytes_per_client_drawn"] == (8 + 1) * 10 * 4, "a head of ten classes"
+    assert found["state_bytes_per_client_drawn"] == (8 + 1) * 2 * 4, "a head of two classes"
     assert found["scores_bytes"] > 40 * len("0" * 40)
     assert found["partition_bytes"] > 40 * 5 * 8, "five row numbers of eight bytes for everybody"
 

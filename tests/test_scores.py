@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pflpipe.simulation import rounds, scores
+from pflpipe.simulation import evaluation, rounds, scores
+from pflpipe.simulation.simulation import Simulation
 from simulations import simulation, with_states
 
 
@@ -79,6 +80,37 @@ def test_a_method_without_a_global_model_has_no_global_accuracy():
         assert np.isnan(row["global_own"])
         assert np.isnan(row["global_common"])
         assert np.isfinite(row["personal_own"])
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_clients_in_blocks_have_the_same_scores_and_few_schedules_at_once(backend, monkeypatch):
+    held = []
+
+    class Watched(Simulation):
+        def run_clients(self, hook, states, clients, work, what="hook"):
+            held.append((list(clients), len(work)))
+            return super().run_clients(hook, states, clients, work, what)
+
+    world, progress = trained("fedper", backend=backend)
+    fields = {field.name: getattr(world, field.name) for field in dataclasses.fields(world)}
+    world = Watched(**fields | {"split": dataclasses.replace(world.split, new=world.split)})
+    measures = {"sum": lambda probabilities, labels: float(probabilities[0].max() + labels.sum())}
+
+    def found():
+        return (
+            scores.accuracies(world, progress, True, measures=measures),
+            scores.accuracies(world, progress, True, clients=[3, 1, 0]),
+            scores.accuracies_of_new(world, progress, True, measures=measures),
+        )
+
+    whole = found()
+    assert [row["client"] for row in whole[1]] == [3, 1, 0]
+    assert [row["client"] for row in whole[2]] == ["new0", "new1", "new2", "new3"]
+    held.clear()
+    monkeypatch.setattr(evaluation, "BLOCK", 3)
+    np.testing.assert_equal(found(), whole)
+    blocks = [[0, 1, 2], [3], [3, 1, 0], [0, 1, 2], [3]]
+    assert held == [(block, len(block)) for block in blocks]
 
 
 def test_a_model_that_is_not_finite_is_never_right():

@@ -45,22 +45,39 @@ def keeping_dp_fedavg() -> Method:
     return Method(train, personalize=kept, init_client=lambda params, task: params)
 
 
-def simulation(path: str, evaluation: str, rounds: int, processes: Processes) -> Simulation:
+MODELS = {
+    "cifar10": (cells.Model("cnn_cifar"), 10),
+    "spi": (cells.Model("embedding", (8,), items=135), 2),
+}
+"""The network and the number of classes of each work."""
+
+
+def simulation(
+    name: str, path: str, evaluation: str, rounds: int, processes: Processes
+) -> Simulation:
     """Return the work as a simulation, with the backend that the engine chooses on a CPU."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: torch.from_numpy(file[name]) for name in file.files}
     train, test = (Examples(arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in ("train", "test"))
-    shares = work.shares(len(train.y))
+    job, (model, classes) = work.WORKS[name], MODELS[name]
+    training = cells.Training(
+        rounds,
+        job.epochs,
+        job.batch_size,
+        job.optimizer.__name__.lower(),
+        job.learning_rate,
+        sample_rate=job.cohort / job.clients,
+    )
     world = federation(
         keeping_dp_fedavg() if evaluation == "each" else dp_fedavg(),
-        [(train.x[rows], train.y[rows]) for rows in shares],
-        model="cnn_cifar",
-        training=cells.Training(rounds, 1, work.BATCH_SIZE, "adam", work.LEARNING_RATE),
+        [(train.x[rows], train.y[rows]) for rows in job.shares(len(train.y))],
+        model=model,
+        training=training,
         privacy=cells.Privacy(
-            noise_multiplier=work.NOISE_MULTIPLIER, delta=1e-3, clip_norm=work.CLIP_NORM
+            noise_multiplier=work.NOISE_MULTIPLIER, delta=1e-4, clip_norm=work.CLIP_NORM
         ),
-        tests=[(test.x[:0], test.y[:0])] * work.CLIENTS,
-        classes=10,
+        tests=[(test.x[:0], test.y[:0])] * job.clients,
+        classes=classes,
         secret="benchmark",
         method_name=evaluation,
         device="cpu",
@@ -73,11 +90,11 @@ def main() -> None:
     """Run the rounds, one at a time."""
     asked = work.arguments()
     with joined("cpu") as (processes, _):
-        world = simulation(asked.images, asked.evaluation, asked.rounds, processes)
+        world = simulation(asked.work, asked.examples, asked.evaluation, asked.rounds, processes)
         common = world.test.schedule(Rows.epochs(world.split.common, 1, work.EVALUATED_AT_ONCE))
         turns = work.Turns({"pflpipe": pflpipe.__version__})
         progress = rounds.start(
-            world, Path(asked.images).with_suffix(".states")
+            world, Path(asked.examples).with_suffix(".states")
         )  # all processes see this file
         for _ in range(asked.rounds):
             turns.wait()

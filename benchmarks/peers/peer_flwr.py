@@ -2,7 +2,7 @@
 FedAvg, server-side clipping.
 
 Runs in the peers' environment. Ray holds one actor of one thread for every process asked for; an
-actor reads the images once. A client's training is the plain PyTorch loop of Flower's examples on
+actor reads the examples once. A client's training is the plain PyTorch loop of Flower's examples on
 slices of tensors, which are cheaper than the examples' DataLoader. Evaluation ``central`` is the
 strategy's ``evaluate_fn``; ``each`` is done by the client after its training. CPU seconds are those
 of this process and all that it started, Ray's own included (Linux alone counts them here).
@@ -33,19 +33,20 @@ client_app = ClientApp()
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
-    """One client's round: load the model, train an epoch, evaluate if asked, send the model
-    back."""
+    """One client's round: load the model, train, evaluate if asked, send the model back."""
     torch.set_num_threads(1)
     config = message.content["config"]
-    x, y, test_x, test_y = work.images(config["images"])
-    rows = torch.from_numpy(work.shares(len(y))[int(context.node_config["partition-id"])])
-    net = work.Net()
+    job = work.WORKS[config["work"]]
+    x, y, test_x, test_y = job.data(config["examples"])
+    rows = torch.from_numpy(job.shares(len(y))[int(context.node_config["partition-id"])])
+    net = job.net()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimizer = torch.optim.Adam(net.parameters(), lr=work.LEARNING_RATE)
-    for batch in rows[torch.randperm(len(rows))].split(work.BATCH_SIZE):
-        optimizer.zero_grad()
-        F.cross_entropy(net(x[batch]), y[batch]).backward()
-        optimizer.step()
+    optimizer = job.optimizer(net.parameters(), lr=job.learning_rate)
+    for _ in range(job.epochs):
+        for batch in rows[torch.randperm(len(rows))].split(job.batch_size or len(rows)):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[batch]), y[batch]).backward()
+            optimizer.step()
     metrics = MetricRecord({"num-examples": len(rows)})
     if config["evaluation"] == "each":
         metrics["accuracy"] = work.accuracy(net, test_x, test_y)
@@ -76,6 +77,7 @@ def cpu_seconds() -> float:
 def main() -> None:
     """Run the rounds, one at a time."""
     asked = work.arguments()
+    job = work.WORKS[asked.work]
     torch.manual_seed(0)
     versions = {name: importlib.metadata.version(name) for name in ("flwr", "ray")}
     turns = work.Turns(versions, cpu_seconds)
@@ -93,9 +95,9 @@ def main() -> None:
     def after_round(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         found = statistics.fmean(of_clients) if of_clients else None
         if asked.evaluation == "central" and server_round:
-            net = work.Net()
+            net = job.net()
             net.load_state_dict(arrays.to_torch_state_dict())
-            found = work.accuracy(net, *work.images(asked.images)[2:])
+            found = work.accuracy(net, *job.data(asked.examples)[2:])
         if server_round:
             turns.tell(found)
         if server_round < asked.rounds:
@@ -106,25 +108,28 @@ def main() -> None:
     def serve(grid: Grid, context: Context) -> None:
         fedavg = FedAvg(
             fraction_evaluate=0.0,
-            min_train_nodes=work.CLIENTS,
-            min_available_nodes=work.CLIENTS,
+            fraction_train=job.cohort / job.clients,
+            min_train_nodes=job.cohort,
+            min_available_nodes=job.clients,
             train_metrics_aggr_fn=keep_accuracies,
         )
         strategy = DifferentialPrivacyServerSideFixedClipping(
-            fedavg, work.NOISE_MULTIPLIER, work.CLIP_NORM, work.CLIENTS
+            fedavg, work.NOISE_MULTIPLIER, work.CLIP_NORM, job.cohort
         )
         strategy.start(
             grid=grid,
-            initial_arrays=ArrayRecord(work.Net().state_dict()),
+            initial_arrays=ArrayRecord(job.net().state_dict()),
             num_rounds=asked.rounds,
-            train_config=ConfigRecord({"images": asked.images, "evaluation": asked.evaluation}),
+            train_config=ConfigRecord(
+                {"work": asked.work, "examples": asked.examples, "evaluation": asked.evaluation}
+            ),
             evaluate_fn=after_round,
         )
 
     run_simulation(
         server_app,
         client_app,
-        num_supernodes=work.CLIENTS,
+        num_supernodes=job.clients,
         backend_config={
             "init_args": {"num_cpus": asked.processes, "include_dashboard": False},
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},

@@ -29,7 +29,7 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, StringMetricName, Weighted, get_overall_value
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 EVALUATED = StringMetricName("common test set | accuracy")
@@ -40,8 +40,16 @@ def on_test(name: str) -> StringMetricName:
     return StringMetricName(f"common test set | {name}")
 
 
-class Net(work.Net):
-    """The network with the two methods that pfl asks for."""
+class Net(nn.Module):
+    """A network with the two methods that pfl asks for."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.net(x)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the mean cross-entropy."""
@@ -101,17 +109,18 @@ def main() -> None:
     """Run the rounds, one at a time."""
     asked = work.arguments()
     torch.manual_seed(0)
-    x, y, *held_out = work.images(asked.images)
+    job = work.WORKS[asked.work]
+    x, y, *held_out = job.data(asked.examples)
     users = {
         user: PyTorchTensorDataset((x[rows], y[rows]))
-        for user, rows in enumerate(work.shares(len(y)))
+        for user, rows in enumerate(job.shares(len(y)))
     }
     data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
     test = PyTorchTensorDataset(tuple(held_out))
-    net = Net()
+    net = Net(job.net())
     model = PyTorchModel(
         model=net,
-        local_optimizer_create=torch.optim.Adam,
+        local_optimizer_create=job.optimizer,
         central_optimizer=torch.optim.SGD(net.parameters(), 1.0),
     )
     noise = GaussianMechanism(
@@ -129,15 +138,15 @@ def main() -> None:
         NNAlgorithmParams(
             asked.rounds,
             evaluation_frequency=10**9,
-            train_cohort_size=work.CLIENTS,
+            train_cohort_size=job.cohort,
             val_cohort_size=None,
         ),
         SimulatedBackend(data, data, [WeightByUser(), CentrallyAppliedPrivacyMechanism(noise)]),
         model,
         NNTrainHyperParams(
-            local_batch_size=work.BATCH_SIZE,
-            local_num_epochs=1,
-            local_learning_rate=work.LEARNING_RATE,
+            local_batch_size=job.batch_size or None,
+            local_num_epochs=job.epochs,
+            local_learning_rate=job.learning_rate,
         ),
         evaluation,
         callbacks,

@@ -1,10 +1,10 @@
-"""What is the same for every system of `make bench-peers`: images, clients, network,
+"""What is the same for every system of `make bench-peers`: examples, clients, network,
 hyper-parameters, and taking turns.
 
 Needs torch and numpy alone, so that it runs in pflpipe's environment and in that of the peers. A
-system is a program that is started with ``--images FILE --evaluation none|central|each --rounds T
---processes N`` and runs T rounds of DP-FedAvg. Before each it waits for a line on its standard
-input; after each it prints a line of JSON (Turns).
+system is a program that is started with ``--work cifar10|spi --examples FILE --evaluation
+none|central|each --rounds T --processes N`` and runs T rounds of DP-FedAvg. Before each it waits
+for a line on its standard input; after each it prints a line of JSON (Turns).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,9 +24,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-CLIENTS = 10
-BATCH_SIZE = 16
-LEARNING_RATE = 1e-3
 CLIP_NORM = 1.0
 NOISE_MULTIPLIER = 0.01
 """Noise costs the same whatever its size; with so little the model learns, and its accuracy shows
@@ -59,19 +57,70 @@ class Net(nn.Module):
         return self.head(F.relu(self.fc2(x)))
 
 
-def shares(count: int) -> list[np.ndarray]:
-    """Return the rows of each client: equal parts, in order."""
-    return np.array_split(np.arange(count), CLIENTS)
+class Answers(nn.Module):
+    """The network of people_spi (1,098 parameters): 8 numbers for each of 135 statements, then a
+    linear head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(135, 8)
+        nn.init.uniform_(self.embedding.weight, -(135**-0.5), 135**-0.5)  # as of a linear layer
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits ``[B, 2]`` of statements ``[B]``."""
+        return self.head(self.embedding(x))
 
 
-@functools.cache
-def images(path: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return training images [N, 3, 32, 32] and labels [N], and those of the common test set, as
-    the peers want them."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: torch.from_numpy(file[name]) for name in file.files}
-    train, test = (arrays[name].permute(0, 3, 1, 2).contiguous() for name in ("train_x", "test_x"))
-    return train, arrays["train_y"], test, arrays["test_y"]
+@dataclass(frozen=True)
+class Work:
+    """One federation.
+
+    Attributes:
+        title: for people.
+        net: the peers' network.
+        clients, cohort: all, and those of a round. pflpipe draws each with probability cohort /
+            clients, the peers draw exactly so many.
+        epochs, batch_size, optimizer, learning_rate: of local training; batch size 0 takes all
+            examples of a client in every step.
+        examples: what the peers' network reads, from examples as pflpipe's network reads them.
+    """
+
+    title: str
+    net: type[nn.Module]
+    clients: int
+    cohort: int
+    epochs: int
+    batch_size: int
+    optimizer: type[torch.optim.Optimizer]
+    learning_rate: float
+    examples: Callable[[Tensor], Tensor]
+
+    def shares(self, count: int) -> list[np.ndarray]:
+        """Return the rows of each client: equal parts, in order."""
+        return np.array_split(np.arange(count), self.clients)
+
+    @functools.cache  # noqa: B019 - a work lives as long as the program
+    def data(self, path: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the peers' training examples and labels [N], and those of the common test set."""
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: torch.from_numpy(file[name]) for name in file.files}
+        train, test = (self.examples(arrays[name]) for name in ("train_x", "test_x"))
+        return train, arrays["train_y"], test, arrays["test_y"]
+
+
+WORKS = {
+    "cifar10": Work(
+        "CIFAR-10 CNN, 10 clients, one local epoch of Adam in batches of 16",
+        *(Net, 10, 10, 1, 16, torch.optim.Adam, 1e-3),
+        lambda x: x.permute(0, 3, 1, 2).contiguous(),
+    ),
+    "spi": Work(
+        "people_spi: 320 of 3,200 people, five full-batch steps of SGD",
+        *(Answers, 3200, 320, 5, 0, torch.optim.SGD, 5.0),
+        lambda x: x[:, 0].long(),
+    ),
+}
 
 
 @torch.inference_mode()
@@ -130,7 +179,8 @@ class Turns:
 def arguments() -> argparse.Namespace:
     """Read what bench_peers.py asks of a system; from here on torch computes with one thread."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--images", required=True)
+    parser.add_argument("--work", choices=WORKS, required=True)
+    parser.add_argument("--examples", required=True)
     parser.add_argument("--evaluation", choices=EVALUATIONS, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--processes", type=int, required=True)

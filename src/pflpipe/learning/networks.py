@@ -108,7 +108,9 @@ def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Net
         "cnn_cifar": _cnn_with_pooling("conv1", "conv2", "conv3", padding=1),
         "cnn_centaur": _cnn_with_pooling("conv1", "conv2"),
     }[model.name]
-    return Network(shapes, body, keyed=model.name in ("cnn_femnist", "cnn_svhn"))
+    looks_up = model.name == "embedding" and tuple(image_shape) == (1,)
+    keyed = model.name in ("cnn_femnist", "cnn_svhn")
+    return Network(shapes, body, known_layers=not looks_up, keyed=keyed)
 
 
 def _mlp(model: cells.Model) -> Body:
@@ -129,10 +131,15 @@ def _embedding(items: int) -> Body:
     which a head per person is a factorisation of their answers."""
 
     def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-        # A product with one-hot rows: a gather's gradient is a scatter, which vmap runs slowly. A
-        # number that is the index of no item is a row of zeros.
-        one_hot = (x == torch.arange(items, device=x.device)).to(x.dtype) if x.shape[1] == 1 else x
-        return F.linear(one_hot, params["embedding.weight"])
+        weight = params["embedding.weight"]
+        if x.shape[1] > 1:
+            return F.linear(x, weight)
+        # A number that is the index of no item is a row of zeros.
+        item = x[:, 0]
+        known = (item >= 0) & (item < items) & (item == item.floor())
+        columns = torch.where(known, item, 0.0).to(torch.int64).expand(len(weight), -1)
+        # Contiguous: the layers after it then round as after a product with one-hot rows.
+        return weight.gather(1, columns).where(known, 0.0).mT.contiguous()
 
     return body
 

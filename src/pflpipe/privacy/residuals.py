@@ -149,7 +149,7 @@ def _cohort(plan: Plan, departures: frozenset[str], key: str, round: int) -> set
     if plan.sample_rate == 1:
         return set(range(plan.clients))
     chances = release_rng(key, "sample", round).random(plan.clients)
-    return {client for client, chance in enumerate(chances) if chance < plan.sample_rate}
+    return set((chances < plan.sample_rate).nonzero()[0].tolist())
 
 
 def _differing(actual: Tensor, expected: Tensor) -> int:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ from pflpipe.trees import ClientState, Params
 Measures = Mapping[str, Callable[[np.ndarray, np.ndarray], float]]
 """Name of a metric -> ``(probabilities [n, K], labels [n])`` of one client's rows -> number."""
 NO_MEASURES: Measures = {}
+BLOCK = 2**12
+"""Clients whose schedules and answers are in memory at once; large enough to fill groups."""
 _Answers = dict[str, dict[str, Tensor]]
 
 
@@ -67,12 +70,6 @@ def accuracies(
     if not validation_only:
         held_out["own"] = split.test
         common = simulation.test.schedule(simulation.in_order(split.common))
-    clients = clients or range(simulation.plan.clients)
-    work = [
-        simulation.work(client, progress.round)
-        | {name: simulation.in_order(rows[client]) for name, rows in held_out.items()}
-        for client in clients
-    ]
     tests = _Tests(simulation, held_out, has_global_model, measures)
 
     def hook(state: ClientState, batches: Batches, others: Mapping[str, Schedule]) -> _Answers:
@@ -82,16 +79,26 @@ def accuracies(
             answers["right"]["personal_common"] = task.correct(personal, common)
         return answers
 
-    with simulation.calls("personalize", progress.params, progress.server) as what:
-        answers = simulation.run_clients(hook, progress.states, clients, work, what)
-        if common is not None:
-            right = task.correct(progress.params, common)
-            answers["right"]["global_common"] = right.expand(len(clients))
-    return [
-        {"client": client, "train_size": len(split.train[client])}
-        | tests.scores(answers, place, client)
-        for place, client in enumerate(clients)
-    ]
+    scores: list[dict[str, float]] = []
+    for block in _blocks(clients or range(simulation.plan.clients)):
+        work = [
+            simulation.work(client, progress.round)
+            | {name: simulation.in_order(rows[client]) for name, rows in held_out.items()}
+            for client in block
+        ]
+        with simulation.calls("personalize", progress.params, progress.server) as what:
+            answers = simulation.run_clients(hook, progress.states, block, work, what)
+            if common is not None:
+                right = task.correct(progress.params, common)
+                answers["right"]["global_common"] = right.expand(len(block))
+        scores += tests.scores(answers, block)
+    return scores
+
+
+def _blocks(clients: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield the clients in blocks: all schedules at once take 15 kB for each client."""
+    for first in range(0, len(clients), BLOCK):
+        yield clients[first : first + BLOCK]
 
 
 def accuracies_of_new(
@@ -119,16 +126,6 @@ def accuracies_of_new(
     # The expected number of rounds in which a client is drawn.
     expected = max(1, round(simulation.plan.sample_rate * simulation.plan.rounds))
     turns = range(expected if initial else 0)
-    work = [
-        simulation.work(client, progress.round)
-        | {"new": simulation.in_order(test_rows)}
-        | {
-            f"{name} {turn}": rows
-            for turn in turns
-            for name, rows in simulation.work(client, turn).items()
-        }
-        for client, test_rows in enumerate(split.test)
-    ]
     tests = _Tests(simulation, {"new": split.test}, has_global_model, measures)
 
     def hook(_: ClientState, last: Batches, others: Mapping[str, Schedule]) -> _Answers:
@@ -142,12 +139,22 @@ def accuracies_of_new(
         personal = method.personalize(progress.params, progress.server, state, last, task)
         return tests.answers(task, personal, progress.params, others)
 
-    with simulation.calls("personalize", progress.params, progress.server, initial) as what:
-        answers = simulation.run_clients(hook, None, range(len(work)), work, what)
-    return [
-        {"client": f"new{client}", "train_size": len(rows)} | tests.scores(answers, client, client)
-        for client, rows in enumerate(split.train)
-    ]
+    scores: list[dict[str, Any]] = []
+    for block in _blocks(range(len(split.train))):
+        work = [
+            simulation.work(client, progress.round)
+            | {"new": simulation.in_order(split.test[client])}
+            | {
+                f"{name} {turn}": rows
+                for turn in turns
+                for name, rows in simulation.work(client, turn).items()
+            }
+            for client in block
+        ]
+        with simulation.calls("personalize", progress.params, progress.server, initial) as what:
+            answers = simulation.run_clients(hook, None, block, work, what)
+        scores += [row | {"client": f"new{row['client']}"} for row in tests.scores(answers, block)]
+    return scores
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,11 @@ class _Tests:
     has_global_model: bool
     measures: Measures
 
+    @cached_property
+    def most(self) -> dict[str, int]:
+        """The largest number of rows of a client, by name of the rows."""
+        return {name: max(map(len, rows)) for name, rows in self.held_out.items()}
+
     def answers(
         self, task: Task, personal: Params, released: Params, schedules: Mapping[str, Schedule]
     ) -> _Answers:
@@ -167,33 +179,36 @@ class _Tests:
         there are further metrics, the logits."""
         answers: _Answers = {"right": {}, "logits": {}}
         for model, params in (("personal", personal), ("global", released)):
-            for name, rows in self.held_out.items():
+            for name in self.held_out:
                 column = f"{model}_{name}"
                 # Counts and not rates: sums of whole numbers have no rounding.
                 answers["right"][column] = task.correct(params, schedules[name])
                 if self.measures:
-                    most = max(map(len, rows))
-                    answers["logits"][column] = task.logits(params, schedules[name], most)
+                    logits = task.logits(params, schedules[name], self.most[name])
+                    answers["logits"][column] = logits
         return answers
 
-    def scores(self, answers: _Answers, place: int, client: int) -> dict[str, float]:
-        """Return the metrics of a client, which is at this place of the stacked answers."""
-        scores = {}
-        for column, right in answers["right"].items():
-            model, _, name = column.partition("_")
-            common = self.simulation.split.common
-            rows = common if name == "common" else self.held_out[name][client]
-            defined = len(rows) > 0 and (model == "personal" or self.has_global_model)
-            scores[column] = 100 * right[place].item() / len(rows) if defined else math.nan
-            if column not in answers["logits"]:
-                continue
-            labels = self.simulation.examples(name).y[torch.from_numpy(rows)].cpu()
-            logits = answers["logits"][column][place, : len(rows)].cpu()
-            probabilities = _probabilities(logits, labels)
-            for metric, measure in self.measures.items():
-                value = measure(probabilities, labels.numpy()) if defined else math.nan
-                scores[f"{metric}_{column}"] = value
-        return scores
+    def scores(self, answers: _Answers, clients: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Yield the row of each of these clients, whose answers are stacked in their order."""
+        right = {column: counts.tolist() for column, counts in answers["right"].items()}
+        for place, client in enumerate(clients):
+            size = len(self.simulation.split.train[client])
+            row: dict[str, Any] = {"client": client, "train_size": size}
+            for column, counts in right.items():
+                model, _, name = column.partition("_")
+                common = self.simulation.split.common
+                rows = common if name == "common" else self.held_out[name][client]
+                defined = len(rows) > 0 and (model == "personal" or self.has_global_model)
+                row[column] = 100 * counts[place] / len(rows) if defined else math.nan
+                if column not in answers["logits"]:
+                    continue
+                labels = self.simulation.examples(name).y[torch.from_numpy(rows)].cpu()
+                logits = answers["logits"][column][place, : len(rows)].cpu()
+                probabilities = _probabilities(logits, labels)
+                for metric, measure in self.measures.items():
+                    value = measure(probabilities, labels.numpy()) if defined else math.nan
+                    row[f"{metric}_{column}"] = value
+            yield row
 
 
 def _probabilities(logits: Tensor, labels: Tensor) -> np.ndarray:

@@ -17,7 +17,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, Unpack
@@ -464,7 +464,7 @@ def write_rows(target: Path, columns: Sequence[str], rows: Sequence[Mapping[str,
     write_text(target, text_of(columns, rows))
 
 
-def text_of(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+def text_of(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows as CSV text; NaN becomes an empty field, floats keep all digits."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, lineterminator="\n")

@@ -51,6 +51,9 @@ EXAMPLES_OF_FULL_PASS = 32
 # Batch size of evaluation: measured as the fastest for the papers' networks on a CPU.
 EXAMPLES_AT_ONCE = 256
 
+# Largest number of clients whose schedules are kept for further rounds, at some kB each.
+SCHEDULES_KEPT = 2**14
+
 SEEN_BY_METHODS = ("train", "head", "all")
 
 
@@ -256,9 +259,10 @@ class Simulation:
         client."""
         is_shuffled = 0 < self.training.batch_size < len(self.split.train[client])
         if not is_shuffled and not self.draws:
-            if client not in self._undrawn:
-                self._undrawn[client] = self._schedules(client, None, None)
-            return self._undrawn[client]
+            work = self._undrawn.get(client) or self._schedules(client, None, None)
+            if len(self._undrawn) < SCHEDULES_KEPT:
+                self._undrawn[client] = work
+            return work
         # Only if needed: creating a generator takes as long as a schedule.
         head = is_shuffled and self.method.head_epochs
         return self._schedules(
