@@ -286,7 +286,7 @@ def check(block: Any, location: str) -> None:
             if fits and option.either and (value is None) == (rival is None):
                 given = "neither is" if value is None else "both are"
                 problems.refuse(f"{location} needs either {name} or {option.either}, {given} given")
-            if not fits and value != item.default:
+            if not fits and value not in (None, item.default):
                 what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(fitting)])}"
                 do = f"remove it for {setting}" if fitting else f"add {other}, or remove it"
                 problems.refuse(f"{what.strip()} only", got=value, do=do)
