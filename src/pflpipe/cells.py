@@ -420,35 +420,37 @@ class Cell:
         return slug([self.dataset, words, f"seed{self.seed}"], parts)
 
     @cached_property
+    def accounted(self) -> Cell:
+        """The cell with only the settings that its privacy plan depends on, the same for all cells
+        with the same accounting."""
+        sizes, training = self.plan_needs_partition, self.training
+        return Cell(
+            dataset=self.dataset if sizes or self.plan_needs_data else "",
+            partition=self.partition if sizes else Partition("", self.partition.clients),
+            model=self.model if self.plan_needs_model else Model(""),
+            training=Training(
+                rounds=training.rounds,
+                local_epochs=training.local_epochs if sizes else 0,
+                batch_size=training.batch_size if sizes else 0,
+                optimizer="",
+                lr=training.lr if self.plan_needs_lr else 0.0,
+                sample_rate=training.sample_rate,
+            ),
+            privacy=self.privacy,
+            method="",
+            departures=self.departures,
+            seed=self.seed if sizes else 0,
+            source=self.source,  # the ledger names it, and the reference of features
+            features=Features(reference=self.features.reference),
+        )
+
+    @cached_property
     def plan_id(self) -> str:
         """Id of the privacy plan, shared by all cells with the same accounting."""
-        parts: dict[str, Any] = {
-            "privacy": without_defaults(self.privacy),
-            "rounds": self.training.rounds,
-            "sample_rate": self.training.sample_rate,
-            "clients": self.partition.clients,
-            "departures": list(self.departures),
-        }
-        if self.plan_needs_partition:
-            parts |= {
-                "partition": self.partition_id,
-                "local_epochs": self.training.local_epochs,
-                "batch_size": self.training.batch_size,
-            }
-        if self.plan_needs_data:
-            parts["dataset"] = self.dataset
-        if self.plan_needs_model:
-            parts["model"] = without_defaults(self.model)
-        if self.plan_needs_lr:
-            parts["lr"] = self.training.lr
-        if self.source:  # the ledger names it
-            parts["source"] = self.source
-        if self.features.reference:  # and this
-            parts["reference"] = self.features.reference
-        rate, rounds = self.training.sample_rate, self.training.rounds
-        clients = self.partition.clients or "all"
-        words = [self.privacy.mechanism, f"M{clients}", f"q{rate:g}", f"T{rounds}"]
-        return slug(words, parts)
+        training, clients = self.training, self.partition.clients or "all"
+        noise = f"q{training.sample_rate:g}", f"T{training.rounds}"
+        words = [self.privacy.mechanism, f"M{clients}", *noise]
+        return slug(words, without_defaults(self.accounted))
 
     @property
     def claim(self) -> str:
