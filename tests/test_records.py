@@ -96,7 +96,7 @@ def test_a_file_that_is_no_object_is_refused():
 def test_a_plan_that_cannot_be_names_its_file():
     values = to_json(PLANNED)
     values["plan"]["rounds"] = 0
-    with pytest.raises(PrivacyError, match=r"^a\.json: privacy plan: rounds; got 0"):
+    with pytest.raises(PrivacyError, match=r"^a\.json: privacy plan\.rounds; got 0"):
         from_json(Planned, values, "a.json")
 
 

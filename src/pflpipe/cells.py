@@ -35,18 +35,16 @@ class Partition:
     kind: Annotated[
         str,
         Option(
-            "how examples are dealt to clients; natural: by the data set's own user ids",
             choices=("dirichlet", "pathological", "iid", "natural"),
             heading="partition",
             phrase="{} partition",
             bare=True,
         ),
     ]
+    """how examples are dealt to clients; natural: by the data set's own user ids"""
     clients: Annotated[
         int,
         Option(
-            "number of clients M, a public value; if left out (natural only), all user ids of the "
-            "data set, and the plan reads M from the partition",
             least=2,
             unless=("kind", "natural"),
             heading="M",
@@ -54,21 +52,16 @@ class Partition:
             value_labels={0: "all"},
         ),
     ] = 0
+    """number of clients M, a public value; if left out (natural only), all user ids of the data
+    set, and the plan reads M from the partition"""
     alpha: Annotated[
         float | None,
-        Option(
-            "Dirichlet concentration; small = very different clients",
-            above=0,
-            only=("kind", "dirichlet"),
-            needed=True,
-            heading="α",
-            phrase="α = {}",
-        ),
+        Option(above=0, only=("kind", "dirichlet"), needed=True, heading="α", phrase="α = {}"),
     ] = None
+    """Dirichlet concentration; small = very different clients"""
     classes_per_client: Annotated[
         int | None,
         Option(
-            "s, the number of classes that one client holds",
             least=1,
             only=("kind", "pathological"),
             needed=True,
@@ -76,204 +69,116 @@ class Partition:
             phrase="{} classes per client",
         ),
     ] = None
+    """s, the number of classes that one client holds"""
     min_size: Annotated[
         int,
         Option(
-            "least number of examples of a client, validation and own test included; natural: a "
-            "user with fewer training examples takes part without any",
-            least=1,
-            heading="least size",
-            phrase="at least {} examples per client",
-            always=True,
+            least=1, heading="least size", phrase="at least {} examples per client", always=True
         ),
     ] = 1
+    """least number of examples of a client, validation and own test included; natural: a user with
+    fewer training examples takes part without any"""
     # Any value below 1: for every fraction a client keeps an example to train on
     # (apportion.held_out_size).
     validation_fraction: Annotated[
         float,
         Option(
-            "fraction of each client's examples, without its own test, on which hyper-parameters "
-            "are chosen",
-            least=0,
-            below=1,
-            heading="validation",
-            phrase="validation fraction {}",
-            always=True,
+            least=0, below=1, heading="validation", phrase="validation fraction {}", always=True
         ),
     ] = 0.1
+    """fraction of each client's examples, without its own test, on which hyper-parameters are
+    chosen"""
     test_fraction: Annotated[
-        float | None,
-        Option(
-            "fraction of each client's examples that is its own test; null takes the own tests "
-            "from the data set's test set, disjointly and in the class proportions of the "
-            "clients' shares (natural: each user's test rows)",
-            above=0,
-            below=1,
-            heading="own test fraction",
-        ),
+        float | None, Option(above=0, below=1, heading="own test fraction")
     ] = None
-    new_clients: Annotated[
-        int,
-        Option(
-            "number N of further clients that take no part in training: after the last round each "
-            "of them makes a personal model from the released one, which is tested; natural "
-            "without clients: N of all user ids",
-            least=0,
-            heading="new clients",
-            phrase="{} new clients",
-        ),
-    ] = 0
+    """fraction of each client's examples that is its own test; null takes the own tests from the
+    data set's test set, disjointly and in the class proportions of the clients' shares (natural:
+    each user's test rows)"""
+    new_clients: Annotated[int, Option(least=0, heading="new clients", phrase="{} new clients")] = 0
+    """number N of further clients that take no part in training: after the last round each of them
+    makes a personal model from the released one, which is tested; natural without clients: N of all
+    user ids"""
     common_test: Annotated[
         int,
         Option(
-            "number of rows of the common test set, drawn at random; 0 = all. Every client's model "
-            "is tested on all of them, which takes longer than training if there are many clients",
-            least=0,
-            heading="common test",
-            phrase="{} rows of common test",
-            value_labels={0: "all"},
+            least=0, heading="common test", phrase="{} rows of common test", value_labels={0: "all"}
         ),
     ] = 0
+    """number of rows of the common test set, drawn at random; 0 = all. Every client's model is
+    tested on all of them, which takes longer than training if there are many clients"""
 
 
 @dataclass(frozen=True)
 class Model:
     """A network of learning/networks.py, or of a user's file."""
 
-    name: Annotated[
-        str,
-        Option(
-            "name of a network; or file.py:Net, a torch.nn.Module in a file that is run; its path "
-            "is relative to the study's file (in a cell: to the working directory)",
-            bare=True,
-        ),
-    ]
+    name: Annotated[str, Option(bare=True)]
+    """name of a network; or file.py:Net, a torch.nn.Module in a file that is run; its path is
+    relative to the study's file (in a cell: to the working directory)"""
     hidden: Annotated[
-        tuple[int, ...] | None,
-        Option(
-            "widths of the hidden layers; of embedding: the one number of dimensions",
-            least=1,
-            only=("name", "mlp", "embedding"),
-            needed=True,
-        ),
+        tuple[int, ...] | None, Option(least=1, only=("name", "mlp", "embedding"), needed=True)
     ] = None
+    """widths of the hidden layers; of embedding: the one number of dimensions"""
     items: Annotated[
-        int | None,
-        Option(
-            "number of items; an example is the index of one, or one-hot",
-            least=2,
-            only=("name", "embedding"),
-            needed=True,
-            phrase="{} items",
-        ),
+        int | None, Option(least=2, only=("name", "embedding"), needed=True, phrase="{} items")
     ] = None
-    relu_everywhere: Annotated[
-        bool,
-        Option(
-            "add the two ReLUs that the official code lacks",
-            only=("name", "cnn_femnist"),
-            heading="relu",
-        ),
-    ] = False
-    options: Annotated[
-        dict[str, Any], Option("named arguments of file.py:Net", heading="network options")
-    ] = field(default_factory=dict, hash=False)
+    """number of items; an example is the index of one, or one-hot"""
+    relu_everywhere: Annotated[bool, Option(only=("name", "cnn_femnist"), heading="relu")] = False
+    """add the two ReLUs that the official code lacks"""
+    options: Annotated[dict[str, Any], Option(heading="network options")] = field(
+        default_factory=dict, hash=False
+    )
+    """named arguments of file.py:Net"""
 
 
 @dataclass(frozen=True)
 class Training:
     """Rounds, sampling of clients, and local work of every client."""
 
-    rounds: Annotated[
-        int, Option("number of rounds T", least=1, heading="T", phrase="T = {} rounds")
-    ]
-    local_epochs: Annotated[
-        int,
-        Option(
-            "passes E over a client's examples per round",
-            least=1,
-            heading="E",
-            phrase="E = {} local epochs",
-        ),
-    ]
+    rounds: Annotated[int, Option(least=1, heading="T", phrase="T = {} rounds")]
+    """number of rounds T"""
+    local_epochs: Annotated[int, Option(least=1, heading="E", phrase="E = {} local epochs")]
+    """passes E over a client's examples per round"""
     batch_size: Annotated[
         int,
         Option(
-            "examples per step; 0 = all examples of the client",
-            least=0,
-            heading="batch",
-            phrase="batch size {}",
-            value_labels={0: "all local data"},
+            least=0, heading="batch", phrase="batch size {}", value_labels={0: "all local data"}
         ),
     ]
-    optimizer: Annotated[str, Option("of the local steps", choices=("sgd", "adam"), phrase="{}")]
-    lr: Annotated[float, Option("learning rate of the local steps", above=0)]
-    momentum: Annotated[float, Option("of sgd", least=0, below=1, only=("optimizer", "sgd"))] = 0.0
-    weight_decay: Annotated[float, Option("L2 penalty", least=0, heading="weight decay")] = 0.0
+    """examples per step; 0 = all examples of the client"""
+    optimizer: Annotated[str, Option(choices=("sgd", "adam"), phrase="{}")]
+    """of the local steps"""
+    lr: Annotated[float, Option(above=0)]
+    """learning rate of the local steps"""
+    momentum: Annotated[float, Option(least=0, below=1, only=("optimizer", "sgd"))] = 0.0
+    """of sgd"""
+    weight_decay: Annotated[float, Option(least=0, heading="weight decay")] = 0.0
+    """L2 penalty"""
     lr_decay: Annotated[
-        float,
-        Option(
-            "factor of the learning rate of the local steps from one round to the next",
-            above=0,
-            most=1,
-            heading="lr decay",
-            phrase="learning rate times {} a round",
-        ),
+        float, Option(above=0, most=1, heading="lr decay", phrase="learning rate times {} a round")
     ] = 1.0
-    drop_last: Annotated[
-        bool,
-        Option(
-            "leave out the last step of a pass if it has fewer than batch_size examples",
-            heading="drop last",
-        ),
-    ] = False
+    """factor of the learning rate of the local steps from one round to the next"""
+    drop_last: Annotated[bool, Option(heading="drop last")] = False
+    """leave out the last step of a pass if it has fewer than batch_size examples"""
     sample_rate: Annotated[
         float,
-        Option(
-            "Poisson probability q of a client per round",
-            above=0,
-            most=1,
-            heading="q",
-            phrase="client sampling rate q = {}",
-            always=True,
-        ),
+        Option(above=0, most=1, heading="q", phrase="client sampling rate q = {}", always=True),
     ] = 1.0
+    """Poisson probability q of a client per round"""
     augment: Annotated[
         tuple[str, ...],
-        Option(
-            "random training transforms of images, in the order in which they are applied",
-            choices=("crop", "flip", "rotate"),
-            distinct=True,
-            phrase="training transforms {}",
-        ),
+        Option(choices=("crop", "flip", "rotate"), distinct=True, phrase="training transforms {}"),
     ] = ()
-    evaluate_every: Annotated[
-        int,
-        Option(
-            "number of rounds between accuracies in rounds.csv, which also has them for the last "
-            "round; 0 = never; training does not change",
-            least=0,
-            condition=False,
-        ),
-    ] = 0
-    evaluate_clients: Annotated[
-        int,
-        Option(
-            "number of clients over which these accuracies are averaged, drawn once per seed; 0 = "
-            "all",
-            least=0,
-            condition=False,
-        ),
-    ] = 0
-    precision: Annotated[
-        str,
-        Option(
-            "precision of products: float32; tf32 (a GPU rounds the factors of matrix products "
-            "and convolutions); bf16 (forward passes of training); parameters, clipping, noise and "
-            "optimizer are always float32",
-            choices=("float32", "tf32", "bf16"),
-        ),
-    ] = "float32"
+    """random training transforms of images, in the order in which they are applied"""
+    evaluate_every: Annotated[int, Option(least=0, condition=False)] = 0
+    """number of rounds between accuracies in rounds.csv, which also has them for the last round; 0
+    = never; training does not change"""
+    evaluate_clients: Annotated[int, Option(least=0, condition=False)] = 0
+    """number of clients over which these accuracies are averaged, drawn once per seed; 0 = all"""
+    precision: Annotated[str, Option(choices=("float32", "tf32", "bf16"))] = "float32"
+    """precision of products: float32; tf32 (a GPU rounds the factors of matrix products and
+    convolutions); bf16 (forward passes of training); parameters, clipping, noise and optimizer are
+    always float32"""
 
 
 _NOISY = ("mechanism", "gaussian", "laplace")
@@ -284,53 +189,34 @@ class Privacy:
     """The requested guarantee: either ``epsilon`` (the noise is calibrated to it) or
     ``noise_multiplier`` (fixed), never both. Without privacy only ``mechanism="none"`` is set."""
 
-    mechanism: Annotated[
-        str,
-        Option("the kind of noise", choices=("gaussian", "laplace"), phrase="{} mechanism"),
-    ] = "none"
+    mechanism: Annotated[str, Option(choices=("gaussian", "laplace"), phrase="{} mechanism")] = (
+        "none"
+    )
+    """the kind of noise"""
     epsilon: Annotated[
         float | None,
         Option(
-            "central epsilon at delta",
-            above=0,
-            only=_NOISY,
-            either="noise_multiplier",
-            heading="target ε",
-            condition=False,
+            above=0, only=_NOISY, either="noise_multiplier", heading="target ε", condition=False
         ),
     ] = None
+    """central epsilon at delta"""
     noise_multiplier: Annotated[
-        float | None,
-        Option("noise std over sensitivity", above=0, only=_NOISY, heading="σ", condition=False),
+        float | None, Option(above=0, only=_NOISY, heading="σ", condition=False)
     ] = None
+    """noise std over sensitivity"""
     delta: Annotated[
         float | None,
-        Option(
-            "of the guarantee",
-            above=0,
-            below=1,
-            only=_NOISY,
-            needed=True,
-            heading="δ",
-            phrase="δ = {}",
-        ),
+        Option(above=0, below=1, only=_NOISY, needed=True, heading="δ", phrase="δ = {}"),
     ] = None
+    """of the guarantee"""
     clip_norm: Annotated[
         float | None,
-        Option(
-            "bound on the norm of one client's whole update",
-            above=0,
-            only=_NOISY,
-            needed=True,
-            heading="C",
-            phrase="clip norm C = {}",
-        ),
+        Option(above=0, only=_NOISY, needed=True, heading="C", phrase="clip norm C = {}"),
     ] = None
+    """bound on the norm of one client's whole update"""
     clip_quantile: Annotated[
         float | None,
         Option(
-            "adaptive clipping: the bound follows this quantile of the clients' norms, estimated "
-            "from bits that are released with noise; clip_norm is the bound of the first round",
             above=0,
             below=1,
             only=("mechanism", "gaussian"),
@@ -338,36 +224,38 @@ class Privacy:
             phrase="clip norm adapted to the {} quantile",
         ),
     ] = None
+    """adaptive clipping: the bound follows this quantile of the clients' norms, estimated from bits
+    that are released with noise; clip_norm is the bound of the first round"""
     clip_lr: Annotated[
         float,
         Option(
-            "of the logarithm of the adaptive bound",
             above=0,
             only=("clip_quantile",),
             heading="η of C",
             phrase="learning rate {} of the clip norm",
         ),
     ] = 0.2
+    """of the logarithm of the adaptive bound"""
     clip_bit_noise: Annotated[
         float | None,
         Option(
-            "standard deviation of the noise on the sum of the bits; null: q M / 20",
             above=0,
             only=("clip_quantile",),
             heading="bit noise",
             phrase="noise {} on the sum of bits",
         ),
     ] = None
+    """standard deviation of the noise on the sum of the bits; null: q M / 20"""
     accountant: Annotated[
         str,
         Option(
-            "the curve that calibrates: exact (GDP at q = 1, PLD otherwise) or rdp (as the papers)",
             choices=("exact", "rdp"),
             only=("mechanism", "gaussian"),
             phrase="{} accountant",
             always=True,
         ),
     ] = "exact"
+    """the curve that calibrates: exact (GDP at q = 1, PLD otherwise) or rdp (as the papers)"""
 
 
 @dataclass(frozen=True)
@@ -378,56 +266,31 @@ class Server:
     optimizer: Annotated[
         str,
         Option(
-            "of the server: sgd; momentum (FedAvgM); adam or yogi (FedAdam, FedYogi), whose lr is "
-            "about the size of a coordinate's step",
             choices=("sgd", "momentum", "adam", "yogi"),
             heading="server",
             phrase="server optimizer {}",
         ),
     ] = "sgd"
-    lr: Annotated[
-        float,
-        Option("learning rate of the server", above=0, heading="server lr"),
-    ] = 1.0
+    """of the server: sgd; momentum (FedAvgM); adam or yogi (FedAdam, FedYogi), whose lr is about
+    the size of a coordinate's step"""
+    lr: Annotated[float, Option(above=0, heading="server lr")] = 1.0
+    """learning rate of the server"""
     momentum: Annotated[
-        float,
-        Option(
-            "fraction of the last step that is added to the next one",
-            least=0,
-            below=1,
-            only=("optimizer", "momentum"),
-            heading="server momentum",
-        ),
+        float, Option(least=0, below=1, only=("optimizer", "momentum"), heading="server momentum")
     ] = 0.9
+    """fraction of the last step that is added to the next one"""
     beta1: Annotated[
-        float,
-        Option(
-            "decay of the mean of the updates",
-            least=0,
-            below=1,
-            only=("optimizer", "adam", "yogi"),
-            heading="server β1",
-        ),
+        float, Option(least=0, below=1, only=("optimizer", "adam", "yogi"), heading="server β1")
     ] = 0.9
+    """decay of the mean of the updates"""
     beta2: Annotated[
-        float,
-        Option(
-            "decay of the mean of their squares",
-            least=0,
-            below=1,
-            only=("optimizer", "adam", "yogi"),
-            heading="server β2",
-        ),
+        float, Option(least=0, below=1, only=("optimizer", "adam", "yogi"), heading="server β2")
     ] = 0.99
+    """decay of the mean of their squares"""
     tau: Annotated[
-        float,
-        Option(
-            "adaptivity: added to the square root of that mean, which starts at tau squared",
-            above=0,
-            only=("optimizer", "adam", "yogi"),
-            heading="server τ",
-        ),
+        float, Option(above=0, only=("optimizer", "adam", "yogi"), heading="server τ")
     ] = 1e-3
+    """adaptivity: added to the square root of that mean, which starts at tau squared"""
 
 
 @dataclass(frozen=True)
@@ -437,72 +300,41 @@ class Features:
 
     kind: Annotated[
         str,
-        Option(
-            "none; scattering: averages of the moduli of wavelet coefficients, to which no "
-            "client's data contribute; file: those of your own file, such as a frozen network's",
-            choices=("none", "scattering", "file"),
-            heading="features",
-            phrase="{} features",
-        ),
+        Option(choices=("none", "scattering", "file"), heading="features", phrase="{} features"),
     ] = "none"
+    """none; scattering: averages of the moduli of wavelet coefficients, to which no client's data
+    contribute; file: those of your own file, such as a frozen network's"""
     scales: Annotated[
-        int,
-        Option(
-            "J: averages are over windows of about 2^J pixels",
-            least=1,
-            only=("kind", "scattering"),
-            heading="J",
-            phrase="J = {} scales",
-        ),
+        int, Option(least=1, only=("kind", "scattering"), heading="J", phrase="J = {} scales")
     ] = 2
-    pool: Annotated[
-        int,
-        Option(
-            "each coefficient is averaged to pool x pool numbers",
-            least=1,
-            only=("kind", "scattering"),
-            phrase="pool {}",
-        ),
-    ] = 2
+    """J: averages are over windows of about 2^J pixels"""
+    pool: Annotated[int, Option(least=1, only=("kind", "scattering"), phrase="pool {}")] = 2
+    """each coefficient is averaged to pool x pool numbers"""
     reference: Annotated[
-        str | None,
-        Option(
-            "named public data set; each feature is standardised by mean and deviation of its "
-            "training images",
-            only=("kind", "scattering"),
-            phrase="standardised by {}",
-        ),
+        str | None, Option(only=("kind", "scattering"), phrase="standardised by {}")
     ] = None
+    """named public data set; each feature is standardised by mean and deviation of its training
+    images"""
     clip: Annotated[
-        float,
-        Option(
-            "largest absolute value of a standardised feature",
-            above=0,
-            only=("reference",),
-            phrase="features clipped to {}",
-        ),
+        float, Option(above=0, only=("reference",), phrase="features clipped to {}")
     ] = 5.0
+    """largest absolute value of a standardised feature"""
     file: Annotated[
         str | None,
         Option(
-            "an .npz file of features, one row for each row of the data set; its path is relative "
-            "to the study's file (in a cell: to the working directory)",
             only=("kind", "file"),
             needed=True,
             heading="features' file",
             phrase="features of {}",
         ),
     ] = None
-    made_by: Annotated[
-        str | None,
-        Option(
-            "what made the features of the file, and the public data from which it learned; the "
-            "ledger says so in these words",
-            only=("kind", "file"),
-            needed=True,
-            condition=False,
-        ),
-    ] = None
+    """an .npz file of features, one row for each row of the data set; its path is relative to the
+    study's file (in a cell: to the working directory)"""
+    made_by: Annotated[str | None, Option(only=("kind", "file"), needed=True, condition=False)] = (
+        None
+    )
+    """what made the features of the file, and the public data from which it learned; the ledger
+    says so in these words"""
 
 
 CLAIMS = ("certified", "unreviewed", "nominal", "none")
@@ -528,33 +360,20 @@ class Cell:
     ``source`` locates a method from outside the package (``registry.locate``).
     """
 
-    dataset: Annotated[
-        str,
-        Option(
-            f"{DATASET_WORDS}, known to pflpipe or given to your own arrays in config.yaml",
-            pattern=DATASET_PATTERN,
-            heading="data set",
-            bare=True,
-        ),
-    ]
+    dataset: Annotated[str, Option(pattern=DATASET_PATTERN, heading="data set", bare=True)]
+    """a name of small letters, digits and _, known to pflpipe or given to your own arrays in
+    config.yaml"""
     partition: Partition
     model: Model
     training: Training
     privacy: Privacy
     method: str
     hyperparameters: dict[str, Any] = field(default_factory=dict)
-    profile: Annotated[
-        str,
-        Option(
-            "strict = smallest change that makes the user-level claim true; paper = as printed, "
-            "with named departures",
-            choices=("strict", "paper"),
-            condition=False,
-        ),
-    ] = "strict"
-    official_code: Annotated[
-        bool, Option("adds what only the official code does (profile paper)", condition=False)
-    ] = False
+    profile: Annotated[str, Option(choices=("strict", "paper"), condition=False)] = "strict"
+    """strict = smallest change that makes the user-level claim true; paper = as printed, with named
+    departures"""
+    official_code: Annotated[bool, Option(condition=False)] = False
+    """adds what only the official code does (profile paper)"""
     departures: tuple[str, ...] = ()
     seed: int = 0
     source: str = ""
@@ -618,37 +437,41 @@ class Cell:
         return slug([self.dataset, words, f"seed{self.seed}"], parts)
 
     @cached_property
+    def accounted(self) -> Cell:
+        """The cell with only the settings that its privacy plan depends on, the same for all cells
+        with the same accounting."""
+        sizes, training = self.plan_needs_partition, self.training
+        return Cell(
+            dataset=self.dataset if sizes or self.plan_needs_data else "",
+            partition=self.partition if sizes else Partition("", self.partition.clients),
+            model=self.model if self.plan_needs_model else Model(""),
+            training=Training(
+                rounds=training.rounds,
+                local_epochs=training.local_epochs if sizes else 0,
+                batch_size=training.batch_size if sizes else 0,
+                optimizer="",
+                lr=training.lr if self.plan_needs_lr else 0.0,
+                sample_rate=training.sample_rate,
+            ),
+            privacy=self.privacy,
+            method="",
+            departures=self.departures,
+            seed=self.seed if sizes else 0,
+            source=self.source,  # the ledger names it, and where features come from
+            features=Features(
+                reference=self.features.reference,
+                file=self.features.file,
+                made_by=self.features.made_by,
+            ),
+        )
+
+    @cached_property
     def plan_id(self) -> str:
         """Id of the privacy plan, shared by all cells with the same accounting."""
-        parts: dict[str, Any] = {
-            "privacy": without_defaults(self.privacy),
-            "rounds": self.training.rounds,
-            "sample_rate": self.training.sample_rate,
-            "clients": self.partition.clients,
-            "departures": list(self.departures),
-        }
-        if self.plan_needs_partition:
-            parts |= {
-                "partition": self.partition_id,
-                "local_epochs": self.training.local_epochs,
-                "batch_size": self.training.batch_size,
-            }
-        if self.plan_needs_data:
-            parts["dataset"] = self.dataset
-        if self.plan_needs_model:
-            parts["model"] = without_defaults(self.model)
-        if self.plan_needs_lr:
-            parts["lr"] = self.training.lr
-        if self.source:  # the ledger names it
-            parts["source"] = self.source
-        if self.features.reference:  # and this
-            parts["reference"] = self.features.reference
-        if self.features.kind == "file":  # and these
-            parts["features"] = without_defaults(self.features)
-        rate, rounds = self.training.sample_rate, self.training.rounds
-        clients = self.partition.clients or "all"
-        words = [self.privacy.mechanism, f"M{clients}", f"q{rate:g}", f"T{rounds}"]
-        return slug(words, parts)
+        training, clients = self.training, self.partition.clients or "all"
+        noise = f"q{training.sample_rate:g}", f"T{training.rounds}"
+        words = [self.privacy.mechanism, f"M{clients}", *noise]
+        return slug(words, without_defaults(self.accounted))
 
     @property
     def claim(self) -> str:

@@ -1,19 +1,24 @@
 """Options: fields of frozen dataclasses that declare their type, bounds, default and text.
 
-``lr: Annotated[float, Option("learning rate", above=0)]`` is the only declaration of a setting. The
-JSON schema of a study, the checks of a block that was built in Python, and the headings of tables
-follow from it. A hyper-parameter is an option too: an argument of a method's factory.
+``lr: Annotated[float, Option(above=0)]`` and the docstring below it are the only declaration of a
+setting. The JSON schema of a study, the checks of a block that was built in Python, and the
+headings of tables follow from them. A hyper-parameter is an option too: an argument of a method's
+factory.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
 import inspect
+import itertools
 import json
 import math
 import numbers
 import operator
 import re
+import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -41,14 +46,12 @@ BOUNDS: Mapping[str, tuple[str, str, Callable[[Any, Any], bool]]] = {
 """Bound of an ``Option`` -> its keyword in a JSON schema, its sign, and the comparison."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Option:
     """The rules for the value of a field, and its names in tables. For a tuple, bounds and choices
     are those of its items.
 
     Attributes:
-        text: description; with a ``pattern``, a description of what matches it. The description of
-            a hyper-parameter is in the header of the method's file.
         least, above, most, below: bounds; ``above`` and ``below`` exclude the bound.
         choices: the only values, if there are any. If the default is not among them (no mechanism,
             for a method without privacy), it cannot be requested; studies start from the first
@@ -75,8 +78,6 @@ class Option:
             at most the number of layers.
     """
 
-    text: str = ""
-    _: dataclasses.KW_ONLY
     least: float | None = None
     above: float | None = None
     most: float | None = None
@@ -167,10 +168,36 @@ def blocks(kind: type) -> Mapping[str, type]:
     }
 
 
+def _texts(kind: type) -> dict[str, str]:
+    """Return the descriptions of a dataclass's fields, the docstrings below them, by name."""
+    texts: dict[str, str] = {}
+    for owner in reversed(kind.__mro__[:-1]):
+        texts |= _docstrings(owner.__module__)[owner.__name__]
+    return texts
+
+
+@functools.cache
+def _docstrings(module: str) -> dict[str, dict[str, str]]:
+    """Return class -> field -> text below the field. Python keeps no docstrings of fields, so the
+    module's source is read."""
+    classes: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(node, ast.ClassDef):
+            texts = classes[node.name] = {}
+            for pair in itertools.pairwise(node.body):
+                match pair:
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                        texts[name] = " ".join(text.split())
+    return classes
+
+
 def schema(kind: type) -> dict[str, Any]:
     """Return the JSON schema of a dataclass with options, and blocks of them: unknown keys are
     refused, options without a default are required."""
-    properties = {name: rules(item) for name, item in declared(kind).items()}
+    properties = {
+        name: {"description": _texts(kind)[name], **rules(item)}
+        for name, item in declared(kind).items()
+    }
     nested = {name: schema(block) for name, block in blocks(kind).items()}
     required = [name for name, rule in properties.items() if "default" not in rule]
     return {
@@ -190,13 +217,13 @@ def rules(item: Declared) -> dict[str, Any]:
         limits = {"enum": list(option.choices)}
     elif inner in (str, Path) or (inner is None and kind in (str, Path)):
         limits["minLength"] = 1
-    result: dict[str, Any] = {"description": option.text}
+    result: dict[str, Any] = {}
     if kind is tuple:
         items = limits if option.choices else {"type": TYPES[inner][0], **limits}
         result |= {"type": "array", "items": items, "uniqueItems": option.distinct}
         result |= {"minItems": 1} if option.non_empty else {}
     elif kind is dict:
-        result |= {"type": "object"}
+        result["type"] = "object"
         if inner in TYPES:
             result["additionalProperties"] = {"type": TYPES[inner][0], **limits}
         if option.keys:
@@ -259,7 +286,7 @@ def check(block: Any, location: str) -> None:
             if fits and option.either and (value is None) == (rival is None):
                 given = "neither is" if value is None else "both are"
                 problems.refuse(f"{location} needs either {name} or {option.either}, {given} given")
-            if not fits and value != item.default:
+            if not fits and value not in (None, item.default):
                 what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(fitting)])}"
                 do = f"remove it for {setting}" if fitting else f"add {other}, or remove it"
                 problems.refuse(f"{what.strip()} only", got=value, do=do)
@@ -284,7 +311,7 @@ def check_value(value: Any, item: Declared, location: str) -> None:
     elif value == "" and not option.layers:
         raise ConfigError(location, got=value, expected="text that is not empty")
     elif isinstance(value, str) and option.pattern and not re.search(option.pattern, value):
-        raise ConfigError(location, got=value, expected=option.text)
+        raise ConfigError(location, got=value, expected=f"text like {option.pattern}")
     elif isinstance(value, int | float) and not (
         math.isfinite(value) and all(holds(value, bound) for _, _, holds, bound in _bounds(option))
     ):

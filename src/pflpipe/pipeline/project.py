@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pflpipe.attacks import registry as attacks
 from pflpipe.audit import cases as audits
-from pflpipe.cells import Cell, Features, Model, Partition, Privacy, Training
+from pflpipe.cells import Cell, Model, Privacy, Training
 from pflpipe.data import datasets
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json
@@ -437,32 +437,7 @@ def partition_request(cell: Cell) -> str:
 def plan_request(cell: Cell) -> str:
     """Return the JSON of a cell with only the settings that its plan depends on, the same for all
     cells that share it."""
-    sizes = cell.plan_needs_partition
-    training = Training(
-        rounds=cell.training.rounds,
-        local_epochs=cell.training.local_epochs if sizes else 0,
-        batch_size=cell.training.batch_size if sizes else 0,
-        optimizer="",
-        lr=cell.training.lr if cell.plan_needs_lr else 0.0,
-        sample_rate=cell.training.sample_rate,
-    )
-    shared = Cell(
-        dataset=cell.dataset if sizes or cell.plan_needs_data else "",
-        partition=cell.partition if sizes else Partition("", cell.partition.clients),
-        model=cell.model if cell.plan_needs_model else Model(""),
-        training=training,
-        privacy=cell.privacy,
-        method="",
-        departures=cell.departures,
-        seed=cell.seed if sizes else 0,
-        source=cell.source,
-        features=Features(
-            reference=cell.features.reference,
-            file=cell.features.file,
-            made_by=cell.features.made_by,
-        ),
-    )
-    return canonical_json(shared.to_dict())
+    return canonical_json(cell.accounted.to_dict())
 
 
 def settings_words(settings: Mapping[str, object], file: Path) -> list[str]:

@@ -3,16 +3,15 @@ the clients' data."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
+from typing import Annotated
 
-from pflpipe import records
-from pflpipe.errors import PrivacyError
+from pflpipe import options, records
+from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import read_json
+from pflpipe.options import Option
 
-MECHANISMS = ("gaussian", "laplace", "none")
 LEAST, LARGEST = 1e-30, 1e30
 """Range of clip bounds, and of the noise on a released sum if it has any. float32 holds such
 numbers with all their digits, and a model stays finite after many of them."""
@@ -28,15 +27,16 @@ class Adaptive:
         bit_noise: sigma_b > 0, standard deviation of the noise on the sum of the bits.
     """
 
-    quantile: float
-    lr: float
-    bit_noise: float
+    quantile: Annotated[float, Option(above=0, below=1)]
+    lr: Annotated[float, Option(above=0)]
+    bit_noise: Annotated[float, Option(above=0)]
 
     def __post_init__(self) -> None:
         """Raise PrivacyError for a value out of its range."""
-        _number("quantile", self.quantile, lambda value: 0 < value < 1, "a number in (0, 1)")
-        for name in ("lr", "bit_noise"):
-            _number(name, getattr(self, name), lambda value: value > 0, "a finite number above 0")
+        _check(self)
+
+
+_NOISY = ("mechanism", "gaussian", "laplace")
 
 
 @dataclass(frozen=True)
@@ -63,67 +63,38 @@ class Plan:
         PrivacyError: a value is missing, superfluous or out of its range.
     """
 
-    mechanism: str
+    mechanism: Annotated[str, Option(choices=("gaussian", "laplace", "none"))]
     norm: int
-    clip_norm: float | None
-    noise_multiplier: float | None
-    sample_rate: float
-    rounds: int
-    delta: float | None
-    clients: int
+    clip_norm: Annotated[float | None, Option(least=LEAST, most=LARGEST, only=_NOISY, needed=True)]
+    noise_multiplier: Annotated[float | None, Option(least=0, only=_NOISY, needed=True)]
+    sample_rate: Annotated[float, Option(above=0, most=1)]
+    rounds: Annotated[int, Option(least=1)]
+    delta: Annotated[float | None, Option(least=0, below=1, only=_NOISY, needed=True)]
+    clients: Annotated[int, Option(least=1)]
     adaptive: Adaptive | None = None
 
     def __post_init__(self) -> None:
-        if self.mechanism not in MECHANISMS:
-            raise PrivacyError(
-                "privacy plan: mechanism",
-                got=self.mechanism,
-                expected=f"one of {', '.join(MECHANISMS)}",
-            )
+        _check(self)
         # Laplace noise hides a movement by its L1 length, Gaussian noise by its L2 length.
-        wanted_norm = 1 if self.mechanism == "laplace" else 2
-        if self.norm != wanted_norm:
-            raise PrivacyError(
-                f"privacy plan: norm of {self.mechanism}", got=self.norm, expected=str(wanted_norm)
-            )
-        for name in ("rounds", "clients"):
-            count = getattr(self, name)
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise PrivacyError(
-                    f"privacy plan: {name}", got=count, expected="a whole number of at least 1"
-                )
+        norm = 1 if self.mechanism == "laplace" else 2
+        if self.norm != norm:
+            what = f"privacy plan: norm of {self.mechanism}"
+            raise PrivacyError(what, got=self.norm, expected=str(norm))
         if self.adaptive is not None and self.mechanism != "gaussian":
             raise PrivacyError(
                 f"privacy plan: adaptive clipping of {self.mechanism}",
                 got=f"quantile {self.adaptive.quantile:g}",
                 expected="a fixed clip_norm, or mechanism gaussian",
             )
-        _number("sample_rate", self.sample_rate, lambda value: 0 < value <= 1, "a number in (0, 1]")
-        if self.mechanism == "none":
-            for name in ("clip_norm", "noise_multiplier", "delta"):
-                if getattr(self, name) is not None:
-                    raise PrivacyError(
-                        f"privacy plan: {name} of mechanism none",
-                        got=getattr(self, name),
-                        expected="nothing",
-                    )
-            return
-        between = f"a number from {LEAST:g} to {LARGEST:g}"
-        _number("clip_norm", self.clip_norm, _representable, between)
-        _number(
-            "noise_multiplier",
-            self.noise_multiplier,
-            lambda value: value >= 0,
-            "a finite number, 0 or above",
-        )
+        if self.mechanism == "gaussian" and self.delta == 0:
+            raise PrivacyError("privacy plan.delta of gaussian", got=0, expected="a number > 0")
         if self.clip_norm and self.noise_multiplier:
             # What is added to the model; C and sigma alone may be in range and their product not.
             noise = self.clip_norm * self.noise_multiplier / self.expected_cohort
-            _number("noise on a released sum", noise, _representable, between)
-        if self.mechanism == "laplace":
-            _number("delta", self.delta, lambda value: 0 <= value < 1, "a number in [0, 1)")
-        else:
-            _number("delta", self.delta, lambda value: 0 < value < 1, "a number in (0, 1)")
+            if not LEAST <= noise <= LARGEST:
+                expected = f"a number from {LEAST:g} to {LARGEST:g}"
+                what = "privacy plan: noise on a released sum"
+                raise PrivacyError(what, got=noise, expected=expected)
 
     @property
     def multiplier(self) -> float:
@@ -164,12 +135,8 @@ def read(path: str | PathLike[str]) -> Plan:
     return records.from_json(Plan, values, f"{path}: plan")
 
 
-def _representable(value: float) -> bool:
-    """Return whether every dtype of an update can hold a clip bound or a noise of this size."""
-    return LEAST <= value <= LARGEST
-
-
-def _number(name: str, value: float | None, accept: Callable[[float], bool], expected: str) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if value is None or not number or not accept(value):
-        raise PrivacyError(f"privacy plan: {name}", got=value, expected=expected)
+def _check(values: Adaptive | Plan) -> None:
+    try:
+        options.check(values, "privacy plan")
+    except ConfigError as error:
+        raise PrivacyError(str(error.all[0])) from None

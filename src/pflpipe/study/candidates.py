@@ -26,13 +26,14 @@ _EDGE = 0.1  # of a range: if the best value is in this outer part, a better one
 class SearchRange:
     """A range of candidate values, rounded to three significant digits."""
 
-    low: Annotated[float, Option("the smallest")]
-    high: Annotated[float, Option("the largest")]
-    scale: Annotated[str, Option("draws are uniform on it", choices=("log", "linear"))] = "log"
-    wider: Annotated[
-        tuple[float, ...],
-        Option("[low, high] of a wider range, from which the same number is drawn again"),
-    ] = ()
+    low: Annotated[float, Option()]
+    """the smallest"""
+    high: Annotated[float, Option()]
+    """the largest"""
+    scale: Annotated[str, Option(choices=("log", "linear"))] = "log"
+    """draws are uniform on it"""
+    wider: Annotated[tuple[float, ...], Option()] = ()
+    """[low, high] of a wider range, from which the same number is drawn again"""
 
     def check(self, location: str) -> None:
         """Raise ConfigError if nothing can be drawn from the range."""

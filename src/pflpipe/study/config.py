@@ -29,46 +29,27 @@ class Config:
     ``source`` is not an option but the file's name, for error messages.
     """
 
-    studies: Annotated[
-        tuple[str, ...],
-        Option("names of files in studies/, without .yaml", non_empty=True, distinct=True),
-    ]
-    data_dir: Annotated[
-        Path,
-        Option(
-            "folder of data sets, relative to the working directory, without braces or a first ~",
-            pattern=FOLDER,
-        ),
-    ] = Path("data")
-    results_dir: Annotated[
-        Path, Option("folder of results, without braces or a first ~", pattern=FOLDER)
-    ] = RESULTS
-    tracking_uri: Annotated[
-        str | None,
-        Option("MLflow server or database; null = MLFLOW_TRACKING_URI, or the default of tracking"),
-    ] = None
-    device: Annotated[
-        str,
-        Option("auto, cpu, cuda or cuda:<number>", pattern="^(auto|cpu|cuda(:[0-9]+)?)$"),
-    ] = "auto"
-    backend: Annotated[
-        str,
-        Option(
-            "how clients are computed (simulation/clients.py)", choices=("auto", "loop", "vmap")
-        ),
-    ] = "auto"
-    processes: Annotated[int, Option("processes that share the clients of one run", least=1)] = 1
-    checkpoint_seconds: Annotated[
-        float, Option("least time between two checkpoints of a run", least=0)
-    ] = 60.0
-    datasets: Annotated[
-        dict[str, Path],
-        Option(
-            "name of a data set -> your own .npz file, or function my_data.py:load, which is run, "
-            "or a folder with the original files of one that pflpipe knows",
-            keys=(DATASET_PATTERN, DATASET_WORDS),
-        ),
-    ] = field(default_factory=dict)
+    studies: Annotated[tuple[str, ...], Option(non_empty=True, distinct=True)]
+    """names of files in studies/, without .yaml"""
+    data_dir: Annotated[Path, Option(pattern=FOLDER)] = Path("data")
+    """folder of data sets, relative to the working directory, without braces or a first ~"""
+    results_dir: Annotated[Path, Option(pattern=FOLDER)] = RESULTS
+    """folder of results, without braces or a first ~"""
+    tracking_uri: Annotated[str | None, Option()] = None
+    """MLflow server or database; null = MLFLOW_TRACKING_URI, or the default of tracking"""
+    device: Annotated[str, Option(pattern="^(auto|cpu|cuda(:[0-9]+)?)$")] = "auto"
+    """auto, cpu, cuda or cuda:<number>"""
+    backend: Annotated[str, Option(choices=("auto", "loop", "vmap"))] = "auto"
+    """how clients are computed (simulation/clients.py)"""
+    processes: Annotated[int, Option(least=1)] = 1
+    """processes that share the clients of one run"""
+    checkpoint_seconds: Annotated[float, Option(least=0)] = 60.0
+    """least time between two checkpoints of a run"""
+    datasets: Annotated[dict[str, Path], Option(keys=(DATASET_PATTERN, DATASET_WORDS))] = field(
+        default_factory=dict
+    )
+    """name of a data set -> your own .npz file, or function my_data.py:load, which is run, or a
+    folder with the original files of one that pflpipe knows"""
     source: str = field(default="config.yaml", compare=False)
 
 
