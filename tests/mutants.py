@@ -339,6 +339,24 @@ MUTANTS = {
         'if plan.mechanism == "none" and not declared:',
         "test_plans.py test_data.py",
     ),
+    "rows that standardise each other without a word": Mutant(
+        "study/plans.py",
+        'if plan.mechanism != "none" and standardised:',
+        'if plan.mechanism == "none" and standardised:',
+        "test_api.py",
+    ),
+    "the ledger does not name a file of features": Mutant(
+        "study/plans.py",
+        'if plan.mechanism != "none" and cell.features.file:',
+        'if plan.mechanism == "none" and cell.features.file:',
+        "test_extraction.py",
+    ),
+    "features of other rows are taken": Mutant(
+        "data/features.py",
+        "    if found != expected:",
+        "    if len(found) != len(expected):",
+        "test_extraction.py",
+    ),
     "a method from outside is certified": Mutant(
         "cells.py",
         'else "unreviewed" if source else "certified"',

@@ -30,7 +30,7 @@ from pflpipe.simulation import rounds
 from pflpipe.simulation.evaluation import accuracies
 from pflpipe.simulation.runs import Inputs, load_final, simulate
 from pflpipe.simulation.runs import train as train_files
-from pflpipe.study.plans import CLASSES_FOUND, plan_of
+from pflpipe.study.plans import CLASSES_FOUND, STANDARDISED, plan_of
 from test_keys import OTHER
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -509,6 +509,23 @@ def test_a_cell_on_data_that_declare_no_classes_is_warned_of_that_first(declared
     cell = Cell("mine", Partition("iid", 5), MLP, LOCAL, budget, "dp_fedavg")
     warnings = pflpipe.run(cell, tmp_path, device="cpu").ledger.warnings
     assert (CLASSES_FOUND in warnings[:1]) != declared
+
+
+def test_a_cell_on_features_that_the_rows_have_standardised_is_warned_of_that(tmp_path):
+    rows = np.random.default_rng(0).gamma(2.0, 3.0, (60, 42))
+    labels, users = np.arange(60) % 6, np.arange(60) // 12
+    budget = dataclasses.replace(BUDGET, mechanism="gaussian")
+    cell = Cell("wisdm", Partition("natural", 5), MLP, LOCAL, budget, "dp_fedavg")
+    assert cell.plan_needs_data, "of this data set people have their own arrays"
+    for name, features in {"by constants": rows / 9.81, "by rows": rows - rows.mean(0)}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        values = features if name == "by constants" else features / features.std(0)
+        arrays = {"train_images": values, "train_labels": labels, "train_users": users}
+        np.savez(folder / "own.npz", **arrays)
+        datasets.prepare("wisdm", folder / "own.npz", folder, folder / "wisdm.npz")
+        warnings = pflpipe.run(cell, folder, device="cpu").ledger.warnings
+        assert (STANDARDISED in warnings[:1]) == (name == "by rows")
 
 
 @pytest.mark.docs

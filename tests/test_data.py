@@ -609,6 +609,42 @@ def test_the_package_declares_the_classes_of_the_data_sets_it_knows(name):
     assert describe(name).declared
 
 
+SKEWED = np.random.default_rng(0).gamma(2.0, 3.0, (500, 3)).astype(np.float32)
+SCALES = {
+    "over all rows": ((SKEWED - SKEWED.mean(0)) / SKEWED.std(0), True),
+    "by pandas": ((SKEWED - SKEWED.mean(0)) / SKEWED.std(0, ddof=1), True),
+    "over training rows": ((SKEWED - SKEWED[:400].mean(0)) / SKEWED[:400].std(0), True),
+    "with a constant": (np.c_[(SKEWED - SKEWED.mean(0)) / SKEWED.std(0), np.zeros(500)], True),
+    "the channels of sequences": (
+        ((SKEWED - SKEWED.mean(0)) / SKEWED.std(0)).reshape(100, 5, 3),
+        True,
+    ),
+    "all but one": (np.c_[(SKEWED - SKEWED.mean(0)) / SKEWED.std(0), SKEWED[:, 0]], False),
+    "by constants": ((SKEWED - 6) / 4, False),
+    "constants alone": (np.zeros((500, 3)), False),
+    "images": (np.zeros((500, 4, 4), np.uint8), False),
+}
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("case", SCALES)
+def test_a_data_set_knows_whether_its_rows_have_standardised_it(case, split, tmp_path):
+    images, expected = SCALES[case]
+    labels, first = np.arange(len(images)) % 3, len(images) * 4 // 5 if split else len(images)
+    arrays = {"train_images": images[:first], "train_labels": labels[:first]}
+    if split:
+        arrays |= {"test_images": images[first:], "test_labels": labels[first:]}
+    expected = expected and (split or case != "over training rows")
+    np.savez(tmp_path / "own.npz", **arrays)
+    prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "mine.npz")
+    assert load_arrays(tmp_path / "mine.npz").standardised == expected
+    assert read_header(tmp_path / "mine.npz").standardised == expected
+    again = tmp_path / "again.npz"
+    line = prepare("again", tmp_path / "mine.npz", tmp_path, again)
+    assert line.endswith("not read: mean, std")
+    assert load_arrays(again).standardised == expected
+
+
 def test_a_finished_file_under_another_name_declares_no_classes_that_were_found(tmp_path):
     first, target = prepared(tmp_path), tmp_path / "data" / "again.npz"
     prepare("again", first, tmp_path, target)

@@ -488,8 +488,11 @@ class Cell:
     def plan_needs_data(self) -> bool:
         """Whether the ledger depends on the arrays of the data set: the ledger of a private run
         states whether the number of classes is declared, which for a data set without a name only
-        the arrays know."""
-        unknown = self.dataset not in ("", *DATASETS)  # "": a plan of any that has a name
+        the arrays know, and whether features were standardised by the rows."""
+        known = DATASETS.get(self.dataset)
+        unknown = self.dataset != ""  # a plan of any that has a name
+        if known is not None:  # neither images nor the index of an item are standardised
+            unknown = len(known.image_shape) == 1 and known.image_shape != (1,)
         return unknown and self.privacy.mechanism != "none"
 
     @property

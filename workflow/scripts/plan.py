@@ -1,5 +1,6 @@
 """Write the privacy plan and the ledger of one cell, given as JSON. The partition is needed if
-clients or their examples are counted, the data if they may declare the number of classes."""
+clients or their examples are counted, the data if they may declare the number of classes or have
+standardised features."""
 
 import json
 from pathlib import Path
@@ -16,8 +17,11 @@ from pflpipe.study.plans import plan_of
 
 def main(cell: str, out: Path, partition: Path | None = None, data: Path | None = None) -> None:
     sizes = None if partition is None else np.diff(np.load(partition)["train_offsets"])
-    declared = data is None or read_header(data).declared
-    plan = plan_of(Cell.from_dict(json.loads(cell)), sizes, declared=declared)
+    notes = {}
+    if data is not None:
+        header = read_header(data)
+        notes = {"declared": header.declared, "standardised": header.standardised}
+    plan = plan_of(Cell.from_dict(json.loads(cell)), sizes, **notes)
     write_json(out, to_json(plan))
 
 

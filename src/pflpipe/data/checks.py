@@ -20,6 +20,7 @@ LABELS = ("train_labels", "test_labels")
 USERS = ("train_users", "test_users")
 KEYS = (*IMAGES, *LABELS, *USERS, "classes")
 FOUND = "classes_found"
+SCALED = "standardised_by_rows"
 
 MOST_CLASSES = 1_000_000
 """Limit of the number of classes: the weights of a larger head would fill the memory."""
@@ -260,3 +261,28 @@ def finite_images(key: str, images: np.ndarray) -> np.ndarray:
         )
         raise DataError(key, got=got, expected="finite numbers", do="clean the features")
     return features
+
+
+def are_standardised(train: np.ndarray, *test: np.ndarray) -> bool:
+    """Return whether every feature has mean 0 and deviation 1, up to rounding, over the training
+    rows or over all. Then somebody has standardised the rows by their own statistics.
+
+    Args:
+        train, test: float32 ``[N, D]``, or ``[N, T, C]``, of which each channel is a feature; other
+            images are not standardised.
+    """
+    if train.dtype == np.uint8:
+        return False
+    count, total, squares, found = 0, np.zeros(train.shape[-1]), np.zeros(train.shape[-1]), False
+    for part in (train, *test):
+        rows = part.reshape(-1, part.shape[-1])
+        count += len(rows)
+        # In float64 without a copy of the rows, which may have half of the memory's size.
+        total += rows.sum(0, dtype=np.float64)
+        squares += np.einsum("nd,nd->d", rows, rows, dtype=np.float64)
+        mean, variance = total / count, squares / count - (total / count) ** 2
+        varying = variance > 1e-9
+        # A variance over count - 1 is 1 / count less here.
+        near = (abs(mean) < 1e-4).all() and (abs(variance[varying] - 1) < 1e-3 + 2 / count).all()
+        found |= bool(varying.any() and near)
+    return found

@@ -7,7 +7,8 @@
 - ``train_images`` uint8 [N, H, W] or [N, H, W, C] (channels last), or float32 [N, D] features or
   [N, T, C] sequences (time, then channels); ``train_labels`` int64 [N] in 0..K-1; ``test_images``,
   ``test_labels`` likewise; ``classes`` int64 scalar K; ``classes_found`` true, only if K is
-  not declared and therefore one more than the largest label;
+  not declared and therefore one more than the largest label; ``standardised_by_rows`` true, only
+  if every float feature has mean 0 and deviation 1 over the rows;
 - ``mean``, ``std`` float64 [C] or [1]: the constants of ``normalise``, which follow from the data
   set's name and never from its values;
 - ``train_users``, ``test_users`` int64 [N] in 0..U-1, numbered in the sorted order of the original
@@ -31,7 +32,7 @@ import numpy as np
 
 from pflpipe.data import checks, downloads, limits, outside, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
-from pflpipe.data.checks import FOUND, IMAGES, KEYS, LABELS, USERS, Shape, example_shape
+from pflpipe.data.checks import FOUND, IMAGES, KEYS, LABELS, SCALED, USERS, Shape, example_shape
 from pflpipe.errors import DataError, located, nearest
 from pflpipe.files import AGAIN, atomic
 from pflpipe.named import DATASETS as DATASETS
@@ -47,8 +48,9 @@ class Arrays:
     """A data set in memory; the module's docstring has shapes and types.
 
     ``declared``: whether the package or the source states K. Otherwise K follows from all labels,
-    and the ledger of a private run says so (``study.plans``). ``mean``, ``std``: per-channel (or
-    one for all) constants of ``normalise``, on the scale 0..1.
+    and the ledger of a private run says so (``study.plans``). ``standardised``: whether features
+    have mean 0 and deviation 1 over the rows, of which the ledger warns too. ``mean``, ``std``:
+    per-channel (or one for all) constants of ``normalise``, on the scale 0..1.
     """
 
     train_images: np.ndarray
@@ -59,6 +61,7 @@ class Arrays:
     train_users: np.ndarray | None = None
     test_users: np.ndarray | None = None
     declared: bool = True
+    standardised: bool = False
     mean: Sequence[float] = (0.5,)
     std: Sequence[float] = (0.5,)
 
@@ -93,6 +96,7 @@ class Header:
         train_size: training examples, after the test set has been set aside.
         users: number of user ids, with and without training rows, or None.
         declared: as in ``Arrays``.
+        standardised: as in ``Arrays``; known once the file is made.
     """
 
     image_shape: tuple[int, ...]
@@ -100,6 +104,7 @@ class Header:
     train_size: int
     users: int | None
     declared: bool = True
+    standardised: bool = False
 
 
 def info(dataset: str, listed: Iterable[str] = ()) -> DatasetInfo:
@@ -176,7 +181,8 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
         held_out = 0 if "test_labels" in small else _test_size(sizes)
     count = len(checks.user_ids(small)) if "train_users" in small else None
     shape, train_size = example_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
-    return Header(shape, classes, train_size, count, declared and FOUND not in shapes)
+    declared = declared and FOUND not in shapes
+    return Header(shape, classes, train_size, count, declared, SCALED in shapes)
 
 
 def load_arrays(path: Path) -> Arrays:
@@ -199,7 +205,12 @@ def load_arrays(path: Path) -> Arrays:
     parts: dict[str, Any] = {key: raw[key] for key in (*IMAGES, *LABELS, *USERS) if key in raw}
     mean, std = (values.tolist() for values in read_arrays(path, SCALE).values())
     return Arrays(
-        **parts, classes=int(raw["classes"]), declared=FOUND not in shapes, mean=mean, std=std
+        **parts,
+        classes=int(raw["classes"]),
+        declared=FOUND not in shapes,
+        standardised=SCALED in shapes,
+        mean=mean,
+        std=std,
     )
 
 
@@ -245,7 +256,7 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
     if FOUND in names:  # a finished file, under another name
         del raw["classes"]
     made = arrays_from(raw, location, dataset)
-    unread = sorted(map(str, set(names) - {*KEYS, FOUND}))
+    unread = sorted(map(str, set(names) - {*KEYS, FOUND, SCALED}))
     return write(dataset, made, target) + (f"; not read: {', '.join(unread)}" if unread else "")
 
 
@@ -260,8 +271,9 @@ def write(name: str, made: Arrays, target: Path) -> str:
     pins.keep(name, arrays, target.with_suffix(".pin"))
     # These follow from the name, so the digest need not cover them.
     arrays |= {key: np.asarray(getattr(made, key)) for key in SCALE}
-    if not made.declared:  # training does not read it, so the digest does not cover it
-        arrays[FOUND] = np.asarray(True)
+    # Training does not read these, so the digest does not cover them.
+    notes = {FOUND: not made.declared, SCALED: made.standardised}
+    arrays |= {note: np.asarray(True) for note, holds in notes.items() if holds}
     with atomic(target) as path:
         np.savez(path, **arrays)
     return f"{name}: {made}"
@@ -321,6 +333,7 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
         classes, declared = checks.number_of_classes(raw, dataset)
         checks.check_users(raw)
         images = {key: checks.finite_images(key, raw[key]) for key in IMAGES if key in raw}
+    standardised = checks.are_standardised(*images.values())
     labels = {key: raw[key].astype(np.int64) for key in LABELS if key in raw}
     users: dict[str, np.ndarray | None] = dict.fromkeys(USERS)
     if "train_users" in raw:
@@ -332,7 +345,9 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
             everything |= _split(everything, dataset or location)
     known = DATASETS.get(dataset or "")
     scale = {key: getattr(known, key) for key in SCALE} if known else {}
-    return Arrays(**everything, classes=classes, declared=declared, **scale)
+    return Arrays(
+        **everything, classes=classes, declared=declared, standardised=standardised, **scale
+    )
 
 
 def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:

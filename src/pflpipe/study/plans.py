@@ -16,6 +16,12 @@ CLASSES_FOUND = (
     "one client's label can change it, and no epsilon covers that; declare `classes` in the arrays"
 )
 """First warning of a private run on data that declare no number of classes."""
+STANDARDISED = (
+    "every feature has mean 0 and deviation 1 over all rows: statistics of private rows have made "
+    "them, one client's rows move those of all others, and no epsilon covers that; scale features "
+    "by constants"
+)
+"""Warning of a private run on features that were standardised by the rows."""
 REFERENCE = (
     "features were standardised by mean and deviation of the training images of {}, a public data "
     "set, whose people no epsilon covers"
@@ -28,7 +34,13 @@ FILE = (
 """Warning of a private run on features from a file."""
 
 
-def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = True) -> Planned:
+def plan_of(
+    cell: Cell,
+    sizes: np.ndarray | None = None,
+    *,
+    declared: bool = True,
+    standardised: bool = False,
+) -> Planned:
     """Return a cell's plan and its ledger.
 
     Args:
@@ -36,7 +48,8 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = Tru
             the file of its features are used.
         sizes: training examples per client ``[M]``, for departures that count them and if all
             users of the data set take part.
-        declared: whether the data set declares its number of classes (``datasets.Header``).
+        declared, standardised: whether the data set declares its number of classes, and has
+            features that were standardised by its rows (``datasets.Header``).
     """
     everybody = 0 if sizes is None else len(sizes)
     plan = make_plan(
@@ -59,6 +72,8 @@ def plan_of(cell: Cell, sizes: np.ndarray | None = None, *, declared: bool = Tru
     if plan.mechanism != "none" and cell.features.file:
         warning = FILE.format(cell.features.file, cell.features.made_by)
         entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
+    if plan.mechanism != "none" and standardised:
+        entry = dataclasses.replace(entry, warnings=(STANDARDISED, *entry.warnings))
     if plan.mechanism != "none" and not declared:
         entry = dataclasses.replace(entry, warnings=(CLASSES_FOUND, *entry.warnings))
     return Planned(plan, entry)
