@@ -88,7 +88,7 @@ class Section:
         A line whose personal model is a released one has none."""
         if rival is None:
             return {}
-        personal = [one for one in self.groups if not _untouched(one)]
+        personal = [one for one in self.groups if not untouched(one)]
         return statistics.against(comparison.table(personal), rival.values(RELEASED))
 
     def gain(self, column: str) -> dict[Group, Difference]:
@@ -97,7 +97,8 @@ class Section:
         return statistics.against(own, pd.Series(0.0, index=own.index))
 
 
-def _untouched(group: Group) -> bool:
+def untouched(group: Group) -> bool:
+    """Return whether the personal model of every client is the released one."""
     return bool((group.values(MAIN) == group.values(RELEASED)).all())
 
 
