@@ -119,19 +119,19 @@ class Panel:
         self.rows = round(float(held["train_size"].mean()))
 
     @property
-    def numbers(self) -> int | None:
+    def numbers(self) -> str:
         """How many numbers of four bytes a client sends in a round of DP-FedAvg."""
         plain = next((group for group in self.groups if group.label == PLAIN), None)
         if plain is None:
-            return None
+            return "–"
         drawn = self.people * float(plain.first("sample_rate"))
-        return round(float(plain.first("upload_bytes_per_round")) / 4 / drawn)
+        return f"{round(float(plain.first('upload_bytes_per_round')) / 4 / drawn):,}"
 
     @property
     def setting(self) -> str:
         """People, rows and numbers in words."""
-        sent = "" if self.numbers is None else f" and messages of {self.numbers:,} numbers"
-        return f"{self.people:,} people with {self.rows} rows each{sent}"
+        each = f"{self.rows} rows each and messages of {self.numbers} numbers"
+        return f"{self.people:,} people with {each}"
 
     def find(self, budget: str, label: str) -> Group | None:
         """Return a group; None if there is none."""
