@@ -66,6 +66,8 @@ def test_a_released_model_is_no_personal_one_however_good_it_is():
     assert (verdict.word, verdict.group.label) == ("does not pay", "fedrep")
     (section,) = panel.certified.values()
     assert "untouched" not in {group.label for group in section.beside(verdict.rival)}
+    (note,) = [note for note in one_study.Page(panel).accuracy().notes if "released" in note]
+    assert note == "Not personal, but the released model for everybody: untouched."
 
 
 def test_the_released_model_is_chosen_on_validation_rows_and_not_on_test_rows():

@@ -68,7 +68,10 @@ def sentences(found: Standings, baseline: str) -> Iterator[str]:
 
 def _over_alone(standings: Mapping[str, Standing]) -> str:
     known = {study: one.alone for study, one in standings.items() if one.alone}
-    better = {study: _signs(differences).count(1) for study, differences in known.items()}
+    better = {
+        study: [one.sign for one in differences.values()].count(1)
+        for study, differences in known.items()
+    }
     some = [
         f"{number} of {len(known[study])} methods in {study}"
         for study, number in better.items()
@@ -161,10 +164,6 @@ def _labels(standings: Mapping[str, Standing]) -> list[str]:
 
 def _count(label: str, groups: Sequence[Collection[str]]) -> int:
     return sum(label in group for group in groups)
-
-
-def _signs(differences: Mapping[str, Difference]) -> list[int]:
-    return [difference.sign for difference in differences.values()]
 
 
 def _entry(difference: Difference | None, bold: bool) -> Entry:

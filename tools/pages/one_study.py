@@ -16,7 +16,7 @@ import pandas as pd
 
 from pages import across_studies, archive, gain_map, wording
 from pages.gains import THIRDS, cost, curve
-from pages.panel import RELEASED, UNDECIDED, Panel, Section, Verdict, released_by
+from pages.panel import RELEASED, UNDECIDED, Panel, Section, Verdict, released_by, untouched
 from pflpipe.report import comparison, sentences, statistics
 from pflpipe.report.comparison import (
     ALONE,
@@ -269,6 +269,8 @@ class Page:
         yield from claim_notes(self.panel.groups)
         if self.study.runs["diverged_round"].notna().any():
             yield "† Diverged in at least one seed; its scores are counted as they are."
+        if same := dict.fromkeys(one.label for one in self.panel.groups if untouched(one)):
+            yield f"Not personal, but the released model for everybody: {', '.join(same)}."
         if self.panel.by_rule:
             yield (
                 "This study kept no validation scores of released models, so that (b) could not be "

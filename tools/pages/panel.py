@@ -88,7 +88,7 @@ class Section:
         A line whose personal model is a released one has none."""
         if rival is None:
             return {}
-        personal = [one for one in self.groups if not _untouched(one)]
+        personal = [one for one in self.groups if not untouched(one)]
         return statistics.against(comparison.table(personal), rival.values(RELEASED))
 
     def gain(self, column: str) -> dict[Group, Difference]:
@@ -97,7 +97,8 @@ class Section:
         return statistics.against(own, pd.Series(0.0, index=own.index))
 
 
-def _untouched(group: Group) -> bool:
+def untouched(group: Group) -> bool:
+    """Return whether the personal model of every client is the released one."""
     return bool((group.values(MAIN) == group.values(RELEASED)).all())
 
 
@@ -118,19 +119,19 @@ class Panel:
         self.rows = round(float(held["train_size"].mean()))
 
     @property
-    def numbers(self) -> int | None:
+    def numbers(self) -> str:
         """How many numbers of four bytes a client sends in a round of DP-FedAvg."""
         plain = next((group for group in self.groups if group.label == PLAIN), None)
         if plain is None:
-            return None
+            return "–"
         drawn = self.people * float(plain.first("sample_rate"))
-        return round(float(plain.first("upload_bytes_per_round")) / 4 / drawn)
+        return f"{round(float(plain.first('upload_bytes_per_round')) / 4 / drawn):,}"
 
     @property
     def setting(self) -> str:
         """People, rows and numbers in words."""
-        sent = "" if self.numbers is None else f" and messages of {self.numbers:,} numbers"
-        return f"{self.people:,} people with {self.rows} rows each{sent}"
+        each = f"{self.rows} rows each and messages of {self.numbers} numbers"
+        return f"{self.people:,} people with {each}"
 
     def find(self, budget: str, label: str) -> Group | None:
         """Return a group; None if there is none."""

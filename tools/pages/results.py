@@ -88,14 +88,12 @@ def write(docs: Path) -> list[Path]:
 def _map(found: Sequence[Panel]) -> Iterator[str]:
     study = found[0].study
     yield "## The map: where private personalization pays"
-    yield f"{_link(study)}. {_numbers(found[0])}"
+    yield (
+        f"{_link(study)} A message has {found[0].numbers} numbers. The advice holds for these "
+        "data; the page has the intervals of every region."
+    )
     yield gain_map.picture(study.name, "results/")
     yield gain_map.advice(found)
-
-
-def _numbers(panel: Panel) -> str:
-    sent = f"A message has {panel.numbers:,} numbers. " if panel.numbers else ""
-    return f"{sent}The page has the intervals of every region; the advice holds for these data."
 
 
 def _link(study: Archive) -> str:
@@ -127,7 +125,7 @@ def _studies(found: dict[str, Panel]) -> Iterator[str]:
 
 def _verdicts(name: str, panel: Panel) -> Iterator[tuple[Entry, ...]]:
     for budget, one in panel.verdicts().items():
-        texts = [name, f"{panel.people:,}", str(panel.rows), f"{panel.numbers:,}", budget]
+        texts = [name, f"{panel.people:,}", str(panel.rows), panel.numbers, budget]
         texts += [one.word, one.group.label, wording.number(one.alone)]
         texts += [one.rival.label + ", by rule" * panel.by_rule, wording.number(one.released)]
         yield tuple(map(Entry, texts))
