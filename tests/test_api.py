@@ -96,6 +96,22 @@ def test_a_budget_alone_means_the_gaussian_mechanism_and_the_ledger_keeps_it():
     assert len(result.clients) == len(clients())
 
 
+def test_a_result_is_shown_in_three_lines_accuracy_epsilon_and_claim():
+    found = train("fedper")
+    accuracy, epsilon, claim = repr(found).split("\n")
+    own, common = found.accuracies["personal_own"], found.accuracies["personal_common"]
+    # FedPer has no global model, whose accuracy is NaN.
+    assert accuracy.endswith(f": personal_own {own:.1f}, personal_common {common:.1f}")
+    assert "no epsilon covers it" in accuracy
+    assert epsilon == f"epsilon: {found.ledger.epsilon_central} at delta 0.001"
+    assert claim == "claim: certified"
+    nominal = dataclasses.replace(
+        found.ledger, claim="nominal", epsilon_nominal=8.0, epsilon_central=math.inf
+    )
+    lines = repr(dataclasses.replace(found, ledger=nominal)).split("\n")
+    assert lines[1:] == ["epsilon: inf at delta 0.001, stated as 8.0", "claim: nominal"]
+
+
 def test_two_calls_draw_other_noise_and_a_secret_repeats_a_run():
     one, other = train(), train()
     assert one.simulation.key != other.simulation.key
@@ -273,6 +289,7 @@ def test_a_method_without_privacy_has_no_ledger_to_speak_of():
     result = train("fedavg", privacy=None)
     assert result.ledger.claim == "none"
     assert result.ledger.epsilon_central is None
+    assert repr(result).endswith("\nepsilon: none\nclaim: none")
 
 
 def with_client(change, client=2):

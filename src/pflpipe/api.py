@@ -88,6 +88,17 @@ class Result:
         """Mean accuracies over the clients with test examples, in percent."""
         return {name: over_clients(row[name] for row in self.clients) for name in CURVES}
 
+    def __repr__(self) -> str:
+        """Return accuracies, epsilon and claim in three lines; tensors would fill pages."""
+        entry = self.ledger
+        means = [f"{name} {value:.1f}" for name, value in self.accuracies.items() if value == value]
+        epsilon = f"{entry.epsilon_central} at delta {entry.delta}" if entry.trust else "none"
+        stated = f", stated as {entry.epsilon_nominal}" if entry.epsilon_nominal else ""
+        return (
+            f"accuracy in percent (no epsilon covers it): {', '.join(means)}\n"
+            f"epsilon: {epsilon}{stated}\nclaim: {entry.claim}"
+        )
+
 
 def federation(
     method: str | Method,
