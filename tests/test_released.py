@@ -28,14 +28,12 @@ from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy.mechanism import Uploads, release
 from pflpipe.records import to_json
 from pflpipe.report import released, tidy
 from pflpipe.simulation import rounds, runs, scores
-from pflpipe.simulation.clients import Examples
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Chosen, Row, Study
-from simulations import simulation
+from simulations import assert_equal, ends_of_other_data, simulation
 
 ROOT = Path(__file__).resolve().parent.parent
 PRIVATE = [name for name in NAMES if registry.info(name).about.private]
@@ -248,22 +246,9 @@ def test_what_is_published_depends_on_data_through_the_releases_alone(method):
     images = registry.info(method).about.needs == ("norm",)
     about: dict[str, Any] = {"model": cells.Model("resnet20"), "shape": (8, 8, 1)} if images else {}
     world = simulation(method, local_epochs=1, **about)
-
-    def blind(generator, uploads, present, plan, scale, departures):
-        zeros = {name: torch.zeros_like(value) for name, value in uploads.update.items()}
-        return release(generator, Uploads(zeros, uploads.extras), present, plan, scale, departures)
-
-    others = Examples(torch.flip(world.train.x, [0]) + 1, torch.flip(world.train.y, [0]))
-    ends = [
-        rounds.run(one, rounds.start(one))
-        for one in (
-            dataclasses.replace(world, release=blind, train=train)
-            for train in (world.train, others)
-        )
-    ]
-    for one, other in ((ends[0].params, ends[1].params), (ends[0].server, ends[1].server)):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
+    ends = ends_of_other_data(world)
+    assert_equal(ends[0].params, ends[1].params, 0)
+    assert_equal(ends[0].server, ends[1].server, 0)
     first, sent = rounds.start(world).params, world.method.sends(world.task)
     for name, value in ends[0].params.items():
         assert torch.equal(value, first[name]) == (name not in sent), name
