@@ -11,9 +11,8 @@ from pflpipe.attacks import registry
 from pflpipe.attacks.membership import SCORES
 from pflpipe.cells import Cell
 from pflpipe.files import write_json
-from pflpipe.privacy import accounting
-from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.records import to_json
+from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Study
 
 CELL = Cell(
@@ -29,20 +28,17 @@ CELL = Cell(
 
 def write(study: Study, results: Path) -> None:
     """Write plans, and what every attack found in the cells that it is about."""
-    for cell in study.cells:
-        plan = accounting.make_plan(
-            cell.privacy,
-            rounds=cell.training.rounds,
-            sample_rate=cell.training.sample_rate,
-            clients=cell.partition.clients,
-        )
-        planned = Planned(plan, ledger(plan, cell.privacy, cell.departures))
-        write_json(results / "plans" / f"{cell.plan_id}.json", to_json(planned))
     for name in registry.NAMES:
         for cell in registry.cells(name, study):
-            path = results / "attacks" / name / f"{cell.id}.npz"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(path, **_FOUND[name](cell, np.random.default_rng(cell.seed)))
+            store(cell, results, name, **_FOUND[name](cell, np.random.default_rng(cell.seed)))
+
+
+def store(cell: Cell, results: Path, attack: str, **arrays: np.ndarray) -> None:
+    """Write the plan of a cell, and what an attack found in it."""
+    write_json(results / "plans" / f"{cell.plan_id}.json", to_json(plan_of(cell)))
+    path = results / "attacks" / attack / f"{cell.id}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **arrays)
 
 
 def _strength(cell: Cell) -> float:

@@ -70,3 +70,13 @@ def steps(world, client, round, schedule):
     own = [index[:count] for index, count in zip(cut.index, cut.count, strict=True)]
     x, y = world.train.x[cut.row_indices].numpy(), world.train.y[cut.row_indices].numpy()
     return [(x[places], y[places]) for places in own]
+
+
+def assert_close(found, expected):
+    """Compare a tree of tensors with arrays, or that of all clients with a list of theirs, up to
+    the rounding of float64."""
+    if isinstance(expected, list):
+        expected = {name: np.stack([own[name] for own in expected]) for name in expected[0]}
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name].numpy(), value, rtol=1e-10, atol=1e-13)

@@ -23,6 +23,13 @@ GAUSSIAN = Plan(
     delta=1e-3,
     clients=6,
 )
+# Plans of published experiments, all of C = 1 and sigma = 1.
+FEMNIST = dataclasses.replace(
+    GAUSSIAN, clip_norm=1.0, noise_multiplier=1.0, rounds=30, delta=0.02, clients=50
+)
+SVHN = dataclasses.replace(FEMNIST, rounds=15, delta=0.1, clients=10)
+DSU = dataclasses.replace(FEMNIST, rounds=100, delta=1e-5, clients=20)
+FEDSIM = dataclasses.replace(FEMNIST, rounds=100, delta=1e-5, clients=100, sample_rate=0.1)
 SAMPLED = dataclasses.replace(GAUSSIAN, sample_rate=0.25)
 LAPLACE = dataclasses.replace(GAUSSIAN, mechanism="laplace", norm=1, delta=0.0)
 NOTHING = Plan("none", 2, None, None, sample_rate=0.5, rounds=10, delta=None, clients=6)

@@ -18,7 +18,7 @@ from pflpipe.learning.solvers import Batch, Objective
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry
 from pflpipe.privacy import executed
-from pflpipe.privacy.mechanism import Released, Uploads
+from pflpipe.privacy.mechanism import Released, Uploads, release
 from pflpipe.privacy.plan import Plan
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Backend, Examples
@@ -167,6 +167,25 @@ def snapshot(progress: Progress) -> Progress:
 def params_after(world: Simulation) -> Tree:
     """Run all rounds and return the global model."""
     return rounds.run(world, rounds.start(world)).params
+
+
+def ends_of_other_data(world: Simulation, around: Callable[[Any], Any] = lambda f: f) -> Any:
+    """Return the ends of two runs whose clients hold other data, when no release has any of it; the
+    diagnostics of the releases do. ``around`` wraps the release."""
+
+    def blind(
+        generator: Any, uploads: Uploads, present: Any, plan: Plan, scale: Tree, departures: Any
+    ) -> Released:
+        zeros = {name: torch.zeros_like(value) for name, value in uploads.update.items()}
+        rest = (present, plan, scale, departures)
+        noise = release(generator, Uploads(zeros, uploads.extras), *rest)
+        seen = release(np.random.default_rng(0), uploads, *rest)
+        return dataclasses.replace(seen, sum=noise.sum)
+
+    world = dataclasses.replace(world, release=around(blind))
+    others = Examples(torch.flip(world.train.x, [0]) + 1, torch.flip(world.train.y, [0]))
+    worlds = world, dataclasses.replace(world, train=others)
+    return [rounds.run(one, rounds.start(one)) for one in worlds]
 
 
 def assert_equal(left: Tree, right: Tree, tolerance: float = 1e-13) -> None:

@@ -22,21 +22,8 @@ from pflpipe.privacy.accounting import (
     epsilon_rdp,
     make_plan,
 )
-from pflpipe.privacy.plan import Plan
+from releases import DSU, FEDSIM, FEMNIST, SVHN
 
-FEMNIST = Plan(
-    "gaussian",
-    2,
-    clip_norm=1.0,
-    noise_multiplier=1.0,
-    sample_rate=1.0,
-    rounds=30,
-    delta=0.02,
-    clients=50,
-)
-SVHN = dataclasses.replace(FEMNIST, rounds=15, delta=0.1, clients=10)
-FEDSIM = dataclasses.replace(FEMNIST, rounds=100, delta=1e-5, clients=100, sample_rate=0.1)
-DSU = dataclasses.replace(FEMNIST, rounds=100, delta=1e-5, clients=20)
 FEDGLP = dataclasses.replace(FEMNIST, rounds=20, delta=0.1, clients=10)
 CENTAUR = dataclasses.replace(FEMNIST, rounds=200, delta=1e-5, clients=500)
 LAPLACE = dataclasses.replace(FEMNIST, mechanism="laplace", norm=1, delta=0.0, rounds=10)

@@ -24,11 +24,10 @@ from pflpipe.privacy.plan import Adaptive
 from pflpipe.records import from_json, to_json
 from pflpipe.seeds import release_rng
 from pflpipe.simulation import rounds
-from pflpipe.simulation.clients import Examples
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.load import read
 from releases import generator
-from simulations import assert_equal, held, plan, simulation, snapshot, spied
+from simulations import assert_equal, ends_of_other_data, held, plan, simulation, snapshot, spied
 
 torch.set_num_threads(1)
 ASKED = cells.Privacy(
@@ -292,35 +291,14 @@ def test_the_law_of_the_noise_catches_a_bound_of_private_norms(rounds_of_run, mo
         held(base, done)
 
 
-def ends_of_other_data(norms):
-    """Bound and model of two runs whose clients hold other data, when no release has any of it, but
-    the diagnostics of the releases do."""
-
-    def blind(generator, uploads, present, plan, scale, departures):
-        zeros = {name: torch.zeros_like(value) for name, value in uploads.update.items()}
-        rest = (present, plan, scale, departures)
-        noise = mechanism.release(generator, Uploads(zeros), *rest)
-        return dataclasses.replace(
-            mechanism.release(np.random.default_rng(0), uploads, *rest), sum=noise.sum
-        )
-
-    base = world(release=listening(norms, blind))
-    others = Examples(torch.flip(base.train.x, [0]) + 1, torch.flip(base.train.y, [0]))
-    found = []
-    for one in (base, dataclasses.replace(base, train=others)):
-        done = rounds.run(one, rounds.start(one))
-        found.append((done.bound, done.params))
-    return found
-
-
 def test_the_bound_depends_on_data_through_what_is_released_alone(monkeypatch):
-    (bound, params), (other, others) = ends_of_other_data([])
-    assert bound == other
-    assert_equal(params, others, 0)
+    one, other = ends_of_other_data(world())
+    assert one.bound == other.bound
+    assert_equal(one.params, other.params, 0)
     norms = []
     monkeypatch.setattr(adaptive, "next_bound", exact_quantile(norms))
-    (bound, _), (other, _) = ends_of_other_data(norms)
-    assert bound != other, "the fault above is caught however many rounds there are"
+    one, other = ends_of_other_data(world(), lambda release: listening(norms, release))
+    assert one.bound != other.bound, "the fault above is caught however many rounds there are"
 
 
 def test_a_run_whose_bound_did_not_move_in_every_round_is_refused():

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 import math
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pflpipe
 import warm
+from called import called
 from pflpipe import Cell, Model, Partition, Privacy, Server, Training
 from pflpipe.data import datasets, partition
 from pflpipe.errors import ConfigError, DataError, PflpipeError, PrivacyError
@@ -78,9 +78,7 @@ def test_ten_lines_train_feddpa_on_own_tensors_and_print_accuracies_and_ledger()
     lines = [line for line in example.read_text().splitlines() if line.strip()]
     assert len(lines) <= 10
     assert example.read_text() in (ROOT / "docs/reference/api.md").read_text()
-    done = subprocess.run(
-        [warm.interpreter(), str(example)], capture_output=True, text=True, check=True, cwd=ROOT
-    )
+    done = called(warm.interpreter(), example, folder=ROOT)
     assert "'personal_own': " in done.stdout
     assert "claim='certified'" in done.stdout
     assert "epsilon_central=7.99" in done.stdout

@@ -14,6 +14,7 @@ import pytest
 import malformed
 import pflpipe
 import warm
+from called import called
 from pflpipe import errors, program
 from pflpipe.errors import PflpipeError
 from pflpipe.pipeline import cli
@@ -181,15 +182,7 @@ def test_a_data_set_of_ones_own_is_guessed(project, ran):
 def test_the_installed_console_script_says_the_same(name, project):
     malformed.CASES[name].damage(project)
     script = Path(sys.executable).with_name("pflpipe")
-    result = subprocess.run(
-        [script, "validate"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        check=False,
-    )
-    assert result.returncode == 2
+    result = called(script, "validate", folder=project, code=2)
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
     assert all(word in result.stderr for word in malformed.CASES[name].words)
@@ -314,10 +307,7 @@ def test_every_shell_completes_commands_and_names_of_studies(shell, ran):
 def test_bash_completes_the_studies_of_the_folder(project, ran):
     (project / "complete.sh").write_text(ran("completion", "bash").out)
     ask = "COMP_WORDS=(pflpipe compare g); COMP_CWORD=2; _shtab_pflpipe; echo ${COMPREPLY[@]}"
-    found = subprocess.run(
-        ["bash", "-c", f". ./complete.sh; {ask}"], capture_output=True, text=True, check=True
-    )
-    assert found.stdout == "good\n"
+    assert called("bash", "-c", f". ./complete.sh; {ask}").stdout == "good\n"
 
 
 def test_unknown_command_is_refused_with_exit_code_2(ran):
@@ -355,25 +345,22 @@ def test_run_script_maps_endings_to_exit_codes(error, code):
     ],
 )
 def test_a_step_takes_the_words_that_its_signature_names(words, given, monkeypatch):
-    called = []
+    taken = []
 
     def step(tables: list[Path], out: Path, some_count: int = 1, source: Path | None = None):
-        called.append((tables, out, some_count, source))
+        taken.append((tables, out, some_count, source))
 
     monkeypatch.setattr("sys.argv", ["step.py", *words])
     with pytest.raises(SystemExit) as stopped:
         program.run_step(step)
-    assert (called, stopped.value.code) == (([given], 0) if given else ([], 2))
+    assert (taken, stopped.value.code) == (([given], 0) if given else ([], 2))
 
 
 def test_starting_the_command_line_imports_nothing_heavy():
     names = ["torch", "numpy", "yaml", "jsonschema", "mlflow", "opacus", "pandas", "matplotlib"]
     check = "import sys, pflpipe.pipeline.cli\n"
     check += f"print([name for name in {names!r} if name in sys.modules])"
-    result = subprocess.run(
-        [sys.executable, "-c", check], capture_output=True, text=True, check=True
-    )
-    assert result.stdout == "[]\n"
+    assert called(sys.executable, "-c", check).stdout == "[]\n"
 
 
 @pytest.mark.pipeline

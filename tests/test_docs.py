@@ -24,13 +24,14 @@ from pflpipe.methods import registry
 from pflpipe.methods.base import Method
 from pflpipe.named import DEPARTURES
 from pflpipe.pipeline.project import Project
-from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
+from pflpipe.records import to_json
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.simulation.clients import Backend, Examples
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.study.config import STUDIES, Config
 from pflpipe.study.load import load_study
+from pflpipe.study.plans import plan_of
 from pflpipe.study.settings import NO_PRIVACY, layout
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,13 +143,7 @@ def test_the_example_study_runs_as_it_is(tmp_path, monkeypatch):
     for cell in study.cells:
         ((_, inputs, folder),) = scores.places_of([cell], [cell.id], Path("results"), Path("data"))
         partition.make(arrays, cell.partition, cell.seed).save(inputs.partition)
-        plan = accounting.make_plan(
-            cell.privacy,
-            rounds=cell.training.rounds,
-            sample_rate=cell.training.sample_rate,
-            clients=cell.partition.clients,
-        )
-        write_json(inputs.plan, {"plan": dataclasses.asdict(plan)})
+        write_json(inputs.plan, to_json(plan_of(cell)))
         job = cells.Cell.from_dict(json.loads(json.dumps(registry.run_cell(cell).to_dict())))
         how = {"device": "cpu", "backend": "auto"}
         runs.train(job, inputs, folder, Path("checkpoints"), checkpoint_seconds=60, **how)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
-from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy.accounting import epsilon, make_plan
-from pflpipe.privacy.ledger import WITHOUT_BOUND, Planned, ledger
+from pflpipe.privacy.accounting import epsilon
+from pflpipe.privacy.ledger import WITHOUT_BOUND
 from pflpipe.study import epsilon_as_published
 from pflpipe.study.load import load_study
+from pflpipe.study.plans import plan_of
 
 FEDDPA = Cell(
     dataset="femnist",
@@ -27,30 +27,11 @@ FEDDPA = Cell(
 SIZES = np.full(50, 198)  # 9,900 examples
 
 
-def planned(cell, sizes=SIZES):
-    """The contents of a cell's plan file, made as the rule plan makes it."""
-    plan = make_plan(
-        cell.privacy,
-        rounds=cell.training.rounds,
-        sample_rate=cell.training.sample_rate,
-        clients=cell.partition.clients,
-        departures=cell.departures,
-        sizes=sizes,
-        local_epochs=cell.training.local_epochs,
-        batch_size=cell.training.batch_size,
-        lr=cell.training.lr,
-    )
-    entry = ledger(
-        plan, cell.privacy, cell.departures, sizes, architectures.parameter_names(cell.model)
-    )
-    return Planned(plan, entry)
-
-
 def worth(cell, sizes=SIZES):
     def plans(name):
         counted = epsilon_as_published.as_published(cell)
         assert counted.plan_id == name
-        return planned(counted, sizes)
+        return plan_of(counted, sizes)
 
     return epsilon_as_published.epsilon(cell, plans)
 
@@ -69,7 +50,7 @@ def test_the_official_calibration_of_feddpa_at_epsilon_2_is_worth_40():
     # 50 users, 9,900 examples, three epochs of batches of 16, 30 rounds, delta 0.02; equal sizes,
     # so the weights cost nothing.
     assert worth(FEDDPA) == pytest.approx(40.5, rel=3e-3)
-    assert planned(FEDDPA).ledger.epsilon_central == pytest.approx(2.0)
+    assert plan_of(FEDDPA, SIZES).ledger.epsilon_central == pytest.approx(2.0)
 
 
 def test_unequal_sizes_make_the_official_weights_cost_more():
@@ -84,10 +65,10 @@ def test_clients_without_examples_take_no_share_of_the_official_noise(cell):
     count, each twice as much."""
     sizes = np.array([396 * (client % 2) for client in range(50)])
     assert sizes.sum() == SIZES.sum()
-    calibrated = planned(run_as_published(FEDDPA), sizes).plan.noise_multiplier
-    assert calibrated == planned(run_as_published(FEDDPA)).plan.noise_multiplier
+    calibrated = plan_of(run_as_published(FEDDPA), sizes).plan.noise_multiplier
+    assert calibrated == plan_of(run_as_published(FEDDPA), SIZES).plan.noise_multiplier
     halved = dataclasses.replace(
-        planned(run_as_published(FEDDPA), sizes).plan, noise_multiplier=calibrated / math.sqrt(2)
+        plan_of(run_as_published(FEDDPA), sizes).plan, noise_multiplier=calibrated / math.sqrt(2)
     )
     assert worth(cell, sizes) == pytest.approx(epsilon(halved, 0.02), rel=1e-6)
 
@@ -105,12 +86,12 @@ def test_a_row_says_the_same_whether_it_runs_the_published_method_or_the_certifi
             cell, privacy=Privacy("laplace", epsilon=2.0, delta=0.02, clip_norm=1.0)
         )
     sizes = np.arange(1, 51)
-    executed = planned(run_as_published(cell), sizes).ledger.epsilon_central
+    executed = plan_of(run_as_published(cell), sizes).ledger.epsilon_central
     assert worth(run_as_published(cell), sizes) == float(executed)
     assert worth(cell, sizes) == pytest.approx(float(executed), rel=1e-6)
     names = set(epsilon_as_published.departures(cell))
     if not names:
-        assert worth(cell, sizes) == planned(cell, sizes).ledger.epsilon_central <= 2.0
+        assert worth(cell, sizes) == plan_of(cell, sizes).ledger.epsilon_central <= 2.0
     elif names & WITHOUT_BOUND.keys():
         assert worth(cell, sizes) == math.inf
 

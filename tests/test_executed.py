@@ -7,19 +7,11 @@ import pytest
 
 from pflpipe.errors import DataError
 from pflpipe.privacy.executed import check
-from pflpipe.privacy.plan import Adaptive, Plan
+from pflpipe.privacy.plan import Adaptive
 from pflpipe.privacy.residuals import Residuals
+from releases import FEMNIST
 
-EVERYBODY = Plan(
-    "gaussian",
-    2,
-    clip_norm=1.0,
-    noise_multiplier=1.0,
-    sample_rate=1.0,
-    rounds=30,
-    delta=1e-3,
-    clients=40,
-)
+EVERYBODY = dataclasses.replace(FEMNIST, delta=1e-3, clients=40)
 MOVING = dataclasses.replace(EVERYBODY, adaptive=Adaptive(0.5, 0.2, 2.0))
 QUIET = dataclasses.replace(EVERYBODY, noise_multiplier=0.0)
 KEPT = Residuals(releases=30, coordinates=3000)

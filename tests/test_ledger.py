@@ -23,22 +23,11 @@ from pflpipe.privacy.ledger import Ledger, effective_plan, ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.records import from_json, to_json
-from releases import published
+from releases import FEDSIM, FEMNIST, published
 
-FEMNIST = Plan(
-    "gaussian",
-    2,
-    clip_norm=1.0,
-    noise_multiplier=1.0,
-    sample_rate=1.0,
-    rounds=30,
-    delta=0.02,
-    clients=50,
-)
 FEDSAM = dataclasses.replace(
     FEMNIST, noise_multiplier=0.95, sample_rate=0.1, rounds=200, delta=5e-3, clients=500
 )
-FEDSIM = dataclasses.replace(FEMNIST, rounds=100, delta=1e-5, clients=100, sample_rate=0.1)
 LAPLACE = dataclasses.replace(FEMNIST, mechanism="laplace", norm=1, delta=1e-3)
 FEDDPA_CODE = ("sample_level_calibration", "data_size_weights", "update_against_global")
 FEDSAM_CODE = ("per_tensor_clip", "data_size_weights", "public_sampling")

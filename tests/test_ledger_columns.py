@@ -27,21 +27,8 @@ from pflpipe.privacy.ledger import Ledger, ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.records import from_json, to_json
-from releases import published
+from releases import DSU, FEDSIM, FEMNIST, SVHN, published
 
-FEMNIST = Plan(
-    "gaussian",
-    2,
-    clip_norm=1.0,
-    noise_multiplier=1.0,
-    sample_rate=1.0,
-    rounds=30,
-    delta=0.02,
-    clients=50,
-)
-SVHN = dataclasses.replace(FEMNIST, rounds=15, delta=0.1, clients=10)
-DSU = dataclasses.replace(FEMNIST, rounds=100, delta=1e-5, clients=20)
-FEDSIM = dataclasses.replace(FEMNIST, rounds=100, delta=1e-5, clients=100, sample_rate=0.1)
 SAMPLED = dataclasses.replace(FEMNIST, rounds=6, delta=1e-3, sample_rate=0.3, noise_multiplier=9.0)
 LAPLACE = dataclasses.replace(
     FEMNIST, mechanism="laplace", norm=1, delta=1e-3, rounds=4, noise_multiplier=8.0

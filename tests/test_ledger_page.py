@@ -7,7 +7,6 @@ import dataclasses
 import html
 import math
 import re
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 import fake_audits
 import fake_results
 import warm
+from called import called
 from pflpipe.audit import cases
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
@@ -420,25 +420,8 @@ def test_the_script_writes_the_page_of_tables_on_disk(tmp_path: Path) -> None:
     needed = {one.case.id for one in cases.of_methods(("dp_fedavg", "feddpa"), drawn=False)}
     fake_audits.write(results / "audits", leave_out=cases.cases().keys() - needed)
     script = ROOT / "workflow" / "scripts" / "ledger.py"
-    words = [
-        "--tables",
-        "tiny.csv",
-        "second.csv",
-        "--results",
-        results,
-        "--template",
-        TEMPLATE,
-        "--out",
-        "ledger.html",
-    ]
-    run = subprocess.run(
-        [warm.interpreter(), script, *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    words = ["--tables", "tiny.csv", "second.csv", "--out", "ledger.html", "--results", results]
+    called(warm.interpreter(), script, *words, "--template", TEMPLATE, folder=tmp_path)
     text = (tmp_path / "ledger.html").read_text()
     assert "ε ≥ 7.1 shown" in text
     assert 'class="missing">none' not in text, "a release without its audit"

@@ -21,13 +21,12 @@ from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data import datasets, partition
 from pflpipe.methods import registry
 from pflpipe.pipeline.project import partition_request, plan_request
-from pflpipe.privacy import accounting
-from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.records import to_json
 from pflpipe.report import tidy
 from pflpipe.report.figures import registry as figures
 from pflpipe.report.figures import style
 from pflpipe.simulation import runs, scores
+from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Drawing, Row, Study
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,11 +72,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     datasets.prepare("mine", place / "own.npz", place, place / "data/mine.npz")
     results = place / "results"
     for cell in STUDY.cells:
-        inputs = runs.Inputs(
-            results / f"plans/{cell.plan_id}.json",
-            results / f"partitions/{cell.partition_id}.npz",
-            place / "data/mine.npz",
-        )
+        ((_, inputs, _),) = scores.places_of([cell], [cell.id], results, place / "data")
         split = partition.make(datasets.load_arrays(inputs.data), cell.partition, cell.seed)
         split.save(inputs.partition)
         files.write_json(inputs.plan, planned(cell.method, tuple(map(len, split.train))))
@@ -101,19 +96,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @functools.cache
 def planned(method: str, sizes: tuple[int, ...]) -> dict[str, Any]:
     """The contents of a plan file; counting a sampled mechanism takes seconds."""
-    cell = CELLS[method]
-    training, counts = cell.training, np.array(sizes)
-    plan = accounting.make_plan(
-        cell.privacy,
-        rounds=training.rounds,
-        sample_rate=training.sample_rate,
-        clients=cell.partition.clients,
-        departures=cell.departures,
-        sizes=counts,
-        local_epochs=training.local_epochs,
-        batch_size=training.batch_size,
-    )
-    return to_json(Planned(plan, ledger(plan, cell.privacy, cell.departures, counts)))
+    plan: dict[str, Any] = to_json(plan_of(CELLS[method], np.array(sizes)))
+    return plan
 
 
 def records(path: Path) -> list[dict[str, str]]:

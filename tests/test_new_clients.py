@@ -24,14 +24,13 @@ from pflpipe.data.partition import PARTS, Split, check_new, make
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy import accounting
-from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.privacy.plan import Adaptive
 from pflpipe.records import to_json
 from pflpipe.report import tidy
 from pflpipe.seeds import seed_for
 from pflpipe.simulation import evaluation, rounds, runs, scores
 from pflpipe.simulation.simulation import Simulation
+from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Row, Study
 from pflpipe.trees import Tree
 from simulations import assert_equal, open_plan, plan, simulation
@@ -341,25 +340,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(place / "own.npz", **raw)
     datasets.prepare("mine", place / "own.npz", place, place / "mine.npz")
     results = place / "results"
-    inputs = inputs_of(place)
+    _, inputs, run = place_of(place)
     split = make(datasets.load_arrays(inputs.data), CELL.partition, CELL.seed)
     split.save(inputs.partition)
-    made = accounting.make_plan(CELL.privacy, rounds=2, sample_rate=1.0, clients=9)
-    files.write_json(inputs.plan, to_json(Planned(made, ledger(made, CELL.privacy))))
-    run = results / f"runs/{registry.run_id(CELL)}"
+    files.write_json(inputs.plan, to_json(plan_of(CELL)))
     how = {"device": "cpu", "backend": "vmap"}
     runs.train(CELL, inputs, run, place / "checkpoints", checkpoint_seconds=3600, **how)
     scores.evaluate_cells([(CELL, inputs, run)], results / "scores/tiny/fedper.csv", **how)
     return place
 
 
-def inputs_of(place: Path) -> runs.Inputs:
-    results = place / "results"
-    return runs.Inputs(
-        results / f"plans/{CELL.plan_id}.json",
-        results / f"partitions/{CELL.partition_id}.npz",
-        place / "mine.npz",
-    )
+def place_of(folder: Path) -> tuple[Cell, runs.Inputs, Path]:
+    (place,) = scores.places_of([CELL], [CELL.id], folder / "results", folder)
+    return place
+
+
+def inputs_of(folder: Path) -> runs.Inputs:
+    return place_of(folder)[1]
 
 
 def test_rows_of_new_clients_have_nothing_in_the_columns_of_the_others(folder):
@@ -405,8 +402,8 @@ def test_a_file_in_which_a_new_client_trains_stops_the_run(folder, tmp_path):
 
 
 def test_a_plan_that_draws_new_clients_too_is_refused(folder, tmp_path):
-    made = accounting.make_plan(CELL.privacy, rounds=2, sample_rate=1.0, clients=12)
-    files.write_json(tmp_path / "plan.json", to_json(Planned(made, ledger(made, CELL.privacy))))
+    larger = dataclasses.replace(CELL, partition=dataclasses.replace(CELL.partition, clients=12))
+    files.write_json(tmp_path / "plan.json", to_json(plan_of(larger)))
     faulty = dataclasses.replace(inputs_of(folder), plan=tmp_path / "plan.json")
     with pytest.raises(DataError, match=r"clients, rounds, sample rate; got \(12,"):
         runs.simulate(CELL, faulty, device="cpu", backend="loop")

@@ -4,7 +4,6 @@ skew."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import warm
+from called import called
 from pflpipe.cells import Cell, Model, Privacy, Training
 from pflpipe.cells import Partition as Wish
 from pflpipe.data import partition
@@ -98,16 +98,7 @@ def test_same_bits_in_another_process():
         "rows = b''.join(r.tobytes() for r in [*s.train, *s.validation, *s.test])\n"
         "print(hashlib.sha256(rows).hexdigest())"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
+    outputs = {called(sys.executable, "-c", code, PYTHONHASHSEED=seed).stdout for seed in "12"}
     assert len(outputs) == 1
 
 
@@ -652,10 +643,7 @@ def test_script_writes_the_partition_of_a_cell(tmp_path):
     assert all(
         np.array_equal(a, b) for a, b in zip(Split.load(target).train, expected.train, strict=True)
     )
-    failed = subprocess.run(
-        [*script, "--data", tmp_path / "no.npz", "--target", target], capture_output=True, text=True
-    )
-    assert failed.returncode == 2
+    failed = called(*script, "--data", tmp_path / "no.npz", "--target", target, code=2)
     assert len(failed.stderr.splitlines()) == 1
 
 

@@ -2,16 +2,15 @@
 
 import dataclasses
 import json
-import subprocess
 
 import numpy as np
 import pytest
 
 import warm
+from called import called
 from pflpipe import trees
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data.datasets import prepare
-from pflpipe.files import canonical_json
 from pflpipe.learning import architectures, networks
 from pflpipe.pipeline.project import plan_request
 from pflpipe.privacy.accounting import make_plan
@@ -82,17 +81,21 @@ def test_the_first_warning_of_a_private_run_says_that_classes_were_read_from_lab
     assert plan_of(silent, sizes, declared=False).ledger.warnings == (), "nothing is claimed"
 
 
+def written(cell, folder, name, file):
+    """What the script writes for a cell, given one more file."""
+    words = ["--cell", plan_request(cell), "--out", folder / "plans/plan.json"]
+    script = (warm.interpreter(), "workflow/scripts/plan.py")
+    called(*script, *words, f"--{name}", folder / file)
+    return json.loads((folder / "plans/plan.json").read_text())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("declared", [True, False])
 def test_plan_script_reads_from_the_data_whether_their_classes_are_declared(declared, tmp_path):
     arrays = {"train_images": np.zeros((60, 4, 4), np.uint8), "train_labels": np.arange(60) % 3}
     np.savez(tmp_path / "own.npz", **arrays, **({"classes": np.int64(3)} if declared else {}))
     prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "mine.npz")
-    out = tmp_path / "plan.json"
-    script = [warm.interpreter(), "workflow/scripts/plan.py", "--cell", plan_request(OWN_DATA)]
-    script += ["--data", str(tmp_path / "mine.npz"), "--out", str(out)]
-    subprocess.run(script, check=True)
-    warnings = json.loads(out.read_text())["ledger"]["warnings"]
+    warnings = written(OWN_DATA, tmp_path, "data", "mine.npz")["ledger"]["warnings"]
     assert (CLASSES_FOUND in warnings[:1]) != declared
 
 
@@ -110,28 +113,11 @@ def test_plan_script_writes_plan_and_ledger_of_a_cell(tmp_path):
     cell = with_departures(*FEDSAM_CODE)
     sizes = np.array([5, 100, 100, 200])
     np.savez(tmp_path / "partition.npz", train_offsets=np.concatenate([[0], sizes.cumsum()]))
-    out = tmp_path / "plans" / "plan.json"
-    script = [
-        warm.interpreter(),
-        "workflow/scripts/plan.py",
-        "--cell",
-        plan_request(cell),
-        "--out",
-        str(out),
-    ]
-    subprocess.run([*script, "--partition", str(tmp_path / "partition.npz")], check=True)
-    written = json.loads(out.read_text())
-    plan = Plan(**written["plan"])
+    found = written(cell, tmp_path, "partition", "partition.npz")
+    plan = Plan(**found["plan"])
     assert plan == Plan("gaussian", 2, 1.0, 8.0, 0.5, 30, 1e-3, 4)
-    assert written["ledger"] == to_json(
-        ledger(
-            plan,
-            cell.privacy,
-            FEDSAM_CODE,
-            sizes,
-            ["fc1.weight", "fc1.bias", "head.weight", "head.bias"],
-        )
-    )
+    names = ["fc1.weight", "fc1.bias", "head.weight", "head.bias"]
+    assert found["ledger"] == to_json(ledger(plan, cell.privacy, FEDSAM_CODE, sizes, names))
 
 
 @pytest.mark.slow
@@ -142,25 +128,9 @@ def test_plan_script_calibrates_as_the_official_code_does(tmp_path):
     )
     sizes = np.array([5, 100, 100, 200])
     np.savez(tmp_path / "partition.npz", train_offsets=np.concatenate([[0], sizes.cumsum()]))
-    out = tmp_path / "plan.json"
-    script = [
-        warm.interpreter(),
-        "workflow/scripts/plan.py",
-        "--cell",
-        canonical_json(cell.to_dict()),
-        "--out",
-        str(out),
-    ]
-    subprocess.run([*script, "--partition", str(tmp_path / "partition.npz")], check=True)
-    written = json.loads(out.read_text())
-    shape = {
-        "rounds": 30,
-        "sample_rate": 1.0,
-        "clients": 4,
-        "sizes": sizes,
-        "local_epochs": 3,
-        "batch_size": 16,
-    }
-    plan = make_plan(asked, departures=FEDDPA_CODE, **shape)
-    assert Plan(**written["plan"]) == plan
-    assert written["ledger"] == to_json(ledger(plan, asked, FEDDPA_CODE, sizes))
+    found = written(cell, tmp_path, "partition", "partition.npz")
+    shape = {"rounds": 30, "sample_rate": 1.0, "clients": 4}
+    work = {"sizes": sizes, "local_epochs": 3, "batch_size": 16}
+    plan = make_plan(asked, departures=FEDDPA_CODE, **shape, **work)
+    assert Plan(**found["plan"]) == plan
+    assert found["ledger"] == to_json(ledger(plan, asked, FEDDPA_CODE, sizes))

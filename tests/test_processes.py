@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import shared_run
 import test_runs
 import warm
+from called import called
 from pflpipe import cells, files
 from pflpipe.simulation import processes, rounds
 from pflpipe.simulation.processes import Processes
@@ -34,14 +35,9 @@ def environment(**more: str) -> dict[str, str]:
 @pytest.mark.slow
 def test_every_method_has_the_bits_of_one_process(tmp_path):
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-    done = subprocess.run(
-        [sys.executable, *words, str(ROOT / "tests/shared_run.py"), str(tmp_path)],
-        env=environment(PYTHON_EXEC=warm.interpreter()),  # what torchrun starts
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    words += [str(ROOT / "tests/shared_run.py"), str(tmp_path)]
+    # What torchrun starts.
+    called(sys.executable, *words, **environment(PYTHON_EXEC=warm.interpreter()))
     for method, backend in shared_run.RUNS:
         found = torch.load(tmp_path / f"{method}-{backend}.pt", weights_only=True)
         expected = shared_run.outcome(method, backend)
@@ -88,14 +84,7 @@ def test_kill_9_ends_all_processes_and_what_they_write_in_the_end_is_what_one_pr
         process.kill()  # torchrun alone; its processes have its stderr open as long as they live
         assert "round 40/40" not in process.stderr.read()
     assert not (tmp_path / "shared").exists()
-    done = subprocess.run(
-        command,
-        env=environment(PYTHON_EXEC=warm.interpreter()),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = called(*command, **environment(PYTHON_EXEC=warm.interpreter()))
     assert done.stderr.count("resuming after round") == 1
     assert done.stderr.count("round 40/40") == 1
     assert files.read_json(tmp_path / "shared/run.json")["program"]["processes"] == 2

@@ -9,7 +9,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,21 +21,19 @@ import torch
 
 import fake_results
 import warm
+from called import called
 from pflpipe import cells
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy import accounting
-from pflpipe.privacy.ledger import Planned, ledger
-from pflpipe.privacy.mechanism import Uploads, release
 from pflpipe.records import to_json
 from pflpipe.report import released, tidy
 from pflpipe.simulation import rounds, runs, scores
-from pflpipe.simulation.clients import Examples
+from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Chosen, Row, Study
-from simulations import simulation
+from simulations import assert_equal, ends_of_other_data, simulation
 
 ROOT = Path(__file__).resolve().parent.parent
 PRIVATE = [name for name in NAMES if registry.info(name).about.private]
@@ -74,10 +71,7 @@ STUDY = study_of(*map(cell, TRAINED))
 @functools.cache
 def planned(privacy: cells.Privacy, training: cells.Training) -> dict[str, Any]:
     """The contents of the plan file that such cells share."""
-    plan = accounting.make_plan(
-        privacy, rounds=training.rounds, sample_rate=training.sample_rate, clients=CLIENTS
-    )
-    return to_json(Planned(plan, ledger(plan, privacy)))
+    return to_json(plan_of(dataclasses.replace(STUDY.cells[0], privacy=privacy, training=training)))
 
 
 def train(folder: Path, first: Sequence[int]) -> Path:
@@ -105,22 +99,11 @@ def train(folder: Path, first: Sequence[int]) -> Path:
     ]
     none = [np.zeros(0, np.int64)] * CLIENTS
     for one in STUDY.cells:
-        place = results / "plans" / f"{one.plan_id}.json"
-        write_json(place, planned(one.privacy, one.training))
-        split = results / "partitions" / f"{one.partition_id}.npz"
-        Split(held, none, none, np.arange(9)).save(split)
-        inputs = runs.Inputs(place, split, folder / "mine.npz")
-        out = results / "runs" / registry.run_id(one)
-        runs.train(
-            one,
-            inputs,
-            out,
-            folder / "checkpoints",
-            device="cpu",
-            backend="loop",
-            checkpoint_seconds=3600,
-            code="",
-        )
+        ((_, inputs, out),) = scores.places_of([one], [one.id], results, folder)
+        write_json(inputs.plan, planned(one.privacy, one.training))
+        Split(held, none, none, np.arange(9)).save(inputs.partition)
+        how = {"device": "cpu", "backend": "loop", "checkpoint_seconds": 3600}
+        runs.train(one, inputs, out, folder / "checkpoints", **how)
     return results
 
 
@@ -263,22 +246,9 @@ def test_what_is_published_depends_on_data_through_the_releases_alone(method):
     images = registry.info(method).about.needs == ("norm",)
     about: dict[str, Any] = {"model": cells.Model("resnet20"), "shape": (8, 8, 1)} if images else {}
     world = simulation(method, local_epochs=1, **about)
-
-    def blind(generator, uploads, present, plan, scale, departures):
-        zeros = {name: torch.zeros_like(value) for name, value in uploads.update.items()}
-        return release(generator, Uploads(zeros, uploads.extras), present, plan, scale, departures)
-
-    others = Examples(torch.flip(world.train.x, [0]) + 1, torch.flip(world.train.y, [0]))
-    ends = [
-        rounds.run(one, rounds.start(one))
-        for one in (
-            dataclasses.replace(world, release=blind, train=train)
-            for train in (world.train, others)
-        )
-    ]
-    for one, other in ((ends[0].params, ends[1].params), (ends[0].server, ends[1].server)):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
+    ends = ends_of_other_data(world)
+    assert_equal(ends[0].params, ends[1].params, 0)
+    assert_equal(ends[0].server, ends[1].server, 0)
     first, sent = rounds.start(world).params, world.method.sends(world.task)
     for name, value in ends[0].params.items():
         assert torch.equal(value, first[name]) == (name not in sent), name
@@ -544,13 +514,6 @@ def test_a_refuted_audit_ends_the_script_before_anything_is_written(tmp_path):
     write_json(tmp_path / "audit.json", audit)
     script = ROOT / "workflow" / "scripts" / "released.py"
     words = ["--study", "any", "--results", ".", "--audits", "audit.json", "--out", "published"]
-    run = subprocess.run(
-        [warm.interpreter(), script, *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 2
+    run = called(warm.interpreter(), script, *words, folder=tmp_path, code=2)
     assert run.stderr.startswith("error: audit gaussian-central: a certified claim is refuted")
     assert not (tmp_path / "published").exists()

@@ -18,14 +18,11 @@ from pflpipe.errors import PflpipeError, Problems
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy import mechanism
-from pflpipe.privacy.mechanism import Uploads
 from pflpipe.simulation import rounds, runs
-from pflpipe.simulation.clients import Examples
 from pflpipe.simulation.server import with_optimizer
 from pflpipe.study.load import read
 from pflpipe.trees import ServerState
-from simulations import assert_equal, plan, simulation, snapshot, spied
+from simulations import assert_equal, ends_of_other_data, plan, simulation, snapshot, spied
 
 torch.set_num_threads(1)
 SERVERS = {
@@ -225,31 +222,11 @@ def test_backends_agree_and_a_run_goes_on_with_the_same_bits(name):
     assert_equal(ends[0].params, ends[1].params)
 
 
-def ends_of_other_data(world):
-    """Model and server of two runs whose clients hold other data, when no release has any of it."""
-
-    def blind(generator, uploads, present, plan, scale, departures):
-        zeros = {name: torch.zeros_like(value) for name, value in uploads.update.items()}
-        return mechanism.release(
-            generator, Uploads(zeros, uploads.extras), present, plan, scale, departures
-        )
-
-    others = Examples(torch.flip(world.train.x, [0]) + 1, torch.flip(world.train.y, [0]))
-    found = []
-    for one in (world, dataclasses.replace(world, train=others)):
-        one = dataclasses.replace(one, release=blind)
-        done = rounds.run(one, rounds.start(one))
-        found.append((done.params, done.server))
-    return found
-
-
 @pytest.mark.parametrize("name", SERVERS)
 def test_the_server_depends_on_data_through_releases_alone(name):
-    (params, server), (others, state) = ends_of_other_data(
-        served(simulation("fedaddp", local_epochs=1), SERVERS[name])
-    )
-    assert_equal(params, others, 0)
-    assert_equal(server, state, 0)
+    one, other = ends_of_other_data(served(simulation("fedaddp", local_epochs=1), SERVERS[name]))
+    assert_equal(one.params, other.params, 0)
+    assert_equal(one.server, other.server, 0)
 
 
 def test_a_server_whose_moments_are_of_raw_updates_is_caught():
@@ -269,9 +246,9 @@ def test_a_server_whose_moments_are_of_raw_updates_is_caught():
         return trees.add(params, released), ServerState(state)
 
     leaky = dataclasses.replace(fed, local_update=local_update, aggregate=aggregate)
-    (params, server), (others, state) = ends_of_other_data(dataclasses.replace(world, method=leaky))
-    assert_equal(params, others, 0)
-    assert any(not torch.equal(server[name], state[name]) for name in server)
+    one, other = ends_of_other_data(dataclasses.replace(world, method=leaky))
+    assert_equal(one.params, other.params, 0)
+    assert any(not torch.equal(one.server[name], other.server[name]) for name in one.server)
 
 
 def test_options_of_one_optimizer_are_refused_for_another():

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import malformed
+from called import called
 from pflpipe import options
 from pflpipe.errors import PflpipeError
 from pflpipe.methods import registry
@@ -37,19 +36,6 @@ print(json.dumps([answers(), "torch" in sys.modules]))
 """
 
 
-def started(program: str, *arguments: str, folder: Path) -> str:
-    """Return what a Python program prints in a process that has not imported torch yet."""
-    result = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
 @pytest.mark.slow
 def test_validation_says_without_torch_what_it_says_with_it(tmp_path, monkeypatch):
     from pflpipe.study import config
@@ -66,7 +52,9 @@ def test_validation_says_without_torch_what_it_says_with_it(tmp_path, monkeypatc
             expected[str(folder)] = [str(found) for found in validate(config.load()).values()]
         except PflpipeError as error:
             expected[str(folder)] = str(error)
-    answers, loaded = json.loads(started(ANSWERS, *expected, folder=tmp_path))
+    answers, loaded = json.loads(
+        called(sys.executable, "-c", ANSWERS, *expected, folder=tmp_path).stdout
+    )
     assert answers == expected
     assert not loaded
 
@@ -83,7 +71,8 @@ try:
 finally:
     print("torch" in sys.modules)
 """
-    assert started(program, *command.split(), folder=tmp_path).splitlines()[-1] == "False"
+    printed = called(sys.executable, "-c", program, *command.split(), folder=tmp_path).stdout
+    assert printed.splitlines()[-1] == "False"
 
 
 @pytest.mark.parametrize("name", registry.NAMES)

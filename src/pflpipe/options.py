@@ -194,10 +194,8 @@ def _docstrings(module: str) -> dict[str, dict[str, str]]:
 def schema(kind: type) -> dict[str, Any]:
     """Return the JSON schema of a dataclass with options, and blocks of them: unknown keys are
     refused, options without a default are required."""
-    properties = {
-        name: {"description": _texts(kind)[name], **rules(item)}
-        for name, item in declared(kind).items()
-    }
+    texts, items = _texts(kind), declared(kind)
+    properties = {name: {"description": texts[name], **rules(item)} for name, item in items.items()}
     nested = {name: schema(block) for name, block in blocks(kind).items()}
     required = [name for name, rule in properties.items() if "default" not in rule]
     return {

@@ -18,12 +18,9 @@ from pflpipe import cells
 from pflpipe.attacks import canaries
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import ConfigError
-from pflpipe.files import write_json
-from pflpipe.privacy import accounting, mechanism
-from pflpipe.privacy.ledger import Planned, ledger
+from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
-from pflpipe.records import to_json
 from pflpipe.report.attacks import canaries as shown
 from pflpipe.simulation import rounds
 from pflpipe.simulation.simulation import Simulation
@@ -229,15 +226,8 @@ def stored(tmp_path: Path) -> tuple[Study, Path]:
         for seed in (0, 1)
     ]
     for cell in rows:
-        made = accounting.make_plan(cell.privacy, rounds=4, sample_rate=1.0, clients=40)
-        write_json(
-            tmp_path / "plans" / f"{cell.plan_id}.json",
-            to_json(Planned(made, ledger(made, cell.privacy))),
-        )
         x = np.random.default_rng(cell.seed).normal(1 + (cell.privacy is tight), 1, 60)
-        path = tmp_path / "attacks/canaries" / f"{cell.id}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, x=x, coordinates=np.array(1000))
+        fake_attacks.store(cell, tmp_path, "canaries", x=x, coordinates=np.array(1000))
     return Study("made", "Made", "Made up.", tuple(Row(cell) for cell in rows)), tmp_path
 
 

@@ -23,13 +23,10 @@ from pflpipe.attacks import membership, strongest
 from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
 from pflpipe.errors import DataError
-from pflpipe.files import write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy import accounting
-from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.privacy.mechanism import Uploads
-from pflpipe.records import to_json
 from pflpipe.report.attacks import membership as shown
 from pflpipe.report.attacks.registry import SHOWN
 from pflpipe.seeds import derived_key
@@ -506,25 +503,13 @@ def stored(entries: list[Cell], results: Path, times: int = 1) -> Study:
     rows = [
         dataclasses.replace(cell, seed=seed) for cell, seed in itertools.product(entries, (0, 1))
     ]
+    member = np.array([True] * 4 + [False] * 12)
+    score = np.array([1.0, 1.0, 1.0, 0.0] + [1.0] + [0.0] * 9 + [9.0, 9.0])
+    arrays = {"member": member, "calibration": np.arange(16) >= 14}
+    arrays |= dict.fromkeys(membership.SCORES, score)
+    repeated = {name: np.repeat(values, times) for name, values in arrays.items()}
     for cell in rows:
-        made = accounting.make_plan(
-            cell.privacy,
-            rounds=4,
-            sample_rate=cell.training.sample_rate,
-            clients=cell.partition.clients,
-        )
-        written = to_json(Planned(made, ledger(made, cell.privacy, cell.departures)))
-        write_json(results / "plans" / f"{cell.plan_id}.json", written)
-        member = np.array([True] * 4 + [False] * 12)
-        score = np.array([1.0, 1.0, 1.0, 0.0] + [1.0] + [0.0] * 9 + [9.0, 9.0])
-        path = results / "attacks/membership" / f"{cell.id}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {
-            "member": member,
-            "calibration": np.arange(16) >= 14,
-            **dict.fromkeys(membership.SCORES, score),
-        }
-        np.savez(path, **{name: np.repeat(values, times) for name, values in arrays.items()})
+        fake_attacks.store(cell, results, "membership", **repeated)
     return Study("made", "Made", "Made up.", tuple(Row(cell) for cell in rows))
 
 

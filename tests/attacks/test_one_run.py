@@ -25,7 +25,6 @@ from pflpipe.errors import ConfigError
 from pflpipe.files import write_json
 from pflpipe.named import DEPARTURES, EXTRAS
 from pflpipe.privacy import accounting, mechanism
-from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.records import to_json
 from pflpipe.report.attacks import one_run as shown
@@ -33,6 +32,7 @@ from pflpipe.report.attacks.results import attacked
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
 from pflpipe.simulation.simulation import Simulation
+from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Row, Study
 from releases import length
 from simulations import assert_equal, plan, simulation, spied
@@ -490,17 +490,10 @@ def stored(tmp_path: Path) -> tuple[Study, Path]:
     ]
     rows = [(mu, dataclasses.replace(cell, seed=seed)) for mu, cell in settings for seed in (0, 1)]
     for number, (mu, cell) in enumerate(rows):
-        plan = accounting.make_plan(cell.privacy, rounds=4, sample_rate=1.0, clients=40)
-        entry = ledger(plan, cell.privacy, cell.departures)
-        write_json(
-            tmp_path / "plans" / f"{cell.plan_id}.json",
-            to_json(Planned(plan, entry)),
-        )
         rng = np.random.default_rng(number)
         heads = rng.random(500) < 0.5
-        path = tmp_path / "attacks/one_run" / f"{cell.id}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, heads=heads, scores=rng.normal(size=500) + mu * heads)
+        scores = rng.normal(size=500) + mu * heads
+        fake_attacks.store(cell, tmp_path, "one_run", heads=heads, scores=scores)
     return Study("made", "Made", "Made up.", tuple(Row(cell) for _, cell in rows)), tmp_path
 
 
@@ -534,16 +527,10 @@ def test_a_nominal_row_without_a_target_claims_what_its_ledger_says(stored):
     study, results = stored
     fixed = dataclasses.replace(BUDGET, epsilon=None, noise_multiplier=1.0)
     cell = dataclasses.replace(CELL, privacy=fixed, departures=("per_tensor_clip",))
-    plan = accounting.make_plan(fixed, rounds=4, sample_rate=1.0, clients=40)
-    entry = ledger(plan, fixed, cell.departures, parameters=("a", "b"))
-    write_json(
-        results / "plans" / f"{cell.plan_id}.json",
-        to_json(Planned(plan, entry)),
-    )
-    first = results / "attacks/one_run" / f"{study.cells[0].id}.npz"
-    first.with_name(f"{cell.id}.npz").write_bytes(first.read_bytes())
+    first = np.load(results / "attacks/one_run" / f"{study.cells[0].id}.npz")
+    fake_attacks.store(cell, results, "one_run", **first)
     table = shown.table(Study("made", "Made", "Made up.", (Row(cell),)), results)
-    assert table["epsilon_claimed"].item() == entry.epsilon_central > 10
+    assert table["epsilon_claimed"].item() == plan_of(cell).ledger.epsilon_central > 10
 
 
 def test_the_figure_has_a_line_for_each_setting_and_marks_what_is_refuted(stored, monkeypatch):

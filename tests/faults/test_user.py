@@ -14,6 +14,7 @@ import pytest
 
 import malformed
 import test_workflow
+from called import called
 from reliability import record
 
 pytestmark = [pytest.mark.faults, pytest.mark.pipeline]
@@ -78,12 +79,6 @@ def test_files_with_the_names_of_libraries_are_not_imported(tmp_path):
     malformed.put("processes", 2, "config.yaml")(tmp_path)
     for name in ("torch", "packaging", "difflib"):
         (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} of the user')\n")
-    done = subprocess.run(
-        [BIN / "snakemake", "--cores", "2", "--", "results/scores/tiny/local_only.csv"],
-        cwd=tmp_path,
-        env=test_workflow.environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    words = (BIN / "snakemake", "--cores", "2", "--", "results/scores/tiny/local_only.csv")
+    called(*words, folder=tmp_path)
     record("torch.py, packaging.py, difflib.py beside config.yaml", "nothing imports them")

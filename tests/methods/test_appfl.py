@@ -96,11 +96,8 @@ def test_two_golden_rounds(profile, backend):
         }
     assert 0 < sum(shortened) < len(shortened)
     done = rounds.run(world, begun)
-    for name, value in w_global.items():
-        np.testing.assert_allclose(done.params[name].numpy(), value, rtol=1e-10, atol=1e-13)
-    for name in numpy_mlp.HEAD:
-        expected = np.stack([head[name] for head in heads])
-        np.testing.assert_allclose(done.states[name].numpy(), expected, rtol=1e-10, atol=1e-13)
+    numpy_mlp.assert_close(done.params, w_global)
+    numpy_mlp.assert_close(done.states, heads)
 
 
 @pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])

@@ -52,10 +52,7 @@ def test_two_golden_rounds_at_a_falling_learning_rate(backend, departures):
                 expected[name] = expected[name] + weight * (own if departures else sent[name])
     done = rounds.run(world, begun)
     assert done.rows[0]["fraction_clipped"] > 0
-    for name in expected:
-        np.testing.assert_allclose(
-            done.params[name].numpy(), expected[name], rtol=1e-10, atol=1e-13
-        )
+    numpy_mlp.assert_close(done.params, expected)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -58,10 +58,7 @@ def test_golden_round(backend, departures):
     }
     done = rounds.run(world, begun)
     assert done.rows[0]["fraction_clipped"] > 0
-    for name in expected:
-        np.testing.assert_allclose(
-            done.params[name].numpy(), expected[name], rtol=1e-10, atol=1e-13
-        )
+    numpy_mlp.assert_close(done.params, expected)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import numpy_mlp
 from pflpipe import cells, trees
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
@@ -115,14 +116,8 @@ def test_golden_round(backend, departures):
     assert signs == {True, False}, "the pull works in both directions"
     done = rounds.run(world, begun)
     assert done.rows[0]["fraction_clipped"] > 0
-    for name in expected:
-        np.testing.assert_allclose(
-            done.params[name].numpy(), expected[name], rtol=1e-10, atol=1e-13
-        )
-        local = np.stack([end[name] for end in ends])
-        np.testing.assert_allclose(
-            done.states[f"local.{name}"].numpy(), local, rtol=1e-10, atol=1e-13
-        )
+    numpy_mlp.assert_close(done.params, expected)
+    numpy_mlp.assert_close(trees.within("local.", dict(done.states)), ends)
     np.testing.assert_allclose(done.states["clip_total"].numpy(), totals, rtol=1e-10)
 
 

@@ -33,8 +33,7 @@ def test_golden_rounds(backend):
             changes.append(numpy_mlp.clipped({key: end[key] - w[key] for key in BODY}, CLIP))
         w |= {key: w[key] + sum(change[key] for change in changes) / len(clients) for key in BODY}
     done = rounds.run(world, begun)
-    for key, value in done.params.items():
-        np.testing.assert_allclose(value.numpy(), w[key], rtol=1e-10, atol=1e-13)
+    numpy_mlp.assert_close(done.params, w)
 
     personal = personal_models(world, done)
     for client in clients:
@@ -42,8 +41,8 @@ def test_golden_rounds(backend):
         expected = numpy_mlp.descend(
             w, steps, numpy_mlp.gradient, lr=0.1, momentum=0.6, decay=0.05, names=numpy_mlp.HEAD
         )
-        for key, value in personal.items():
-            np.testing.assert_allclose(value[client].numpy(), expected[key], rtol=1e-10, atol=1e-13)
+        own = {key: value[client] for key, value in personal.items()}
+        numpy_mlp.assert_close(own, expected)
 
 
 def test_the_global_model_with_its_initial_head_is_tested():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import numpy_mlp
 from pflpipe import cells, trees
 from pflpipe.methods import feddpa as module
 from pflpipe.methods import registry
@@ -113,13 +114,8 @@ def test_golden_round(official, backend, schedule):
             expected[name] += weights[client] * update[name] * min(1, CLIP / length)
         ends.append(end)
     done = rounds.run(world, begun)
-    for name in expected:
-        np.testing.assert_allclose(
-            done.params[name].numpy(), expected[name], rtol=1e-10, atol=1e-13
-        )
-        np.testing.assert_allclose(
-            done.states[name].numpy(), np.stack([end[name] for end in ends]), rtol=1e-10, atol=1e-13
-        )
+    numpy_mlp.assert_close(done.params, expected)
+    numpy_mlp.assert_close(done.states, ends)
 
 
 def test_min_max_spans_zero_to_one_and_a_constant_tensor_is_shared():

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import yaml
 
 import pflpipe
 import warm
+from called import called
 from pflpipe import cells
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.methods import plugins, registry
@@ -439,12 +438,5 @@ def test_another_process_finds_the_method_by_the_cell_alone(project):
         "cell = Cell.from_dict(json.loads(sys.argv[1]));"
         "print(registry.of(cell).about.title, registry.key(cell))"
     )
-    found = subprocess.run(
-        [warm.with_torch(), str(program), json.dumps(cell_of().to_dict())],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=project,
-        env=os.environ,
-    )
+    found = called(warm.with_torch(), program, json.dumps(cell_of().to_dict()), folder=project)
     assert found.stdout.split() == ["Mine", registry.key(cell_of())]

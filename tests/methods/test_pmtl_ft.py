@@ -44,10 +44,7 @@ def test_golden_round(backend, detached):
     }
     done = rounds.run(world, begun)
     assert 0 < done.rows[0]["fraction_clipped"] <= 1
-    for name in expected:
-        np.testing.assert_allclose(
-            done.params[name].numpy(), expected[name], rtol=1e-10, atol=1e-13
-        )
+    numpy_mlp.assert_close(done.params, expected)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

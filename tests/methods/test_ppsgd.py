@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import numpy_mlp
 from pflpipe.simulation import rounds
 from simulations import personal_models, plan, simulation, spied, with_states
 
@@ -102,10 +103,7 @@ def test_golden_round_and_personal_model(backend):
     done = rounds.run(world, begun)
     assert done.rows[0]["fraction_clipped"] > 0
     models = personal_models(world, done)
-    for name in expected:
-        np.testing.assert_allclose(
-            done.params[name].numpy(), expected[name], rtol=1e-10, atol=1e-13
-        )
+    numpy_mlp.assert_close(done.params, expected)
     for client in EVERYBODY:
         for name, value in numpy_of(done.states, client).items():
             np.testing.assert_allclose(value, heads[client][name], rtol=1e-10, atol=1e-13)

@@ -3,10 +3,8 @@ nothing else in them changes."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pandas as pd
 import pytest
 
 import fake_results
+from called import called
 from pages import readme
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.report.tables import write_study
@@ -342,11 +341,7 @@ def test_the_command_without_results_says_so_in_one_line(tmp_path):
     (tmp_path / "studies" / "quickstart.yaml").write_text(STUDY)
     (tmp_path / "config.yaml").write_text("studies: [quickstart]\n")
     command = [sys.executable, "-m", "pages", "readme"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
-    found = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert found.returncode == 2
+    found = called(*command, folder=tmp_path, code=2, PYTHONPATH=str(ROOT / "tools"))
     assert (
         found.stderr
         == "error: results/tables/quickstart.csv does not exist; run make quickstart first\n"

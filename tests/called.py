@@ -1,0 +1,18 @@
+"""A program in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+
+def called(
+    *words: str | Path, folder: Path | None = None, code: int = 0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program, which ends with this code, and return what it printed; ``variables`` are added
+    to the environment."""
+    environment = os.environ | variables
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
