@@ -1,0 +1,149 @@
+"""Fit the planner's curve: ``python tools/plan_curve.py`` writes src/pflpipe/study/curve.json and
+prints how wrong it is.
+
+A federation is a proxy (plan_proxies.py) with a method, or a study of docs/results/ with DP-FedAvg,
+whose accuracy without noise is FedAvg's. Its clients have the better of their personal model and
+the released one on their own rows, or learn alone where that is better still. The share is what is
+left of their gain over learning alone without noise. A federation without a gain of ``LEAST``
+points has no share, and is named.
+
+Left out one at a time, a federation is predicted by a curve that was fitted to the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import least_squares
+
+from pflpipe.files import write_json
+from pflpipe.study import planner
+from pflpipe.study.load import load_outline
+
+RESULTS = Path("docs/results")
+STUDIES = ("people_mnist", "fashion_1000", "people_wisdm", "cifar10_500")
+PROXIES = Path("docs/planner/proxies.csv")
+TARGET = Path("src/pflpipe/study/curve.json")
+LEAST = 3.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Federation:
+    """One federation: ``s`` and accuracy at each length of the noise, and both ends of its scale in
+    percent."""
+
+    name: str
+    s: np.ndarray
+    accuracy: np.ndarray
+    alone: float
+    without_noise: float
+
+    @property
+    def gain(self) -> float:
+        """What its clients gain over learning alone without noise, in points."""
+        return self.without_noise - self.alone
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The share of the gain that is left at each length."""
+        return np.maximum(self.accuracy - self.alone, 0) / self.gain
+
+
+def proxies() -> list[Federation]:
+    """Return the proxies with each of their methods."""
+    table = pd.read_csv(PROXIES)
+    table["best"] = table[["personal_own", "global_own"]].max(axis=1)
+    found = []
+    for (name, method), rows in table.groupby(["proxy", "method"], sort=False):
+        if method != "local_only":
+            alone = table.query("proxy == @name and method == 'local_only'")["best"].item()
+            noisy = rows[rows["noise_length"] > 0]
+            s = (noisy["noise_length"] / np.sqrt(noisy["rounds"])).to_numpy()
+            without = rows.loc[rows["noise_length"] == 0, "best"].item()
+            found.append(
+                Federation(f"{name}: {method}", s, noisy["best"].to_numpy(), alone, without)
+            )
+    return found
+
+
+def studies() -> list[Federation]:
+    """Return DP-FedAvg in the finished studies."""
+    found = []
+    for name in STUDIES:
+        runs = pd.read_csv(RESULTS / name / "runs.csv")
+        means = runs.groupby(["line", "budget"])[["personal_own", "global_own"]].mean().max(axis=1)
+        lengths, accuracies = [], []
+        for line in load_outline(name).lines:
+            cell = line.candidates[0].rows[0].cell
+            if cell.method == "dp_fedavg" and "variant" not in line.entry:
+                clients, training = cell.partition.clients, cell.training
+                plan = planner.plan_for(cell, clients)
+                of_line = runs[(runs["line"] == "dp_fedavg") & runs["budget"].str.contains("ε")]
+                cohort = training.sample_rate * clients
+                sent = of_line["upload_bytes_per_round"].iloc[0] / 4 / cohort
+                length = planner.noise_length(plan, round(sent))
+                lengths.append(length / math.sqrt(training.rounds))
+                accuracies.append(means["dp_fedavg", f"ε = {cell.privacy.epsilon:g}"])
+        alone, fedavg = (means[line].item() for line in ("local_only", "fedavg"))
+        found.append(Federation(name, np.array(lengths), np.array(accuracies), alone, fedavg))
+    return found
+
+
+def fit(federations: Sequence[Federation]) -> planner.Curve:
+    """Return the curve of these federations, each with the same weight."""
+
+    def residuals(values: np.ndarray, chosen: Sequence[Federation]) -> np.ndarray:
+        curve = planner.Curve(math.exp(values[0]), math.exp(values[1]), 0, 0)
+        return np.concatenate(
+            [(each.shares - curve.share(each.s)) / math.sqrt(len(each.s)) for each in chosen]
+        )
+
+    middle, slope = least_squares(residuals, [0.0, 0.5], args=(federations,)).x
+    own = [
+        least_squares(lambda value, f=each: residuals(np.array([value[0], slope]), [f]), [middle])
+        for each in federations
+    ]
+    spread = float(np.std([one.x[0] for one in own], ddof=1))
+    # `fun` of one federation adds up to its mean square.
+    rest = math.sqrt(np.mean([np.sum(one.fun**2) for one in own]))
+    return planner.Curve(math.exp(middle), math.exp(slope), spread, rest)
+
+
+def main() -> None:
+    """Fit, print the errors of the federations that are left out, and write the file."""
+    found = [*proxies(), *studies()]
+    used = [each for each in found if each.gain >= LEAST]
+    for each in found:
+        if each.gain < LEAST:
+            print(f"{each.name}: no share, as the gain is {each.gain:.1f} points")
+    errors, inside = [], []
+    for left_out in used:
+        curve = fit([each for each in used if each is not left_out])
+        print(f"{left_out.name}: gain {left_out.gain:.1f} points")
+        for s, share in zip(left_out.s, left_out.shares, strict=True):
+            expected = curve.shares(s)
+            low, high = expected["share_low"], expected["share_high"]
+            errors.append((expected["share"] - share, left_out.gain))
+            inside.append(low <= share <= high)
+            print(
+                f"  s {s:5.2f}: left {share:5.2f}, predicted {expected['share']:.2f} "
+                f"({low:.2f} to {high:.2f}), wrong by {errors[-1][0] * left_out.gain:+.1f} points"
+            )
+    shares, gains = np.array(errors).T
+    print(
+        f"left out: root mean square error {np.sqrt(np.mean(shares**2)):.2f} of the gain, "
+        f"{np.sqrt(np.mean((shares * gains) ** 2)):.1f} points; largest "
+        f"{np.abs(shares * gains).max():.1f}; {np.mean(inside):.0%} in the intervals"
+    )
+    curve = fit(used)
+    write_json(TARGET, {key: round(value, 3) for key, value in vars(curve).items()})
+    print(f"{TARGET}: {curve}")
+
+
+if __name__ == "__main__":
+    main()
