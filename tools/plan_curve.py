@@ -7,14 +7,15 @@ the released one on their own rows, or learn alone where that is better still. T
 left of their gain over learning alone without noise. A federation without a gain of ``LEAST``
 points has no share, and is named.
 
-Left out one at a time, a federation is predicted by a curve that was fitted to the others.
+Every federation is then predicted by a curve that was fitted without it, and without the others
+that have its rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,11 @@ from pflpipe.study.load import load_outline
 RESULTS = Path("docs/results")
 STUDIES = ("people_mnist", "fashion_1000", "people_wisdm", "cifar10_500")
 PROXIES = Path("docs/planner/proxies.csv")
+PREDICTIONS = PROXIES.with_name("predictions.csv")
 TARGET = Path("src/pflpipe/study/curve.json")
 LEAST = 3.0
+BETWEEN = 0.2, 1.5
+"""Where a share is neither nearly 1 nor nearly 0, so that a prediction can be wrong."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +46,11 @@ class Federation:
     accuracy: np.ndarray
     alone: float
     without_noise: float
+
+    @property
+    def rows(self) -> str:
+        """The name of its rows, which other federations may have too."""
+        return self.name.partition(",")[0]
 
     @property
     def gain(self) -> float:
@@ -71,12 +80,17 @@ def proxies() -> list[Federation]:
     return found
 
 
+def best(study: str) -> pd.Series[float]:
+    """Return the mean accuracy of the better of both models, by line and budget of a study."""
+    runs = pd.read_csv(RESULTS / study / "runs.csv")
+    return runs.groupby(["line", "budget"])[["personal_own", "global_own"]].mean().max(axis=1)
+
+
 def studies() -> list[Federation]:
     """Return DP-FedAvg in the finished studies."""
     found = []
     for name in STUDIES:
-        runs = pd.read_csv(RESULTS / name / "runs.csv")
-        means = runs.groupby(["line", "budget"])[["personal_own", "global_own"]].mean().max(axis=1)
+        runs, means = pd.read_csv(RESULTS / name / "runs.csv"), best(name)
         lengths, accuracies = [], []
         for line in load_outline(name).lines:
             cell = line.candidates[0].rows[0].cell
@@ -94,13 +108,18 @@ def studies() -> list[Federation]:
     return found
 
 
+def expected(federation: Federation, curve: planner.Curve) -> np.ndarray:
+    """Return the shares that a curve expects of a federation."""
+    return np.array([curve.share(s) for s in federation.s])
+
+
 def fit(federations: Sequence[Federation]) -> planner.Curve:
     """Return the curve of these federations, each with the same weight."""
 
     def residuals(values: np.ndarray, chosen: Sequence[Federation]) -> np.ndarray:
         curve = planner.Curve(math.exp(values[0]), math.exp(values[1]), 0, 0)
         return np.concatenate(
-            [(each.shares - curve.share(each.s)) / math.sqrt(len(each.s)) for each in chosen]
+            [(each.shares - expected(each, curve)) / math.sqrt(len(each.s)) for each in chosen]
         )
 
     middle, slope = least_squares(residuals, [0.0, 0.5], args=(federations,)).x
@@ -114,6 +133,23 @@ def fit(federations: Sequence[Federation]) -> planner.Curve:
     return planner.Curve(math.exp(middle), math.exp(slope), spread, rest)
 
 
+def beside() -> Iterator[str]:
+    """Yield the accuracies of docs/planner/predictions.csv that were predicted before the runs of a
+    study beside those that came out, as far as the study is finished."""
+    predictions = pd.read_csv(PREDICTIONS).dropna(subset="accuracy")
+    for (study, entry), rows in predictions.groupby(["study", "entry"], sort=False):
+        if (RESULTS / study / "runs.csv").exists():
+            came_out = best(study)
+            for row in rows.itertuples():
+                measured = max(
+                    came_out[entry, f"ε = {row.epsilon:g}"], came_out["local_only"].item()
+                )
+                yield (
+                    f"{study}, {entry} at ε = {row.epsilon:g}: predicted {row.accuracy:.1f} "
+                    f"({row.accuracy_low:.1f} to {row.accuracy_high:.1f}), came out {measured:.1f}"
+                )
+
+
 def main() -> None:
     """Fit, print the errors of the federations that are left out, and write the file."""
     found = [*proxies(), *studies()]
@@ -121,28 +157,30 @@ def main() -> None:
     for each in found:
         if each.gain < LEAST:
             print(f"{each.name}: no share, as the gain is {each.gain:.1f} points")
-    errors, inside = [], []
+    errors, inside, longer = [], [], []
     for left_out in used:
-        curve = fit([each for each in used if each is not left_out])
+        # With it goes whatever shares its rows.
+        curve = fit([each for each in used if each.rows != left_out.rows])
         print(f"{left_out.name}: gain {left_out.gain:.1f} points")
         for s, share in zip(left_out.s, left_out.shares, strict=True):
-            expected = curve.shares(s)
-            low, high = expected["share_low"], expected["share_high"]
-            errors.append((expected["share"] - share, left_out.gain))
+            predicted, low, high = curve.shares(s).values()
+            errors.append((predicted - share, (predicted - share) * left_out.gain))
             inside.append(low <= share <= high)
+            longer.append(BETWEEN[0] <= s <= BETWEEN[1])
             print(
-                f"  s {s:5.2f}: left {share:5.2f}, predicted {expected['share']:.2f} "
-                f"({low:.2f} to {high:.2f}), wrong by {errors[-1][0] * left_out.gain:+.1f} points"
+                f"  s {s:5.2f}: left {share:5.2f}, predicted {predicted:.2f} "
+                f"({low:.2f} to {high:.2f}), wrong by {errors[-1][1]:+.1f} points"
             )
-    shares, gains = np.array(errors).T
-    print(
-        f"left out: root mean square error {np.sqrt(np.mean(shares**2)):.2f} of the gain, "
-        f"{np.sqrt(np.mean((shares * gains) ** 2)):.1f} points; largest "
-        f"{np.abs(shares * gains).max():.1f}; {np.mean(inside):.0%} in the intervals"
-    )
+    for where, chosen in (("", slice(None)), (f" at s from {BETWEEN[0]} to {BETWEEN[1]}", longer)):
+        shares, points = np.array(errors)[chosen].T
+        print(
+            f"left out{where}: root mean square error {np.sqrt(np.mean(shares**2)):.2f} of the "
+            f"gain, {np.sqrt(np.mean(points**2)):.1f} points; largest {np.abs(points).max():.1f}; "
+            f"{np.mean(np.array(inside)[chosen]):.0%} in the intervals"
+        )
     curve = fit(used)
     write_json(TARGET, {key: round(value, 3) for key, value in vars(curve).items()})
-    print(f"{TARGET}: {curve}")
+    print(f"{TARGET}: {curve}", *beside(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,8 @@ def digits(clients: int) -> Callable[[int], list[Shard]]:
         rows = np.argsort(owner, kind="stable")
         ends = np.cumsum(np.bincount(owner, minlength=clients))[:-1]
         x = (bunch.data / 16).astype(np.float32)
-        return [(x[r], bunch.target[r]) for r in np.split(rows, ends)]
+        dealt: list[Shard] = [(x[r], bunch.target[r]) for r in np.split(rows, ends)]
+        return dealt
 
     return shards
 
@@ -80,7 +81,7 @@ def clusters(
     def shards(seed: int) -> list[Shard]:
         rng = numpy_rng(seed, "proxy clusters")
         means = rng.normal(size=(classes, dimensions))
-        made = []
+        made: list[Shard] = []
         for _ in range(clients):
             own = means + 0.7 * rng.normal(size=(classes, dimensions))
             y = rng.integers(classes, size=rows)
@@ -97,7 +98,7 @@ def answers(clients: int, items: int, tastes: int) -> Callable[[int], list[Shard
     def shards(seed: int) -> list[Shard]:
         rng = numpy_rng(seed, "proxy answers")
         loads, level = rng.normal(size=(items, tastes)), rng.normal(size=items)
-        made = []
+        made: list[Shard] = []
         for _ in range(clients):
             logits = level + loads @ rng.normal(size=tastes)
             y = (rng.random(items) < 1 / (1 + np.exp(-logits))).astype(np.int64)
@@ -172,10 +173,7 @@ def lines() -> Iterator[dict[str, Any]]:
     for name, proxy in PROXIES.items():
         # The same candidates at every length.
         rng = numpy_rng(0, "proxy candidates", name)
-        candidates = [
-            tuple(float(low * (high / low) ** rng.random()) for low, high in (proxy.lr, CLIP_NORMS))
-            for _ in range(CANDIDATES)
-        ]
+        candidates = [(_drawn(rng, proxy.lr), _drawn(rng, CLIP_NORMS)) for _ in range(CANDIDATES)]
         for method in ("local_only", *proxy.methods):
             alone = {"proxy": name, "method": method, "clients": len(proxy.shards(0))}
             for length in LENGTHS if method != "local_only" else LENGTHS[:1]:
@@ -194,6 +192,11 @@ def lines() -> Iterator[dict[str, Any]]:
                     "lr": lr,
                     "clip_norm": clip_norm,
                 }
+
+
+def _drawn(rng: np.random.Generator, between: tuple[float, float]) -> float:
+    low, high = between
+    return float(low * (high / low) ** rng.random())
 
 
 def main() -> None:

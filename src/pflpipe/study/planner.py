@@ -72,9 +72,8 @@ class Curve:
 
     def share(self, s: float, spreads: float = 0.0) -> float:
         """Return the share that is left, of a federation that withstands so many spreads more."""
-        return 1 / (
-            1 + (s / self.middle) ** self.slope * math.exp(-self.slope * self.spread * spreads)
-        )
+        middle = self.middle * math.exp(self.spread * spreads)
+        return float(1 / (1 + (s / middle) ** self.slope))
 
     def shares(self, s: float) -> dict[str, float]:
         """Return the share with the ends of its interval."""
@@ -164,8 +163,9 @@ def lines(forecast: list[dict[str, Any]]) -> Iterator[str]:
         costs = (f"{row[name]:.3g}" for name in ("epsilon_for_1", "megabytes", "minutes"))
         table.append([row["entry"], budget, f"{row['noise_multiplier']:.3g}", *sizes, *costs, left])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    for texts in table:
+        padded = (text.ljust(width) for text, width in zip(texts, widths, strict=True))
+        yield "  ".join(padded).rstrip()
     yield FOOT.format(explanation)
 
 
