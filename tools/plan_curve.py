@@ -80,10 +80,11 @@ def proxies() -> list[Federation]:
     return found
 
 
-def best(study: str) -> pd.Series[float]:
-    """Return the mean accuracy of the better of both models, by line and budget of a study."""
+def best(study: str) -> dict[tuple[str, str], float]:
+    """Return line and budget of a study -> mean accuracy of the better of both models."""
     runs = pd.read_csv(RESULTS / study / "runs.csv")
-    return runs.groupby(["line", "budget"])[["personal_own", "global_own"]].mean().max(axis=1)
+    means = runs.groupby(["line", "budget"])[["personal_own", "global_own"]].mean().max(axis=1)
+    return {(str(line), str(budget)): float(mean) for (line, budget), mean in means.items()}
 
 
 def studies() -> list[Federation]:
@@ -103,7 +104,7 @@ def studies() -> list[Federation]:
                 length = planner.noise_length(plan, round(sent))
                 lengths.append(length / math.sqrt(training.rounds))
                 accuracies.append(means["dp_fedavg", f"ε = {cell.privacy.epsilon:g}"])
-        alone, fedavg = (means[line].item() for line in ("local_only", "fedavg"))
+        alone, fedavg = (means[line, "no privacy"] for line in ("local_only", "fedavg"))
         found.append(Federation(name, np.array(lengths), np.array(accuracies), alone, fedavg))
     return found
 
@@ -134,20 +135,18 @@ def fit(federations: Sequence[Federation]) -> planner.Curve:
 
 
 def beside() -> Iterator[str]:
-    """Yield the accuracies of docs/planner/predictions.csv that were predicted before the runs of a
-    study beside those that came out, as far as the study is finished."""
-    predictions = pd.read_csv(PREDICTIONS).dropna(subset="accuracy")
-    for (study, entry), rows in predictions.groupby(["study", "entry"], sort=False):
+    """Yield the accuracies that docs/planner/predictions.csv has for finished studies, beside those
+    that came out."""
+    for row in pd.read_csv(PREDICTIONS).dropna(subset="accuracy").to_dict("records"):
+        study, entry, budget = row["study"], row["entry"], f"ε = {row['epsilon']:g}"
         if (RESULTS / study / "runs.csv").exists():
             came_out = best(study)
-            for row in rows.itertuples():
-                measured = max(
-                    came_out[entry, f"ε = {row.epsilon:g}"], came_out["local_only"].item()
-                )
-                yield (
-                    f"{study}, {entry} at ε = {row.epsilon:g}: predicted {row.accuracy:.1f} "
-                    f"({row.accuracy_low:.1f} to {row.accuracy_high:.1f}), came out {measured:.1f}"
-                )
+            measured = max(came_out[entry, budget], came_out["local_only", "no privacy"])
+            yield (
+                f"{study}, {entry} at {budget}: predicted {row['accuracy']:.1f} "
+                f"({row['accuracy_low']:.1f} to {row['accuracy_high']:.1f}), came out "
+                f"{measured:.1f}"
+            )
 
 
 def main() -> None:
