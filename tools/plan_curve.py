@@ -82,9 +82,10 @@ def proxies() -> list[Federation]:
 
 def best(study: str) -> dict[tuple[str, str], float]:
     """Return line and budget of a study -> mean accuracy of the better of both models."""
-    runs = pd.read_csv(RESULTS / study / "runs.csv")
-    means = runs.groupby(["line", "budget"])[["personal_own", "global_own"]].mean().max(axis=1)
-    return {(str(line), str(budget)): float(mean) for (line, budget), mean in means.items()}
+    models, runs = ["personal_own", "global_own"], pd.read_csv(RESULTS / study / "runs.csv")
+    means = runs.groupby(["line", "budget"], as_index=False)[models].mean()
+    labels = zip(means["line"], means["budget"], strict=True)
+    return dict(zip(labels, means[models].max(axis=1), strict=True))
 
 
 def studies() -> list[Federation]:
