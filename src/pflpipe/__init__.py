@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pflpipe.privacy.mechanism import release as release
     from pflpipe.privacy.plan import Plan as Plan
     from pflpipe.study.load import load_study as load_study
+    from pflpipe.study.planner import plan as plan
 
 _HOMES = {
     "api": ("Result", "federation", "run", "train"),
@@ -59,6 +60,7 @@ _HOMES = {
     "privacy.mechanism": ("Uploads", "release"),
     "privacy.plan": ("Plan",),
     "study.load": ("load_study",),
+    "study.planner": ("plan",),
     "learning.metrics": ("Metric",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

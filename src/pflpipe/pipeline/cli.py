@@ -57,6 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     methods = add(_methods, listed, config=False)
     methods.add_argument("name", nargs="*", help="print its card: formulas, claims, citation")
     add(_studies, "list the studies by purpose, with runs and estimated training time")
+    plan = add(_plan, "forecast a study's noise, cost and accuracy; start no job")
+    _add_study(plan)
+    of = "accuracy in percent, measured on public rows, of "
+    plan.add_argument("--alone", type=float, help=f"{of}clients who learn alone")
+    plan.add_argument("--without-privacy", type=float, help=f"{of}the methods without noise")
     rank = add(
         _rank, "rank a study's hyper-parameter sets by validation accuracy, or its search's metric"
     )
@@ -114,12 +119,14 @@ def _typed(program: str) -> str:
 
 
 def _validate(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import config
+    from pflpipe.study import catalog, config, planner
     from pflpipe.study.check import unused_data, validate
 
     settings = config.load(arguments.config)
     outlines = validate(settings, arguments.study)
-    lines = [f"{name}: {outline}: ok" for name, outline in outlines.items()]
+    lines, header = [], catalog.headers(settings)
+    for name, outline in outlines.items():
+        lines += [f"{name}: {outline}: ok", *planner.hopeless(outline, header)]
     return lines if arguments.study else [*lines, *unused_data(settings, outlines.values())]
 
 
@@ -156,6 +163,13 @@ def _studies(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.study import catalog, config
 
     return list(catalog.lines(config.load(arguments.config)))
+
+
+def _plan(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.study import config, planner
+
+    given = arguments.study, arguments.alone, arguments.without_privacy
+    return list(planner.lines(planner.plan(*given, settings=config.load(arguments.config))))
 
 
 def _rank(arguments: argparse.Namespace) -> list[str]:

@@ -1,0 +1,311 @@
+"""A forecast of a study before anything trains (``pflpipe plan``): the noise beside a message, the
+cost, and the share of the gain from others that is left.
+
+A message is at most C long, and the noise on the mean of a round about C r, with r = sigma sqrt(d)
+/ (q M) for d numbers sent. In T rounds messages add up to C T at most and the noise to C r sqrt(T).
+Their ratio is s = r / sqrt(T). Of the accuracy that a method without noise gains over learning
+alone, the share that is left is taken as ``1 / (1 + (s / middle)^slope)``. The coefficients are
+fitted to runs on public and made-up rows (tools/plan_curve.py writes ``curve.json``) and know
+nothing of the study. A prediction in percent therefore needs both ends of the scale from the user.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pflpipe import records
+from pflpipe.cells import Cell, Privacy
+from pflpipe.data import features, outside
+from pflpipe.data.datasets import Header
+from pflpipe.errors import ConfigError
+from pflpipe.learning import architectures
+from pflpipe.methods import registry
+from pflpipe.privacy.plan import Plan
+from pflpipe.study import catalog, config, load, runtime_estimate
+from pflpipe.study.study_spec import Outline
+
+HeaderOf = Callable[[str], Header | None]
+MOST = 50.0
+SIDE = 1.28
+"""Standard deviations on each side of an interval that holds four of five normal values."""
+FOOT = (
+    "noise/C: length of the noise on the mean of a round, in clip bounds. M for 1, ε for 1: the "
+    "clients or the budget with which it is 1, all else equal. MB: sent by a client in all rounds. "
+    "min: of one run on one CPU thread. {} The interval held four of five federations."
+)
+SCALES = {
+    "share": (
+        "gain left",
+        "{:.2f}",
+        "gain left: the share of the gain over learning alone that the noise leaves.",
+    ),
+    "accuracy": (
+        "accuracy",
+        "{:.1f}",
+        "accuracy: predicted, of the best of the personal, the released and the lone model.",
+    ),
+}
+"""Column -> heading, format and explanation."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The fitted curve.
+
+    Attributes:
+        middle: the s that leaves half of the gain.
+        slope: how steep it is there.
+        spread: standard deviation of the logarithm of ``middle`` between federations.
+        rest: what shares differ in besides, one standard deviation: methods, seeds.
+    """
+
+    middle: float
+    slope: float
+    spread: float
+    rest: float
+
+    def share(self, s: float, spreads: float = 0.0) -> float:
+        """Return the share that is left, of a federation that withstands so many spreads more."""
+        middle = self.middle * math.exp(self.spread * spreads)
+        return float(1 / (1 + (s / middle) ** self.slope))
+
+    def shares(self, s: float) -> dict[str, float]:
+        """Return the share with the ends of its interval."""
+        rest = SIDE * self.rest
+        low, high = self.share(s, -SIDE) - rest, self.share(s, SIDE) + rest
+        return {"share": self.share(s), "share_low": max(0.0, low), "share_high": high}
+
+
+@cache
+def curve() -> Curve:
+    """Return the curve of this version."""
+    return records.load(Curve, Path(__file__).with_name("curve.json"))
+
+
+def plan(
+    study: str,
+    alone: float | None = None,
+    without_privacy: float | None = None,
+    *,
+    settings: config.Config | None = None,
+) -> list[dict[str, Any]]:
+    """Return a forecast of a study, one dict per private entry and budget. Nothing is trained, and
+    of the data only headers are read.
+
+    Entries with departures are left out: their noise follows from other formulas. Of a search the
+    first candidate of each entry is taken.
+
+    Args:
+        study: its name.
+        alone, without_privacy: accuracies in percent of learning alone, and of the methods without
+            noise, from public rows; both or none. With them accuracies are predicted.
+        settings: of config.yaml; by default that of this folder.
+
+    Returns:
+        ``entry``; ``epsilon``, None for a given multiplier; ``noise_multiplier``, sigma; ``sent``,
+        d; ``noise_length``, r; ``clients_for_1``, the M with which r is 1 at the same epsilon,
+        delta, q and T; ``epsilon_for_1``, the epsilon with which it is 1 at this M; ``megabytes``
+        that a client sends if it takes part in all rounds; ``minutes`` of a run on one CPU thread;
+        ``share``, ``share_low``, ``share_high`` of the gain that is left, for Gaussian noise; with
+        both accuracies also ``accuracy``, ``accuracy_low``, ``accuracy_high`` in percent.
+
+    Raises:
+        PflpipeError: the study has errors, the size of its data is not known yet, or only one of
+            the accuracies is given.
+    """
+    if (alone is None) != (without_privacy is None):
+        got = {"alone": alone, "without_privacy": without_privacy}
+        raise ConfigError("accuracies of a forecast", got=got, expected="both, or none")
+    header = catalog.headers(settings or config.load())
+    found = []
+    for line in load.load_outline(study).lines:
+        cell = line.candidates[0].rows[0].cell
+        if cell.privacy.mechanism == "none" or cell.departures:
+            continue
+        known = header(cell.dataset)
+        if known is None:
+            do = f"make it: snakemake --cores 1 data/{cell.dataset}.npz"
+            raise ConfigError(f"data set {cell.dataset}: its size is not known yet", do=do)
+        label, _, point = line.words.partition(" at ")
+        others = [item for item in point.split(", ") if not item.startswith("privacy.epsilon=")]
+        forecast = {
+            "entry": " at ".join(filter(None, [label, ", ".join(others)])),
+            "epsilon": cell.privacy.epsilon,
+            **_forecast(cell, known, _shape(cell, known, header)),
+            "minutes": runtime_estimate.seconds(cell, known) / 60,
+        }
+        if alone is not None and without_privacy is not None:
+            forecast |= {
+                name.replace("share", "accuracy"): alone + value * (without_privacy - alone)
+                for name, value in forecast.items()
+                if name.startswith("share")
+            }
+        found.append(forecast)
+    return found
+
+
+def lines(forecast: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a forecast as a table for a terminal."""
+    scale = "accuracy" if any("accuracy" in row for row in forecast) else "share"
+    heading, number, explanation = SCALES[scale]
+    table = [["entry", "ε", "σ", "numbers", "noise/C", "M for 1", "ε for 1", "MB", "min", heading]]
+    for row in forecast:
+        ends = [row.get(f"{scale}{end}") for end in ("", "_low", "_high")]
+        left = f"{number} ({number} to {number})".format(*ends) if scale in row else "-"
+        budget = "-" if row["epsilon"] is None else f"{row['epsilon']:g}"
+        sizes = f"{row['sent']:,}", f"{row['noise_length']:.2g}", f"{row['clients_for_1']:,}"
+        costs = (f"{row[name]:.3g}" for name in ("epsilon_for_1", "megabytes", "minutes"))
+        table.append([row["entry"], budget, f"{row['noise_multiplier']:.3g}", *sizes, *costs, left])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for texts in table:
+        padded = (text.ljust(width) for text, width in zip(texts, widths, strict=True))
+        yield "  ".join(padded).rstrip()
+    yield FOOT.format(explanation)
+
+
+def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
+    """Yield a warning if the noise of an entry leaves nothing of what clients learn from others.
+
+    It costs a command that reads declarations milliseconds, and therefore takes the multiplier from
+    a formula, and only entries that send the whole of a network of this package.
+    """
+    worst, length = None, 0.0
+    for cell in (line.candidates[0].rows[0].cell for line in outline.lines):
+        known, training = header(cell.dataset), cell.training
+        sends_all = registry.of(cell).about.has_global_model
+        if (
+            cell.privacy.mechanism != "gaussian"
+            or cell.departures
+            or not sends_all
+            or known is None
+        ):
+            continue
+        if outside.is_reference(cell.model.name):
+            continue
+        network = architectures.shapes(cell.model, _shape(cell, known, header), known.classes)
+        sent = sum(map(math.prod, network.values()))
+        multiplier = cell.privacy.noise_multiplier or rough_multiplier(
+            cell.privacy.epsilon, cell.privacy.delta, training.sample_rate, training.rounds
+        )
+        r = multiplier * math.sqrt(sent) / (training.sample_rate * _clients(cell, known))
+        lost = curve().share(r / math.sqrt(training.rounds), SIDE) < curve().rest
+        if lost and r > length:
+            worst, length = cell, r
+    if worst is not None:
+        budget = f" at ε = {worst.privacy.epsilon:g}" if worst.privacy.epsilon else ""
+        yield (
+            f"warning: {outline.name}: {worst.method}{budget}: the noise is about {length:.2g} "
+            "times as long as a message may be: clients learn nothing from each other; pflpipe "
+            f"plan {outline.name} has every entry"
+        )
+
+
+def noise_length(plan: Plan, sent: int) -> float:
+    """Return r for a message of ``sent`` numbers: the length of the noise on the mean of a round,
+    the root of its mean square, in clip bounds."""
+    # A Laplace number of scale b has the variance 2 b^2.
+    variance = (2 if plan.mechanism == "laplace" else 1) * plan.multiplier**2
+    return math.sqrt(variance * sent) / plan.expected_cohort
+
+
+def plan_for(cell: Cell, clients: int) -> Plan:
+    """Return the plan of a cell without departures, at clip bound 1: the bound scales message and
+    noise alike, and entries that differ in it share a calibration."""
+    privacy = dataclasses.replace(cell.privacy, clip_norm=1.0)
+    return _plan(privacy, cell.training.rounds, cell.training.sample_rate, clients)
+
+
+@cache
+def rough_multiplier(epsilon: float, delta: float, rate: float, rounds: int) -> float:
+    """Return about the multiplier of ``accounting.calibrate``, without SciPy and in microseconds:
+    exact at q = 1; otherwise mu = q sqrt(T (exp(1 / sigma^2) - 1)), the central limit of Bu, Dong,
+    Long and Su, "Deep Learning with Gaussian Differential Privacy" (2020), which is lower by up to
+    a quarter in the studies of this repository."""
+
+    def tail(z: float) -> float:
+        return math.erfc(z / math.sqrt(2)) / 2
+
+    def spent(mu: float) -> float:
+        least, most = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+        return tail(least) - math.exp(min(epsilon, 700.0)) * tail(most)
+
+    low, high = 1e-6, 100.0
+    while high / low > 1 + 1e-6:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spent(middle) > delta else (middle, high)
+    if rate == 1:
+        return math.sqrt(rounds) / low
+    return 1 / math.sqrt(math.log1p((low / rate) ** 2 / rounds))
+
+
+def _forecast(cell: Cell, known: Header, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return what follows from a plan and the size of a message."""
+    training = cell.training
+    planned = plan_for(cell, _clients(cell, known))
+    sent = _sent(cell, shape, known.classes, planned)
+    once = dataclasses.replace(planned, noise_multiplier=1.0)
+    length = planned.multiplier * noise_length(once, sent)
+    shares = curve().shares(length / math.sqrt(training.rounds))
+    return {
+        "noise_multiplier": planned.multiplier,
+        "sent": sent,
+        "noise_length": length,
+        "clients_for_1": math.ceil(planned.clients * length),
+        "epsilon_for_1": _epsilon(once, 1 / noise_length(once, sent)),
+        "megabytes": 4e-6 * sent * training.rounds,
+        **(shares if planned.mechanism == "gaussian" else {}),
+    }
+
+
+def _clients(cell: Cell, known: Header) -> int:
+    return cell.partition.clients or (known.users or 0) - cell.partition.new_clients
+
+
+def _shape(cell: Cell, known: Header, header: HeaderOf) -> tuple[int, ...]:
+    """Return the shape of an example that a network gets."""
+    public = header(cell.features.reference or cell.dataset) or known
+    return features.shape(cell.features, known.image_shape, public.image_shape)
+
+
+@cache
+def _plan(privacy: Privacy, rounds: int, rate: float, clients: int) -> Plan:
+    """Return a plan, with the multiplier of its updates if the clip bound adapts."""
+    from pflpipe.privacy import accounting, adaptive
+
+    made = accounting.make_plan(privacy, rounds=rounds, sample_rate=rate, clients=clients)
+    return adaptive.of_updates(made, None)
+
+
+@cache
+def _epsilon(plan: Plan, multiplier: float) -> float:
+    """Return the epsilon of a plan with another multiplier, up to a hundredth; infinite above
+    ``MOST``, which takes minutes to count and promises nothing."""
+    from pflpipe.privacy import accounting
+
+    assert plan.delta is not None
+    # A single round is at most as revealing as all of them.
+    if plan.mechanism == "gaussian":
+        once = accounting.gdp_delta(1 / multiplier, MOST - math.log(plan.sample_rate))
+        if plan.sample_rate * once > plan.delta:
+            return math.inf
+    tried = dataclasses.replace(plan, noise_multiplier=multiplier)
+    spent = accounting.composed_epsilon([tried], plan.delta, accounting.SEARCH_INTERVAL)
+    return spent if spent <= MOST else math.inf
+
+
+def _sent(cell: Cell, shape: tuple[int, ...], classes: int, plan: Plan) -> int:
+    """Return how many numbers a client sends in a round."""
+    from pflpipe.learning import networks, solvers
+    from pflpipe.learning.task import Task
+
+    training, network = cell.training, networks.build(cell.model, shape, classes)
+    solver = solvers.Solver(training.optimizer, training.lr)
+    task = Task(network, plan, solver, training.local_epochs, frozenset(), solvers.minimize_loop)
+    method = registry.of(cell).factory(**cell.hyperparameters)
+    return sum(map(math.prod, method.upload(task).values()))

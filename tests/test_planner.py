@@ -1,0 +1,179 @@
+"""The planner's numbers follow from plan and message; its curve from committed runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import malformed
+import pflpipe
+import plan_curve
+from pflpipe.errors import ConfigError
+from pflpipe.pipeline import cli
+from pflpipe.privacy import accounting
+from pflpipe.privacy.plan import Plan
+from pflpipe.study import planner
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = {
+    "title": "small",
+    "description": "of a test",
+    "dataset": "digits",
+    "partition": {"kind": "iid", "clients": 100},
+    "model": {"name": "mlp", "hidden": [16]},
+    "training": {"rounds": 20, "local_epochs": 1, "batch_size": 0, "optimizer": "sgd", "lr": 0.1},
+    "privacy": {"delta": 1e-3, "clip_norm": 2.0, "epsilon": 2},
+    "seeds": [0],
+    "methods": [{"name": "local_only"}, {"name": "dp_fedavg"}, {"name": "fedper"}],
+}
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Return a function that writes a study with some of its keys replaced, in an own folder."""
+    monkeypatch.chdir(tmp_path)
+    malformed.write(Path("config.yaml"), {"studies": ["small"]})
+
+    def written(**keys) -> str:
+        Path("studies").mkdir(exist_ok=True)
+        malformed.write(Path("studies/small.yaml"), SMALL | keys)
+        return "small"
+
+    return written
+
+
+def rows(study: str, **given) -> dict[str, dict]:
+    return {row["entry"]: row for row in pflpipe.plan(study, **given)}
+
+
+def test_noise_and_cost_follow_from_plan_and_message(study):
+    found = rows(study())
+    assert list(found) == ["dp_fedavg", "fedper"], "learning alone has no noise"
+    whole, body = found["dp_fedavg"], found["fedper"]
+    assert (whole["sent"], body["sent"]) == (64 * 16 + 16 + 170, 64 * 16 + 16)
+    mu_plan = Plan("gaussian", 2, 1.0, whole["noise_multiplier"], 1.0, 20, 1e-3, 100)
+    assert accounting.epsilon(mu_plan, 1e-3) == pytest.approx(2, rel=1e-3)
+    assert whole["noise_length"] == pytest.approx(whole["noise_multiplier"] * math.sqrt(1210) / 100)
+    assert whole["megabytes"] == pytest.approx(20 * 1210 * 4 / 1e6)
+
+
+def test_with_the_clients_or_the_budget_for_1_the_noise_is_as_long_as_a_message_may_be(study):
+    (before, _) = pflpipe.plan(study())
+    more = study(partition={"kind": "iid", "clients": before["clients_for_1"]})
+    assert pflpipe.plan(more)[0]["noise_length"] == pytest.approx(1, abs=0.01)
+    budget = SMALL["privacy"] | {"epsilon": before["epsilon_for_1"]}
+    assert pflpipe.plan(study(privacy=budget))[0]["noise_length"] == pytest.approx(1, abs=0.01)
+
+
+def test_a_budget_that_promises_nothing_is_not_counted(study):
+    few = study(partition={"kind": "iid", "clients": 2}, allow_large_delta=True)
+    assert pflpipe.plan(few)[0]["epsilon_for_1"] == math.inf
+
+
+def test_noise_has_the_length_that_is_planned(study):
+    plan = Plan("laplace", 1, 1.0, 3.0, 0.5, 10, 0.0, 40)
+    drawn = np.random.default_rng(0).laplace(scale=3.0, size=(4000, 50)) / 20
+    mean_square = np.mean(np.sum(drawn**2, axis=1))
+    assert planner.noise_length(plan, 50) == pytest.approx(math.sqrt(mean_square), rel=0.02)
+
+
+@pytest.mark.slow
+def test_the_planner_says_of_the_studies_of_people_what_their_runs_sent(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = pflpipe.plan("people_mnist")
+    runs = pd.read_csv("docs/results/people_mnist/runs.csv").drop_duplicates("line")
+    sent = runs.set_index("line")["upload_bytes_per_round"] / 4 / (0.2 * 669)
+    of_entry = {row["entry"]: row for row in found}
+    for entry in ("dp_fedavg", "fedper", "lg_fedavg", "fedpac", "ditto", "fedbabu"):
+        assert of_entry[entry]["sent"] == pytest.approx(sent[entry]), entry
+    lengths = [row["noise_length"] for row in found if row["entry"] == "dp_fedavg"]
+    assert lengths == pytest.approx([3.63, 1.515], abs=0.01)  # at epsilon 2 and 8
+    assert not any("official code" in row["entry"] for row in found), "their noise is another"
+
+
+def test_an_accuracy_lies_between_both_ends_of_the_scale_that_the_user_gives(study):
+    found = rows(study(), alone=60.0, without_privacy=80.0)["dp_fedavg"]
+    assert found["accuracy"] == pytest.approx(60 + 20 * found["share"])
+    assert 60 <= found["accuracy_low"] < found["accuracy"] < found["accuracy_high"]
+    with pytest.raises(ConfigError, match="both, or none"):
+        pflpipe.plan("small", alone=60.0)
+
+
+def test_a_longer_noise_leaves_less_and_the_interval_holds_the_share():
+    shares = [planner.curve().shares(s) for s in (0.01, 0.1, 0.5, 1.0, 3.0, 30.0)]
+    middle = [each["share"] for each in shares]
+    assert middle == sorted(middle, reverse=True)
+    assert all(each["share_low"] < each["share"] < each["share_high"] for each in shares)
+    assert middle[0] > 0.99
+    assert middle[-1] < 0.01
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 1.0])
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_the_multiplier_of_the_warning_is_about_that_of_the_accountant(epsilon, rate):
+    plan = Plan("gaussian", 2, 1.0, 1.0, rate, 30, 1e-5, 100)
+    exact = accounting.calibrate(plan, epsilon).multiplier
+    rough = planner.rough_multiplier(epsilon, 1e-5, rate, 30)
+    assert rough == pytest.approx(exact, rel=0.25 if rate < 1 else 1e-4)
+
+
+def printed(monkeypatch, capsys, *words: str) -> list[str]:
+    monkeypatch.setattr(sys, "argv", ["pflpipe", *words])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert not stopped.value.code
+    return capsys.readouterr().out.splitlines()
+
+
+def test_validate_warns_in_one_line_where_noise_hides_everything(study, monkeypatch, capsys):
+    study()
+    assert len(printed(monkeypatch, capsys, "validate")) == 1
+    study(partition={"kind": "iid", "clients": 2}, allow_large_delta=True)
+    checked, warning = printed(monkeypatch, capsys, "validate")
+    assert checked.endswith("ok")
+    length = pflpipe.plan("small")[0]["noise_length"]
+    assert warning.startswith(
+        f"warning: small: dp_fedavg at ε = 2: the noise is about {length:.2g} "
+    )
+
+
+def test_the_table_has_a_line_for_every_entry_and_says_what_its_columns_are(
+    study, monkeypatch, capsys
+):
+    study()
+    heading, *entries, foot = printed(monkeypatch, capsys, "plan", "small")
+    assert [line.split()[0] for line in entries] == ["dp_fedavg", "fedper"]
+    assert heading.split("  ")[-1] == "gain left"
+    assert "gain left:" in foot
+    given = ("--alone", "60", "--without-privacy", "80")
+    heading, *_ = printed(monkeypatch, capsys, "plan", "small", *given)
+    assert heading.split("  ")[-1] == "accuracy"
+
+
+def test_the_fit_finds_the_curve_that_made_the_shares():
+    true = planner.Curve(middle=0.8, slope=2.0, spread=0.0, rest=0.0)
+    s = np.array([0.1, 0.4, 0.8, 1.6, 4.0])
+    made = [
+        plan_curve.Federation(str(alone), s, alone + 20 * true.share(s), alone, alone + 20)
+        for alone in (40.0, 60.0)
+    ]
+    found = plan_curve.fit(made)
+    assert (found.middle, found.slope) == pytest.approx((0.8, 2.0), rel=1e-3)
+    assert (found.spread, found.rest) == pytest.approx((0, 0), abs=1e-3)
+
+
+@pytest.mark.slow
+def test_the_coefficients_are_those_of_the_committed_runs(tmp_path, monkeypatch, capsys):
+    for name in ("docs", "studies"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    plan_curve.main()
+    assert "left out: root mean square error" in capsys.readouterr().out
+    made = json.loads((tmp_path / plan_curve.TARGET).read_text())
+    assert made == pytest.approx(json.loads((ROOT / plan_curve.TARGET).read_text()), abs=0.002)
