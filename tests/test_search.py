@@ -268,6 +268,9 @@ def test_the_file_says_what_every_candidate_reached_and_with_which_cells(outline
     ]
     assert [len(candidate["cells"]) for candidate in first["candidates"]] == [2] * 4
     assert (first["chosen"]["sets"], first["chosen"]["runs"]) == (4, 8)
+    assert sum(first["plans"].values()) == 8
+    chosen = [row.cell for row in load_study("good").rows if row.cell.privacy.epsilon == 2]
+    assert first["rows"] == [cell.id for cell in chosen if cell.hyperparameters.get("ac")]
 
 
 @pytest.mark.slow
