@@ -52,7 +52,11 @@ def write(study: Study, results: Path, data: Path) -> Path:
     """
     columns = list(map(str, tidy.stored(study, results)))
     searched = searches(study.name, results)
-    rows = [row(one.cell, one.run, columns, searched, results, data) for one in study.rows]
+    rows = [
+        row(one.cell, one.run, columns, searched, results, data)
+        | {"code": code(one.cell.method, one.cell.source)}
+        for one in study.rows
+    ]
     target = results / "tables" / f"{study.name}.certificate.json"
     about = {"format": FORMAT, "study": study.name, "pflpipe": __version__}
     write_json(target, about | {"rows": rows})
@@ -67,7 +71,8 @@ def row(
     results: Path,
     data: Path,
 ) -> dict[str, Any]:
-    """Return the row of a cell; raises as ``write``.
+    """Return the row of a cell without the digest of its code, which results do not tell; raises as
+    ``write``.
 
     Args:
         run: id of its training run.
@@ -91,12 +96,8 @@ def row(
             "update": values["noise_multiplier_update"],
         }
         is_closed = plan.mechanism == "gaussian" and rounds.sample_rate == 1
-        accountant = {
-            "name": "gdp" if is_closed else "pld",
-            "version": f"pflpipe {__version__}"
-            if is_closed
-            else f"dp-accounting {version('dp-accounting')}",
-        }
+        program = f"pflpipe {__version__}, dp-accounting {version('dp-accounting')}"
+        accountant = {"name": "gdp" if is_closed else "pld", "version": program}
     line = searched.get(cell.id)
     return {
         "cell": cell.id,
@@ -117,7 +118,6 @@ def row(
         "accountant": accountant,
         "audits": [_audit(name, results) for name in audits(cell)],
         "commit": record.program.commit,
-        "code": code(cell.method, cell.source),
         "diagnostics": [name for name in columns if name in MEASURED or name not in tidy.COLUMNS],
         "search": line and _search(line, results),
     }
@@ -137,7 +137,8 @@ def searches(study: str, results: Path) -> dict[str, dict[str, Any]]:
     if any("rows" not in line for line in lines):
         do = "remove it, and snakemake chooses again among the finished runs"
         raise DataError(f"{file} is of an earlier version of pflpipe", do=do)
-    return {cell: line for line in lines for cell in line["rows"]}
+    # Lines may share rows; the study has the choice of the first.
+    return {cell: line for line in reversed(lines) for cell in line["rows"]}
 
 
 def audits(cell: Cell) -> list[str]:

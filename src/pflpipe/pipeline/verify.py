@@ -30,9 +30,9 @@ VERIFIED, REFUTED, NOT_CHECKABLE = "verified", "refuted", "not checkable"
 SCHEMA = Path(__file__).with_name("certificate-1.schema.json")
 TOLERANCE = 1e-6
 """Largest relative difference of a number to the recomputed one."""
-_ELSEWHERE = {"dataset.sha256", "code", "accountant.version"}
-"""What results do not tell: data sets and code are checked by themselves, and a version is that of
-the program that wrote the certificate."""
+_ELSEWHERE = {"dataset.sha256", "accountant.version"}
+"""What results do not tell: data sets are checked by themselves, and a version is that of the
+program that wrote the certificate."""
 
 
 class RefutedError(PflpipeError):
