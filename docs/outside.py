@@ -20,8 +20,9 @@ PAGES = {
     "studies/README.md": "reference/studies.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "src/pflpipe/pipeline/certificate-1.schema.json": "reference/certificate-1.schema.json",
 }
-"""Documents outside of docs/ that are pages of the site, by their paths in both."""
+"""Documents outside of docs/ that are pages or files of the site, by their paths in both."""
 LINK = re.compile(r"\[([^]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _log = logging.getLogger("mkdocs.hooks.outside")
 

@@ -718,6 +718,25 @@ MUTANTS = {
         'end = int(files["run.json"].stat().st_mtime)',
         "test_tracking.py",
     ),
+    # certificates
+    "two messages of a client one bound apart": Mutant(
+        "pipeline/recomputed.py",
+        '("local_replace_one", 2.0)',
+        '("local_replace_one", 1.0)',
+        "test_certificate.py",
+    ),
+    "keys of a certificate given twice": Mutant(
+        "pipeline/verify.py",
+        "if content.get(DIGEST) != digest or text != written:",
+        "if content.get(DIGEST) != digest:",
+        "test_certificate.py",
+    ),
+    "rows of a table left out of its certificate": Mutant(
+        "pipeline/verify.py",
+        'if left_out := set(self.cells) - {row["cell"] for row in rows}:',
+        "if left_out := set(self.cells) - set(self.cells):",
+        "test_certificate.py",
+    ),
 }
 
 

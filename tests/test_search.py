@@ -23,7 +23,7 @@ import malformed
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
-from pflpipe.pipeline import cli
+from pflpipe.pipeline import certificate, cli
 from pflpipe.pipeline.project import Project
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
@@ -287,6 +287,23 @@ def test_the_file_says_what_every_candidate_reached_and_with_which_cells(outline
     ]
     assert [len(candidate["cells"]) for candidate in first["candidates"]] == [2] * 4
     assert (first["chosen"]["sets"], first["chosen"]["runs"]) == (4, 8)
+    assert sum(first["plans"].values()) == 8
+    chosen = [row.cell for row in load_study("good").rows if row.cell.privacy.epsilon == 2]
+    assert first["rows"] == [cell.id for cell in chosen if cell.hyperparameters.get("ac")]
+
+
+@pytest.mark.slow
+def test_a_certificate_names_the_search_behind_each_row(outline):
+    study = choose(outline, by_rate_and_tau)
+    results = fake_results.write(study, Path())
+    rows = read_json(certificate.write(study, results, Path("data")))["rows"]
+    assert [row["cell"] for row in rows] == [cell.id for cell in study.cells]
+    assert [row["search"] and row["search"]["runs"] for row in rows] == [
+        row.chosen and row.chosen.runs for row in study.rows
+    ]
+    assert {row["search"]["line"] for row in rows if row["search"]} == {
+        line.words for line in outline.searched
+    }
 
 
 @pytest.mark.slow

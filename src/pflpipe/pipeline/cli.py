@@ -10,14 +10,14 @@ import functools
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pflpipe._version import __version__
 from pflpipe.program import run_script
 
-Command = Callable[[argparse.Namespace], list[str]]
+Command = Callable[[argparse.Namespace], Iterable[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
@@ -85,6 +85,14 @@ def _parser() -> argparse.ArgumentParser:
     for side in ("A", "B"):
         _add_study(compare, side, help="a study or a table's .csv, with :METHOD for one method")
     compare.add_argument("--metric", default="personal_own", help="default: %(default)s")
+    certificate = add(_certificate, "write the certificate of a study beside its table")
+    _add_study(certificate)
+    verify = add(_verify, "check a certificate; exit code 1 if something is refuted", config=False)
+    verify.add_argument("file", type=Path)
+    against = "also against the plans, runs, audits and searches of this folder"
+    verify.add_argument("--results", type=Path, metavar="DIR", help=against)
+    pins = "folder of data sets, with --results; default: %(default)s"
+    verify.add_argument("--data", type=Path, default=Path("data"), help=pins)
     completion = add(
         _completion, "print a completion script for a shell (docs/cli.md)", config=False
     )
@@ -227,6 +235,24 @@ def _compare(arguments: argparse.Namespace) -> list[str]:
 
     results = config.load(arguments.config).results_dir
     return list(compare.lines(arguments.A, arguments.B, results, arguments.metric))
+
+
+def _certificate(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.pipeline import certificate
+    from pflpipe.study import config, load
+
+    settings = config.load(arguments.config)
+    study = load.load_study(arguments.study, results=settings.results_dir)
+    file = certificate.write(study, settings.results_dir, settings.data_dir)
+    return [f"{file}: written", f"next: {_typed('pflpipe')} verify {file}"]
+
+
+def _verify(arguments: argparse.Namespace) -> Iterator[str]:
+    from pflpipe.pipeline import verify
+
+    found = verify.findings(arguments.file, arguments.results, arguments.data)
+    yield from map(str, found)
+    verify.require_unrefuted(found, arguments.file)
 
 
 def _completion(arguments: argparse.Namespace) -> list[str]:

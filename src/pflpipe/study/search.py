@@ -8,6 +8,7 @@ seeds; among equals the first in the file. The final runs have other seeds.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import statistics
@@ -32,8 +33,9 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
     Args:
         results: folder with ``scores/<study>/search/<method>.csv`` and ``plans/`` of the search's
             runs.
-        target: the file. ``load.chosen`` reads ``grid`` and the ``chosen`` of every line; the rest
-            is for readers.
+        target: the file. ``load.chosen`` reads ``grid`` and the ``chosen`` of every line, and a
+            certificate ``rows``, the cells that follow, and ``plans``, the runs of the search by
+            their plan; the rest is for readers.
 
     Returns:
         the choice for each line.
@@ -74,6 +76,8 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
 def _record(line: Line, chosen: Chosen, column: str, means: Sequence[float]) -> dict[str, Any]:
     return {
         "line": line.words,
+        "rows": [row.cell.id for row in line.candidates[chosen.index].rows],
+        "plans": collections.Counter(cell.plan_id for cell in _runs(line).values()),
         "chosen": dataclasses.asdict(chosen),
         "edges": line.edges(chosen.values),
         "candidates": [

@@ -1,0 +1,279 @@
+"""What the numbers of a certificate's row must be, given the rest of the row.
+
+The writer's numbers come from pflpipe.privacy. This module imports nothing of pflpipe (the import
+contract says so): dp-accounting counts every epsilon, and the rules between settings, plan and
+claim are written down a second time. Where dp-accounting has no closed form, both sides use its
+privacy loss distribution on the same grid (``_interval``), so that the numbers agree to many
+digits.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+from typing import Any, NamedTuple
+
+import dp_accounting
+import numpy as np
+from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution
+
+WITHOUT_EFFECT = {
+    *("learning_rate_in_noise", "no_composition", "sample_level_calibration"),
+    "update_against_global",
+}
+"""Departures under which the noise of the plan covers what it says."""
+OF_MESSAGES = {"data_size_weights", "noise_not_divided", "noise_per_participant"}
+"""Departures with noise on single messages, which shows a secret cohort."""
+IN_PARTS = {"per_layer_clip_unscaled", "per_tensor_clip"}
+COUNTED = OF_MESSAGES | IN_PARTS | {"public_sampling"}
+"""Departures whose cost follows from the data, the model or the schedule of the cohorts. Under any
+departure besides these and those without effect, no finite epsilon holds."""
+CALIBRATED = 1e-3
+"""How far below the epsilon asked for the calibrated one may be, relatively."""
+FINEST, WIDEST_ROUND, WIDEST_RUN = 1e-4, 20.0, 200.0
+"""Grid of the privacy loss. It is coarser in proportion to a loss of one round, or of all rounds,
+that is wider than these."""
+LARGEST_MU, LARGEST_LOSS = 1e4, 700.0
+"""Beyond these there is almost no noise: a Gaussian epsilon is infinite, and a Laplace one is that
+of delta 0."""
+
+
+class Noise(NamedTuple):
+    """Rounds with noise of a multiplier, in each of which a client is drawn at a rate."""
+
+    mechanism: str
+    multiplier: float
+    rate: float
+    rounds: int
+
+
+def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values that follow from the rest of a row, by dotted path, and one sentence for
+    each value that does not follow.
+
+    Args:
+        row: a row of a certificate that satisfies its schema.
+    """
+    settings, plan, counted = row["settings"], row["plan"], row["counted"]
+    privacy, training = settings["privacy"], settings["training"]
+    departures = frozenset(settings.get("departures", ()))
+    mechanism, rate = privacy.get("mechanism", "none"), training.get("sample_rate", 1.0)
+    laplace, public = mechanism == "laplace", "public_sampling" in departures
+    claim = "nominal" if departures else "unreviewed" if settings.get("source") else "certified"
+    found: dict[str, Any] = {
+        "dataset.name": settings["dataset"],
+        "departures": sorted(departures),
+        "claim": claim,
+        "trust": "central",
+        "sampling": "everybody" if rate == 1 else "public" if public else "poisson",
+        "plan.mechanism": mechanism,
+        "plan.norm": 1 if laplace else 2,
+        "plan.rounds": training["rounds"],
+        "plan.sample_rate": rate,
+        "plan.delta": privacy.get("delta", 0.0 if laplace else None),
+        "plan.clip_norm": privacy.get("clip_norm"),
+        "plan.clients": settings["partition"].get("clients", plan["clients"]),
+    }
+    if search := row["search"]:
+        found["search.runs"] = sum(part["runs"] for part in search["plans"])
+        found["search.epsilon_with_search"] = None
+    if mechanism == "none":
+        nothing = ("trust", "plan.noise_multiplier", "plan.adaptive", "counted", "accountant")
+        epsilons = dict.fromkeys(row["epsilons"])
+        return found | dict.fromkeys(nothing) | {"claim": "none", "epsilons": epsilons}, []
+    noise = Noise(mechanism, plan["noise_multiplier"], rate, training["rounds"])
+    more, unknown = _noise(noise, settings, departures, plan["delta"])
+    found |= more | _adaptive(privacy, noise.multiplier, rate * plan["clients"])
+    if (
+        departures - WITHOUT_EFFECT - COUNTED
+        or (departures & OF_MESSAGES and rate < 1 and not public)
+        or (departures & IN_PARTS and laplace)
+    ):
+        found |= {"counted.multiplier": 0.0, "counted.message": None if laplace else 0.0}
+    elif of_data := departures & COUNTED:
+        names = ", ".join(sorted(of_data))
+        unknown.append(f"what {names} costs follows from data, model or cohorts")
+    else:
+        message = None if laplace else noise.multiplier / math.sqrt(rate * plan["clients"])
+        found |= {"counted.multiplier": noise.multiplier, "counted.message": message}
+    found["counted.rate"] = 1.0 if public else rate
+    found["counted.rounds"] = counted["rounds"] if public else noise.rounds
+    found["accountant.name"] = "pld" if laplace or counted["rate"] < 1 else "gdp"
+    executed = Noise(mechanism, counted["multiplier"], counted["rate"], counted["rounds"])
+    found |= _epsilons(executed, counted["message"], plan["delta"])
+    if search and not departures:
+        runs = [
+            Noise(part["mechanism"], part["noise_multiplier"], part["sample_rate"], rounds)
+            for part in search["plans"]
+            for rounds in [part["rounds"] * part["runs"]]
+        ]
+        found["search.epsilon_with_search"] = central((*runs, noise), plan["delta"])
+    if not departures and any(audit["verdict"] not in ("kept", None) for audit in row["audits"]):
+        found["audits"] = "kept"
+    return found, unknown
+
+
+def _noise(
+    noise: Noise, settings: dict[str, Any], departures: frozenset[str], delta: float
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what the request says of the plan's noise: its multiplier, or the epsilon that it
+    reaches, if that is not the one asked for."""
+    privacy = settings["privacy"]
+    if "noise_multiplier" in privacy:
+        return {"plan.noise_multiplier": privacy["noise_multiplier"]}, []
+    if "sample_level_calibration" in departures:
+        return {}, ["the noise was calibrated to the clients' numbers of examples"]
+    if "learning_rate_in_noise" in departures:
+        noise = noise._replace(multiplier=noise.multiplier / (2 * settings["training"]["lr"]))
+    if "no_composition" in departures:
+        noise = noise._replace(rounds=1)
+    reached = central((noise,), delta)
+    # The Renyi accountant is looser, so the noise that it asks for gives less.
+    least = 0.0 if privacy.get("accountant") == "rdp" else 1 - CALIBRATED
+    is_met = least <= reached / privacy["epsilon"] <= 1 + 1e-9
+    return {} if is_met else {"settings.privacy.epsilon": reached}, []
+
+
+def _adaptive(privacy: dict[str, Any], multiplier: float, cohort: float) -> dict[str, Any]:
+    if "clip_quantile" not in privacy:
+        return {"plan.adaptive": None, "counted.update": None}
+    bits = privacy.get("clip_bit_noise", cohort / 20)
+    # Both parts together have the multiplier z: z^-2 = update^-2 + (2 bits)^-2.
+    left = multiplier**-2 - (2 * bits) ** -2 if multiplier else math.inf
+    return {
+        "plan.adaptive.quantile": privacy["clip_quantile"],
+        "plan.adaptive.lr": privacy.get("clip_lr", 0.2),
+        "plan.adaptive.bit_noise": bits,
+        "counted.update": left**-0.5 if left > 0 else None,
+    }
+
+
+def _epsilons(noise: Noise, message: float | None, delta: float) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for end, at in (("", delta), ("_1e5", 1e-5)):
+        found[f"epsilons.central{end}"] = central((noise,), at)
+        found[f"epsilons.replace_one{end}"] = replace_one(noise, at)
+        # Whoever sees messages knows the cohort; two arbitrary ones are twice as far apart.
+        for name, factor in (("local", 1.0), ("local_replace_one", 2.0)):
+            single = noise._replace(multiplier=(message or 0.0) / factor, rate=1.0)
+            known = message is not None
+            found[f"epsilons.{name}{end}"] = central((single,), at) if known else None
+    return found
+
+
+@functools.cache
+def central(runs: tuple[Noise, ...], delta: float) -> float:
+    """Return the epsilon of the noisy sums of runs of one mechanism on the same clients, in which a
+    client counts or is zero."""
+    if not all(run.multiplier for run in runs):
+        return math.inf
+    # Equal rounds count together: a grid for each run would be composed less exactly.
+    rounds: collections.Counter[Noise] = collections.Counter()
+    for run in runs:
+        rounds[run._replace(rounds=0)] += run.rounds
+    merged = tuple(kind._replace(rounds=number) for kind, number in rounds.items())
+    if runs[0].mechanism == "gaussian":
+        bound = _gaussian(math.hypot(*map(_mu, merged)), delta)
+    else:
+        bound = sum(run.rounds * _log_mixture(run.rate, 1 / run.multiplier) for run in merged)
+    is_exact = all(run.mechanism == "gaussian" and run.rate == 1 for run in merged)
+    if is_exact or delta == 0 or math.isinf(bound) or any(map(_is_wide, merged)):
+        return bound
+    return min(bound, float(_losses(merged, _interval(merged)).get_epsilon(delta)))
+
+
+@functools.cache
+def replace_one(noise: Noise, delta: float) -> float:
+    """Return the epsilon of noisy sums in which a client's message is replaced by another one."""
+    if not noise.multiplier:
+        return math.inf
+    if noise.mechanism == "laplace":
+        return _laplace_replaced(noise, delta)
+    halved = noise._replace(multiplier=noise.multiplier / 2)
+    bound = _gaussian(_mu(halved), delta)
+    if noise.rate == 1 or _is_wide(halved):
+        return bound
+    losses = _losses((noise,), _interval((halved,)), "REPLACE_ONE")
+    return min(bound, float(losses.get_epsilon(delta)))
+
+
+def _gaussian(mu: float, delta: float) -> float:
+    if mu > LARGEST_MU:
+        return math.inf
+    return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta))
+
+
+def _mu(run: Noise) -> float:
+    return math.sqrt(run.rounds) / run.multiplier
+
+
+def _log_mixture(rate: float, loss: float) -> float:
+    """Return log(1 - q + q e^loss), in which the exponential may overflow."""
+    absent = math.log(1 - rate) if rate < 1 else -math.inf
+    return float(np.logaddexp(absent, math.log(rate) + loss))
+
+
+def _is_wide(run: Noise) -> bool:
+    if run.mechanism == "laplace":
+        return 1 / run.multiplier > LARGEST_LOSS
+    return _mu(run) > LARGEST_MU
+
+
+def _width(run: Noise) -> float:
+    """Return the loss that rounds without sampling exceed with a probability of about 1e-12."""
+    if run.mechanism == "laplace":
+        return run.rounds / run.multiplier
+    return _mu(run) ** 2 / 2 + 7 * _mu(run)
+
+
+def _interval(runs: tuple[Noise, ...]) -> float:
+    rounds = max(_width(run._replace(rounds=1)) for run in runs)
+    return FINEST * max(1.0, rounds / WIDEST_ROUND, sum(map(_width, runs)) / WIDEST_RUN)
+
+
+@functools.lru_cache(maxsize=4)
+def _losses(runs: tuple[Noise, ...], interval: float, relation: str = "ADD_OR_REMOVE_ONE") -> Any:
+    kinds = {"gaussian": dp_accounting.GaussianDpEvent, "laplace": dp_accounting.LaplaceDpEvent}
+    neighbours = dp_accounting.NeighboringRelation[relation]
+    accountant = PLDAccountant(neighbours, value_discretization_interval=interval)
+    for run in runs:
+        release = kinds[run.mechanism](run.multiplier)
+        if run.rate < 1:
+            release = dp_accounting.PoissonSampledDpEvent(run.rate, release)
+        accountant.compose(release, run.rounds)
+    return accountant
+
+
+def _laplace_replaced(run: Noise, delta: float) -> float:
+    """Return ``replace_one`` of Laplace noise.
+
+    In units of the bound, the worst messages are 1 and -1 (privacy/replaced.py). A round then has
+    the density (1 - q) f(x) + q f(x - 1) in one run and (1 - q) f(x) + q f(x + 1) in the other.
+    """
+    loss = 1 / run.multiplier
+    largest = _log_mixture(run.rate, loss) - _log_mixture(run.rate, -loss)
+    bound = run.rounds * largest
+    if delta == 0 or largest > LARGEST_LOSS:
+        return bound
+    interval = FINEST * max(1.0, largest / WIDEST_ROUND, bound / WIDEST_RUN)
+    losses = _replaced_losses(run.rate, loss, largest, interval).self_compose(run.rounds)
+    return min(bound, float(losses.get_epsilon_for_delta(delta)))
+
+
+def _replaced_losses(q: float, loss: float, largest: float, interval: float) -> Any:
+    last = math.ceil(largest / interval)
+    grid = interval * np.arange(last + 1)
+    # From x in [0, 1] on the first density is more than e^epsilon times the second: for x >= 0 the
+    # two differ by the factors 1 - q + q e^((2 x - 1) / b) and 1 - q + q e^(-1 / b).
+    ratio = np.exp(grid) * (1 - q + q * math.exp(-loss)) - (1 - q)
+    x = np.clip((1 + np.log(ratio / q) / loss) / 2, 0, 1)
+    absent, second = np.exp(-loss * x) / 2, np.exp(-loss * (1 + x)) / 2
+    first = 1 - np.exp(-loss * (1 - x)) / 2
+    above = (1 - q) * absent + q * first - np.exp(grid) * ((1 - q) * absent + q * second)
+    above = np.append(np.maximum(above[:-1], 0), 0)
+    # The two runs mirror each other: delta(-epsilon) = 1 - e^-epsilon (1 - delta(epsilon)).
+    below = 1 - np.exp(-grid[:0:-1]) * (1 - above[:0:-1])
+    deltas = np.concatenate([below, above])
+    points = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, last, deltas)
+    return privacy_loss_distribution.PrivacyLossDistribution(points)
