@@ -27,9 +27,6 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 
 ADJACENCIES = ("zero_out", "add_remove", "replace_one")
-SECONDS = 60.0
-"""What each level may take by the estimate of ``_seconds``. Fewer draws or runs lose power, which
-the result states."""
 FEWEST_DRAWS, FEWEST_RUNS, MOST_RUNS = 1_000, 100, 4_000
 
 
@@ -173,7 +170,9 @@ class Audited:
         return "\n".join([*lines, found, *(f"note: {one}" for one in self.notes), self.sentence])
 
 
-def audit(release: Any, claim: Claim, *, file: str = "", seed: int = 0) -> Audited:
+def audit(
+    release: Any, claim: Claim, *, file: str = "", seconds: float = 60.0, seed: int = 0
+) -> Audited:
     """Return the result of an audit of a release.
 
     Args:
@@ -184,6 +183,8 @@ def audit(release: Any, claim: Claim, *, file: str = "", seed: int = 0) -> Audit
             the global generators of Python, NumPy and torch.
         claim: what is claimed of it.
         file: its file, for the line numbers of error messages.
+        seconds: what each level may take, by an estimate of the time of a call from its size alone.
+            Fewer draws and runs lose power, which the result states.
         seed: of all that the auditor draws.
 
     Raises:
@@ -208,14 +209,14 @@ def audit(release: Any, claim: Claim, *, file: str = "", seed: int = 0) -> Audit
         tried = []
         cost = _seconds(base)
         situations = _situations(claim.clients)
-        draws = int(np.clip(SECONDS / (3 * len(situations) * cost), FEWEST_DRAWS, FEWER_DRAWS))
+        draws = int(np.clip(seconds / (3 * len(situations) * cost), FEWEST_DRAWS, FEWER_DRAWS))
         for situation in situations:
             mechanism = dataclasses.replace(base, situation=situation).through_a_lens(key)
             found = sensitivity(mechanism, derived_key(key, situation.name), draws)
             tried.append((mechanism, found))
         worst = worst_of([found for _, found in tried])
         mechanism = next(m for m, one in tried if _same(one, worst))
-        runs = int(np.clip(SECONDS / (4 * claim.rounds * cost), FEWEST_RUNS, MOST_RUNS))
+        runs = int(np.clip(seconds / (4 * claim.rounds * cost), FEWEST_RUNS, MOST_RUNS))
         evidence = distinguish(mechanism, worst.canary, runs, derived_key(key, "runs"))
         notes += _alone(base, key, draws)
         return _judged(claim, mechanism, worst, evidence, leaks, notes, began)
@@ -381,8 +382,8 @@ def _judged(
     if worst.spread > WIDEST:
         verdict = "refuted" if sentences else "unsound"
         sentences.append(
-            f"what one client changes depends on the noise by {worst.spread:.0e}: the noise follows "
-            "the messages, which no proof covers"
+            f"what one client changes depends on the noise by {worst.spread:.0e}: the noise "
+            "follows the messages, which no proof covers"
         )
     if not sentences:
         sentences.append(
