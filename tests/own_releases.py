@@ -5,7 +5,7 @@ What a departure reads besides the update, it computes from the message here, as
 does: masks from its zeros, thresholds and centres from its values. Run as a program, it audits
 every distinct release through the door and compares the verdicts with those of a table:
 
-    python tests/audit/own_releases.py results/tables/audit.csv
+    python tests/own_releases.py results/tables/audit.csv
 """
 
 from __future__ import annotations
