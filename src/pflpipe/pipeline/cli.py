@@ -113,6 +113,8 @@ def _add_claim(parser: argparse.ArgumentParser) -> None:
         ("mechanism", str, "gaussian (default) or laplace"),
     ):
         parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, help=help)
+    effort = "estimate of what each level of the attack may take; default: %(default)s"
+    parser.add_argument("--seconds", type=float, default=60.0, help=effort)
 
 
 def _init(arguments: argparse.Namespace) -> list[str]:
@@ -258,7 +260,8 @@ def _audit(arguments: argparse.Namespace) -> Iterator[str]:
         given["adjacency"] = given["adjacency"].replace("-", "_")
     claim = claims.Claim(**given)
     release = outside.load(arguments.release)
-    audited = claims.audit(release, claim, file=str(outside.file_of(arguments.release)))
+    file, seconds = str(outside.file_of(arguments.release)), arguments.seconds
+    audited = claims.audit(release, claim, file=file, seconds=seconds)
     yield str(audited)
     if audited.verdict != "kept":
         sys.exit(1)
