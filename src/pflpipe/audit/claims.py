@@ -9,6 +9,8 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +29,7 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 
 ADJACENCIES = ("zero_out", "add_remove", "replace_one")
-FEWEST_DRAWS, FEWEST_RUNS, MOST_RUNS = 1_000, 100, 4_000
+FEWEST_DRAWS, FEWEST_RUNS, MOST_RUNS = 300, 20, 4_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,7 @@ class Claim:
     def _replaced(self) -> bool:
         return self.adjacency == "replace_one"
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
         """The plan with the claimed noise."""
         request = Privacy(
@@ -193,7 +195,11 @@ def audit(
     """
     began = time.perf_counter()
     name = getattr(release, "__name__", type(release).__name__)
-    program = Program(release, f"{file}:{name}" if file else name, file)
+    program = (
+        Program(release, f"{file}:{name}", str(Path(file).resolve()))
+        if file
+        else Program(release, name)
+    )
     key = derived_key("audit", "of arrays", seed)
     base = OfArrays(
         executed=claim.plan,
