@@ -15,7 +15,7 @@ import dataclasses
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pflpipe.audit.neighbours import Mechanism, Trust, sizes
 from pflpipe.cells import Cell, Privacy
@@ -27,6 +27,10 @@ from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
+
+if TYPE_CHECKING:
+    from pflpipe.audit.coupled import Sensitivity
+    from pflpipe.audit.distinguish import Evidence
 
 EVERYBODY = Privacy("gaussian", epsilon=8.0, delta=0.02, clip_norm=2.5)
 DRAWN = Privacy("gaussian", noise_multiplier=2.248, delta=1e-5, clip_norm=2.5)
@@ -253,7 +257,7 @@ def audit(case: Case, seed: int = 0) -> dict[str, Any]:
     """Return the result of an audit of one case at both levels, ready for JSON: the claim, the
     ledger's numbers and the measurements."""
     from pflpipe.audit.coupled import sensitivity
-    from pflpipe.audit.distinguish import detects, distinguish
+    from pflpipe.audit.distinguish import distinguish
 
     began = time.perf_counter()
     mechanism, key = case.mechanism_under_audit(), audit_key(case, seed)
@@ -263,48 +267,61 @@ def audit(case: Case, seed: int = 0) -> dict[str, Any]:
     evidence = distinguish(mechanism, worst.canary, case.runs, derived_key(key, "runs"))
     claimed, executed = mechanism.claimed, mechanism.executed
     at = accounting.delta_of(claimed)
-    gaussian = claimed.mechanism == "gaussian"
     counts = sizes(case.clients, mechanism.canary)
     entry = ledger(executed, case.privacy, case.departures, counts, tuple(mechanism.shapes))
     epsilon_claimed = accounting.epsilon(claimed, at)
     epsilon_true = entry.epsilon_central if case.trust == "central" else entry.epsilon_local
     assert epsilon_true is not None  # every case has a mechanism, those of local trust a Gaussian
-    decision = verdict(case, worst.flagged, evidence.flagged, epsilon_claimed, epsilon_true)
-    return _plain(
-        {
-            "audit": case.id,
-            "trust": case.trust,
-            "claim": case.claim,
-            "departures": "+".join(case.departures) or None,
-            "adjacency": "zero_out",
-            "mechanism": case.mechanism,
-            "sample_rate": executed.sample_rate,
-            "rounds": executed.rounds,
-            "delta": at,
-            "noise_multiplier": executed.noise_multiplier,
-            "epsilon_claimed": epsilon_claimed,
-            "epsilon_claimed_rdp": accounting.epsilon_rdp(claimed, at) if gaussian and at else None,
-            "epsilon_claimed_1e5": accounting.epsilon(claimed, 1e-5),
-            "epsilon_true": epsilon_true,
-            "mu_claimed": (claimed.rounds**0.5 / claimed.multiplier)
-            if gaussian and claimed.sample_rate == 1 and claimed.noise_multiplier
-            else None,
-            "canary": worst.canary,
-            "sensitivity": worst.length,
-            "sensitivity_most": worst.length_most,
-            "spread": worst.spread,
-            "noise": worst.noise,
-            "noise_least": worst.noise_least,
-            **{field.name: getattr(evidence, field.name) for field in dataclasses.fields(evidence)},
-            "detects": worst.detects,
-            "detects_runs": detects(claimed, case.runs),
-            "flagged_coupled": worst.flagged,
-            "flagged_runs": evidence.flagged,
-            "flagged": decision == "refuted",
-            "verdict": decision,
-            "seconds": time.perf_counter() - began,
-        }
+    return result(
+        mechanism,
+        worst,
+        evidence,
+        audit=case.id,
+        claim=case.claim,
+        departures="+".join(case.departures) or None,
+        adjacency="zero_out",
+        epsilon_claimed=epsilon_claimed,
+        epsilon_true=epsilon_true,
+        verdict=verdict(case, worst.flagged, evidence.flagged, epsilon_claimed, epsilon_true),
+        seconds=time.perf_counter() - began,
     )
+
+
+def result(
+    mechanism: Mechanism, worst: Sensitivity, evidence: Evidence, **more: Any
+) -> dict[str, Any]:
+    """Return the result of an audit at both levels, ready for JSON: the columns of its table, of
+    which ``more`` has those that do not follow from the measurements."""
+    from pflpipe.audit.distinguish import detects
+
+    claimed, executed = mechanism.claimed, mechanism.executed
+    at, gaussian = accounting.delta_of(claimed), claimed.mechanism == "gaussian"
+    measured = {
+        "trust": mechanism.trust,
+        "mechanism": claimed.mechanism,
+        "sample_rate": executed.sample_rate,
+        "rounds": executed.rounds,
+        "delta": at,
+        "noise_multiplier": executed.noise_multiplier,
+        "epsilon_claimed_rdp": accounting.epsilon_rdp(claimed, at) if gaussian and at else None,
+        "epsilon_claimed_1e5": accounting.epsilon(claimed, 1e-5),
+        "mu_claimed": (claimed.rounds**0.5 / claimed.multiplier)
+        if gaussian and claimed.sample_rate == 1 and claimed.noise_multiplier
+        else None,
+        "canary": worst.canary,
+        "sensitivity": worst.length,
+        "sensitivity_most": worst.length_most,
+        "spread": worst.spread,
+        "noise": worst.noise,
+        "noise_least": worst.noise_least,
+        **{field.name: getattr(evidence, field.name) for field in dataclasses.fields(evidence)},
+        "detects": worst.detects,
+        "detects_runs": detects(claimed, evidence.runs),
+        "flagged_coupled": worst.flagged,
+        "flagged_runs": evidence.flagged,
+        "flagged": more["verdict"] == "refuted",
+    }
+    return _plain(more | measured)
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

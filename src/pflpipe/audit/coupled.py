@@ -18,15 +18,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.audit.neighbours import Mechanism, directions, start, uploads
-from pflpipe.privacy.mechanism import Uploads
+from pflpipe.audit.neighbours import Mechanism
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 from pflpipe.trees import Params, Tree
@@ -97,20 +96,25 @@ class Sensitivity:
         return self.length > self.length_most or self.spread > WIDEST or quiet
 
 
-def sensitivity(mechanism: Mechanism, key: str) -> Sensitivity:
+def sensitivity(mechanism: Mechanism, key: str, draws: int | None = None) -> Sensitivity:
     """Return the worst of all canaries, cohorts and clip bounds.
 
     Args:
         key: of the audit's noise; the verdict is the same for almost every key.
+        draws: of the noise; by default ``DRAWS``, or ``FEWER_DRAWS`` where they suffice.
     """
     measured: list[Sensitivity] = []
-    bound = mechanism.executed.clip_norm
-    assert bound is not None
-    for tried in (bound,) if mechanism.departures else (bound, 1 / bound):
+    bound, *_ = bounds = mechanism.clip_norms
+    for tried in bounds:
         plan = dataclasses.replace(mechanism.executed, clip_norm=tried)
-        draws = DRAWS if tried == bound and not mechanism.departures else FEWER_DRAWS
+        fewer = FEWER_DRAWS if tried != bound or mechanism.departures else DRAWS
         at = dataclasses.replace(mechanism, executed=plan)
-        measured += _all_canaries(at, draws, derived_key(key, "bound", str(tried)))
+        measured += _all_canaries(at, draws or fewer, derived_key(key, "bound", str(tried)))
+    return worst_of(measured)
+
+
+def worst_of(measured: Sequence[Sensitivity]) -> Sensitivity:
+    """Return the worst of several measurements of one mechanism, with their best power."""
     # Equal lengths differ by the estimation error of the noise. ``max`` then takes the first canary
     # of the list, one coordinate: under Laplace noise a movement of one coordinate is easier to
     # detect than the same length spread over many.
@@ -137,28 +141,28 @@ def longest(draws: float, coordinates: int, probability: float) -> float:
 
 def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensitivity]:
     """Yield the measurements of each canary in each cohort, at the clip bound of the plan."""
-    params = Params(start(mechanism, key))
+    params = Params(mechanism.start(key))
     scale = mechanism.scale(params, mechanism.init_server(params))
-    library = directions(mechanism, params)
-    all_of_them = list(library.values())
+    library = mechanism.canaries(params)
     for cohort in _cohorts(mechanism):
         # Without the canary all directions give the same uploads, so the first one serves.
+        first = next(iter(library.values()))
         alone = _rounds(
-            mechanism, all_of_them[:1], False, cohort, scale, draws, derived_key(key, "noise alone")
+            mechanism, first, False, cohort, scale, draws, derived_key(key, "noise alone")
         )
         noise = alone - alone.mean(dim=0)
         ruler = _Ruler(noise, mechanism.claimed)
         law = _law(mechanism, noise, scale)
-        # All canaries are repeats of one release. Both calls use generators of the same names, so
-        # the noise of each repeat is equal and cancels in the difference.
-        there, absent = (
-            _rounds(
-                mechanism, all_of_them, here, cohort, scale, COUPLED, derived_key(key, "coupled")
+        for name, direction in library.items():
+            # Both calls use generators of the same names, so the noise of each repeat is equal and
+            # cancels in the difference.
+            there, absent = (
+                _rounds(
+                    mechanism, direction, here, cohort, scale, COUPLED, derived_key(key, "coupled")
+                )
+                for here in (True, False)
             )
-            for here in (True, False)
-        )
-        coupled = (there - absent).reshape(len(library), COUPLED * ROUNDS, -1)
-        for name, moved in zip(library, coupled, strict=True):
+            moved = (there - absent).flatten(0, 1)
             mean = moved.mean(dim=0)
             largest, deviation = mean.abs().max().item(), moved.std(dim=0).max().item()
             spread = 0.0 if deviation == 0 else deviation / largest if largest else math.inf
@@ -184,8 +188,8 @@ def _cohorts(mechanism: Mechanism) -> list[Tensor]:
     plan, canary = mechanism.executed, mechanism.canary
     numbers = torch.arange(plan.clients)
     if mechanism.secret:
-        many = torch.arange(plan.clients) < max(2, round(2 * plan.expected_cohort))
-        return [many, numbers == canary]
+        first = max(2, round(2 * plan.expected_cohort))
+        return [(numbers - canary) % plan.clients < first, numbers == canary]
     rng = np.random.default_rng(0)  # not used: this cohort is public
     drawn = (mechanism.cohort(round, rng, 1)[0] for round in range(plan.rounds))
     return [next(cohort for cohort in drawn if cohort[canary])]
@@ -193,7 +197,7 @@ def _cohorts(mechanism: Mechanism) -> list[Tensor]:
 
 def _rounds(
     mechanism: Mechanism,
-    directions: list[Tree],
+    direction: Tree,
     there: bool,
     cohort: Tensor,
     scale: Tree,
@@ -201,35 +205,25 @@ def _rounds(
     key: str,
 ) -> Tensor:
     """Return what the attacker sees in consecutive rounds of the same clients and scale,
-    ``[directions draws, rounds, d]``: for each direction in turn, ``draws`` draws of the noise."""
+    ``[draws, rounds, d]``."""
     present = cohort.clone()
-    if mechanism.secret:
+    if mechanism.leaves:
         present[mechanism.canary] &= there
-    counts = [min(DRAWS_AT_ONCE, draws - done) for done in range(0, draws, DRAWS_AT_ONCE)]
-    sent = {
-        count: _repeats([uploads(mechanism, one, there, scale, count) for one in directions])
-        for count in set(counts)
-    }
-    views = []
-    for round in range(ROUNDS):
-        generator, bits = (mechanism.rng(key, name, round) for name in ("noise", "bits"))
-        parts = []
-        for count in counts:
-            here = present.expand(len(directions) * count, -1)
-            parts.append(
-                mechanism.seen(generator, sent[count], here, scale, others=1, bits=bits)[0]
-            )
-        views.append(torch.cat(parts))
-    return torch.stack(views, dim=1)
-
-
-def _repeats(sent: list[Uploads]) -> Uploads:
-    """Return several uploads ``[R, M, ...]`` joined along the axis of repeats."""
-    joined = (
-        {name: torch.cat([tree[name] for tree in trees]) for name in trees[0]}
-        for trees in zip(*((one.update, one.extras) for one in sent), strict=True)
-    )
-    return Uploads(*joined)
+    generators = [
+        {name: mechanism.rng(key, name, round) for name in ("noise", "bits")}
+        for round in range(ROUNDS)
+    ]
+    views, most = [], min(DRAWS_AT_ONCE, mechanism.at_once)
+    for done in range(0, draws, most):
+        count = min(most, draws - done)
+        sent = mechanism.sent(direction, there, scale, count)
+        here, runs = present.expand(count, -1), mechanism.begin(count)
+        rounds = [
+            mechanism.seen(of["noise"], sent, here, scale, others=1, bits=of["bits"], runs=runs)[0]
+            for of in generators
+        ]
+        views.append(torch.stack(rounds, dim=1))
+    return torch.cat(views)
 
 
 @dataclass(frozen=True)
@@ -252,19 +246,10 @@ def _law(mechanism: Mechanism, noise: Tensor, scale: Tree) -> _Law | None:
     """
     from scipy import stats
 
-    if mechanism.departures:
+    kept, claimed = mechanism.with_known_noise(scale), mechanism.claimed
+    if kept is None:
         return None
-    claimed, shapes = mechanism.claimed, mechanism.shapes
-    # Coordinates with scale 0 are not sent and carry no noise; the bit of adaptive clipping comes
-    # last.
-    kept = torch.cat(
-        [
-            (scale[name] > 0 if name in scale else torch.ones(shapes[name])).reshape(-1)
-            for name in shapes
-        ]
-        + [torch.ones(1)] * (mechanism.executed.adaptive is not None)
-    )
-    units = noise[:, :, (kept > 0).repeat(noise.shape[2] // len(kept))] / claimed.multiplier
+    units = noise[:, :, kept.repeat(noise.shape[2] // len(kept))] / claimed.multiplier
     if claimed.mechanism == "laplace":
         number, root = units.numel(), 1.0
         total, law = units.abs().sum().item(), stats.gamma(number)

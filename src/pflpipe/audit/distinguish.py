@@ -24,8 +24,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from pflpipe import trees
-from pflpipe.audit.neighbours import Mechanism, directions, start, uploads
+from pflpipe.audit.neighbours import Mechanism
 from pflpipe.privacy import accounting, adaptive
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
@@ -85,7 +84,7 @@ def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evide
     """
     first = min(runs, CHOOSING)
     statistics = {
-        there: _statistics(mechanism, canary, there, first + runs, key) for there in (False, True)
+        there: _all_runs(mechanism, canary, there, first + runs, key) for there in (False, True)
     }
     # The statistic and the threshold are chosen on runs that are not evaluated; otherwise the
     # binomial law of the errors, and with it the bound, would not hold.
@@ -217,6 +216,19 @@ def _excess(curve: np.ndarray, runs: int, errors: np.ndarray) -> np.ndarray:
     return largest
 
 
+def _all_runs(
+    mechanism: Mechanism, canary: str, there: bool, repeats: int, key: str
+) -> dict[str, Tensor]:
+    """Return ``_statistics`` of so many runs, joined from as many at a time as the mechanism can
+    hold."""
+    parts = []
+    for done in range(0, repeats, mechanism.at_once):
+        count = min(mechanism.at_once, repeats - done)
+        its_key = derived_key(key, "after", done) if done else key
+        parts.append(_statistics(mechanism, canary, there, count, its_key))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
 @torch.no_grad()
 def _statistics(
     mechanism: Mechanism, canary: str, there: bool, repeats: int, key: str
@@ -224,13 +236,13 @@ def _statistics(
     """Return the statistics of R = ``repeats`` runs with or without the canary, name -> ``[R]``,
     sums over the rounds."""
     plan = mechanism.executed
-    initial = start(mechanism, key)
-    direction = directions(mechanism, initial)[canary]
+    initial = mechanism.start(key)
+    direction = mechanism.canaries(initial)[canary]
     flat = mechanism.movement(direction)
     line = flat / torch.linalg.vector_norm(flat)
     unit = line / torch.linalg.vector_norm(line, ord=plan.norm)
     support = flat != 0
-    layers = _places(direction, len(flat))
+    layers = mechanism.places(direction, len(flat))
     server = ServerState({})
     params = Params({name: value.expand(repeats, *value.shape) for name, value in initial.items()})
     if mechanism.scaled:
@@ -238,7 +250,7 @@ def _statistics(
     # The two sides have independent noise, as two runs have. Only level 0 shares it.
     run_key = derived_key(key, "there" if there else "absent")
     total: dict[str, Tensor] = {}
-    sent = uploads(mechanism, direction, there, {}, repeats)
+    sent, runs = mechanism.sent(direction, there, {}, repeats), mechanism.begin(repeats)
     bounds = torch.ones(repeats, dtype=torch.float64)  # adaptive ones, relative to the first
     for round in range(plan.rounds):
         scale: Tree = {}
@@ -252,14 +264,14 @@ def _statistics(
                 for name, value in params.items()
             }
         if scale:
-            sent = uploads(mechanism, direction, there, scale, repeats)
+            sent = mechanism.sent(direction, there, scale, repeats)
         present = mechanism.cohort(round, mechanism.rng(run_key, "sample", round), repeats)
-        if mechanism.secret and not there:
+        if mechanism.leaves and not there:
             present[:, mechanism.canary] = False
         if mechanism.trust == "local" and not present[:, mechanism.canary].any():
             continue  # a client that is not drawn sends no message
         noise, bits = (mechanism.rng(run_key, name, round) for name in ("noise", "bits"))
-        seen, sums = mechanism.seen(noise, sent, present, scale, bits=bits)
+        seen, sums = mechanism.seen(noise, sent, present, scale, bits=bits, runs=runs)
         if plan.adaptive is not None:
             bounds = adaptive.next_bound(plan, bounds, sums)
         known = not mechanism.secret and bool(present[0, mechanism.canary])
@@ -270,19 +282,6 @@ def _statistics(
         if mechanism.scaled:
             params, server = torch.vmap(mechanism.aggregate)(params, Update(sums), server)
     return total
-
-
-def _places(tree: Tree, length: int) -> list[Tensor]:
-    """Return for each layer the mask of its parameters in the flat vector of length d, bool
-    ``[d]``."""
-    owner = [
-        layer
-        for layer, names in trees.layers(tree).items()
-        for name in names
-        for _ in range(tree[name].numel())
-    ]
-    owner += [""] * (length - len(owner))  # the bit
-    return [torch.tensor([name == layer for name in owner]) for layer in trees.layers(tree)]
 
 
 def _round(

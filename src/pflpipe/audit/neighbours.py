@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -58,6 +58,7 @@ class Mechanism:
             are parameters without a scale.
         release, sample, rng: code of the mechanism, and of the generators of a round. Planted
             faults replace them.
+        at_once: largest number of runs that are kept in memory together.
     """
 
     executed: Plan
@@ -68,6 +69,7 @@ class Mechanism:
     release: Callable[..., Released] = mechanism.release
     sample: Callable[..., np.ndarray] = mechanism.sample_clients
     rng: Callable[..., np.random.Generator] = release_rng
+    at_once: int = 2**62
 
     @property
     def secret(self) -> bool:
@@ -112,6 +114,18 @@ class Mechanism:
         return self.task.network
 
     @property
+    def leaves(self) -> bool:
+        """Whether an absent canary is not drawn; otherwise it takes part and sends nothing."""
+        return self.secret
+
+    @property
+    def clip_norms(self) -> tuple[float, ...]:
+        """The clip bounds to test, first the plan's."""
+        bound = self.executed.clip_norm
+        assert bound is not None
+        return (bound,) if self.departures else (bound, 1 / bound)
+
+    @property
     def shapes(self) -> Shapes:
         """Name -> shape of everything sent: the network's parameters, then the method's parts."""
         return self.network.shapes | self.method.parts(self.task)
@@ -131,6 +145,36 @@ class Mechanism:
         bit = plan.multiplier / (2 * plan.adaptive.bit_noise)
         return math.sqrt(1 - bit**2), bit
 
+    def start(self, key: str) -> Tree:
+        """Return public initial parameters ``[*shape]``, drawn from a key."""
+        seed = int(release_rng(key, "model").integers(2**63))
+        return self.network.init(torch.Generator().manual_seed(seed))
+
+    def canaries(self, params: Tree) -> dict[str, Tree]:
+        """Return ``directions``."""
+        return directions(self, params)
+
+    def sent(
+        self, direction: Tree, there: bool, scale: Mapping[str, Tensor], repeats: int
+    ) -> Uploads:
+        """Return ``uploads``."""
+        return uploads(self, direction, there, scale, repeats)
+
+    def with_known_noise(self, scale: Tree) -> Tensor | None:
+        """Return the mask of the coordinates of a view whose noise has the law of the plan, bool
+        ``[d]``; None with departures, whose noise has no known law.
+
+        Coordinates with scale 0 are not sent and carry no noise; the bit of adaptive clipping comes
+        last.
+        """
+        if self.departures:
+            return None
+        masks = [
+            (scale[name] > 0 if name in scale else torch.ones(shape)).reshape(-1)
+            for name, shape in self.shapes.items()
+        ]
+        return torch.cat(masks + [torch.ones(1)] * (self.executed.adaptive is not None)) > 0
+
     def movement(self, direction: Tree) -> Tensor:
         """Return the canary's movement of the attacker's view, ``[d]``, up to a factor: along its
         update, and by its bit, which says that it is clipped."""
@@ -139,6 +183,18 @@ class Mechanism:
             return flat
         whole, bit = self.shares
         return torch.cat([whole * flat / torch.linalg.vector_norm(flat), -flat.new_tensor([bit])])
+
+    def places(self, direction: Tree, length: int) -> list[Tensor]:
+        """Return for each layer the mask of its parameters in a view of length d, bool ``[d]``."""
+        layers = trees.layers(direction)
+        owner = [
+            layer
+            for layer, names in layers.items()
+            for name in names
+            for _ in direction[name].view(-1)
+        ]
+        owner += [""] * (length - len(owner))  # the bit
+        return [torch.tensor([name == layer for name in owner]) for layer in layers]
 
     def init_server(self, params: Params) -> ServerState:
         """Return the method's first public server state."""
@@ -156,6 +212,11 @@ class Mechanism:
         """Return the method's next public model and server state."""
         return self.method.aggregate(params, released, server, self.task)
 
+    def begin(self, repeats: int) -> Any:
+        """Return the states of a release over the rounds of R runs; one without a state has
+        none."""
+        return None
+
     def cohort(self, round: int, rng: np.random.Generator, repeats: int) -> Tensor:
         """Return a cohort for each of R repeats, bool ``[R, M]``."""
         if "public_sampling" in self.departures:
@@ -172,6 +233,7 @@ class Mechanism:
         scale: Tree,
         others: int = 0,
         bits: np.random.Generator | None = None,
+        runs: Any = None,
     ) -> tuple[Tensor, Tree]:
         """Return the attacker's view of one release, ``[R, d]``, and the released sums.
 
@@ -188,6 +250,7 @@ class Mechanism:
             others: under ``local`` trust, the number of other clients whose messages the attacker
                 sees too; each makes d longer.
             bits: generator of the noise on the bits, for adaptive clipping.
+            runs: of ``begin``.
         """
         sent, present, clients = drawn_rows(sent, present)
         plan, departures = adaptive.of_updates(self.executed, None), self.executed_departures
@@ -220,12 +283,6 @@ class Mechanism:
                     torch.where(unit > 0, value / unit, value).reshape(len(value), -1) / size
                 )
         return torch.cat(parts, dim=1).double(), sums
-
-
-def start(mechanism: Mechanism, key: str) -> Tree:
-    """Return public initial parameters ``[*shape]``, drawn from a key."""
-    seed = int(release_rng(key, "model").integers(2**63))
-    return mechanism.network.init(torch.Generator().manual_seed(seed))
 
 
 def drawn_rows(sent: Uploads, present: Tensor) -> tuple[Uploads, Tensor, Tensor]:

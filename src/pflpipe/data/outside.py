@@ -114,9 +114,15 @@ def in_one_line(
 ) -> Iterator[None]:
     """Turn an exception of the user's code into one line, with the line number in ``path``, and
     restore the process as ``restored`` does."""
+    with one_line(location, path, error), restored():
+        yield
+
+
+@contextlib.contextmanager
+def one_line(location: str, path: str, error: type[PflpipeError]) -> Iterator[None]:
+    """Turn an exception of the user's code into one line, with the line number in ``path``."""
     try:
-        with restored():
-            yield
+        yield
     except PflpipeError:
         raise
     except (Exception, SystemExit) as problem:

@@ -6,6 +6,7 @@ A command returns the lines that it prints.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import shlex
 import shutil
@@ -47,7 +48,9 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     init = add(_init, "write a new study: studies/<STUDY>.yaml, with comments", config=False)
-    init.add_argument("study", help="its name: letters, digits and _")
+    init.add_argument("study", nargs="?", help="its name: letters, digits and _")
+    instead = "write a release for pflpipe audit instead: <STUDY>.py, by default my_release.py"
+    init.add_argument("--audit", action="store_true", help=instead)
     validate = add(
         _validate, "check config.yaml, its studies and the headers of its data; start no job"
     )
@@ -93,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--results", type=Path, metavar="DIR", help=against)
     pins = "folder of data sets, with --results; default: %(default)s"
     verify.add_argument("--data", type=Path, default=Path("data"), help=pins)
+    _add_claim(add(_audit, "attack a release of your own; exit code 1: refuted", config=False))
     completion = add(
         _completion, "print a completion script for a shell (docs/cli.md)", config=False
     )
@@ -105,9 +109,37 @@ def _add_study(parser: argparse.ArgumentParser, name: str = "study", **options: 
     parser.add_argument(name, **options).complete = "studies"  # type: ignore[attr-defined]
 
 
+def _add_claim(parser: argparse.ArgumentParser) -> None:
+    """Add the release and the fields of ``Claim``."""
+    parser.add_argument("release", metavar="FILE.py:NAME", help="a function or a class")
+    parser.add_argument("--clients", type=int, required=True, help="M")
+    for name, kind, help in (
+        ("noise-multiplier", float, "noise over what one client changes; on a mean: C z / m"),
+        ("epsilon", float, "what is claimed; default: that of the multiplier"),
+        ("delta", float, "needed for Gaussian noise"),
+        ("clip-norm", float, "length of the auditor's messages; default: 1"),
+        ("rounds", int, "default: 1"),
+        ("sample-rate", float, "probability of a client to take part; default: 1"),
+        ("dimension", int, "length of a message; default: 40"),
+        ("adjacency", str, "zero-out (default), add-remove or replace-one"),
+        ("trust", str, "central (default), or local: single noised messages are seen"),
+        ("mechanism", str, "gaussian (default) or laplace"),
+    ):
+        parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, help=help)
+    effort = "estimate of what each level of the attack may take; default: %(default)s"
+    parser.add_argument("--seconds", type=float, default=60.0, help=effort)
+
+
 def _init(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.errors import ConfigError
     from pflpipe.study import init
 
+    if arguments.audit:
+        file = init.write_release(arguments.study or "my_release")
+        options = "--clients 10 --noise-multiplier 1 --delta 1e-5"
+        return [f"{file}: written", f"next: {_typed('pflpipe')} audit {file}:release {options}"]
+    if arguments.study is None:
+        raise ConfigError("init", got="no name", expected="a name for the study")
     files = init.write(arguments.study)
     return [
         *(f"{file}: written" for file in files),
@@ -253,6 +285,26 @@ def _verify(arguments: argparse.Namespace) -> Iterator[str]:
     found = verify.findings(arguments.file, arguments.results, arguments.data)
     yield from map(str, found)
     verify.require_unrefuted(found, arguments.file)
+
+
+def _audit(arguments: argparse.Namespace) -> Iterator[str]:
+    from pflpipe.audit import claims
+    from pflpipe.data import outside
+
+    given = {
+        field.name: getattr(arguments, field.name)
+        for field in dataclasses.fields(claims.Claim)
+        if hasattr(arguments, field.name)
+    }
+    if "adjacency" in given:
+        given["adjacency"] = given["adjacency"].replace("-", "_")
+    claim = claims.Claim(**given)
+    release = outside.load(arguments.release)
+    file, seconds = str(outside.file_of(arguments.release)), arguments.seconds
+    audited = claims.audit(release, claim, file=file, seconds=seconds)
+    yield str(audited)
+    if audited.verdict != "kept":
+        sys.exit(1)
 
 
 def _completion(arguments: argparse.Namespace) -> list[str]:

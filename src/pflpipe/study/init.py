@@ -1,4 +1,4 @@
-"""A new study from the commented template (``pflpipe init``)."""
+"""A new study, or a release to audit, from a commented template (``pflpipe init``)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pflpipe.study.config import STUDIES
 from pflpipe.study.load import check_name
 
 TEMPLATE = Path(__file__).with_name("template.yaml")
+RELEASE = Path(__file__).with_name("release_template.txt")
 
 
 def write(name: str) -> list[Path]:
@@ -29,3 +30,17 @@ def write(name: str) -> list[Path]:
     for file, text in texts.items():
         write_text(file, text)
     return list(texts)
+
+
+def write_release(name: str) -> Path:
+    """Write ``<name>.py``, a release for ``pflpipe audit``, and return it.
+
+    Raises:
+        ConfigError: not a name for a file, or the file exists.
+    """
+    check_name(name, "a release's name")
+    file = Path(f"{name}.py")
+    if file.exists():
+        raise ConfigError(f"{file} exists already", do="choose another name, or remove it first")
+    write_text(file, RELEASE.read_text(encoding="utf-8").replace("{name}", name))
+    return file

@@ -1,0 +1,379 @@
+"""Anyone's release through the open door: what is sound passes, each fault is caught, and mistakes
+of the program are one line."""
+
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import pflpipe
+from own_releases import OwnRelease, claim_of
+from pflpipe.audit import cases
+from pflpipe.audit.arrays import ReleaseError
+from pflpipe.errors import PrivacyError
+from pflpipe.pipeline import cli
+from pflpipe.report.audits import COLUMNS
+
+torch.set_num_threads(1)
+CLIP = 1.0
+FIVE_LAYERS = np.array_split(np.arange(40), 5)
+
+
+def clipped(messages):
+    finite = np.isfinite(messages).all(axis=1, keepdims=True)
+    rows = np.where(finite, messages, 0).astype(float)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows * np.minimum(1, CLIP / np.maximum(lengths, 1e-12))
+
+
+def noise(rng, messages, multiplier=1.0):
+    return rng.normal(0, CLIP * multiplier, messages.shape[1])
+
+
+def sound(messages, weights, rng):
+    return (clipped(messages).sum(axis=0) + noise(rng, messages)) / 10
+
+
+def of_weighted_mean(messages, weights, rng):
+    """The mechanism of Flower 1.41's DifferentialPrivacyServerSideFixedClipping(FedAvg()), in our
+    words: each update is clipped to C, updates are averaged with the clients' numbers of rows as
+    weights, and the noise is that of the uniform mean, C z / m."""
+    average = weights @ clipped(messages) / weights.sum()
+    return average + noise(rng, messages) / len(messages)
+
+
+def audited(release, seconds=2.0, **claim):
+    fields = {"clients": 10, "noise_multiplier": 1.0, "delta": 1e-5} | claim
+    return pflpipe.audit(release, pflpipe.Claim(**fields), seconds=seconds)
+
+
+@pytest.mark.slow
+def test_noise_of_the_uniform_mean_on_a_weighted_one_is_measured_and_said_in_a_sentence():
+    found = audited(of_weighted_mean)
+    assert found.sentence == (
+        "one client moves the result by .91 where the noise covers .10: the true multiplier is "
+        ".11, epsilon 79 and not 4.4 (one round, delta 1e-5)"
+    )
+    assert found.verdict == "refuted"
+    assert found.situation == "this client has 91 % of the rows"
+    assert found.row["sensitivity"] == pytest.approx(9.1, rel=0.05)
+    assert found.row["noise"] == pytest.approx(0.1 / 0.91, rel=0.01)
+    assert str(found).endswith(found.sentence)
+
+
+@pytest.mark.slow
+def test_a_sound_release_is_kept_and_its_row_has_the_columns_of_the_table_of_audits():
+    found = audited(sound)
+    assert found.verdict == "kept"
+    assert found.row.keys() | {"method", "profile", "departures"} == set(COLUMNS)
+    assert found.row["noise"] == pytest.approx(1, abs=0.01)
+    assert found.row["sensitivity"] == pytest.approx(1, abs=0.06)
+    assert (
+        found.row["epsilon_lower"] <= found.row["epsilon_claimed"] == pytest.approx(4.38, abs=0.01)
+    )
+    assert 0.97 < found.row["detects"] < 1
+    assert found.notes == ()
+
+
+def less(factor):
+    return lambda m, w, rng: (clipped(m).sum(axis=0) + noise(rng, m, factor)) / 10
+
+
+def halves_repeat(messages, weights, rng):
+    return (clipped(messages).sum(axis=0) + np.tile(noise(rng, messages[:, :20]), 2)) / 10
+
+
+def without_clip(messages, weights, rng):
+    return (np.nan_to_num(messages).sum(axis=0) + noise(rng, messages)) / 10
+
+
+def masked_afterwards(messages, weights, rng):
+    return sound(messages, weights, rng) * (messages != 0).any(axis=0)
+
+
+def layer_by_layer(messages, weights, rng):
+    parts = [clipped(messages[:, part]).sum(axis=0) for part in FIVE_LAYERS]
+    return (np.concatenate(parts) + noise(rng, messages)) / 10
+
+
+def without_a_coordinate(messages, weights, rng):
+    drawn = noise(rng, messages)
+    drawn[17] = 0
+    return (clipped(messages).sum(axis=0) + drawn) / 10
+
+
+def by_the_longest(messages, weights, rng):
+    longest = np.linalg.norm(clipped(messages), axis=1).max()
+    return (clipped(messages).sum(axis=0) + noise(rng, messages, longest)) / 10
+
+
+FAULTS = {
+    "noise x 0.97": less(0.97),
+    "noise / 10": less(0.1),
+    "no noise": less(0.0),
+    "second half of the noise repeats the first": halves_repeat,
+    "clip forgotten": without_clip,
+    "noise, then a private mask": masked_afterwards,
+    "five layers clipped to C each": layer_by_layer,
+    "a coordinate without noise": without_a_coordinate,
+    "noise of the longest message": by_the_longest,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_caught_through_the_door(fault):
+    found = audited(FAULTS[fault])
+    assert found.verdict == "refuted"
+    assert found.row["flagged_coupled"]
+
+
+@pytest.mark.slow
+def test_a_long_result_is_seen_where_its_noise_is_least():
+    def forgets(messages, weights, rng):
+        drawn = noise(rng, messages)
+        drawn[-3] /= 10
+        return (clipped(messages).sum(axis=0) + drawn) / 10
+
+    assert audited(sound, dimension=300).verdict == "kept"
+    found = audited(forgets, dimension=300)
+    assert found.verdict == "refuted"
+
+
+class Fading:
+    """Sound for three rounds; from then on a tenth of the noise."""
+
+    def start(self, clients, dimension):
+        self.rounds = 0
+
+    def step(self, messages, weights, rng):
+        self.rounds += 1
+        return less(1.0 if self.rounds <= 3 else 0.1)(messages, weights, rng)
+
+
+class Remembering:
+    """One draw of noise for all rounds of a run."""
+
+    def start(self, clients, dimension):
+        self.noise = None
+
+    def step(self, messages, weights, rng):
+        self.noise = noise(rng, messages) if self.noise is None else self.noise
+        return (clipped(messages).sum(axis=0) + self.noise) / 10
+
+
+@pytest.mark.slow
+def test_a_release_with_a_state_is_begun_in_every_run_and_attacked_over_its_rounds():
+    fading = audited(Fading, rounds=6, noise_multiplier=1.0)
+    assert (fading.row["flagged_coupled"], fading.verdict) == (False, "refuted")
+    assert "recognises runs" in fading.sentence
+    shared = audited(Remembering, rounds=3)
+    assert shared.row["sensitivity"] == float("inf") or shared.row["sensitivity"] == "inf"
+    assert "no epsilon holds" in shared.sentence
+
+
+def of_the_real_mean(messages, weights, rng):
+    mean = clipped(messages).mean(axis=0)
+    return mean + noise(rng, messages) / len(messages)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("adjacency", "multiplier"), [("zero_out", 1.0), ("add_remove", 0.5), ("replace_one", 1.0)]
+)
+def test_a_claim_is_tried_with_its_own_neighbours(adjacency, multiplier):
+    """A mean of m - 1 messages is up to 2 C / m away from that of m, so removing a client halves
+    its multiplier; replacing one does so by definition, which the epsilon of the claim counts."""
+    found = audited(of_the_real_mean, adjacency=adjacency)
+    assert found.verdict == ("kept" if multiplier == 1.0 else "refuted")
+    if multiplier < 1:
+        assert found.row["noise"] == pytest.approx(multiplier, rel=0.15)
+    expected = {"replace_one": pflpipe.Claim(clients=10, noise_multiplier=0.5, delta=1e-5)}
+    if adjacency in expected:
+        assert found.row["epsilon_claimed"] == expected[adjacency].epsilon_of(0.5)
+
+
+@pytest.mark.slow
+def test_drawn_cohorts_single_messages_and_laplace_noise_are_audited_too():
+    drawn = {"clients": 40, "sample_rate": 0.25, "rounds": 10, "adjacency": "add_remove"}
+    assert audited(sound, **drawn).verdict == "kept"
+    assert audited(of_the_real_mean, **drawn).verdict == "refuted"  # it shows how many were drawn
+
+    def messages_of(rng, messages, rows):
+        return clipped(messages) + rng.normal(0, CLIP, (rows, messages.shape[1]))
+
+    def single(messages, weights, rng):
+        return messages_of(rng, messages, len(messages))
+
+    def sharing(messages, weights, rng):
+        return messages_of(rng, messages, 1)
+
+    assert audited(single, trust="local").verdict == "kept"
+    assert audited(sharing, trust="local").verdict == "refuted"
+
+    def laplace(messages, weights, rng):
+        finite = np.nan_to_num(messages, nan=0, posinf=0, neginf=0).astype(float)
+        lengths = np.abs(finite).sum(axis=1, keepdims=True)
+        rows = finite * np.minimum(1, CLIP / np.maximum(lengths, 1e-12))
+        return rows.sum(axis=0) + rng.laplace(0, CLIP, messages.shape[1])
+
+    pure = {"mechanism": "laplace", "delta": 0.0}
+    assert audited(laplace, **pure).verdict == "kept"
+    assert audited(sound, **pure).verdict == "refuted"  # an L2 clip under noise for an L1 length
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_message_that_is_not_finite_must_not_show_in_the_result():
+    def plain(messages, weights, rng):
+        lengths = np.linalg.norm(messages, axis=1, keepdims=True)
+        rows = messages * np.minimum(1, CLIP / np.maximum(lengths, 1e-12))
+        return (rows.sum(axis=0) + noise(rng, messages)) / 10
+
+    found = audited(plain)
+    assert found.verdict == "refuted"
+    assert found.sentence.startswith("a message of NaN makes the result NaN")
+
+
+def test_an_epsilon_below_that_of_the_multiplier_is_refuted_by_arithmetic():
+    found = audited(sound, epsilon=2.0, dimension=4)
+    assert found.verdict == "refuted"
+    assert found.sentence == (
+        "noise of multiplier 1.0 gives epsilon 4.4 and not 2.0 (one round, delta 1e-5)"
+    )
+
+
+def test_noise_of_global_generators_is_repeated_and_they_are_left_as_they_were():
+    def legacy(messages, weights, rng):
+        drawn = torch.randn(messages.shape[1]) * random.choice((-CLIP, CLIP))
+        return (torch.from_numpy(clipped(messages).sum(axis=0)) + drawn) / 10
+
+    random.seed(1)
+    expected, before = random.Random(1).random(), torch.get_rng_state()
+    assert audited(legacy, dimension=4).verdict == "kept"
+    assert random.random() == expected
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def fails(messages, weights, rng):
+    return messages[11]
+
+
+def of_another_shape(messages, weights, rng):
+    return messages[:, :, None]
+
+
+def of_lists(messages, weights, rng):
+    return [messages]
+
+
+def unseeded(messages, weights, rng):
+    return messages.sum(axis=0) + np.random.default_rng().normal(size=messages.shape[1])
+
+
+def divides_by_zero(messages, weights, rng):
+    return (messages / np.linalg.norm(messages, axis=1, keepdims=True)).sum(axis=0)
+
+
+MISTAKES = {
+    fails: "fails: IndexError: index 11 is out of bounds",
+    of_another_shape: "of_another_shape: shape of the result; got (10, 40, 1); expected [d]",
+    of_lists: "of_lists: result; got 'list'; expected an array or tensor",
+    unseeded: "unseeded: two calls with the same rng; got 'different results'",
+    divides_by_zero: "divides_by_zero: result of a client that sends zeros; got 'NaN or infinity'",
+}
+
+
+@pytest.mark.parametrize("release", MISTAKES)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_release_that_cannot_be_tried_is_one_line(release):
+    with pytest.raises(ReleaseError) as refused:
+        audited(release)
+    assert str(refused.value).startswith(MISTAKES[release])
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        ({"noise_multiplier": None}, "neither a noise multiplier nor an epsilon"),
+        ({"adjacency": "substitute"}, "claim: adjacency; got 'substitute'"),
+        ({"delta": None}, "delta"),
+        ({"trust": "local", "sample_rate": 0.5}, "claim: sample_rate under local trust"),
+        ({"trust": "local", "adjacency": "add_remove"}, "claim: adjacency under local trust"),
+        ({"mechanism": "laplace", "dimension": 1000}, "claim: dimension; got 1000"),
+    ],
+)
+def test_a_claim_that_nobody_can_have_is_refused(claim, words):
+    with pytest.raises(PrivacyError, match=words):
+        audited(sound, **claim)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("gaussian-scaled_by_fedaddp-central", "kept"),
+        ("gaussian-noise_on_support-local", "refuted"),
+    ],
+)
+def test_the_packages_own_releases_have_the_same_verdicts_through_the_door(name, verdict):
+    case = cases.find(name)
+    found = pflpipe.audit(OwnRelease(case), claim_of(case), seconds=0.05)
+    assert found.verdict == verdict
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """A function that runs pflpipe in an empty folder and returns its code and its output."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["pflpipe", *words])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return stopped.value.code, capsys.readouterr()
+
+    return run
+
+
+CLAIM = ("--clients", "10", "--noise-multiplier", "1", "--delta", "1e-5", "--dimension", "4")
+QUICK = ("--seconds", "2")
+
+
+def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(run, tmp_path):
+    code, printed = run("init", "--audit")
+    assert code == 0
+    assert printed.out.startswith("my_release.py: written\nnext: ")
+    file = tmp_path / "my_release.py"
+    with file.open("a") as text:
+        text.write('\nwith open("ran", "a") as log:\n    log.write("once")\n')
+    code, printed = run("audit", "my_release.py:release", *CLAIM, *QUICK)
+    assert code == 0
+    assert "verdict              kept\n" in printed.out
+    assert (tmp_path / "ran").read_text() == "once"
+    text = file.read_text()
+    assert "CLIP_NORM, NOISE_MULTIPLIER = 1.0, 1.0" in text
+    file.write_text(text.replace("= 1.0, 1.0", "= 1.0, 0.5"))
+    code, printed = run("audit", "my_release.py:release", *CLAIM, *QUICK)
+    assert code == 1
+    assert "the true multiplier is .50" in printed.out.splitlines()[-1]
+    assert run("init", "--audit")[0] == 2, "it is not written over"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def release(m, w, rng):\n    return m[11]\n", "my_release.py:release:2: IndexError"),
+        ("def other(m, w, rng):\n    return m[0]\n", "my_release.py has no 'release'"),
+        ("raise SystemExit\n", "my_release.py:1: SystemExit"),
+    ],
+)
+def test_what_cannot_be_tried_is_one_line_and_exit_code_2(text, words, run, tmp_path):
+    (tmp_path / "my_release.py").write_text(text)
+    code, printed = run("audit", "my_release.py:release", *CLAIM)
+    assert (code, printed.out) == (2, "")
+    (line,) = printed.err.splitlines()
+    assert line.startswith(f"error: {words}")
