@@ -48,7 +48,8 @@ SCALES = {
     "accuracy": (
         "accuracy",
         "{:.1f}",
-        "accuracy: predicted, of the best of the personal, the released and the lone model.",
+        "accuracy: of the best of the personal, the released and the lone model, predicted on the "
+        "given scale, which is not that of every method.",
     ),
 }
 """Column -> heading, format and explanation."""
@@ -201,7 +202,7 @@ def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
         budget = f" at ε = {worst.privacy.epsilon:g}" if worst.privacy.epsilon else ""
         yield (
             f"warning: {outline.name}: {worst.method}{budget}: the noise is about {length:.2g} "
-            "times as long as a message may be: clients learn nothing from each other; pflpipe "
+            "times as long as a message may be: clients learn next to nothing from each other; pflpipe "
             f"plan {outline.name} has every entry"
         )
 
