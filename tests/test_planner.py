@@ -84,6 +84,19 @@ def test_noise_has_the_length_that_is_planned(study):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("clients", "rate", "rounds", "sent", "length"),
+    [(100, 0.1, 100, 343_946, 132), (669, 0.2, 20, 3_250, 0.92), (3200, 0.1, 60, 1_080, 0.19)],
+)
+def test_noise_at_epsilon_2_is_far_too_long_for_ten_clients_and_short_for_320(
+    clients, rate, rounds, sent, length
+):
+    once = Plan("gaussian", 2, 1.0, 1.0, rate, rounds, 1e-5, clients)
+    found = planner.noise_length(accounting.calibrate(once, 2), sent)
+    assert found == pytest.approx(length, rel=0.01)
+
+
+@pytest.mark.slow
 def test_the_planner_says_of_the_studies_of_people_what_their_runs_sent(monkeypatch):
     monkeypatch.chdir(ROOT)
     found = pflpipe.plan("people_mnist")
