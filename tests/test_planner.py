@@ -152,7 +152,7 @@ def test_validate_warns_in_one_line_where_noise_hides_everything(study, monkeypa
     assert checked.endswith("ok")
     length = pflpipe.plan("small")[0]["noise_length"]
     assert warning.startswith(
-        f"warning: small: dp_fedavg at ε = 2: the noise is about {length:.2g} "
+        f"warning: small: dp_fedavg at ε = 2: the noise is about {length:,.0f} "
     )
 
 
