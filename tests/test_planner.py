@@ -172,8 +172,9 @@ def test_the_table_has_a_line_for_every_entry_and_says_what_its_columns_are(
 def test_the_fit_finds_the_curve_that_made_the_shares():
     true = planner.Curve(middle=0.8, slope=2.0, spread=0.0, rest=0.0)
     s = np.array([0.1, 0.4, 0.8, 1.6, 4.0])
+    shares = np.array([true.share(value) for value in s])
     made = [
-        plan_curve.Federation(str(alone), s, alone + 20 * true.share(s), alone, alone + 20)
+        plan_curve.Federation(str(alone), s, alone + 20 * shares, alone, alone + 20)
         for alone in (40.0, 60.0)
     ]
     found = plan_curve.fit(made)

@@ -123,15 +123,15 @@ def plan(
     if (alone is None) != (without_privacy is None):
         got = {"alone": alone, "without_privacy": without_privacy}
         raise ConfigError("accuracies of a forecast", got=got, expected="both, or none")
-    header = catalog.headers(settings or config.load())
-    found = []
+    settings = settings or config.load()
+    header, found = catalog.headers(settings), []
     for line in load.load_outline(study).lines:
         cell = line.candidates[0].rows[0].cell
         if cell.privacy.mechanism == "none" or cell.departures:
             continue
         known = header(cell.dataset)
         if known is None:
-            do = f"make it: snakemake --cores 1 data/{cell.dataset}.npz"
+            do = f"make it: snakemake --cores 1 {settings.data_dir}/{cell.dataset}.npz"
             raise ConfigError(f"data set {cell.dataset}: its size is not known yet", do=do)
         label, _, point = line.words.partition(" at ")
         others = [item for item in point.split(", ") if not item.startswith("privacy.epsilon=")]
