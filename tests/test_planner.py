@@ -84,6 +84,19 @@ def test_noise_has_the_length_that_is_planned(study):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("clients", "rate", "rounds", "sent", "length"),
+    [(100, 0.1, 100, 343_946, 132), (669, 0.2, 20, 3_250, 0.92), (3200, 0.1, 60, 1_080, 0.19)],
+)
+def test_noise_at_epsilon_2_is_far_too_long_for_ten_clients_and_short_for_320(
+    clients, rate, rounds, sent, length
+):
+    once = Plan("gaussian", 2, 1.0, 1.0, rate, rounds, 1e-5, clients)
+    found = planner.noise_length(accounting.calibrate(once, 2), sent)
+    assert found == pytest.approx(length, rel=0.01)
+
+
+@pytest.mark.slow
 def test_the_planner_says_of_the_studies_of_people_what_their_runs_sent(monkeypatch):
     monkeypatch.chdir(ROOT)
     found = pflpipe.plan("people_mnist")
@@ -139,7 +152,7 @@ def test_validate_warns_in_one_line_where_noise_hides_everything(study, monkeypa
     assert checked.endswith("ok")
     length = pflpipe.plan("small")[0]["noise_length"]
     assert warning.startswith(
-        f"warning: small: dp_fedavg at ε = 2: the noise is about {length:.2g} "
+        f"warning: small: dp_fedavg at ε = 2: the noise is about {length:,.0f} "
     )
 
 
@@ -159,8 +172,9 @@ def test_the_table_has_a_line_for_every_entry_and_says_what_its_columns_are(
 def test_the_fit_finds_the_curve_that_made_the_shares():
     true = planner.Curve(middle=0.8, slope=2.0, spread=0.0, rest=0.0)
     s = np.array([0.1, 0.4, 0.8, 1.6, 4.0])
+    shares = np.array([true.share(value) for value in s])
     made = [
-        plan_curve.Federation(str(alone), s, alone + 20 * true.share(s), alone, alone + 20)
+        plan_curve.Federation(str(alone), s, alone + 20 * shares, alone, alone + 20)
         for alone in (40.0, 60.0)
     ]
     found = plan_curve.fit(made)

@@ -48,7 +48,8 @@ SCALES = {
     "accuracy": (
         "accuracy",
         "{:.1f}",
-        "accuracy: predicted, of the best of the personal, the released and the lone model.",
+        "accuracy: of the best of the personal, the released and the lone model, predicted on the "
+        "given scale, which is not that of every method.",
     ),
 }
 """Column -> heading, format and explanation."""
@@ -122,15 +123,15 @@ def plan(
     if (alone is None) != (without_privacy is None):
         got = {"alone": alone, "without_privacy": without_privacy}
         raise ConfigError("accuracies of a forecast", got=got, expected="both, or none")
-    header = catalog.headers(settings or config.load())
-    found = []
+    settings = settings or config.load()
+    header, found = catalog.headers(settings), []
     for line in load.load_outline(study).lines:
         cell = line.candidates[0].rows[0].cell
         if cell.privacy.mechanism == "none" or cell.departures:
             continue
         known = header(cell.dataset)
         if known is None:
-            do = f"make it: snakemake --cores 1 data/{cell.dataset}.npz"
+            do = f"make it: snakemake --cores 1 {settings.data_dir}/{cell.dataset}.npz"
             raise ConfigError(f"data set {cell.dataset}: its size is not known yet", do=do)
         label, _, point = line.words.partition(" at ")
         others = [item for item in point.split(", ") if not item.startswith("privacy.epsilon=")]
@@ -159,7 +160,7 @@ def lines(forecast: list[dict[str, Any]]) -> Iterator[str]:
         ends = [row.get(f"{scale}{end}") for end in ("", "_low", "_high")]
         left = f"{number} ({number} to {number})".format(*ends) if scale in row else "-"
         budget = "-" if row["epsilon"] is None else f"{row['epsilon']:g}"
-        sizes = f"{row['sent']:,}", f"{row['noise_length']:.2g}", f"{row['clients_for_1']:,}"
+        sizes = f"{row['sent']:,}", f"{row['noise_length']:.3g}", f"{row['clients_for_1']:,}"
         costs = (f"{row[name]:.3g}" for name in ("epsilon_for_1", "megabytes", "minutes"))
         table.append([row["entry"], budget, f"{row['noise_multiplier']:.3g}", *sizes, *costs, left])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -177,32 +178,20 @@ def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
     """
     worst, length = None, 0.0
     for cell in (line.candidates[0].rows[0].cell for line in outline.lines):
-        known, training = header(cell.dataset), cell.training
-        sends_all = registry.of(cell).about.has_global_model
-        if (
-            cell.privacy.mechanism != "gaussian"
-            or cell.departures
-            or not sends_all
-            or known is None
-        ):
-            continue
-        if outside.is_reference(cell.model.name):
-            continue
-        network = architectures.shapes(cell.model, _shape(cell, known, header), known.classes)
-        sent = sum(map(math.prod, network.values()))
-        multiplier = cell.privacy.noise_multiplier or rough_multiplier(
-            cell.privacy.epsilon, cell.privacy.delta, training.sample_rate, training.rounds
-        )
-        r = multiplier * math.sqrt(sent) / (training.sample_rate * _clients(cell, known))
-        lost = curve().share(r / math.sqrt(training.rounds), SIDE) < curve().rest
-        if lost and r > length:
-            worst, length = cell, r
+        about, known = registry.of(cell).about, header(cell.dataset)
+        is_noisy = cell.privacy.mechanism == "gaussian" and not cell.departures
+        sends_all = about.has_global_model and not outside.is_reference(cell.model.name)
+        if is_noisy and sends_all and known is not None:
+            r = _rough_length(cell, known, _shape(cell, known, header))
+            s = r / math.sqrt(cell.training.rounds)
+            if r > length and curve().share(s, SIDE) < curve().rest:
+                worst, length = cell, r
     if worst is not None:
         budget = f" at ε = {worst.privacy.epsilon:g}" if worst.privacy.epsilon else ""
         yield (
-            f"warning: {outline.name}: {worst.method}{budget}: the noise is about {length:.2g} "
-            "times as long as a message may be: clients learn nothing from each other; pflpipe "
-            f"plan {outline.name} has every entry"
+            f"warning: {outline.name}: {worst.method}{budget}: the noise is about {length:,.0f} "
+            "times as long as a message may be: clients learn next to nothing from each other; "
+            f"pflpipe plan {outline.name} has every entry"
         )
 
 
@@ -261,6 +250,20 @@ def _forecast(cell: Cell, known: Header, shape: tuple[int, ...]) -> dict[str, An
         "megabytes": 4e-6 * sent * training.rounds,
         **(shares if planned.mechanism == "gaussian" else {}),
     }
+
+
+def _rough_length(cell: Cell, known: Header, shape: tuple[int, ...]) -> float:
+    """Return about r of a cell with Gaussian noise that sends its whole network."""
+    privacy, training = cell.privacy, cell.training
+    sent = sum(map(math.prod, architectures.shapes(cell.model, shape, known.classes).values()))
+    multiplier = privacy.noise_multiplier
+    if multiplier is None:
+        assert privacy.epsilon is not None
+        assert privacy.delta is not None
+        multiplier = rough_multiplier(
+            privacy.epsilon, privacy.delta, training.sample_rate, training.rounds
+        )
+    return multiplier * math.sqrt(sent) / (training.sample_rate * _clients(cell, known))
 
 
 def _clients(cell: Cell, known: Header) -> int:
