@@ -490,10 +490,10 @@ class Cell:
         states whether the number of classes is declared, which for a data set without a name only
         the arrays know, and whether features were standardised by the rows."""
         known = DATASETS.get(self.dataset)
-        unknown = self.dataset != ""  # a plan of any that has a name
+        depends = self.dataset != ""  # "": a plan of any that has a name
         if known is not None:  # neither images nor the index of an item are standardised
-            unknown = len(known.image_shape) == 1 and known.image_shape != (1,)
-        return unknown and self.privacy.mechanism != "none"
+            depends = len(known.image_shape) == 1 and known.image_shape != (1,)
+        return depends and self.privacy.mechanism != "none"
 
     @property
     def plan_needs_model(self) -> bool:
