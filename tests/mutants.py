@@ -650,6 +650,12 @@ MUTANTS = {
         "if runs or (coupled and true > claimed):",
         "audit/test_cases.py",
     ),
+    "anyone's release is tried with equal weights only": Mutant(
+        "audit/claims.py",
+        'has 91 % of the rows", rows(clients - 1)),',
+        'has 91 % of the rows", rows(None)),',
+        "audit/test_claims.py",
+    ),
     "a refuted claim may be printed": Mutant(
         "audit/verdict.py",
         'result["claim"] == "certified" and result["verdict"] != "kept"',

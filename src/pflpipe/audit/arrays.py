@@ -67,9 +67,14 @@ class Program:
     location: str
     file: str = ""
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it has a state between rounds."""
+        return hasattr(self.made, "step")
+
     def begin(self, clients: int, dimension: int) -> Step:
         """Return the release of a new run."""
-        if not hasattr(self.made, "step"):
+        if not self.remembers:
             function: Step = self.made
             return function
         run = self._called(self.made) if inspect.isclass(self.made) else copy.deepcopy(self.made)
@@ -185,6 +190,11 @@ class OfArrays(Mechanism):
     def leaves(self) -> bool:
         """Whether an absent canary is left out of the cohort."""
         return self.adjacency == "add_remove"
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the program is a class."""
+        return self.program.remembers
 
     @property
     def clip_norms(self) -> tuple[float, ...]:

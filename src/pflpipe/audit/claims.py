@@ -127,7 +127,10 @@ class Claim:
         return plan
 
     def epsilon_of(self, multiplier: float) -> float:
-        """Return epsilon at the claim's delta with another multiplier."""
+        """Return epsilon at the claim's delta with another multiplier; infinite below 1e-6, where
+        accounting ends."""
+        if multiplier < 1e-6:
+            return math.inf
         plan = dataclasses.replace(self.plan, noise_multiplier=multiplier)
         count = accounting.epsilon_replace_one if self._replaced else accounting.epsilon
         return count(plan, accounting.delta_of(plan))
@@ -359,18 +362,17 @@ def _judged(
         direction = mechanism.canaries(mechanism.start(derived_key("audit", "shown")))[worst.canary]
         bare = dataclasses.replace(mechanism, lens=None)
         moved = torch.linalg.vector_norm(bare.moved(direction), ord=plan.norm).item()
-        if ratio:
-            sentences.append(
-                f"one client moves the result by {_number(moved)} where the noise covers "
-                f"{_number(moved * ratio)}: the true multiplier is "
-                f"{_number(plan.multiplier * ratio)}, epsilon {_epsilon(true)} and not "
-                f"{_epsilon(promised)} {at}"
+        holds = f"no epsilon holds, and not {_epsilon(promised)}"
+        if math.isfinite(true):
+            multiplier = _number(plan.multiplier * ratio)
+            holds = (
+                f"the true multiplier is {multiplier}, epsilon {_epsilon(true)} and not "
+                f"{_epsilon(promised)}"
             )
-        else:
-            sentences.append(
-                f"one client moves the result by {_number(moved)} where there is no noise: no "
-                f"epsilon holds, and not {_epsilon(promised)} {at}"
-            )
+        sentences.append(
+            f"one client moves the result by {_number(moved)} where the noise covers "
+            f"{_number(moved * ratio)}: {holds} {at}"
+        )
     for leak in leaks:
         sentences.append(f"{leak} and shows that the client is there: no epsilon holds {at}")
     if evidence.flagged:
@@ -445,7 +447,7 @@ def _untouched_generators() -> Iterator[None]:
 
 def _number(value: float) -> str:
     """Return two digits, without a zero before the point: .91, 1.2, 79."""
-    if not math.isfinite(value) or value >= 100 or value < 1e-3:
+    if value == 0 or value >= 100 or value < 1e-3:
         return f"{value:.2g}"
     text = f"{value:#.2g}".rstrip(".")
     return text.removeprefix("0")

@@ -151,8 +151,12 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
             mechanism, first, False, cohort, scale, draws, derived_key(key, "noise alone")
         )
         noise = alone - alone.mean(dim=0)
-        ruler = _Ruler(noise, mechanism.claimed)
-        law = _law(mechanism, noise, scale)
+        together = _Ruler(noise, mechanism.claimed)
+        # What a release remembers of its results differs between the two runs and follows the
+        # noise, as it may. So its later rounds only tell whether rounds share their noise.
+        fresh = 1 if mechanism.remembers else ROUNDS
+        ruler = _Ruler(noise[:, :1], mechanism.claimed) if mechanism.remembers else together
+        law = _law(mechanism, noise[:, :fresh], scale)
         for name, direction in library.items():
             # Both calls use generators of the same names, so the noise of each repeat is equal and
             # cancels in the difference.
@@ -162,14 +166,14 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
                 )
                 for here in (True, False)
             )
-            moved = (there - absent).flatten(0, 1)
+            moved = (there - absent)[:, :fresh].flatten(0, 1)
             mean = moved.mean(dim=0)
             largest, deviation = mean.abs().max().item(), moved.std(dim=0).max().item()
             spread = 0.0 if deviation == 0 else deviation / largest if largest else math.inf
             detects = law.detects if law else ruler.longest(POWER) / ruler.longest(RARE_LENGTH)
             yield Sensitivity(
                 canary=name,
-                length=ruler.length(mean),
+                length=math.inf if math.isinf(together.length(mean)) else ruler.length(mean),
                 length_most=ruler.longest(RARE_LENGTH),
                 spread=spread,
                 noise=law.measured if law else None,

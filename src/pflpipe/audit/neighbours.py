@@ -119,6 +119,11 @@ class Mechanism:
         return self.secret
 
     @property
+    def remembers(self) -> bool:
+        """Whether the release has a state between rounds besides the plan and the scale."""
+        return False
+
+    @property
     def clip_norms(self) -> tuple[float, ...]:
         """The clip bounds to test, first the plan's."""
         bound = self.executed.clip_norm
