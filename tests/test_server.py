@@ -31,7 +31,6 @@ SERVERS = {
     "adam": Server("adam", lr=0.1, beta1=0.8, beta2=0.95, tau=0.01),
     "yogi": Server("yogi", lr=0.1, beta1=0.8, beta2=0.95, tau=0.01),
 }
-SENDING = [name for name in NAMES if registry.info(name).about.sends]
 
 
 def served(world, server):

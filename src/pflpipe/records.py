@@ -37,6 +37,7 @@ _AGAIN = (
 )
 
 
+@functools.cache
 def parts(hint: Any) -> tuple[Any, Any, bool]:
     """Return (type, type of its items or None, whether None is allowed) of an annotation."""
     if isinstance(hint, types.UnionType):
