@@ -438,6 +438,24 @@ MUTANTS = {
         "step_bound=task.clip_norm",
         "methods/test_appfl_steps.py",
     ),
+    "ridge: a penalty on the bias": Mutant(
+        "learning/heads.py",
+        "torch.diag(max(penalty, LEAST_PENALTY) * (1 - free))",
+        "torch.diag(max(penalty, LEAST_PENALTY) * (1 + free))",
+        "test_heads.py",
+    ),
+    "exact heads: matrices aligned by their place": Mutant(
+        "learning/heads.py",
+        "(0, -width % ALIGNED)",
+        "(0, 0)",
+        "test_heads.py",
+    ),
+    "DP-FedAvgM: the release without the momentum": Mutant(
+        "methods/dp_fedavgm.py",
+        "server_momentum * server[VELOCITY + name] + value",
+        "server_momentum * value",
+        "methods/test_dp_fedavgm.py",
+    ),
     "FedDPA's official code with dropout": Mutant(
         "methods/feddpa.py",
         "dropout=not official(task)",
@@ -593,8 +611,8 @@ MUTANTS = {
     ),
     "defaults in ids": Mutant(
         "cells.py",
-        'return slug(self.words, {"streams": MEANING, **without_defaults(self)})',
-        'return slug(self.words, {"streams": MEANING, **self.to_dict()})',
+        'return slug(self.words, {"streams": MEANING, **without_defaults(cell)})',
+        'return slug(self.words, {"streams": MEANING, **cell.to_dict()})',
         "test_cells.py",
     ),
     "files written in place": Mutant(

@@ -79,6 +79,20 @@ def test_nor_with_minibatches_adam_a_secret_draw_or_float64(method, backend, cha
     assert differences(removed, there, SUBJECT) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedrep", "dp_fedavg_fb"])
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+@pytest.mark.parametrize("solver", ["ridge", "newton"])
+def test_nor_with_heads_that_are_solved_exactly(method, backend, solver):
+    """Of an odd number of features: LAPACK rounds by where a matrix lies in memory."""
+    hidden = {"model": cells.Model("mlp", (5,))}
+    world = uneven(method, backend, hyperparameters={"head_solver": solver}, **hidden)
+    assert world.backend == backend
+    removed = play(given(world, SUBJECT, 0))
+    for other in worlds(world, method):
+        assert differences(removed, play(other, removed.heard), SUBJECT) == []
+
+
 def bits(world, cohort):
     """What each client of a cohort computes in the first round: client -> tree."""
     found = rounds.local_updates(world, rounds.start(world), cohort).tree()

@@ -25,6 +25,9 @@ from pflpipe.options import Option
 
 MEANING = 2
 """Version of the meaning of a cell's settings. It is part of every cell's id."""
+LATER = {"head_solver": "sgd"}
+"""Hyper-parameters that are younger than studies that were run, and the value that is no part of a
+cell's id, so that ids of then stay."""
 DATASET_PATTERN, DATASET_WORDS = "^[a-z0-9_]+$", "a name of small letters, digits and _"
 
 
@@ -397,7 +400,9 @@ class Cell:
     def id(self) -> str:
         """``words`` and ten hexadecimal digits of the cell's digest; safe as a file name and a
         wildcard."""
-        return slug(self.words, {"streams": MEANING, **without_defaults(self)})
+        known = {name: v for name, v in self.hyperparameters.items() if LATER.get(name) != v}
+        cell = dataclasses.replace(self, hyperparameters=known)
+        return slug(self.words, {"streams": MEANING, **without_defaults(cell)})
 
     @property
     def words(self) -> list[str]:

@@ -93,7 +93,7 @@ class Solver:
     a new optimizer in every round.
 
     Attributes:
-        optimizer: ``sgd`` or ``adam``.
+        optimizer: ``sgd`` or ``adam``; for ``Task.train_head`` also one of ``heads.EXACT``.
         lr, momentum, weight_decay: as in torch.optim.
         rho: radius of sharpness-aware minimisation (Foret et al., ICLR 2021): each step uses the
             gradient at ``w + rho g / (|g|_2 + 1e-12)``, one norm over all trained parameters; 0 is

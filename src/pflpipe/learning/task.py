@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe.errors import ConfigError
-from pflpipe.learning import fisher, solvers
+from pflpipe.learning import fisher, heads, solvers
 from pflpipe.learning.architectures import norm_names
 from pflpipe.learning.networks import HEAD, Network
 from pflpipe.learning.solvers import Batch, Minimize, Objective, Schedule, Solver
@@ -184,17 +184,21 @@ class Task:
     def features(self, params: Params, batches: Batches) -> Schedule:
         """Return the head phase's schedule over features ``[n, F]``, which the frozen body computes
         once, in evaluation mode."""
-        if not len(batches.head):
+        if not len(batches.all):
             return batches.head
         passes = [self.network.body(params, batch.x, None) for batch in batches.all]
         labels = torch.cat([batch.y for batch in batches.all])
         return dataclasses.replace(batches.head, x=torch.cat(passes).detach(), y=labels)
 
     def train_head(self, params: Params, batches: Batches, solver: Solver) -> Params:
-        """Return ``params`` with the head trained for the epochs of the head phase and all other
-        parameters unchanged."""
+        """Return ``params`` with the head trained for the epochs of the head phase, or solved
+        exactly (heads.py), and all other parameters unchanged. Without rows the head stays."""
         head = {name: params[name] for name in HEAD}
         features = self.features(params, batches)
+        if solver.optimizer in heads.EXACT and len(batches.all):
+            solve = heads.ridge if solver.optimizer == "ridge" else heads.newton
+            classes, penalty = len(head["head.bias"]), solver.weight_decay
+            return Params(params | solve(features.x, features.y, batches.n, classes, penalty))
         return Params(params | self.minimize(head, features, self.head_loss, solver=solver)[0])
 
     def gradient(self, params: Tree, schedule: Schedule) -> Tree:

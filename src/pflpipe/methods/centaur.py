@@ -16,6 +16,8 @@ once more.
     head_lr: learning rate of its SGD [official code]
     head_momentum: of that SGD [official code]
     head_weight_decay: of that SGD [official code]
+    head_solver: sgd; ridge or newton solve exactly (heads.py), with the penalty head_weight_decay,
+        and read no other setting of this phase [ours]
 
 The head phase works on features that are computed once, without dropout and transforms, as in the
 official code. Differences: a client keeps its head from round to round (the official code does so
@@ -25,7 +27,7 @@ Poisson sampling (the code visits disjoint groups).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
@@ -43,9 +45,10 @@ def centaur(
     head_lr: Annotated[float, Option(least=0)] = 0.01,
     head_momentum: Annotated[float, Option(least=0, most=1)] = 0.9,
     head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
+    head_solver: Literal["sgd", "ridge", "newton"] = "sgd",
 ) -> Method:
     """Return the method."""
-    solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)
+    solver = Solver(head_solver, head_lr, head_momentum, head_weight_decay)
 
     def init_client(params: Params, task: Task) -> ClientState:
         return ClientState({name: params[name] for name in task.head_names})

@@ -14,11 +14,13 @@ and is never released.
     head_lr: learning rate of its SGD [CENTAUR's code]
     head_momentum: of that SGD [CENTAUR's code]
     head_weight_decay: of that SGD [CENTAUR's code]
+    head_solver: sgd; ridge or newton solve exactly (heads.py), with the penalty head_weight_decay,
+        and read no other setting of this phase [ours]
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
@@ -37,9 +39,10 @@ def dp_fedavg_fb(
     head_lr: Annotated[float, Option(least=0, trained=False)] = 0.01,
     head_momentum: Annotated[float, Option(least=0, most=1, trained=False)] = 0.9,
     head_weight_decay: Annotated[float, Option(least=0, trained=False)] = 1e-4,
+    head_solver: Annotated[Literal["sgd", "ridge", "newton"], Option(trained=False)] = "sgd",
 ) -> Method:
     """Return the method."""
-    solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)
+    solver = Solver(head_solver, head_lr, head_momentum, head_weight_decay)
 
     def personalize(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task

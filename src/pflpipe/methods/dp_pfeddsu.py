@@ -26,6 +26,8 @@ penalty pulls the length of the change to the clip bound.
     head_lr: learning rate of its SGD [paper]
     head_momentum: of that SGD [ours]
     head_weight_decay: of that SGD [ours]
+    head_solver: sgd; ridge or newton solve exactly (heads.py), with the penalty head_weight_decay,
+        and read no other setting of this phase [ours]
 
 Reading of the paper: Eq. 8 masks the last k layers, as its text says. Eq. 11 means (theta -
 theta^0) M. The mask is a constant in the gradient of every step, so only momentum and weight decay
@@ -41,7 +43,7 @@ because a dropped weight cannot return within the round.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -74,9 +76,10 @@ def dp_pfeddsu(
     head_lr: Annotated[float, Option(least=0)] = 0.01,
     head_momentum: Annotated[float, Option(least=0, most=1)] = 0.9,
     head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
+    head_solver: Literal["sgd", "ridge", "newton"] = "sgd",
 ) -> Method:
     """Return the method."""
-    solver = Solver("sgd", head_lr, head_momentum, head_weight_decay)
+    solver = Solver(head_solver, head_lr, head_momentum, head_weight_decay)
 
     def init_client(params: Params, task: Task) -> ClientState:
         return ClientState({name: params[name] for name in task.head_names})

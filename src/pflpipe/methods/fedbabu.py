@@ -15,6 +15,8 @@ the head on the released extractor.
     head_lr: learning rate of its SGD [as dp_fedavg_fb]
     head_momentum: of that SGD [as dp_fedavg_fb]
     head_weight_decay: of that SGD [as dp_fedavg_fb]
+    head_solver: sgd; ridge or newton solve exactly (heads.py), with the penalty head_weight_decay,
+        and read no other setting of this phase [ours]
 
 Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights. The paper also
 fine-tunes whole models.
@@ -23,7 +25,7 @@ fine-tunes whole models.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Option, Upload
@@ -39,6 +41,7 @@ def fedbabu(
     head_lr: Annotated[float, Option(least=0, trained=False)] = 0.01,
     head_momentum: Annotated[float, Option(least=0, most=1, trained=False)] = 0.9,
     head_weight_decay: Annotated[float, Option(least=0, trained=False)] = 1e-4,
+    head_solver: Annotated[Literal["sgd", "ridge", "newton"], Option(trained=False)] = "sgd",
 ) -> Method:
     """Return the method."""
     fine_tuned = dp_fedavg_fb(
@@ -46,6 +49,7 @@ def fedbabu(
         head_lr=head_lr,
         head_momentum=head_momentum,
         head_weight_decay=head_weight_decay,
+        head_solver=head_solver,
     )
 
     def local_update(

@@ -23,6 +23,8 @@ head never leaves it. The personal model is the released extractor with the head
     head_lr: learning rate of its SGD [official code]
     head_momentum: of that SGD [official code]
     head_weight_decay: of that SGD [official code]
+    head_solver: sgd; ridge or newton solve exactly (heads.py), with the penalty head_weight_decay,
+        and read no other setting of this phase [ours]
 
 A message has two parts: the change u of the extractor, and the offsets o, ``centroids`` [K, F]. The
 offset of a class that the client has is the mean feature of its examples minus c_k; that of any
@@ -52,7 +54,7 @@ initial head, trained on the released extractor.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -91,6 +93,7 @@ def fedpac(
     head_lr: Annotated[float, Option(least=0)] = 0.1,
     head_momentum: Annotated[float, Option(least=0, most=1)] = 0.5,
     head_weight_decay: Annotated[float, Option(least=0)] = 5e-4,
+    head_solver: Literal["sgd", "ridge", "newton"] = "sgd",
 ) -> Method:
     """Return the method."""
     fedrep = centaur(
@@ -98,6 +101,7 @@ def fedpac(
         head_lr=head_lr,
         head_momentum=head_momentum,
         head_weight_decay=head_weight_decay,
+        head_solver=head_solver,
     )
     if not weight:
         return fedrep

@@ -15,11 +15,13 @@ only. With the upload clipped and noised this is the algorithm of CENTAUR, which
     head_lr: learning rate of its SGD [official code]
     head_momentum: of that SGD [official code]
     head_weight_decay: of that SGD [official code, which applies it to weights only]
+    head_solver: sgd; ridge or newton solve exactly (heads.py), with the penalty head_weight_decay,
+        and read no other setting of this phase [ours]
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.centaur import centaur
@@ -39,6 +41,7 @@ def fedrep(
     head_lr: Annotated[float, Option(least=0)] = 0.01,
     head_momentum: Annotated[float, Option(least=0, most=1)] = 0.5,
     head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
+    head_solver: Literal["sgd", "ridge", "newton"] = "sgd",
 ) -> Method:
     """Return the method."""
     # Only the defaults of the head phase differ from CENTAUR.
@@ -47,4 +50,5 @@ def fedrep(
         head_lr=head_lr,
         head_momentum=head_momentum,
         head_weight_decay=head_weight_decay,
+        head_solver=head_solver,
     )

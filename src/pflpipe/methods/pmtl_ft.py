@@ -17,6 +17,8 @@ a client trains only the head of the released model, as in DP-FedAvg-fb.
     head_lr: learning rate of its SGD [CENTAUR's code]
     head_momentum: of that SGD [CENTAUR's code]
     head_weight_decay: of that SGD [CENTAUR's code]
+    head_solver: sgd; ridge or newton solve exactly (heads.py), with the penalty head_weight_decay,
+        and read no other setting of this phase [ours]
 
 Difference from Hu et al.: their clients keep a model from round to round; here every client starts
 from the global one.
@@ -25,7 +27,7 @@ from the global one.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from torch import Tensor
 
@@ -47,6 +49,7 @@ def pmtl_ft(
     head_lr: Annotated[float, Option(least=0, trained=False)] = 0.01,
     head_momentum: Annotated[float, Option(least=0, most=1, trained=False)] = 0.9,
     head_weight_decay: Annotated[float, Option(least=0, trained=False)] = 1e-4,
+    head_solver: Annotated[Literal["sgd", "ridge", "newton"], Option(trained=False)] = "sgd",
 ) -> Method:
     """Return the method."""
     fine_tuned = dp_fedavg_fb(
@@ -54,6 +57,7 @@ def pmtl_ft(
         head_lr=head_lr,
         head_momentum=head_momentum,
         head_weight_decay=head_weight_decay,
+        head_solver=head_solver,
     )
 
     def local_update(

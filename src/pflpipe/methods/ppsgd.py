@@ -14,7 +14,8 @@ leaves it.
     tests: the released model plus a copy of the personal head, trained once more
 
     head_epochs: passes over the client's examples in the phase of the personal head [ours]
-    head_optimizer: of the personal head [CENTAUR's code]
+    head_optimizer: of the personal head; newton solves exactly (heads.py), its penalty is
+        head_weight_decay, and it reads no other setting of this phase [CENTAUR's code]
     head_lr: learning rate of the personal head. CENTAUR's scripts have 0.1; DP-pFedDSU's paper
         prints 0.01 and 15 epochs for all methods [ours]
     head_momentum: of its SGD only; 0.9 in CENTAUR's code [ours]
@@ -34,6 +35,7 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
+from pflpipe.learning.heads import newton
 from pflpipe.learning.solvers import Batch, Solver
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Option, Upload
@@ -45,7 +47,7 @@ ABOUT = About(title="PPSGD", paper="Bietti et al., ICML 2022")
 def ppsgd(
     *,
     head_epochs: Annotated[int, Option(least=1)] = 1,
-    head_optimizer: Literal["sgd", "adam"] = "sgd",
+    head_optimizer: Literal["sgd", "adam", "newton"] = "sgd",
     head_lr: Annotated[float, Option(least=0)] = 0.1,
     head_momentum: Annotated[float, Option(least=0, most=1)] = 0.0,
     head_weight_decay: Annotated[float, Option(least=0)] = 0.0,
@@ -64,7 +66,12 @@ def ppsgd(
             # Linear heads on the same features add up: one head with the sum of the weights.
             return task.head_loss(trees.add(head, params), batch)
 
-        return task.minimize(head, task.features(params, batches), loss, solver=solver)[0]
+        features = task.features(params, batches)
+        if head_optimizer == "newton" and len(batches.all):
+            shared = task.network.head(params, features.x)
+            x, y, penalty = features.x, features.y, head_weight_decay
+            return ClientState(newton(x, y, batches.n, shared.shape[-1], penalty, shared))
+        return task.minimize(head, features, loss, solver=solver)[0]
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task

@@ -1,0 +1,208 @@
+"""Heads solved exactly: equal to scikit-learn's and to a NumPy program, one client at a time, in
+all methods that have a head phase."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+from torch.func import vmap
+
+import numpy_mlp
+from pflpipe import cells
+from pflpipe.errors import ConfigError
+from pflpipe.learning import heads
+from pflpipe.simulation import rounds
+from simulations import assert_equal, params_after, personal_models, plan, simulation
+
+torch.set_num_threads(1)
+BACKENDS = ["loop", "vmap"]
+SPLIT = ["dp_fedavg_fb", "fedbabu", "pmtl_ft", "fedrep", "centaur", "fedpac", "dp_pfeddsu"]
+CHOICES = [
+    *[(method, {"head_solver": solver}) for method in SPLIT for solver in heads.EXACT],
+    ("ppsgd", {"head_optimizer": "newton"}),
+]
+
+
+def examples(rows=40, features=5, classes=3, dtype=torch.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    z = torch.from_numpy(rng.normal(loc=2.0, size=(rows, features))).to(dtype)
+    return z, torch.from_numpy(rng.permutation(np.arange(rows) % classes))
+
+
+def solved(solver, z, y, classes=3, penalty=0.02):
+    found = getattr(heads, solver)(z, y, torch.tensor(len(z)), classes, penalty)
+    return found["head.weight"], found["head.bias"]
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 0.02, 1.0])
+def test_ridge_is_that_of_scikit_learn_on_one_hot_targets(penalty):
+    z, y = examples()
+    known = Ridge(alpha=len(z) * penalty).fit(z.numpy(), np.eye(3)[y.numpy()])
+    weight, bias = solved("ridge", z, y, penalty=penalty)
+    np.testing.assert_allclose(weight.numpy(), known.coef_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(bias.numpy(), known.intercept_, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 0.02, 1.0])
+def test_newton_is_logistic_regression_of_scikit_learn(penalty):
+    z, y = examples()
+    known = LogisticRegression(C=1 / (len(z) * penalty), tol=1e-10, max_iter=10_000)
+    known.fit(z.numpy(), y.numpy())
+    weight, bias = solved("newton", z, y, penalty=penalty)
+    shift = known.intercept_.mean()  # of all biases, which changes no probability
+    np.testing.assert_allclose(weight.numpy(), known.coef_, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(bias.numpy(), known.intercept_ - shift, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_newton_ends_where_the_gradient_vanishes(classes):
+    z, y = examples(classes=classes)
+    weight, bias = solved("newton", z, y, classes)
+    w = {"head.weight": weight.numpy(), "head.bias": bias.numpy()}
+    slope = numpy_mlp.gradient(w, z.numpy(), y.numpy())
+    np.testing.assert_allclose(slope["head.weight"] + 0.02 * weight.numpy(), 0, atol=1e-12)
+    np.testing.assert_allclose(slope["head.bias"], 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", heads.EXACT)
+def test_rows_of_padding_count_for_nothing(solver):
+    z, y = examples(20)
+    wide, labels = torch.cat([z, z[:1] * torch.nan]), torch.cat([y, y[:1]])
+    found = getattr(heads, solver)(wide, labels, torch.tensor(20), 3, 0.02)
+    for value, expected in zip(found.values(), solved(solver, z, y), strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("solver", heads.EXACT)
+@pytest.mark.parametrize("features", [3, 8, 16])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_client_has_the_same_bits_at_every_place_and_beside_anybody(solver, features, classes):
+    z, y = examples(20, features, classes, torch.float32)
+    solve = vmap(lambda *rows: getattr(heads, solver)(*rows, classes, 0.02))
+    seen = []
+    for places in (2, 3, 6):
+        for place in range(places - 1):  # the last one is empty (clients.py)
+            others = [examples(20, features, classes, torch.float32, 1 + i) for i in range(places)]
+            others[place] = (z, y)
+            n = torch.full((places,), 20)
+            n[place] = 17
+            x, labels = (torch.stack(tensors) for tensors in zip(*others, strict=True))
+            found = solve(x, labels, n)
+            seen.append({name: value[place] for name, value in found.items()})
+    for other in seen[1:]:
+        assert_equal(other, seen[0], 0)
+
+
+@pytest.mark.parametrize("solver", heads.EXACT)
+def test_a_single_row_and_a_single_class_give_that_class(solver):
+    z, _ = examples(5)
+    for rows in (z, z[:1]):
+        weight, bias = solved(solver, rows, torch.ones(len(rows), dtype=torch.int64))
+        assert weight.isfinite().all()
+        assert bias.isfinite().all()
+        assert ((rows @ weight.T + bias).argmax(1) == 1).all()
+
+
+@pytest.mark.parametrize("solver", heads.EXACT)
+@pytest.mark.parametrize("sick", [torch.nan, torch.inf])
+def test_a_client_whose_features_are_not_finite_has_no_head(solver, sick):
+    z, y = examples()
+    z[3, 2] = sick
+    for value in solved(solver, z, y):
+        assert value.isnan().all()
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+@pytest.mark.parametrize("penalty", [0.0, 1e-4])
+def test_newton_on_separable_rows_is_finite_and_right(scale, penalty):
+    z, y = examples(30, features=3)
+    z = scale * (z + 10 * torch.nn.functional.one_hot(y, 3))
+    weight, bias = solved("newton", z, y, penalty=penalty * scale**2)
+    assert ((z @ weight.T + bias).argmax(1) == y).all()
+
+
+def test_newton_refuses_a_head_that_is_too_large():
+    z, y = examples(features=heads.LARGEST // 3)
+    with pytest.raises(ConfigError, match="head of 513 numbers; expected at most 512"):
+        solved("newton", z, y)
+
+
+@pytest.mark.parametrize(("method", "choice"), CHOICES, ids=str)
+def test_loop_and_vmap_agree_and_a_client_without_rows_keeps_its_head(method, choice):
+    found = []
+    for backend in BACKENDS:
+        values = {**choice, "head_weight_decay": 0.05}
+        world = simulation(method, values, backend=backend, sizes=(9, 4, 0, 1))
+        begun = rounds.start(world)
+        empty = {name: value[2].clone() for name, value in begun.states.items()}
+        done = rounds.run(world, begun)
+        found.append(done.params | personal_models(world, done))
+        for name, value in empty.items():
+            assert_equal({name: done.states[name][2]}, {name: value}, 0)
+    assert_equal(*found, 1e-9)
+
+
+@pytest.mark.parametrize(("method", "choice"), CHOICES, ids=str)
+def test_the_choice_of_a_solver_changes_the_personal_models(method, choice):
+    models = []
+    for values in ({}, choice):
+        world = simulation(method, values | {"head_weight_decay": 0.05})
+        models.append(personal_models(world, rounds.start(world)))
+    assert not torch.equal(*(model["head.weight"] for model in models))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_round_of_fedrep_with_ridge(backend):
+    """Ridge by centred normal equations, then two epochs of the body under that head."""
+    lr, penalty = 0.2, 0.05
+    values = {"head_solver": "ridge", "head_weight_decay": penalty}
+    quiet = plan(noise_multiplier=0.0, clip_norm=0.05, rounds=1)
+    world = simulation("fedrep", values, plan=quiet, backend=backend, lr=lr)
+    begun = rounds.start(world)
+    begin = {name: value.numpy() for name, value in begun.params.items()}
+    body = [name for name in begin if name not in numpy_mlp.HEAD]
+    expected = dict(begin)
+    for client, rows in enumerate(world.split.train):
+        x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+        z = np.maximum(x @ begin["fc1.weight"].T + begin["fc1.bias"], 0)
+        targets = np.eye(3)[y]
+        near, wanted = z - z.mean(0), targets - targets.mean(0)
+        system = near.T @ near + len(z) * penalty * np.eye(z.shape[1])
+        weight = np.linalg.solve(system, near.T @ wanted).T
+        bias = targets.mean(0) - weight @ z.mean(0)
+        start = begin | {"head.weight": weight, "head.bias": bias}
+        steps = numpy_mlp.steps(world, client, 0, "train")
+        end = numpy_mlp.descend(start, steps, numpy_mlp.gradient, lr=lr, names=body)
+        sent = numpy_mlp.clipped({name: end[name] - begin[name] for name in body}, 0.05)
+        expected |= {name: expected[name] + sent[name] / 4 for name in body}
+    done = rounds.run(world, begun)
+    assert done.rows[0]["fraction_clipped"] > 0
+    for name, value in expected.items():
+        np.testing.assert_allclose(done.params[name].numpy(), value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_exact_heads_of_dp_fedavg_fb_leave_its_training_as_it_is(backend):
+    plain = params_after(simulation("dp_fedavg_fb", backend=backend))
+    for solver in heads.EXACT:
+        world = simulation("dp_fedavg_fb", {"head_solver": solver}, backend=backend)
+        assert_equal(params_after(world), plain, 0)
+
+
+def test_a_solver_of_before_gives_a_cell_the_id_of_before():
+    cell = cells.Cell(
+        "digits",
+        cells.Partition("iid", 10),
+        cells.Model("mlp", (4,)),
+        cells.Training(10, 1, 0, "sgd", 0.1),
+        cells.Privacy("gaussian", 2.0, None, 1e-3, 1.0),
+        "fedrep",
+        {"head_lr": 0.1},
+    )
+    ids = [
+        dataclasses.replace(cell, hyperparameters=cell.hyperparameters | choice).id
+        for choice in ({}, {"head_solver": "sgd"}, {"head_solver": "ridge"})
+    ]
+    assert ids[0] == ids[1] != ids[2]
