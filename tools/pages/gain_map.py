@@ -121,7 +121,7 @@ def _figure(found: Sequence[Panel]) -> Figure:
         shape,
         style.WIDTHS[0],
         heading,
-        1.3 * len(budgets),
+        1.3 * len(budgets) + 0.6,  # and what the labels of people take
         sharex=True,
         sharey=True,
     )
