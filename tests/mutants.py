@@ -444,12 +444,6 @@ MUTANTS = {
         "torch.diag(max(penalty, LEAST_PENALTY) * (1 + free))",
         "test_heads.py",
     ),
-    "exact heads: matrices aligned by their place": Mutant(
-        "learning/heads.py",
-        "(0, -width % ALIGNED)",
-        "(0, 0)",
-        "test_heads.py",
-    ),
     "DP-FedAvgM: the release without the momentum": Mutant(
         "methods/dp_fedavgm.py",
         "server_momentum * server[VELOCITY + name] + value",

@@ -25,9 +25,9 @@ CHOICES = [
 ]
 
 
-def examples(rows=40, features=5, classes=3, dtype=torch.float64, seed=0):
+def examples(rows=40, features=5, classes=3, seed=0):
     rng = np.random.default_rng(seed)
-    z = torch.from_numpy(rng.normal(loc=2.0, size=(rows, features))).to(dtype)
+    z = torch.from_numpy(rng.normal(loc=2.0, size=(rows, features)))
     return z, torch.from_numpy(rng.permutation(np.arange(rows) % classes))
 
 
@@ -76,15 +76,15 @@ def test_rows_of_padding_count_for_nothing(solver):
 
 
 @pytest.mark.parametrize("solver", heads.EXACT)
-@pytest.mark.parametrize("features", [3, 8, 16])
+@pytest.mark.parametrize("features", [4, 16, 32])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_client_has_the_same_bits_at_every_place_and_beside_anybody(solver, features, classes):
-    z, y = examples(20, features, classes, torch.float32)
+    z, y = examples(20, features, classes)
     solve = vmap(lambda *rows: getattr(heads, solver)(*rows, classes, 0.02))
     seen = []
-    for places in (2, 3, 6):
+    for places in (2, 3, 5):
         for place in range(places - 1):  # the last one is empty (clients.py)
-            others = [examples(20, features, classes, torch.float32, 1 + i) for i in range(places)]
+            others = [examples(20, features, classes, seed=1 + i) for i in range(places)]
             others[place] = (z, y)
             n = torch.full((places,), 20)
             n[place] = 17

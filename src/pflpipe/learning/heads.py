@@ -18,7 +18,7 @@ Both forget the head they are given, unlike a few epochs of SGD. That costs meth
 head is good: DP-FedAvg-fb had 68.5 % there with SGD, 66.9 % with ridge and 67.1 % with newton at
 the same penalties.
 
-LAPACK rounds a matrix by how it is aligned in memory. A client's bits would then depend on its
+LAPACK may round a matrix by how it is aligned in memory. A client's bits could then depend on its
 place among others, so the design matrix gets columns of zeros up to a multiple of ``ALIGNED``,
 with which all places are aligned alike. All is computed in float64, as the penalty may be small.
 """
