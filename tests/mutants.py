@@ -444,11 +444,11 @@ MUTANTS = {
         "torch.diag(max(penalty, LEAST_PENALTY) * (1 + free))",
         "test_heads.py",
     ),
-    "DP-FedAvgM: the release without the momentum": Mutant(
-        "methods/dp_fedavgm.py",
-        "server_momentum * server[VELOCITY + name] + value",
-        "server_momentum * value",
-        "methods/test_dp_fedavgm.py",
+    "DP-FedAvg, global model: fine-tuned before it is tested": Mutant(
+        "methods/dp_fedavg_global.py",
+        "return params",
+        "return task.minimize(params, batches.train, task.loss)[0]",
+        "methods/test_dp_fedavg_global.py",
     ),
     "FedDPA's official code with dropout": Mutant(
         "methods/feddpa.py",

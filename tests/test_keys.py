@@ -136,8 +136,8 @@ def test_every_setting_that_training_reads_changes_key_and_id():
 def test_no_method_has_the_key_of_another_one_but_those_that_train_alike():
     plain = {name: dataclasses.replace(CELL, method=name, hyperparameters={}) for name in NAMES}
     keys = {name: registry.key(cell) for name, cell in plain.items()}
-    assert keys["dp_fedavg_fb"] == keys["dp_fedavg"]
-    assert len(set(keys.values())) == len(NAMES) - 1
+    assert keys["dp_fedavg_fb"] == keys["dp_fedavg_global"] == keys["dp_fedavg"]
+    assert len(set(keys.values())) == len(NAMES) - 2
 
 
 SAME = {

@@ -594,7 +594,9 @@ def test_the_commands_know_the_search(outline, monkeypatch, capsys):
             cli.main()
         return capsys.readouterr().out
 
-    assert says("validate") == "good: 10 cells after a search of 24, fedavg, feddpa on digits: ok\n"
+    checked, warning = says("validate").splitlines()
+    assert checked == "good: 10 cells after a search of 24, fedavg, feddpa on digits: ok"
+    assert warning.startswith("warning: good: feddpa at ε = 2: the noise is about 5 times as long")
     assert "10 cells after a search of 24" in says("studies")
     choose(outline, by_rate_and_tau)
     assert "hyperparameters.tau=0.4" in says("rank", "good")
