@@ -27,9 +27,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from scipy.stats import binom
 
-from pflpipe.audit import cases
-from pflpipe.audit.coupled import sensitivity
-from pflpipe.audit.distinguish import detects, distinguish
+from pflpipe.auditing import cases
+from pflpipe.auditing.coupled import sensitivity
+from pflpipe.auditing.distinguish import detects, distinguish
 
 POWER = ("gaussian-central", "gaussian-local", "gaussian-drawn-central", "laplace-central")
 

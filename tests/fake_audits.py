@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from pflpipe.audit import cases
+from pflpipe.auditing import cases
 from pflpipe.files import write_json
 from pflpipe.report import audits
 

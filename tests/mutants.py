@@ -316,7 +316,7 @@ MUTANTS = {
         "test_ledger.py",
     ),
     "the audit looks at one statistic": Mutant(
-        "audit/distinguish.py",
+        "auditing/distinguish.py",
         "    names = list(world[True])",
         "    names = list(world[True])[:1]",
         "audit/test_distinguish.py",
@@ -645,31 +645,31 @@ MUTANTS = {
     ),
     # audit
     "what is sent besides parameters is not audited": Mutant(
-        "audit/neighbours.py",
+        "auditing/neighbours.py",
         "self.network.shapes | self.method.parts(self.task)",
         "self.network.shapes",
         "audit/test_coupled.py",
     ),
     "half the audit's runs unseen": Mutant(
-        "audit/distinguish.py",
+        "auditing/distinguish.py",
         "middle = (values[True].mean() + values[False].mean()) / 2",
         "middle = values[False].mean()",
         "audit/test_distinguish.py audit/test_planted_faults.py",
     ),
     "a violation in single releases is forgiven": Mutant(
-        "audit/cases.py",
+        "auditing/cases.py",
         "if runs or (coupled and (not case.departures or true > claimed)):",
         "if runs or (coupled and true > claimed):",
         "audit/test_cases.py",
     ),
     "anyone's release is tried with equal weights only": Mutant(
-        "audit/claims.py",
+        "auditing/claims.py",
         'has 91 % of the rows", rows(clients - 1)),',
         'has 91 % of the rows", rows(None)),',
         "audit/test_claims.py",
     ),
     "a refuted claim may be printed": Mutant(
-        "audit/verdict.py",
+        "auditing/verdict.py",
         'result["claim"] == "certified" and result["verdict"] != "kept"',
         'result["claim"] == "certified" and result["verdict"] == "unsound"',
         "audit/test_cases.py test_released.py",

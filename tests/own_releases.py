@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from pflpipe.audit import cases
-from pflpipe.audit.cases import Case
-from pflpipe.audit.claims import Claim, audit
+from pflpipe.auditing import cases
+from pflpipe.auditing.cases import Case
+from pflpipe.auditing.claims import Claim, audit
 from pflpipe.privacy import adaptive
 from pflpipe.privacy.departures import groups
 from pflpipe.privacy.mechanism import Uploads

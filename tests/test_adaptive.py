@@ -11,9 +11,9 @@ import torch
 
 from pflpipe import cells
 from pflpipe.attacks import registry as attacks
-from pflpipe.audit import cases
-from pflpipe.audit.coupled import sensitivity
-from pflpipe.audit.distinguish import distinguish
+from pflpipe.auditing import cases
+from pflpipe.auditing.coupled import sensitivity
+from pflpipe.auditing.distinguish import distinguish
 from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
 from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_adaptive
 from pflpipe.privacy import adaptive, mechanism

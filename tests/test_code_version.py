@@ -285,5 +285,5 @@ def test_everything_that_a_script_loads_is_in_its_closure(script, tmp_path):
 
 def test_training_does_not_depend_on_what_comes_after_it():
     rooms = {name.split("/")[0] for name in closure_inside("train")}
-    assert not {"report", "study", "audit", "attacks", "pipeline"} & rooms
+    assert not {"report", "study", "auditing", "attacks", "pipeline"} & rooms
     assert not {"simulation/scores", "privacy/accounting"} & closure_inside("train")

@@ -17,7 +17,7 @@ import fake_audits
 import fake_results
 import warm
 from called import called
-from pflpipe.audit import cases
+from pflpipe.auditing import cases
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
 from pflpipe.named import DEPARTURES

@@ -19,7 +19,7 @@ import yaml
 import fake_results
 import pflpipe
 from pflpipe import records
-from pflpipe.audit import cases
+from pflpipe.auditing import cases
 from pflpipe.cells import CLAIMS, Cell, Model, Privacy, Training, claim_of
 from pflpipe.errors import ConfigError
 from pflpipe.files import read_json, write_json

@@ -23,7 +23,7 @@ import malformed
 import once
 import pflpipe
 import warm
-from pflpipe.audit import cases
+from pflpipe.auditing import cases
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.pipeline import cli, code_version

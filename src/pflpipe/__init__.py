@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from pflpipe.api import federation as federation
     from pflpipe.api import run as run
     from pflpipe.api import train as train
-    from pflpipe.audit.claims import Audited as Audited
-    from pflpipe.audit.claims import Claim as Claim
+    from pflpipe.auditing.claims import Audited as Audited
+    from pflpipe.auditing.claims import Claim as Claim
+    from pflpipe.auditing.claims import audit as audit
     from pflpipe.cells import Cell as Cell
     from pflpipe.cells import Features as Features
     from pflpipe.cells import Model as Model
@@ -52,8 +53,7 @@ if TYPE_CHECKING:
     from pflpipe.study.planner import plan as plan
 
 _HOMES = {
-    "audit": ("audit",),
-    "audit.claims": ("Audited", "Claim"),
+    "auditing.claims": ("Audited", "Claim", "audit"),
     "api": ("Result", "federation", "run", "train"),
     "cells": ("Cell", "Features", "Model", "Partition", "Privacy", "Server", "Training"),
     "learning.networks": ("Network",),
@@ -76,8 +76,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
     if name not in _HOME:
         raise AttributeError(f"module 'pflpipe' has no attribute {name!r}")
-    module = importlib.import_module(f"pflpipe.{_HOME[name]}")
-    value = module if name == "audit" else getattr(module, name)
+    value = getattr(importlib.import_module(f"pflpipe.{_HOME[name]}"), name)
     globals()[name] = value
     return value
 

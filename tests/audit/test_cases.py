@@ -13,8 +13,8 @@ import boxes
 import fake_audits
 from fake_audits import RESULT
 from pflpipe import cells
-from pflpipe.audit import cases
-from pflpipe.audit.verdict import require_kept
+from pflpipe.auditing import cases
+from pflpipe.auditing.verdict import require_kept
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry

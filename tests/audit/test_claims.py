@@ -10,8 +10,8 @@ import torch
 
 import pflpipe
 from own_releases import OwnRelease, claim_of
-from pflpipe.audit import cases
-from pflpipe.audit.arrays import ReleaseError
+from pflpipe.auditing import cases
+from pflpipe.auditing.arrays import ReleaseError
 from pflpipe.errors import PrivacyError
 from pflpipe.pipeline import cli
 from pflpipe.report.audits import COLUMNS

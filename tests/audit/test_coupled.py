@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from audit_plans import KEY, REFERENCE
-from pflpipe.audit import cases
-from pflpipe.audit.coupled import WIDEST, Sensitivity, longest, sensitivity
-from pflpipe.audit.neighbours import (
+from pflpipe.auditing import cases
+from pflpipe.auditing.coupled import WIDEST, Sensitivity, longest, sensitivity
+from pflpipe.auditing.neighbours import (
     CANARIES,
     Mechanism,
     directions,

@@ -9,9 +9,9 @@ import torch
 from scipy import stats
 
 from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
-from pflpipe.audit import cases
-from pflpipe.audit.distinguish import _choose, detects, distinguish, errors_of_midpoint, judge
-from pflpipe.audit.neighbours import Mechanism
+from pflpipe.auditing import cases
+from pflpipe.auditing.distinguish import _choose, detects, distinguish, errors_of_midpoint, judge
+from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.privacy import accounting
 from pflpipe.privacy.mechanism import public_cohort
 from pflpipe.seeds import derived_key

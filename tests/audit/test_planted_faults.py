@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
-from pflpipe.audit.coupled import WIDEST, Sensitivity, sensitivity
-from pflpipe.audit.distinguish import distinguish
-from pflpipe.audit.neighbours import Mechanism
+from pflpipe.auditing.coupled import WIDEST, Sensitivity, sensitivity
+from pflpipe.auditing.distinguish import distinguish
+from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
 from pflpipe.privacy import mechanism

@@ -1,4 +1,4 @@
-from pflpipe.audit import cases as audits
+from pflpipe.auditing import cases as audits
 
 
 # results/audits/<id>.json: the result of attacks on one release, for every distinct release of all methods; and their table

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pflpipe.audit import cases
+from pflpipe.auditing import cases
 from pflpipe.files import write_json
 from pflpipe.program import run_step
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pflpipe.audit.verdict import require_kept
+from pflpipe.auditing.verdict import require_kept
 from pflpipe.files import read_json
 from pflpipe.program import run_step
 from pflpipe.report import tables

@@ -11,8 +11,8 @@ from typing import Any
 
 from pflpipe import records
 from pflpipe._version import __version__
-from pflpipe.audit import cases
-from pflpipe.audit.verdict import require_kept
+from pflpipe.auditing import cases
+from pflpipe.auditing.verdict import require_kept
 from pflpipe.cells import MEANING, Cell, without_defaults
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json

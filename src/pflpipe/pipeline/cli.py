@@ -288,7 +288,7 @@ def _verify(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _audit(arguments: argparse.Namespace) -> Iterator[str]:
-    from pflpipe.audit import claims
+    from pflpipe.auditing import claims
     from pflpipe.data import outside
 
     given = {

@@ -39,7 +39,7 @@ PRELOADED = (
     "pflpipe.simulation.scores",
     "pflpipe.study.plans",
     "dp_accounting.pld.privacy_loss_distribution",
-    "pflpipe.audit.cases",
+    "pflpipe.auditing.cases",
     "scipy.stats",
     "pflpipe.report.tables",
     "pflpipe.report.figures.registry",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from pflpipe.attacks import registry as attacks
-from pflpipe.audit import cases as audits
+from pflpipe.auditing import cases as audits
 from pflpipe.cells import Cell, Model, Privacy, Training
 from pflpipe.data import datasets
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest

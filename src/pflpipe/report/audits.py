@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pflpipe.audit.cases import Subject, subjects
-from pflpipe.audit.verdict import require_kept
+from pflpipe.auditing.cases import Subject, subjects
+from pflpipe.auditing.verdict import require_kept
 from pflpipe.files import atomic, read_json, write_text
 from pflpipe.methods import registry
 from pflpipe.report.comparison import round_up

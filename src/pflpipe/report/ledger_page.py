@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from pflpipe.audit.cases import of_methods
-from pflpipe.audit.coupled import WIDEST
+from pflpipe.auditing.cases import of_methods
+from pflpipe.auditing.coupled import WIDEST
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.files import write_text
 from pflpipe.methods import registry

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.audit.neighbours import Mechanism
+from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.data import outside
 from pflpipe.errors import PflpipeError
 from pflpipe.learning.architectures import Shapes

@@ -9,21 +9,5 @@ makes the table and the figure. The audit calls the release, the sampler and the
 training calls. A mechanism that passes is not proved private: the proofs are in docs/privacy.md.
 
 ``pflpipe.audit(release, claim)`` attacks anyone's release of arrays in the same way (``arrays``,
-``claims``), so this package can be called.
+``claims``).
 """
-
-import importlib
-import sys
-import types
-from typing import Any
-
-
-class _Callable(types.ModuleType):
-    """A package that is also the function ``pflpipe.audit`` of the public interface."""
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Return ``claims.audit`` of the arguments."""
-        return importlib.import_module("pflpipe.audit.claims").audit(*arguments, **options)
-
-
-sys.modules[__name__].__class__ = _Callable

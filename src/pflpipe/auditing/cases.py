@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pflpipe.audit.neighbours import Mechanism, Trust, sizes
+from pflpipe.auditing.neighbours import Mechanism, Trust, sizes
 from pflpipe.cells import Cell, Privacy
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods import base, registry
@@ -29,8 +29,8 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 
 if TYPE_CHECKING:
-    from pflpipe.audit.coupled import Sensitivity
-    from pflpipe.audit.distinguish import Evidence
+    from pflpipe.auditing.coupled import Sensitivity
+    from pflpipe.auditing.distinguish import Evidence
 
 EVERYBODY = Privacy("gaussian", epsilon=8.0, delta=0.02, clip_norm=2.5)
 DRAWN = Privacy("gaussian", noise_multiplier=2.248, delta=1e-5, clip_norm=2.5)
@@ -256,8 +256,8 @@ def verdict(case: Case, coupled: bool, runs: bool, claimed: float, true: float) 
 def audit(case: Case, seed: int = 0) -> dict[str, Any]:
     """Return the result of an audit of one case at both levels, ready for JSON: the claim, the
     ledger's numbers and the measurements."""
-    from pflpipe.audit.coupled import sensitivity
-    from pflpipe.audit.distinguish import distinguish
+    from pflpipe.auditing.coupled import sensitivity
+    from pflpipe.auditing.distinguish import distinguish
 
     began = time.perf_counter()
     mechanism, key = case.mechanism_under_audit(), audit_key(case, seed)
@@ -292,7 +292,7 @@ def result(
 ) -> dict[str, Any]:
     """Return the result of an audit at both levels, ready for JSON: the columns of its table, of
     which ``more`` has those that do not follow from the measurements."""
-    from pflpipe.audit.distinguish import detects
+    from pflpipe.auditing.distinguish import detects
 
     claimed, executed = mechanism.claimed, mechanism.executed
     at, gaussian = accounting.delta_of(claimed), claimed.mechanism == "gaussian"

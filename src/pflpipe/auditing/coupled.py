@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.audit.neighbours import Mechanism
+from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 from pflpipe.trees import Params, Tree

@@ -24,7 +24,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from pflpipe.audit.neighbours import Mechanism
+from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.privacy import accounting, adaptive
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key

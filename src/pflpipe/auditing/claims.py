@@ -16,11 +16,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from pflpipe.audit import arrays, cases
-from pflpipe.audit.arrays import ODD, Adjacency, OfArrays, Program, ReleaseError, Situation
-from pflpipe.audit.coupled import FEWER_DRAWS, WIDEST, Sensitivity, sensitivity, worst_of
-from pflpipe.audit.distinguish import Evidence, distinguish
-from pflpipe.audit.neighbours import Trust
+from pflpipe.auditing import arrays, cases
+from pflpipe.auditing.arrays import ODD, Adjacency, OfArrays, Program, ReleaseError, Situation
+from pflpipe.auditing.coupled import FEWER_DRAWS, WIDEST, Sensitivity, sensitivity, worst_of
+from pflpipe.auditing.distinguish import Evidence, distinguish
+from pflpipe.auditing.neighbours import Trust
 from pflpipe.cells import Privacy
 from pflpipe.data import outside
 from pflpipe.errors import PrivacyError
