@@ -226,8 +226,7 @@ def composed_epsilon(
         return bound
     widest = max(_loss_width(plan, 1) for plan in merged) / WIDEST_SINGLE_LOSS
     coarser = max(1.0, widest, sum(_loss_width(plan, plan.rounds) for plan in merged) / WIDEST_LOSS)
-    accountant = _counted(tuple(map(_same_loss, merged)), interval * coarser)
-    return min(bound, float(accountant.get_epsilon(delta)))
+    return min(bound, _sampled_epsilon(tuple(map(_same_loss, merged)), interval * coarser, delta))
 
 
 def delta(plan: Plan, epsilon: float) -> float:
@@ -354,6 +353,12 @@ def _laplace_replaced(plan: Plan, delta: float) -> float:
     coarser = max(1.0, single / WIDEST_SINGLE_LOSS, bound / WIDEST_LOSS)
     counted = _counted_replaced(rate, shift, plan.rounds, FINEST_INTERVAL * coarser)
     return min(bound, float(counted.get_epsilon_for_delta(delta)))
+
+
+# A search composes the same few noises for every method and every number of clients.
+@functools.lru_cache(maxsize=1024)
+def _sampled_epsilon(plans: tuple[Plan, ...], interval: float, delta: float) -> float:
+    return float(_counted(plans, interval).get_epsilon(delta))
 
 
 @functools.lru_cache(maxsize=4)
