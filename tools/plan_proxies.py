@@ -155,7 +155,8 @@ def measure(
         test_fraction=0.25,
         classes=proxy.classes,
         seed=seed,
-        secret="proxy",  # nosec B106: public rows, and noise that anyone can draw again
+        # Public rows: anyone may draw this noise again.
+        secret="proxy",  # nosec B106
     )
     sent = sum(map(math.prod, simulation.method.upload(simulation.task).values()))
     if about.private:
