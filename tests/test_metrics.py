@@ -298,9 +298,10 @@ def test_a_search_chooses_by_the_metric_in_the_direction_that_is_better(folder):
         for cell in outline.search.cells:
             high = 10 * cell.hyperparameters["tau"]
             # The lower the median, the higher the mean: direction and average both count.
-            lines += [[cell.id, n, 50 + high, gap] for n, gap in enumerate((high, high, -5 * high))]
+            gaps = enumerate((high, high, -5 * high))
+            lines += [[cell.id, n, 50 + high, 60, gap] for n, gap in gaps]
         file = results / "scores/good/search/feddpa.csv"
-        header = "cell,client,personal_validation,calibration_personal_validation"
+        header = "cell,client,personal_validation,global_validation,calibration_personal_validation"
         fake_results.write_csv(file, header, lines)
         target = outline.choices(results)
         (choice,) = search.write(outline, results, target)

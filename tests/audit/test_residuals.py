@@ -64,7 +64,7 @@ def test_no_two_rounds_of_any_two_runs_share_noise():
         assert np.array_equal(run.scores, same.scores), (
             "runs of one key are one run and one release"
         )
-    assert len(known) == 4 * (len(CERTIFIED) - 1), "DP-FedAvg and DP-FedAvg-fb share their training"
+    assert len(known) == 4 * (len(CERTIFIED) - 2), "three methods share DP-FedAvg's training"
     everything = [*known.values(), *many]
     assert sum(len(run.rounds) for run in everything) > 1000
     assert residual_runs.shared(everything) == {}
