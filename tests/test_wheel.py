@@ -103,7 +103,7 @@ def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     code = {
         str(file.relative_to(ROOT / "src"))
         for file in (ROOT / "src/pflpipe").rglob("*")
-        if file.suffix in (".py", ".bib", ".md", ".yaml", ".txt", ".typed", ".mplstyle")
+        if file.suffix in (".py", ".bib", ".json", ".md", ".yaml", ".txt", ".typed", ".mplstyle")
     }
     assert code <= set(names)
     assert {name for name in names if ".dist-info/" not in name} == code
