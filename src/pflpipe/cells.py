@@ -396,13 +396,18 @@ class Cell:
         """Return the cell from the values of ``to_dict`` (after JSON)."""
         return records.from_json(cls, values, "cell")
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that the id is a digest of: those that differ from the defaults."""
+        known = {name: v for name, v in self.hyperparameters.items() if LATER.get(name) != v}
+        cell = dataclasses.replace(self, hyperparameters=known)
+        return {"streams": MEANING, **without_defaults(cell)}
+
     @cached_property
     def id(self) -> str:
         """``words`` and ten hexadecimal digits of the cell's digest; safe as a file name and a
         wildcard."""
-        known = {name: v for name, v in self.hyperparameters.items() if LATER.get(name) != v}
-        cell = dataclasses.replace(self, hyperparameters=known)
-        return slug(self.words, {"streams": MEANING, **without_defaults(cell)})
+        return slug(self.words, self.identity)
 
     @property
     def words(self) -> list[str]:

@@ -13,7 +13,7 @@ from pflpipe import records
 from pflpipe._version import __version__
 from pflpipe.auditing import cases
 from pflpipe.auditing.verdict import require_kept
-from pflpipe.cells import MEANING, Cell, without_defaults
+from pflpipe.cells import Cell
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.learning.metrics import ALWAYS
@@ -101,7 +101,7 @@ def row(
     line = searched.get(cell.id)
     return {
         "cell": cell.id,
-        "settings": {"streams": MEANING, **without_defaults(cell)},
+        "settings": cell.identity,
         "run": run,
         "dataset": {
             "name": cell.dataset,
