@@ -252,7 +252,7 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
                 options.check(built, block)
     if "features" in blocks:
         with problems.at():
-            features.check(blocks["features"], values.get("dataset", ""))
+            features.check(blocks["features"], str(values.get("dataset", "")))
     batch_size = blocks["training"].batch_size if "training" in blocks else None
     if "sample_level_calibration" in departures and batch_size == 0:
         do = "the official code calibrates its noise to the batch size"
