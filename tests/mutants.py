@@ -605,8 +605,8 @@ MUTANTS = {
     ),
     "defaults in ids": Mutant(
         "cells.py",
-        'return slug(self.words, {"streams": MEANING, **without_defaults(cell)})',
-        'return slug(self.words, {"streams": MEANING, **cell.to_dict()})',
+        'return {"streams": MEANING, **without_defaults(cell)}',
+        'return {"streams": MEANING, **cell.to_dict()}',
         "test_cells.py",
     ),
     "files written in place": Mutant(
