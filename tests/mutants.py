@@ -663,7 +663,7 @@ MUTANTS = {
         "audit/test_cases.py",
     ),
     "anyone's release is tried with equal weights only": Mutant(
-        "auditing/claims.py",
+        "auditing/audit.py",
         'has 91 % of the rows", rows(clients - 1)),',
         'has 91 % of the rows", rows(None)),',
         "audit/test_claims.py",

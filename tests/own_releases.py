@@ -18,8 +18,9 @@ import pandas as pd
 import torch
 
 from pflpipe.auditing import cases
+from pflpipe.auditing.audit import audit
 from pflpipe.auditing.cases import Case
-from pflpipe.auditing.claims import Claim, audit
+from pflpipe.auditing.claim import Claim
 from pflpipe.privacy import adaptive
 from pflpipe.privacy.departures import groups
 from pflpipe.privacy.mechanism import Uploads

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.files import canonical_json
 
 CELL = Cell(
     "digits",
@@ -41,6 +43,18 @@ def test_an_id_stays_when_cells_get_new_fields():
     assert CELL.id == "digits-dirichlet0.5x10-feddpa-eps2-seed0-b8f7653a4e"
     assert CELL.partition_id == "digits-dirichlet0.5x10-seed0-db1e402670"
     assert CELL.plan_id == "gaussian-M10-q1-T3-3e482c0658"
+
+
+def test_a_digest_of_the_identity_ends_the_id():
+    """A certificate has the identity, from which others find the id. Hyper-parameters that are
+    younger than stored runs are no part of it at their defaults."""
+    older = dataclasses.replace(CELL, method="fedrep", hyperparameters={"head_lr": 0.1})
+    newer = dataclasses.replace(older, hyperparameters={"head_lr": 0.1, "head_solver": "sgd"})
+    digest = hashlib.sha256(canonical_json(newer.identity).encode()).hexdigest()
+    assert newer.id.endswith(f"-{digest[:10]}")
+    assert newer.id == older.id
+    other = dataclasses.replace(older, hyperparameters={"head_lr": 0.1, "head_solver": "ridge"})
+    assert other.id != older.id
 
 
 def test_a_changed_cell_has_ids_of_its_own():

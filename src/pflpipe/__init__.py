@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pflpipe.api import federation as federation
     from pflpipe.api import run as run
     from pflpipe.api import train as train
-    from pflpipe.auditing.claims import Audited as Audited
-    from pflpipe.auditing.claims import Claim as Claim
-    from pflpipe.auditing.claims import audit as audit
+    from pflpipe.auditing.audit import Audited as Audited
+    from pflpipe.auditing.audit import audit as audit
+    from pflpipe.auditing.claim import Claim as Claim
     from pflpipe.cells import Cell as Cell
     from pflpipe.cells import Features as Features
     from pflpipe.cells import Model as Model
@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from pflpipe.study.planner import plan as plan
 
 _HOMES = {
-    "auditing.claims": ("Audited", "Claim", "audit"),
+    "auditing.audit": ("Audited", "audit"),
+    "auditing.claim": ("Claim",),
     "api": ("Result", "federation", "run", "train"),
     "cells": ("Cell", "Features", "Model", "Partition", "Privacy", "Server", "Training"),
     "learning.networks": ("Network",),

@@ -168,12 +168,12 @@ def blocks(kind: type) -> Mapping[str, type]:
     }
 
 
-def _texts(kind: type) -> dict[str, str]:
+def texts(kind: type) -> dict[str, str]:
     """Return the descriptions of a dataclass's fields, the docstrings below them, by name."""
-    texts: dict[str, str] = {}
+    found: dict[str, str] = {}
     for owner in reversed(kind.__mro__[:-1]):
-        texts |= _docstrings(owner.__module__)[owner.__name__]
-    return texts
+        found |= _docstrings(owner.__module__)[owner.__name__]
+    return found
 
 
 @functools.cache
@@ -194,8 +194,10 @@ def _docstrings(module: str) -> dict[str, dict[str, str]]:
 def schema(kind: type) -> dict[str, Any]:
     """Return the JSON schema of a dataclass with options, and blocks of them: unknown keys are
     refused, options without a default are required."""
-    texts, items = _texts(kind), declared(kind)
-    properties = {name: {"description": texts[name], **rules(item)} for name, item in items.items()}
+    described, items = texts(kind), declared(kind)
+    properties = {
+        name: {"description": described[name], **rules(item)} for name, item in items.items()
+    }
     nested = {name: schema(block) for name, block in blocks(kind).items()}
     required = [name for name, rule in properties.items() if "default" not in rule]
     return {
@@ -309,7 +311,7 @@ def check_value(value: Any, item: Declared, location: str) -> None:
     elif value == "" and not option.layers:
         raise ConfigError(location, got=value, expected="text that is not empty")
     elif isinstance(value, str) and option.pattern and not re.search(option.pattern, value):
-        raise ConfigError(location, got=value, expected=f"text like {option.pattern}")
+        raise ConfigError(location, got=value, expected=f"text that matches {option.pattern}")
     elif isinstance(value, int | float) and not (
         math.isfinite(value) and all(holds(value, bound) for _, _, holds, bound in _bounds(option))
     ):

@@ -170,7 +170,7 @@ def test_a_release_with_a_state_is_begun_in_every_run_and_attacked_over_its_roun
     assert (fading.row["flagged_coupled"], fading.verdict) == (False, "refuted")
     assert "recognises runs" in fading.sentence
     shared = audited(Remembering, rounds=3)
-    assert shared.row["sensitivity"] == float("inf") or shared.row["sensitivity"] == "inf"
+    assert shared.row["sensitivity"] == float("inf")
     assert "no epsilon holds" in shared.sentence
 
 
@@ -299,11 +299,13 @@ def test_a_release_that_cannot_be_tried_is_one_line(release):
     ("claim", "words"),
     [
         ({"noise_multiplier": None}, "neither a noise multiplier nor an epsilon"),
-        ({"adjacency": "substitute"}, "claim: adjacency; got 'substitute'"),
+        ({"adjacency": "substitute"}, "claim.adjacency; got 'substitute'"),
         ({"delta": None}, "delta"),
         ({"trust": "local", "sample_rate": 0.5}, "claim: sample_rate under local trust"),
         ({"trust": "local", "adjacency": "add_remove"}, "claim: adjacency under local trust"),
-        ({"mechanism": "laplace", "dimension": 1000}, "claim: dimension; got 1000"),
+        ({"mechanism": "laplace", "dimension": 1000}, "claim: dimension under laplace; got 1000"),
+        ({"sample_rate": 0.0}, r"claim.sample_rate; got 0.0; expected a number > 0 and <= 1"),
+        ({"clients": 2.5}, "claim.clients; got 2.5; expected a whole number"),
     ],
 )
 def test_a_claim_that_nobody_can_have_is_refused(claim, words):

@@ -9,5 +9,5 @@ makes the table and the figure. The audit calls the release, the sampler and the
 training calls. A mechanism that passes is not proved private: the proofs are in docs/privacy.md.
 
 ``pflpipe.audit(release, claim)`` attacks anyone's release of arrays in the same way (``arrays``,
-``claims``).
+``claim``, ``audit``).
 """

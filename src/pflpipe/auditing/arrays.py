@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pflpipe.auditing.claim import WIDEST, Adjacency
 from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.data import outside
 from pflpipe.errors import PflpipeError
@@ -34,14 +35,12 @@ from pflpipe.privacy.mechanism import Uploads
 from pflpipe.seeds import release_rng
 from pflpipe.trees import Tree
 
-Adjacency = Literal["zero_out", "add_remove", "replace_one"]
 Others = Literal["apart", "zeros", "opposite"]
 Step = Callable[[np.ndarray, np.ndarray, np.random.Generator], Any]
 
-WIDEST = 46
-"""Coordinates of a result that are all looked at; of longer ones, ``SPREAD`` places at equal
-distances and the ``WEAKEST``."""
 SPREAD, WEAKEST = 24, 8
+"""Of a result that is longer than ``WIDEST``, so many places at equal distances are looked at, and
+so many with the least noise."""
 PILOT = 64
 """Draws that find the coordinates with the least noise."""
 FAR = 1e6

@@ -110,22 +110,24 @@ def _add_study(parser: argparse.ArgumentParser, name: str = "study", **options: 
 
 
 def _add_claim(parser: argparse.ArgumentParser) -> None:
-    """Add the release and the fields of ``Claim``."""
+    """Add the release and the options of ``Claim``."""
+    from pflpipe import options
+    from pflpipe.auditing.claim import Claim
+    from pflpipe.records import parts
+
     parser.add_argument("release", metavar="FILE.py:NAME", help="a function or a class")
-    parser.add_argument("--clients", type=int, required=True, help="M")
-    for name, kind, help in (
-        ("noise-multiplier", float, "noise over what one client changes; on a mean: C z / m"),
-        ("epsilon", float, "what is claimed; default: that of the multiplier"),
-        ("delta", float, "needed for Gaussian noise"),
-        ("clip-norm", float, "length of the auditor's messages; default: 1"),
-        ("rounds", int, "default: 1"),
-        ("sample-rate", float, "probability of a client to take part; default: 1"),
-        ("dimension", int, "length of a message; default: 40"),
-        ("adjacency", str, "zero-out (default), add-remove or replace-one"),
-        ("trust", str, "central (default), or local: single noised messages are seen"),
-        ("mechanism", str, "gaussian (default) or laplace"),
-    ):
-        parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, help=help)
+    texts = options.texts(Claim)
+    for name, item in options.declared(Claim).items():
+        required = item.default is dataclasses.MISSING
+        default = "" if required or item.default is None else f"; default: {item.default}"
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=parts(item.type)[0],
+            choices=item.option.choices or None,
+            required=required,
+            default=argparse.SUPPRESS,
+            help=texts[name] + default,
+        )
     effort = "estimate of what each level of the attack may take; default: %(default)s"
     parser.add_argument("--seconds", type=float, default=60.0, help=effort)
 
@@ -288,20 +290,15 @@ def _verify(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _audit(arguments: argparse.Namespace) -> Iterator[str]:
-    from pflpipe.auditing import claims
+    from pflpipe.auditing.audit import audit
+    from pflpipe.auditing.claim import Claim
     from pflpipe.data import outside
 
-    given = {
-        field.name: getattr(arguments, field.name)
-        for field in dataclasses.fields(claims.Claim)
-        if hasattr(arguments, field.name)
-    }
-    if "adjacency" in given:
-        given["adjacency"] = given["adjacency"].replace("-", "_")
-    claim = claims.Claim(**given)
+    names = (field.name for field in dataclasses.fields(Claim))
+    claim = Claim(**{name: vars(arguments)[name] for name in names if name in arguments})
     release = outside.load(arguments.release)
     file, seconds = str(outside.file_of(arguments.release)), arguments.seconds
-    audited = claims.audit(release, claim, file=file, seconds=seconds)
+    audited = audit(release, claim, file=file, seconds=seconds)
     yield str(audited)
     if audited.verdict != "kept":
         sys.exit(1)

@@ -53,21 +53,21 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
 
     choices, lines = [], []
     for line in outline.searched:
-        own = scores(line.method, column, metric)
+        by_cell = scores(line.method, column, metric)
         means = [
-            statistics.fmean(ranking.score(own, row.cell) for row in candidate.trials)
+            statistics.fmean(ranking.score(by_cell, row.cell) for row in candidate.trials)
             for candidate in line.candidates
         ]
         # `index` returns the first of equal means.
         index = means.index(max(means, key=lambda mean: metric.sign * mean))
         best, runs = line.candidates[index], _runs(line)
-        told = _cost(line, best, results)
+        facts = _cost(line, best, results)
         released = scores(line.method, "global_validation", outline.metrics[ACCURACY])
         if released:
-            told["global_validation"] = statistics.fmean(
+            facts["global_validation"] = statistics.fmean(
                 ranking.score(released, row.cell) for row in best.trials
             )
-        choices.append(Chosen(index, best.values, len(line.candidates), len(runs), **told))
+        choices.append(Chosen(index, best.values, len(line.candidates), len(runs), **facts))
         lines.append(_record(line, choices[-1], column, means))
     write_json(target, {"study": outline.name, "grid": outline.grid, "lines": lines})
     return choices

@@ -9,140 +9,22 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from pflpipe.auditing import arrays, cases
-from pflpipe.auditing.arrays import ODD, Adjacency, OfArrays, Program, ReleaseError, Situation
+from pflpipe.auditing import cases
+from pflpipe.auditing.arrays import ODD, OfArrays, Program, ReleaseError, Situation
+from pflpipe.auditing.claim import Adjacency, Claim
 from pflpipe.auditing.coupled import FEWER_DRAWS, WIDEST, Sensitivity, sensitivity, worst_of
 from pflpipe.auditing.distinguish import Evidence, distinguish
-from pflpipe.auditing.neighbours import Trust
-from pflpipe.cells import Privacy
 from pflpipe.data import outside
-from pflpipe.errors import PrivacyError
 from pflpipe.privacy import accounting
-from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 
-ADJACENCIES = ("zero_out", "add_remove", "replace_one")
 FEWEST_DRAWS, FEWEST_RUNS, MOST_RUNS = 300, 20, 4_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """What is claimed of a release.
-
-    Attributes:
-        clients: M, of which all take part in a round, or each with probability ``sample_rate``.
-        noise_multiplier: noise on the sum over what one client can change of it; on a mean of m
-            messages of length at most C the noise is C z / m. Under local trust, the noise on one
-            message over C.
-        epsilon: the claimed one; by default that of the multiplier. Alone it is read as equal noise
-            in all rounds, with the least multiplier that reaches it.
-        delta: at which epsilon is claimed; needed for Gaussian noise.
-        mechanism: ``gaussian`` or ``laplace``.
-        clip_norm: C, the length of the auditor's messages. The release knows its own bound.
-        rounds: T.
-        sample_rate: q, the probability of a client to take part in a round (Poisson sampling).
-        adjacency: what neighbouring runs differ in: a client whose messages are zero in one of them
-            (``zero_out``) or that is left out of it (``add_remove``), or that has any other
-            messages (``replace_one``).
-        trust: ``central``: an attacker sees results; ``local``: it sees single noised messages.
-        dimension: d, the length of a message.
-    """
-
-    clients: int
-    noise_multiplier: float | None = None
-    epsilon: float | None = None
-    delta: float | None = None
-    mechanism: Literal["gaussian", "laplace"] = "gaussian"
-    clip_norm: float = 1.0
-    rounds: int = 1
-    sample_rate: float = 1.0
-    adjacency: Adjacency = "zero_out"
-    trust: Trust = "central"
-    dimension: int = 40
-
-    def __post_init__(self) -> None:
-        """Raise PrivacyError for a claim that cannot be tried."""
-        for name, value, known in (
-            ("adjacency", self.adjacency, ADJACENCIES),
-            ("trust", self.trust, ("central", "local")),
-            ("mechanism", self.mechanism, ("gaussian", "laplace")),
-        ):
-            if value not in known:
-                raise PrivacyError(f"claim: {name}", got=value, expected=f"one of {known}")
-        if self.noise_multiplier is None and self.epsilon is None:
-            raise PrivacyError(
-                "claim", got="neither a noise multiplier nor an epsilon", expected="one of them"
-            )
-        most = arrays.WIDEST if self.mechanism == "laplace" else 10**9
-        if not isinstance(self.dimension, int) or not 1 <= self.dimension <= most:
-            raise PrivacyError(
-                "claim: dimension", got=self.dimension, expected=f"a whole number from 1 to {most}"
-            )
-        if self.trust == "local" and self.adjacency == "add_remove":
-            raise PrivacyError(
-                "claim: adjacency under local trust",
-                got=self.adjacency,
-                expected="zero_out or replace_one: a client that is left out sends no message",
-            )
-        if self.trust == "local" and self.sample_rate < 1:
-            raise PrivacyError(
-                "claim: sample_rate under local trust",
-                got=self.sample_rate,
-                expected="1: who sees a message sees who takes part",
-                do="claim the rounds in which the client takes part",
-            )
-        if self._replaced and self.sample_rate < 1 and self.noise_multiplier is None:
-            raise PrivacyError(
-                "claim: noise_multiplier of replace_one under sampling",
-                got=None,
-                expected="the multiplier that was used; an epsilon alone does not say it",
-            )
-
-    @property
-    def _replaced(self) -> bool:
-        return self.adjacency == "replace_one"
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The plan with the claimed noise."""
-        request = Privacy(
-            self.mechanism,
-            epsilon=self.epsilon if self.noise_multiplier is None else None,
-            noise_multiplier=self.noise_multiplier,
-            delta=self.delta,
-            clip_norm=self.clip_norm,
-        )
-        plan = accounting.make_plan(
-            request, rounds=self.rounds, sample_rate=self.sample_rate, clients=self.clients
-        )
-        if self._replaced and self.noise_multiplier is None:
-            return dataclasses.replace(plan, noise_multiplier=2 * plan.multiplier)
-        return plan
-
-    def epsilon_of(self, multiplier: float) -> float:
-        """Return epsilon at the claim's delta with another multiplier; infinite below 1e-6, where
-        accounting ends."""
-        if multiplier < 1e-6:
-            return math.inf
-        plan = dataclasses.replace(self.plan, noise_multiplier=multiplier)
-        count = accounting.epsilon_replace_one if self._replaced else accounting.epsilon
-        return count(plan, accounting.delta_of(plan))
-
-    @property
-    def covered(self) -> Plan:
-        """The plan whose noise is counted by what neighbouring runs differ in. Two messages of
-        length C are up to 2 C apart; under sampling half the multiplier claims less than
-        ``epsilon_of``, so what refutes it refutes the claim."""
-        plan = self.plan
-        halves = 2 if self._replaced else 1
-        return dataclasses.replace(plan, noise_multiplier=plan.multiplier / halves)
 
 
 @dataclass(frozen=True)
