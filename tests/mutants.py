@@ -37,6 +37,30 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     # privacy
+    "score of a trial without its clip": Mutant(
+        "privacy/private_search.py",
+        "np.clip(np.nan_to_num(accuracies), 0, 1).sum()",
+        "np.nan_to_num(accuracies).sum()",
+        "test_private_search.py",
+    ),
+    "stopping that looks at scores without noise": Mutant(
+        "privacy/private_search.py",
+        "return total + self.score_noise * float(rng.standard_normal())",
+        "return total",
+        "test_private_search.py",
+    ),
+    "trials of a private search that share their noise": Mutant(
+        "study/expansion.py",
+        "return [[first + n for n, one",
+        "return [[first for n, one",
+        "test_private_search.py",
+    ),
+    "number of trials that costs nothing": Mutant(
+        "privacy/private_search.py",
+        " + math.log(self.trials) / (orders - 1)",
+        "",
+        "test_private_search.py",
+    ),
     "cohort drawn twice as often": Mutant(
         "privacy/mechanism.py",
         "generator.random(shape) < plan.sample_rate",
@@ -630,12 +654,12 @@ MUTANTS = {
     ),
     "the worst candidate is chosen": Mutant(
         "study/search.py",
-        "max(",
-        "min(",
+        "max(values, key",
+        "min(values, key",
         "test_search.py",
     ),
     "of a loss the largest is chosen": Mutant(
-        "study/search.py", "metric.sign * mean", "mean", "test_metrics.py"
+        "study/search.py", "metric.sign * value", "value", "test_metrics.py"
     ),
     "an answer that is not finite is left as it is": Mutant(
         "simulation/evaluation.py",

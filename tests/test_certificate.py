@@ -135,7 +135,7 @@ def write(folder: Path) -> Path:
         "delta": 0.001,
     }
     line = {"line": "dp_fedavg", "rows": [one.id for one in SEARCHED], "chosen": chosen}
-    line["plans"] = {SEARCHED[0].plan_id: 6}
+    line |= {"plans": {SEARCHED[0].plan_id: 6}, "private": None}
     write_json(results / "searches" / "tiny.json", {"grid": "", "lines": [line]})
     tidy.write(tidy.tidy(study(), results), results / "tables" / "tiny.csv")
     certificate.write(study(), results, folder / "data")

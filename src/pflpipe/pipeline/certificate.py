@@ -134,7 +134,7 @@ def searches(study: str, results: Path) -> dict[str, dict[str, Any]]:
     without a search."""
     file = results / "searches" / f"{study}.json"
     lines = read_json(file)["lines"] if file.exists() else []
-    if any("rows" not in line for line in lines):
+    if any(not {"rows", "private"} <= line.keys() for line in lines):
         do = "remove it, and snakemake chooses again among the finished runs"
         raise DataError(f"{file} is of an earlier version of pflpipe", do=do)
     # Lines may share rows; the study has the choice of the first.
@@ -172,7 +172,13 @@ def _search(line: Mapping[str, Any], results: Path) -> dict[str, Any]:
     ]
     chosen = {key: line["chosen"][key] for key in ("sets", "runs", "epsilon_with_search")}
     cost = records.to_json(chosen["epsilon_with_search"])
-    return {"line": line["line"], **chosen, "epsilon_with_search": cost, "plans": plans}
+    return {
+        "line": line["line"],
+        **chosen,
+        "epsilon_with_search": cost,
+        "plans": plans,
+        "private": line["private"],
+    }
 
 
 @functools.cache

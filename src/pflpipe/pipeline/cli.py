@@ -220,7 +220,11 @@ def _rank(arguments: argparse.Namespace) -> list[str]:
     outline = load.load_outline(arguments.study)
     study = outline.search or outline.study()
     results = config.load(arguments.config).results_dir
-    lines = list(ranking.lines(study, results / "scores" / study.name, 0 if arguments.all else 5))
+    lines: list[str] = []
+    # A private search publishes its choice, not the other trials.
+    if not outline.private_search:
+        scores = results / "scores" / study.name
+        lines += ranking.lines(study, scores, 0 if arguments.all else 5)
     return lines + list(ranking.chosen(outline, load.chosen(outline, results)))
 
 

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import dp_accounting
 import numpy as np
 from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution
+from dp_accounting.rdp import compute_epsilon
+from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
 WITHOUT_EFFECT = {
     *("learning_rate_in_noise", "no_composition", "sample_level_calibration"),
@@ -76,7 +78,9 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "plan.clients": settings["partition"].get("clients", plan["clients"]),
     }
     if search := row["search"]:
-        found["search.runs"] = sum(part["runs"] for part in search["plans"])
+        private = search["private"]
+        # A private search does not publish its number of runs.
+        found["search.runs"] = None if private else sum(part["runs"] for part in search["plans"])
         found["search.epsilon_with_search"] = None
     if mechanism == "none":
         nothing = ("trust", "plan.noise_multiplier", "plan.adaptive", "counted", "accountant")
@@ -106,9 +110,13 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         runs = [
             Noise(part["mechanism"], part["noise_multiplier"], part["sample_rate"], rounds)
             for part in search["plans"]
-            for rounds in [part["rounds"] * part["runs"]]
+            for rounds in [part["rounds"] * (part["runs"] or 1)]
         ]
-        found["search.epsilon_with_search"] = central((*runs, noise), plan["delta"])
+        found["search.epsilon_with_search"] = (
+            best_of_trials(private, runs[0], noise, plan["delta"])
+            if private and len(runs) == 1
+            else central((*runs, noise), plan["delta"])
+        )
     if not departures and any(audit["verdict"] not in ("kept", None) for audit in row["audits"]):
         found["audits"] = "kept"
     return found, unknown
@@ -181,6 +189,50 @@ def central(runs: tuple[Noise, ...], delta: float) -> float:
     if is_exact or delta == 0 or math.isinf(bound) or any(map(_is_wide, merged)):
         return bound
     return min(bound, float(_losses(merged, _interval(merged)).get_epsilon(delta)))
+
+
+def best_of_trials(private: dict[str, Any], tried: Noise, final: Noise, delta: float) -> float:
+    """Return the epsilon of the best of a random number of trials (Papernot and Steinke 2022,
+    Theorem 2) together with a final run."""
+    if not (tried.multiplier and final.multiplier):
+        return math.inf
+    mean, eta = private["trials"], float(private["distribution"] == "geometric")
+    if eta:
+        log_inverse = math.log(mean)
+    else:  # of E[K] = (1 / gamma - 1) / log(1 / gamma)
+        low, high = 0.0, 700.0
+        for _ in range(200):
+            log_inverse = (low + high) / 2
+            below = math.expm1(log_inverse) < mean * log_inverse
+            low, high = (log_inverse, high) if below else (low, log_inverse)
+    orders = (*range(2, 65), 80, 96, 128, 192, 256, 512)
+    score = 1 / (2 * private["score_noise"] ** 2)
+    trial = [_renyi(tried, order) + order * score for order in orders]
+    second = min(
+        log_inverse,
+        *((1 - 1 / a) * spent + log_inverse / a for a, spent in zip(orders, trial, strict=True)),
+    )
+    spent = [
+        one + (1 + eta) * second + math.log(mean) / (order - 1) + _renyi(final, order)
+        for order, one in zip(orders, trial, strict=True)
+    ]
+    return float(compute_epsilon(orders, spent, delta)[0])
+
+
+@functools.cache
+def _renyi(run: Noise, order: int) -> float:
+    """Return the Renyi divergence of sampled Gaussian releases at a whole order (Mironov, Talwar,
+    Zhang 2019, equation 4)."""
+    counts = np.arange(order + 1)
+    logs = (
+        gammaln(order + 1)
+        - gammaln(counts + 1)
+        - gammaln(order - counts + 1)
+        + xlogy(counts, run.rate)
+        + xlog1py(order - counts, -run.rate)
+        + counts * (counts - 1) / (2 * run.multiplier**2)
+    )
+    return run.rounds * float(logsumexp(logs)) / (order - 1)
 
 
 @functools.cache

@@ -440,21 +440,32 @@ def _opacus_analysis() -> ModuleType:
 def _opacus_epsilon(sample_rate: float, multiplier: float, steps: int, delta: float) -> float:
     if multiplier == 0:
         return math.inf
-    spent = _opacus_spent(sample_rate, multiplier, steps)
+    spent = _opacus_spent(sample_rate, multiplier, steps, tuple(RDP_ORDERS))
+    return epsilon_of_renyi(spent, RDP_ORDERS, delta)
+
+
+def renyi(plan: Plan, orders: Sequence[float]) -> np.ndarray:
+    """Return the Renyi divergence of a Gaussian plan with noise at every order."""
+    return np.asarray(_opacus_spent(plan.sample_rate, plan.multiplier, plan.rounds, tuple(orders)))
+
+
+def epsilon_of_renyi(spent: np.ndarray, orders: Sequence[float], delta: float) -> float:
+    """Return epsilon at delta of a mechanism with these Renyi divergences, at least 0."""
     with warnings.catch_warnings():
         # Opacus warns if the best order is the last of the list: the bound is then loose, not
         # wrong.
         warnings.simplefilter("ignore")
-        bound, _ = _opacus_analysis().get_privacy_spent(orders=RDP_ORDERS, rdp=spent, delta=delta)
+        bound, _ = _opacus_analysis().get_privacy_spent(orders=orders, rdp=spent, delta=delta)
     return max(0.0, float(bound))
 
 
 @functools.lru_cache(maxsize=64)
-def _opacus_spent(sample_rate: float, multiplier: float, steps: int) -> Any:
-    """Return the Renyi divergence at every order. It is cached: that of a sampled plan takes a
-    second, and a ledger needs two deltas of it."""
+def _opacus_spent(
+    sample_rate: float, multiplier: float, steps: int, orders: tuple[float, ...]
+) -> Any:
+    # It is cached: that of a sampled plan takes a second, and a ledger needs two deltas of it.
     return _opacus_analysis().compute_rdp(
-        q=sample_rate, noise_multiplier=multiplier, steps=steps, orders=RDP_ORDERS
+        q=sample_rate, noise_multiplier=multiplier, steps=steps, orders=orders
     )
 
 

@@ -160,7 +160,8 @@ def _searches(study: Study, tried: Iterable[Setting]) -> Iterator[str]:
             where = ", ".join(filter(None, [budget, setting.facet_text]))
             text = f"{setting.choice} ({where})" if where else setting.choice
             chosen.setdefault(setting.label, []).append(text)
-            effort = f"among {choice.sets} settings by {choice.runs} runs"
+            tries = "a private search" if choice.runs is None else f"{choice.runs} runs"
+            effort = f"among {choice.sets} settings by {tries}"
             efforts.setdefault(effort, []).append((setting.label, choice))
     for label, choices in chosen.items():
         yield f"{label}: chosen by the search: {'; '.join(choices)}."
@@ -181,9 +182,11 @@ def _cost(choices: Sequence[Chosen]) -> str:
     )
     if not pairs:
         return ""
+    runs = choices[0].runs
+    counted = "that search" if runs is None else f"the releases of those {runs} runs"
     return (
-        f"; counting the releases of those {choices[0].runs} runs with the final one's, as if of "
-        f"the same clients, ε is {', '.join(pairs)}"
+        f"; counting {counted} with the final one's, as if of the same clients, ε is "
+        f"{', '.join(pairs)}"
     )
 
 

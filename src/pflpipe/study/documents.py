@@ -26,6 +26,7 @@ from yaml.resolver import Resolver
 from pflpipe import options
 from pflpipe.cells import BLOCKS, OPTIONS, Cell
 from pflpipe.errors import ConfigError, nearest
+from pflpipe.privacy.private_search import PrivateSearch
 from pflpipe.records import TYPES
 from pflpipe.study.candidates import SearchRange
 from pflpipe.study.figures import ATTACKS, KINDS
@@ -158,6 +159,7 @@ def schema() -> dict[str, Any]:
     # The rules for mappings do not apply to lists, nor those for lists to mappings.
     listed_or_drawn = whole["$defs"]["searched"]["additionalProperties"]
     listed_or_drawn |= options.schema(SearchRange) | {"type": ["array", "object"]}
+    whole["properties"]["search"]["properties"]["private"] = options.schema(PrivateSearch)
     cell = options.schema(Cell) | {"description": "one expanded run"}
     # A block of a file may be incomplete, because axes and methods add keys.
     parts = {name: {**cell["properties"][name], "required": []} for name in BLOCKS}

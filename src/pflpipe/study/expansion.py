@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,15 @@ from typing import Any
 from pflpipe import options
 from pflpipe.cells import BLOCKS, OPTIONS
 from pflpipe.errors import ConfigError, PflpipeError, Problems, located
+from pflpipe.learning.metrics import ACCURACY
 from pflpipe.methods import registry
+from pflpipe.privacy.private_search import PrivateSearch
+from pflpipe.seeds import numpy_rng
 from pflpipe.study import candidates
 from pflpipe.study.candidates import SearchRange
 from pflpipe.study.documents import CASES
 
+_OF_NOISE = {"training.rounds", "training.sample_rate"}
 MOST_RUNS = 1_000_000
 """Most runs of a study: a typing error may give more, and listing them would take days."""
 
@@ -35,12 +39,14 @@ class Values:
         chosen: dotted path -> value.
         final, tried: the complete values, except for the seed, of the run that follows from the
             choice, and of the runs that try it.
+        seeds: of the runs that try it; none without a search.
         location: start of error messages.
     """
 
     chosen: dict[str, Any]
     final: dict[str, Any]
     tried: dict[str, Any]
+    seeds: Sequence[int]
     location: str
 
 
@@ -140,6 +146,8 @@ def _can_choose(document: dict[str, Any], file: str, problems: Problems) -> bool
     if both := sorted(final.intersection(search["seeds"])):
         what = f"{file}: search.seeds: also under `seeds`"
         problems.refuse(what, got=both, expected="seeds of their own")
+    if "private" in search:
+        _check_private(document, final, file, problems)
     ranges = list(_ranges(document))
     # Methods with wider ranges have twice as many candidates as the others.
     same = [location for location, _, _, given in ranges if not given.get("wider")]
@@ -158,6 +166,32 @@ def _can_choose(document: dict[str, Any], file: str, problems: Problems) -> bool
     with problems.at():
         impossible.stop()
     return not impossible
+
+
+def _check_private(
+    document: Mapping[str, Any], final: Collection[int], file: str, problems: Problems
+) -> None:
+    """Add to ``problems`` what a search with a guarantee cannot have."""
+    location, search = f"{file}: search", document["search"]
+    seeds = search["seeds"]
+    if len(seeds) > 1 or max(final) >= seeds[0]:
+        problems.refuse(
+            f"{location}.seeds of a private search",
+            got=seeds,
+            expected=f"one above {max(final)}, from which trials are counted",
+        )
+    if search.get("metric", ACCURACY) != ACCURACY:
+        problems.refuse(
+            f"{location}.metric of a private search",
+            got=search["metric"],
+            expected=f"{ACCURACY}, of which a client moves the sum by at most 1",
+        )
+    searched = {*search.get("values", {})}
+    searched.update(*(entry.get("search", {}) for entry in document["methods"]))
+    # The bound of one trial holds for all, so their noise is one.
+    for path in sorted(_OF_NOISE & searched):
+        do = "make it an axis, or two entries"
+        problems.refuse(f"{location}: a private search cannot choose {path}", do=do)
 
 
 def _check_range(path: str, given: SearchRange, location: str, entry: Mapping[str, Any]) -> None:
@@ -202,6 +236,7 @@ def points(
         label = f"{entry['name']} ({entry['variant']})" if "variant" in entry else entry["name"]
         searched = _searched(document, entry)
         sets = list(_sets(document, searched, Path(file).stem, label))
+        seeds = _seeds(document, Path(file).stem, label, len(sets)) if searched else [()]
         blocks = {
             key: entry[key]
             for key in ("profile", "official_code", "hyperparameters", *BLOCKS)
@@ -213,13 +248,13 @@ def points(
         ):
             start, point = f"{file}: method {label}", {**study_point, **method_point}
             choices = []
-            for chosen in sets:
+            for chosen, tries in zip(sets, seeds, strict=True):
                 final = _merged(
                     base, *_nest(study_point), blocks, *_nest(method_point), *_nest(chosen)
                 )
                 tried = _merged(final, *_nest(tried_at))
                 location = start + _at({**point, **chosen})
-                choices.append(Values(chosen, final, tried, location))
+                choices.append(Values(chosen, final, tried, tries, location))
             yield Point(entry, start + _at(point), searched, tuple(choices))
 
 
@@ -251,6 +286,24 @@ def _sets(
         return
     again = any(given.get("wider") for *_, given in _ranges(document))
     yield from candidates.drawn(searched, number, study, label, again=again)
+
+
+def _seeds(
+    document: Mapping[str, Any], study: str, label: str, number: int
+) -> Sequence[Sequence[int]]:
+    """Return for each of ``number`` candidates the seeds of the runs that try it.
+
+    Every trial of a private search is a seed of its own, counted from the given one, so that its
+    noise, cohorts and split are new also where it tries a candidate again.
+    """
+    search = document.get("search", {})
+    if "private" not in search:
+        return [search.get("seeds", ())] * number
+    first = search["seeds"][0]
+    rng = numpy_rng(first, study, label, "trials")
+    trials = options.build(PrivateSearch, search["private"]).number(rng)
+    drawn = rng.integers(number, size=trials).tolist()
+    return [[first + n for n, one in enumerate(drawn) if one == index] for index in range(number)]
 
 
 def chosen_entry(entry: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,8 +182,10 @@ def _lines(
                     Row(dataclasses.replace(first, seed=seed), variant, value, metric)
                     for seed in point.entry.get("seeds", document["seeds"])
                 )
-                searches = point.searched and "search" in document
-                trials = _trials(tried, document["search"]) if searches else ()
+                trials = _trials(tried, document.get("search", {}), values.seeds)
+                if tried.privacy.mechanism == "laplace" and "private" in document.get("search", {}):
+                    what = "privacy.mechanism under a private search"
+                    raise ConfigError(what, got="laplace", expected="gaussian")
                 runs = tuple(Row(cell, variant) for cell in trials)
                 candidates.append(Candidate(values.chosen, rows, runs))
         if candidates:
@@ -191,13 +193,13 @@ def _lines(
             yield Line(label, point.entry, point.searched, tuple(candidates))
 
 
-def _trials(cell: Cell, search: Mapping[str, Any]) -> Iterator[Cell]:
+def _trials(cell: Cell, search: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[Cell]:
     """Yield the runs that try a cell's values: with other seeds, hence other splits and noise, and
     with more validation data."""
-    partition = dataclasses.replace(
-        cell.partition, validation_fraction=float(search["validation_fraction"])
-    )
-    for seed in search["seeds"]:
+    for seed in seeds:
+        partition = dataclasses.replace(
+            cell.partition, validation_fraction=float(search["validation_fraction"])
+        )
         yield dataclasses.replace(cell, partition=partition, seed=seed)
 
 

@@ -10,6 +10,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import yaml
@@ -23,6 +24,7 @@ from pflpipe.study.settings import budget_text, flatten
 from pflpipe.study.study_spec import Chosen, Outline, Study
 
 VALIDATION = "personal_validation"
+Value = TypeVar("Value")
 _REQUESTED = ("seed", "privacy.epsilon", "privacy.noise_multiplier")
 """Paths that are requested of a method, not chosen for it: sets are averaged over them."""
 
@@ -92,8 +94,13 @@ def edges(outline: Outline, choices: Collection[Chosen]) -> Iterator[str]:
 
 
 def means(path: Path, study: str, column: str, metric: Metric) -> Mapping[str, float]:
-    """Return cell -> average over clients of a column of validation rows. Cells without a value are
-    left out.
+    """Return cell -> average over clients of a column of validation rows; raises as ``answers``."""
+    return {cell: metric.average(of) for cell, of in answers(path, study, column).items()}
+
+
+def answers(path: Path, study: str, column: str) -> Mapping[str, np.ndarray]:
+    """Return cell -> the values of the clients that have one, of a column of validation rows. Cells
+    without a value are left out.
 
     Raises:
         DataError: the file is damaged or missing; the message says how to make it for ``study``.
@@ -106,11 +113,11 @@ def means(path: Path, study: str, column: str, metric: Metric) -> Mapping[str, f
         for record in csv.DictReader(file):
             if record[column]:
                 values[record["cell"]].append(float(record[column]))
-    return {cell: metric.average(np.array(numbers)) for cell, numbers in values.items()}
+    return {cell: np.array(numbers) for cell, numbers in values.items()}
 
 
-def score(by_cell: Mapping[str, float], cell: Cell) -> float:
-    """Return a cell's mean on validation rows.
+def score(by_cell: Mapping[str, Value], cell: Cell) -> Value:
+    """Return what a cell reached on validation rows.
 
     Raises:
         DataError: there is none.

@@ -3,7 +3,8 @@ cost of the search.
 
 For every method entry and every point of the study's axes it chooses the candidate whose personal
 models are best on validation rows by the search's metric, averaged over clients and then over
-seeds; among equals the first in the file. The final runs have other seeds.
+seeds; among equals the first in the file. A private search compares the noised scores of single
+trials instead, and its file keeps nothing of those that lost. The final runs have other seeds.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pflpipe import records
 from pflpipe.cells import WITHOUT_DEPARTURES, Cell
@@ -22,9 +26,11 @@ from pflpipe.files import write_json
 from pflpipe.learning.metrics import ACCURACY, Metric
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
+from pflpipe.privacy.private_search import PrivateSearch
+from pflpipe.seeds import release_rng
 from pflpipe.study import metrics, ranking
 from pflpipe.study.plans import plan_of
-from pflpipe.study.study_spec import Candidate, Chosen, Line, Outline
+from pflpipe.study.study_spec import Candidate, Chosen, Line, Outline, Row
 
 
 def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
@@ -43,52 +49,83 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
     Raises:
         DataError: a score file or a run in it is missing, or no client has validation examples.
     """
-    metric = outline.metrics[outline.criterion]
+    metric, private = outline.metrics[outline.criterion], outline.private_search
     column = metrics.column(outline.criterion, ranking.VALIDATION)
 
     @functools.cache
-    def scores(method: str, column: str, metric: Metric) -> Mapping[str, float]:
+    def answers(method: str, column: str) -> Mapping[str, np.ndarray]:
         path = results / "scores" / outline.name / "search" / f"{method}.csv"
-        return ranking.means(path, outline.name, column, metric)
+        return ranking.answers(path, outline.name, column)
+
+    def mean(candidate: Candidate, column: str, metric: Metric) -> float:
+        by_cell = answers(candidate.rows[0].cell.method, column)
+        return statistics.fmean(
+            metric.average(ranking.score(by_cell, row.cell)) for row in candidate.trials
+        )
 
     choices, lines = [], []
     for line in outline.searched:
-        by_cell = scores(line.method, column, metric)
-        means = [
-            statistics.fmean(ranking.score(by_cell, row.cell) for row in candidate.trials)
-            for candidate in line.candidates
-        ]
-        # `index` returns the first of equal means.
-        index = means.index(max(means, key=lambda mean: metric.sign * mean))
-        best, runs = line.candidates[index], _runs(line)
-        facts = _cost(line, best, results)
-        released = scores(line.method, "global_validation", outline.metrics[ACCURACY])
-        if released:
-            facts["global_validation"] = statistics.fmean(
-                ranking.score(released, row.cell) for row in best.trials
-            )
-        choices.append(Chosen(index, best.values, len(line.candidates), len(runs), **facts))
-        lines.append(_record(line, choices[-1], column, means))
+        if private:
+            of = answers(line.method, column)
+            values = [_released(candidate, of, private) for candidate in line.candidates]
+            index = values.index(max(values))
+        else:
+            values = [mean(candidate, column, metric) for candidate in line.candidates]
+            # `index` returns the first of equal means.
+            index = values.index(max(values, key=lambda value: metric.sign * value))
+        best = line.candidates[index]
+        facts = _cost(line, best, results, private)
+        if answers(line.method, "global_validation") and not private:
+            facts["global_validation"] = mean(best, "global_validation", outline.metrics[ACCURACY])
+        runs = None if private else len(_runs(line))
+        choices.append(Chosen(index, best.values, len(line.candidates), runs, **facts))
+        tried = [] if private else _tried(line, column, values)
+        lines.append(_record(line, choices[-1], private) | {"candidates": tried})
     write_json(target, {"study": outline.name, "grid": outline.grid, "lines": lines})
     return choices
 
 
-def _record(line: Line, chosen: Chosen, column: str, means: Sequence[float]) -> dict[str, Any]:
+def _released(
+    candidate: Candidate, answers: Mapping[str, np.ndarray], private: PrivateSearch
+) -> float:
+    """Return the best noised score of a candidate's trials; minus infinity if none tried it."""
+    return max(
+        (
+            released_score(row, ranking.score(answers, row.cell) / 100, private)
+            for row in candidate.trials
+        ),
+        default=-math.inf,
+    )
+
+
+def released_score(row: Row, accuracies: np.ndarray, private: PrivateSearch) -> float:
+    """Return the noised score of a trial, of its clients' validation accuracies in [0, 1]."""
+    # Cells that share a training run have separate scores, hence separate noise.
+    return private.score(accuracies, release_rng(row.key, "score", row.cell.id))
+
+
+def _record(line: Line, chosen: Chosen, private: PrivateSearch | None) -> dict[str, Any]:
+    plans = collections.Counter(cell.plan_id for cell in _runs(line).values())
     return {
         "line": line.words,
         "rows": [row.cell.id for row in line.candidates[chosen.index].rows],
-        "plans": collections.Counter(cell.plan_id for cell in _runs(line).values()),
+        # The number of trials of a private search stays unknown.
+        "plans": dict.fromkeys(plans) if private else plans,
+        "private": private and dataclasses.asdict(private),
         "chosen": dataclasses.asdict(chosen),
         "edges": line.edges(chosen.values),
-        "candidates": [
-            {
-                "values": candidate.values,
-                column: mean,
-                "cells": [row.cell.id for row in candidate.trials],
-            }
-            for candidate, mean in zip(line.candidates, means, strict=True)
-        ],
     }
+
+
+def _tried(line: Line, column: str, means: Sequence[float]) -> list[dict[str, Any]]:
+    return [
+        {
+            "values": candidate.values,
+            column: mean,
+            "cells": [row.cell.id for row in candidate.trials],
+        }
+        for candidate, mean in zip(line.candidates, means, strict=True)
+    ]
 
 
 def _runs(line: Line) -> dict[str, Cell]:
@@ -96,9 +133,11 @@ def _runs(line: Line) -> dict[str, Cell]:
     return {row.key: row.cell for candidate in line.candidates for row in candidate.trials}
 
 
-def _cost(line: Line, best: Candidate, results: Path) -> dict[str, Any]:
-    """Return the epsilon of a run with the best values, alone and together with all runs of the
-    search; empty if a plan has departures or no privacy.
+def _cost(
+    line: Line, best: Candidate, results: Path, private: PrivateSearch | None
+) -> dict[str, Any]:
+    """Return the epsilon of a run with the best values, alone and together with the search; empty
+    if a plan has departures or no privacy.
 
     Candidates that share a training run share its release, which costs once. A certified plan does
     not depend on the seed. The final run therefore has the plan of the best candidate, unless the
@@ -111,14 +150,19 @@ def _cost(line: Line, best: Candidate, results: Path) -> dict[str, Any]:
     if not {one.ledger.claim for one in planned.values()} <= set(WITHOUT_DEPARTURES):
         return {}
     plans = {name: one.plan for name, one in planned.items()}
+    # A private search has one plan, and the best candidate one of its trials.
     tried, cell = plans[best.trials[0].cell.plan_id], best.rows[0].cell
     # Without a number of clients, the plan of the search has counted all users.
     counted = dataclasses.replace(cell.partition, clients=tried.clients)
     final = plans.get(cell.plan_id) or plan_of(dataclasses.replace(cell, partition=counted)).plan
-    searched = [plans[cell.plan_id] for cell in _runs(line).values()]
     assert final.delta is not None
+    if private:
+        with_search = private.epsilon(tried, final, final.delta)
+    else:
+        searched = [plans[cell.plan_id] for cell in _runs(line).values()]
+        with_search = accounting.composed_epsilon([*searched, final], final.delta)
     return {
         "epsilon": accounting.epsilon(final, final.delta),
-        "epsilon_with_search": accounting.composed_epsilon([*searched, final], final.delta),
+        "epsilon_with_search": with_search,
         "delta": final.delta,
     }

@@ -14,11 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pflpipe import options
 from pflpipe.cells import Cell
 from pflpipe.errors import check_known
 from pflpipe.files import canonical_json
 from pflpipe.learning.metrics import ACCURACY, ALWAYS, Measure, Metric
 from pflpipe.methods import registry
+from pflpipe.privacy.private_search import PrivateSearch
 from pflpipe.study.candidates import SearchRange
 from pflpipe.study.metrics import MetricColumn, columns
 
@@ -37,9 +39,10 @@ class Chosen:
     Attributes:
         index: position of the candidate in the row's line.
         values: dotted path -> chosen value.
-        sets, runs: numbers of candidates, and of runs that tried them.
+        sets, runs: numbers of candidates, and of runs that tried them; a private search does not
+            publish ``runs``, which is then None.
         epsilon, epsilon_with_search: exact central epsilon at ``delta`` of the row's own run, and
-            of this run together with all ``runs`` if they have the same clients; None if no
+            epsilon of this run together with the search if they have the same clients; None if no
             certified epsilon exists.
         global_validation: mean accuracy of the candidate's released models on the clients'
             validation rows, in percent; None if the method releases no model.
@@ -48,7 +51,7 @@ class Chosen:
     index: int
     values: dict[str, Any]
     sets: int
-    runs: int
+    runs: int | None
     epsilon: float | None = None
     epsilon_with_search: float | None = None
     delta: float | None = None
@@ -226,6 +229,12 @@ class Outline:
         return str(self.document.get("search", {}).get("metric", ACCURACY))
 
     @property
+    def private_search(self) -> PrivateSearch | None:
+        """The guarantee that the study asks of its search, if it does."""
+        given = self.document.get("search", {}).get("private")
+        return given and options.build(PrivateSearch, given)
+
+    @property
     def searched(self) -> tuple[Line, ...]:
         """The lines whose values a search chooses."""
         return tuple(line for line in self.lines if line.searched)
@@ -245,13 +254,15 @@ class Outline:
 
     @cached_property
     def grid(self) -> str:
-        """Digest of the candidates of the search, in order, and of its metric."""
+        """Digest of the candidates of the search, in order, of its metric and its guarantee."""
         tried = [
             [c.values, [row.cell.id for row in c.trials]]
             for line in self.searched
             for c in line.candidates
         ]
-        by = [self.criterion] * (self.criterion != ACCURACY)
+        by: list[Any] = [self.criterion] * (self.criterion != ACCURACY)
+        if self.private_search:
+            by.append(dataclasses.asdict(self.private_search))
         return hashlib.sha256(canonical_json([*tried, *by]).encode()).hexdigest()[:10]
 
     def choices(self, results: Path) -> Path:

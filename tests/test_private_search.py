@@ -1,0 +1,271 @@
+"""A private search publishes its choice alone, and its epsilon covers the choice as well."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import fake_results
+import malformed
+import pflpipe
+from pflpipe.cells import Privacy
+from pflpipe.errors import ConfigError, PrivacyError
+from pflpipe.files import read_json
+from pflpipe.pipeline import cli, recomputed
+from pflpipe.privacy import accounting
+from pflpipe.privacy.plan import Plan
+from pflpipe.privacy.private_search import ORDERS, PrivateSearch
+from pflpipe.study import search
+from pflpipe.study.load import load_outline, load_study
+from pflpipe.study.study_spec import Outline
+
+DISTRIBUTIONS = ("logarithmic", "geometric")
+STUDY = malformed.STUDY | {
+    "seeds": [0, 1],
+    "search": {
+        "seeds": [100],
+        "validation_fraction": 0.2,
+        "candidates": 6,
+        "private": {"trials": 8, "score_noise": 0.01},
+        "values": {"training.lr": {"low": 0.1, "high": 1}},
+    },
+    "methods": [{"name": "fedavg"}, {"name": "feddpa"}],
+}
+HEADER = "cell,client,train_size,personal_own,personal_validation,personal_common,global_validation"
+
+
+@pytest.fixture
+def outline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outline:
+    malformed.write_good(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return changed()
+
+
+def changed(**of_search) -> Outline:
+    search = STUDY["search"] | of_search
+    malformed.write(Path("studies/good.yaml"), STUDY | {"search": search})
+    return load_outline("good")
+
+
+def write_scores(outline: Outline, clients: int = 3) -> Path:
+    """Make scores: each client's validation accuracy grows with the learning rate."""
+    results = fake_results.write(outline.search, Path())
+    for method in outline.search.methods:
+        lines = [
+            [cell.id, client, 9, 50, 100 * min(cell.training.lr, 1), 50, ""]
+            for cell in outline.search.cells
+            if cell.method == method
+            for client in range(clients)
+        ]
+        fake_results.write_csv(results / f"scores/good/search/{method}.csv", HEADER, lines)
+    return results
+
+
+def of(study: str = "feddpa", *, outline: Outline):
+    return next(line for line in outline.searched if line.method == study)
+
+
+def gaussian(multiplier: float, **words) -> Plan:
+    given = {"sample_rate": 1.0, "rounds": 1, "delta": 1e-5, "clients": 100} | words
+    return Plan("gaussian", 2, 1.0, multiplier, adaptive=None, **given)
+
+
+# The trials
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_the_number_of_trials_has_the_asked_mean_and_law(distribution):
+    private = PrivateSearch(5, distribution)
+    rng = np.random.default_rng(0)
+    drawn = np.array([private.number(rng) for _ in range(20_000)])
+    assert drawn.min() == 1
+    assert drawn.mean() == pytest.approx(5, rel=0.05)
+    gamma, k = private.gamma, np.arange(1, 6)
+    # Papernot and Steinke (2022), Definition 1.
+    law = (1 - gamma) ** k / (k * math.log(1 / gamma))
+    if distribution == "geometric":
+        law = gamma * (1 - gamma) ** (k - 1)
+    shares = [(drawn == one).mean() for one in k]
+    assert shares == pytest.approx(law, abs=0.012)
+
+
+def test_every_trial_is_a_run_of_its_own_and_candidates_are_drawn_with_replacement(outline):
+    line = of(outline=changed(private={"trials": 60}))
+    trials = [row for candidate in line.candidates for row in candidate.trials]
+    seeds = sorted(row.cell.seed for row in trials)
+    assert seeds == list(range(100, 100 + len(trials)))
+    assert len({row.key for row in trials}) == len(trials)
+    assert len(line.candidates) == 6 < len(trials), "some candidate is tried again"
+
+
+def test_trials_draw_afresh_for_each_method(outline):
+    asked = changed(private={"trials": 60})
+    numbers = [
+        [len(candidate.trials) for candidate in of(name, outline=asked).candidates]
+        for name in ("fedavg", "feddpa")
+    ]
+    assert numbers[0] != numbers[1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"seeds": [100, 101]}, "search.seeds of a private search"),
+        ({"seeds": [0]}, "also under `seeds`"),
+        ({"values": {"training.rounds": [1, 2]}}, "cannot choose training.rounds"),
+        ({"metric": "macro_f1"}, "search.metric"),
+        ({"private": {"trials": 1}}, "search.private.trials"),
+        ({"private": {"trials": 8, "distribution": "poisson"}}, "logarithmic, geometric"),
+    ],
+)
+def test_what_would_void_the_guarantee_is_refused(outline, wrong, words):
+    with pytest.raises(ConfigError) as raised:
+        changed(**wrong)
+    assert words in str(raised.value)
+
+
+def test_a_pure_guarantee_is_refused_before_anything_trains(outline):
+    laplace = {"mechanism": "laplace", "epsilon": 8, "delta": 1e-5, "clip_norm": 1}
+    malformed.write(Path("studies/good.yaml"), STUDY | {"privacy": laplace})
+    with pytest.raises(ConfigError, match="private search"):
+        load_outline("good")
+    pure = dataclasses.replace(gaussian(1.0), mechanism="laplace", norm=1)
+    with pytest.raises(PrivacyError, match="gaussian"):
+        PrivateSearch(8).epsilon(pure, pure, 1e-5)
+
+
+# The score
+
+
+def test_a_client_moves_the_score_by_at_most_one_and_its_noise_is_the_stated():
+    private = PrivateSearch(8, score_noise=3.0)
+
+    def release(messages, weights, rng):
+        return np.array([private.score(messages[:, 0], rng)])
+
+    claim = pflpipe.Claim(clients=8, noise_multiplier=3.0, delta=1e-5, clip_norm=1.0, dimension=1)
+    found = pflpipe.audit(release, claim, seconds=0.5)
+    assert found.verdict == "kept", found.sentence
+
+
+def test_the_audit_would_notice_half_of_the_scores_noise():
+    halved = PrivateSearch(8, score_noise=1.5)
+
+    def release(messages, weights, rng):
+        return np.array([halved.score(messages[:, 0], rng)])
+
+    claim = pflpipe.Claim(clients=8, noise_multiplier=3.0, delta=1e-5, clip_norm=1.0, dimension=1)
+    assert pflpipe.audit(release, claim, seconds=0.5).verdict == "refuted"
+
+
+def test_scores_of_two_trials_and_of_two_cells_of_one_run_have_separate_noise(outline):
+    asked = changed(private={"trials": 60, "score_noise": 5})
+    write_scores(asked)
+    rows = [row for candidate in of(outline=asked).candidates for row in candidate.trials]
+    noises = {
+        round(search.released_score(row, np.zeros(3), asked.private_search), 9) for row in rows
+    }
+    assert len(noises) == len(rows)
+
+
+# The choice
+
+
+def test_the_best_trial_is_chosen_and_nothing_is_kept_of_the_others(outline, monkeypatch, capsys):
+    results = write_scores(outline)
+    search.write(outline, results, outline.choices(results))
+    line = of(outline=outline)
+    tried = [candidate for candidate in line.candidates if candidate.trials]
+    best = max(tried, key=lambda candidate: candidate.values["training.lr"])
+    study = load_study("good")
+    (chosen,) = {row.chosen.index for row in study.rows if row.cell.method == "feddpa"}
+    assert line.candidates[chosen] is best
+    record = next(one for one in read_json("results/searches/good.json")["lines"])
+    assert record["candidates"] == []
+    assert set(record["plans"].values()) == {None}
+    assert all(row.chosen.runs is None for row in study.rows)
+    monkeypatch.setattr("sys.argv", ["pflpipe", "rank", "good"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    printed = capsys.readouterr().out
+    assert "chosen for" in printed
+    assert "Mean" not in printed
+
+
+def test_large_noise_on_scores_can_choose_another_trial(outline):
+    asked = changed(private={"trials": 60, "score_noise": 1000})
+    results = write_scores(asked)
+    search.write(asked, results, asked.choices(results))
+    best = {
+        line.method: max(one.values["training.lr"] for one in line.candidates)
+        for line in asked.searched
+    }
+    assert {row.cell.method: row.cell.training.lr for row in load_study("good").rows} != best
+
+
+# The cost
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("noise", [0.7, 2.0])
+def test_no_outcome_of_the_best_of_trials_is_more_telling_than_the_bound(distribution, noise):
+    """The best of K scores y has the density f(y) G'(F(y)), with G the generating function of K.
+    Its Renyi divergence between runs with and without a client, by quadrature, stays below the
+    bound at every order, and the bound of twice the noise does not cover it."""
+    private = PrivateSearch(8, distribution, score_noise=noise)
+    gamma = private.gamma
+    y = np.linspace(-14 * noise, 14 * noise + 1, 40_001)
+
+    def log_best(mean: float) -> np.ndarray:
+        left = 1 - (1 - gamma) * stats.norm.cdf(y, mean, noise)
+        slope = gamma / left**2
+        if distribution == "logarithmic":
+            slope = (1 - gamma) / (left * math.log(1 / gamma))
+        return stats.norm.logpdf(y, mean, noise) + np.log(slope)
+
+    first, second = log_best(1.0), log_best(0.0)
+    assert np.trapezoid(np.exp(first), y) == pytest.approx(1, abs=1e-6)
+    silent = gaussian(1e6)  # training that shows nothing
+    bound = private.renyi(silent)
+    short = dataclasses.replace(private, score_noise=2 * noise).renyi(silent)
+    found = []
+    for order in (2, 3, 5, 8):
+        for p, q in ((first, second), (second, first)):
+            integral = np.trapezoid(np.exp(order * p + (1 - order) * q), y)
+            found.append((math.log(integral) / (order - 1), ORDERS.index(order)))
+    assert all(divergence <= bound[at] for divergence, at in found)
+    assert any(divergence > short[at] for divergence, at in found) or distribution == "geometric"
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+@pytest.mark.parametrize("epsilon", [2, 8])
+def test_runs_and_choice_cost_at_most_three_times_one_run(epsilon, rate):
+    request = Privacy("gaussian", epsilon=epsilon, delta=1e-5, clip_norm=1.0)
+    plan = accounting.make_plan(request, rounds=60, sample_rate=rate, clients=3_200)
+    for distribution in DISTRIBUTIONS:
+        both = PrivateSearch(16, distribution).epsilon(plan, plan, 1e-5)
+        assert 2**0.5 * epsilon < both <= 3 * epsilon
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_the_verifier_counts_the_same_with_its_own_code(distribution, rate):
+    private = PrivateSearch(8, distribution)
+    tried, final = (gaussian(z, sample_rate=rate, rounds=20) for z in (3.0, 5.0))
+    given = dataclasses.asdict(private)
+    again = recomputed.best_of_trials(
+        given,
+        recomputed.Noise("gaussian", 3.0, rate, 20),
+        recomputed.Noise("gaussian", 5.0, rate, 20),
+        1e-5,
+    )
+    assert private.epsilon(tried, final, 1e-5) == pytest.approx(again, rel=1e-9)
+
+
+def test_without_noise_nothing_is_covered():
+    assert PrivateSearch(8).epsilon(gaussian(0.0), gaussian(1.0), 1e-5) == math.inf
