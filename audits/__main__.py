@@ -139,24 +139,31 @@ def _too_long(*_: Any) -> None:
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:
-    """Return the rows of a file's audits, run in a process of its own."""
+    """Return the rows of a file's audits, run in a process of its own. If that fails, the last row
+    is the reason."""
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "rows.json"
+        target = Path(folder) / "rows.jsonl"
+        target.touch()
+        failure = []
         try:
             _called(python_of(name), "-m", "audits", "--into", target, name)
         except subprocess.CalledProcessError as error:
             lines = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
             pins = requirements(name)
             version = pins.read_text(encoding="utf-8").split()[-1] if pins.is_file() else ""
-            return [{"file": name, "program": name, "version": version, **_not_tried(lines[-1])}]
-        return list(json.loads(target.read_text(encoding="utf-8")))
+            row = {"file": name, "program": name.capitalize(), "version": version}
+            failure = [row | _not_tried(lines[-1])]
+        rows = target.read_text(encoding="utf-8").splitlines()
+        return [*map(json.loads, rows), *failure]
 
 
 def main() -> None:
     """Run the files that the command line names; with ``--into FILE``, here and into a file."""
     asked = sys.argv[1:]
     if asked[:1] == ["--into"]:
-        Path(asked[1]).write_text(json.dumps(list(audited(asked[2]))), encoding="utf-8")
+        with Path(asked[1]).open("w", encoding="utf-8", buffering=1) as file:
+            for row in audited(asked[2]):
+                file.write(json.dumps(row) + "\n")
         return
     if unknown := set(asked) - set(names()):
         sys.exit(f"error: no audits/{min(unknown)}.py; known: {', '.join(names())}")
