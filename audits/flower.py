@@ -321,9 +321,9 @@ AUDITS = [
         seconds=SECONDS,
     ),
     Entry(
-        title="LocalDpMod, sensitivity 2 C, epsilon 10",
-        release=local(2 * CLIP, 10.0),
-        claim=locally(10.0),
+        title="LocalDpMod, sensitivity 2 C, epsilon 20",
+        release=local(2 * CLIP, 20.0),
+        claim=locally(20.0),
         source="clientapp/mod/localdp_mod.py:128-149",
         said=LOCALLY,
         remark=(
