@@ -36,6 +36,7 @@ attacks mechanisms of other programs and compares them with the claims that thes
 - `not tried`: the row says why.
 
 A claim is what the program's documentation or its own accountant says, with file and line below.
+Its terms are those of [a claim to the auditor](audit_a_release.md#a-claim).
 Where neither names the neighbouring relation, one row has the relation under which the claim is
 easiest to keep. Programs that are installed run their own functions. Official code that cannot be
 installed is stated in our words, with file and line of theirs.

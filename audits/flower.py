@@ -214,8 +214,12 @@ COUNTED = (
 AFTERWARDS = (
     "Updates are clipped to the present bound, but the noise has the size of the next one, which "
     "is computed before it is added (lines 216 and 223; on the clients' side 319 and 322). So the "
-    "size of the noise follows the clients' bits. If all updates are clipped, it is exp(-0.1) = .90 "
+    "size of the noise follows the clients' bits. If all updates are clipped, it is exp(-.1) = .90 "
     "of the size for the present bound, with Flower's default quantile and learning rate."
+)
+OPPOSITE = (
+    "The audit replaces an update by its opposite, which has the same bit, so that only the noise "
+    "on updates is tried."
 )
 LOCALLY = (
     "explanation-differential-privacy.rst, Local Differential Privacy: noise of standard deviation "
@@ -304,6 +308,7 @@ AUDITS = [
         remark=(
             f"{EQUAL} Updates are finite; the count's noise is {COUNT_NOISE:g}. Two updates are up "
             "to 2 C apart and two bits 1, so that the theorem's sensitivities are in proportion. "
+            f"{OPPOSITE} "
             f"{AFTERWARDS}"
         ),
         seconds=SECONDS,
@@ -320,6 +325,7 @@ AUDITS = [
         said=ADAPTS,
         remark=(
             f"{EQUAL} Updates are finite. Clients are trusted to clip and to report the bit. "
+            f"{OPPOSITE} "
             f"{AFTERWARDS}"
         ),
         seconds=SECONDS,
