@@ -16,13 +16,13 @@ PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 ORDINARY := not docs and not faults and not cluster
-SOURCES := src docs/outside.py tests tools workflow/scripts $(wildcard benchmarks)
+SOURCES := src docs/outside.py tests tools workflow/scripts $(wildcard benchmarks audits)
 SNAKEFILES := Snakefile workflow/Snakefile workflow/rules
 STUDIES := $(filter-out studies/paper_results.yaml,$(wildcard studies/*.yaml))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart readme results test test-fast docs-check test-faults test-cluster nightly coverage mutants lint studies-check format docs bench bench-peers report lock clean
+.PHONY: help install quickstart readme results test test-fast docs-check test-faults test-cluster nightly coverage mutants lint studies-check format docs bench bench-peers audits report lock clean
 
 help: ## list these targets
 	@echo "usage: make TARGET   (variables: PYTHON=python3, CORES=all, WORKERS=3 test processes, CPU=1 no GPU libraries)"
@@ -118,6 +118,9 @@ $(PEERS_STAMP): benchmarks/peers/requirements.lock
 	$(PEERS)/bin/python -m pip install --quiet -r $<
 	$(PEERS)/bin/python -m pip check
 	@touch $@
+
+audits: install ## attack other programs' mechanisms, in environments of their own, and write docs/audit_others.md (AUDITS="flower pfl")
+	PYTHONPATH=src OMP_NUM_THREADS=1 $(BIN)/python -m audits $(AUDITS)
 
 report: install ## results/report.html: the quickstart and its published versions, tables, figures and how they were made
 	$(BIN)/snakemake --cores $(CORES) --config 'studies=["quickstart", "quickstart_published"]' -- results/report.html
