@@ -124,7 +124,7 @@ TRAINER = "appfl/algorithm/trainer/vanilla_trainer.py"
 LAPLACE, GAUSSIAN = f"{TRAINER}:445-461", f"{TRAINER}:428-444"
 SAID = 'dp.py:16 and vanilla_trainer.py:452 call epsilon the "privacy budget"'
 NAN = "Messages with NaN count as zeros here."
-FEW = 0.3
+FEW = 0.1
 AUDITS = [
     Entry(
         title="Laplace, gradient clipping on (clip_norm 1), one local step of SGD",

@@ -80,6 +80,6 @@ AUDITS = [
     Untried(
         title="local-level DP",
         source="utils/common_utils.py:41-60",
-        reason="Opacus inside each client, whose step is audited under PFLlib and FL-bench.",
+        reason="Opacus inside each client, whose step is audited under Opacus.",
     ),
 ]
