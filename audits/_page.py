@@ -41,15 +41,13 @@ is stated in our words, with file and line of theirs.
 
 **If you maintain one of these programs:** the command below a program's heading repeats its rows on
 your machine, and `audits/` has the adapter. A wrong adapter or an unfair claim is our mistake:
-please open an issue. **If you find a refuted claim of your own:** report it to the maintainers
-first, with the command that shows it, before you publish it.
+please open an issue. **If an audit of yours refutes somebody's claim:** report it to the
+maintainers first, with the command that shows it, before you publish it.
 """
 REPEATED = """\
 ## {program} {version}
 
-```text
-git clone THIS_REPOSITORY pflpipe && cd pflpipe && make audits AUDITS={file}
-```
+In a checkout of pflpipe: `make audits AUDITS={file}`.
 """
 
 
@@ -90,7 +88,7 @@ def _counts(table: list[dict[str, str]]) -> str:
         )
         if verdicts[verdict]
     ]
-    return f"{len(table)} claims of {programs} programs: {', '.join(parts)}."
+    return f"Claims: {len(table)}, of programs: {programs}; {', '.join(parts)}."
 
 
 def _summary(table: list[dict[str, str]]) -> Iterator[str]:
@@ -109,7 +107,8 @@ def _details(table: list[dict[str, str]]) -> Iterator[str]:
         yield REPEATED.format(**rows[0])
         for row in rows:
             yield f"- **{row['mechanism'] or 'All of it'}** (`{row['source']}`): {row['verdict']}."
-            tried = f"Found where {row['situation']}." if row["situation"] else ""
+            found = row["verdict"] in ("refuted", "unsound") and row["situation"]
+            tried = f"Found where {row['situation']}." if found else ""
             noted = f"The audit notes: {row['notes']}." if row["notes"] else ""
             for text in (row["said"], row["remark"], tried, noted):
                 if text:

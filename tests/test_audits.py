@@ -1,0 +1,72 @@
+"""audits/: its files load and are well-formed, and the page is made of the table alone."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from pflpipe import Claim
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMES = sorted(path.stem for path in (ROOT / "audits").glob("[!_]*.py"))
+AT_HOME = [n for n in NAMES if not (ROOT / "audits" / "requirements" / f"{n}.txt").is_file()]
+
+
+@pytest.fixture
+def audits(monkeypatch):
+    """Imports a module of the folder, as ``python -m audits`` does in the root."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    yield lambda name: importlib.import_module(f"audits.{name}" if name else "audits")
+    for name in [one for one in sys.modules if one.split(".")[0] == "audits"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", AT_HOME)
+def test_a_file_that_needs_no_package_of_its_own_loads_and_states_what_is_claimed(audits, name):
+    forms, module = audits(""), audits(name)
+    assert module.__doc__
+    assert module.PROGRAM
+    assert module.VERSION
+    assert module.AUDITS
+    for one in module.AUDITS:
+        assert one.title
+        assert one.source
+        if isinstance(one, forms.Entry):
+            assert isinstance(one.claim, Claim)
+            assert callable(one.release) or hasattr(one.release, "step")
+            assert one.said.endswith(".")
+        else:
+            assert one.reason
+
+
+def test_the_page_is_written_from_the_committed_table(audits):
+    page = audits("_page")
+    table = page.read()
+    assert (page.DOCS / page.PAGE).read_text(encoding="utf-8") == page.page(table)
+    assert {row["file"] for row in table} <= set(NAMES)
+
+
+def test_a_run_replaces_the_rows_of_its_file_and_leaves_the_others(audits, tmp_path):
+    page = audits("_page")
+    row = {"program": "P", "version": "1", "mechanism": "a|b", "verdict": "kept", "noise": 1.23456}
+    page.renew("two", [row | {"file": "two", "sentence": "old"}], tmp_path)
+    page.renew("one", [row | {"file": "one", "sentence": "stays"}], tmp_path)
+    page.renew("two", [row | {"file": "two", "sentence": "new"}], tmp_path)
+    assert [(r["file"], r["sentence"], r["noise"]) for r in page.read(tmp_path)] == [
+        ("one", "stays", "1.235"),
+        ("two", "new", "1.235"),
+    ]
+    text = (tmp_path / page.PAGE).read_text(encoding="utf-8")
+    assert "Claims: 2, of programs: 2; 2 keep it." in text
+    assert "a\\|b" in text
+    assert "old" not in text
+
+
+def test_what_cannot_be_installed_or_loaded_is_a_row_with_the_reason(audits):
+    runner = audits("__main__")
+    (row,) = runner.rows_of("no_such_program")
+    assert row["verdict"] == "not tried"
+    assert "no_such_program" in row["sentence"]
