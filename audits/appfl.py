@@ -144,7 +144,7 @@ AUDITS = [
         source=f"{LAPLACE} and 618",
         said=SAID,
         remark="Until the change for issue 349 use_dp also clipped; now only clip_grad does, which "
-        "is off by default and in the examples' configurations. Without it nothing bounds the "
+        "is off in the documentation (docs/users/trainer.rst). Without it nothing bounds the "
         "gradient: the message that was tried is a million times longer than clip_value. "
         "The ADMM trainers still clip with use_dp (iiadmm_trainer.py:393).",
         seconds=FEW,
@@ -192,7 +192,7 @@ AUDITS = [
     ),
     Untried(
         title="secure aggregation together with use_dp",
-        source=f"{TRAINER}:471-483",
+        source=f"{TRAINER}:470-480",
         reason="With use_secure_agg the masked update is computed from the model before the noise "
         "(self.model, not self.model_state), so that the noise is in no message: nothing is left "
         "to try.",

@@ -35,7 +35,7 @@ AUDITS = [
     ),
     Untried(
         title="PercentilePrivacy",
-        source="nvflare/app_common/filters/percentile_privacy.py:519-566",
+        source="nvflare/app_common/filters/percentile_privacy.py:47-94",
         reason="It makes no claim that can be tried: no epsilon and no noise. It sets small "
         "changes to 0 and clips the others, so that equal messages give equal results; its "
         "documentation lists it under differential privacy of model updates "
