@@ -142,9 +142,10 @@ AUDITS = [
         said=SERVER,
         remark="The updates are clipped to C, but the noise is that of the next bound C'. Here C' "
         "is C exp(0.5 - 1) = .61 C on average, and the multiplier of the mean is 1.15 x .61 = .70 "
-        "where the claim has 1.15 for the mean and 1 in all. If all updates are longer than C, C' "
-        "is 1.65 C: more noise than needed. With clipping_learning_rate 0, or the noise before the "
-        "new bound, the mean has its 1.15. The share itself is not tried.",
+        "(.71 with the noise of the share), where the claim has 1.15 for the mean and 1 in all. If "
+        "all updates are longer than C, C' is 1.65 C: more noise than needed. With "
+        "clipping_learning_rate 0, or the noise before the new bound, the mean has its 1.15. The "
+        "share itself is not tried.",
     ),
     Entry(
         title="unweighted, fixed bound, a message of NaN",
