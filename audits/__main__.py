@@ -5,8 +5,8 @@
 runs ``audits/NAME.py``, by default all of them. A program with ``audits/requirements/NAME.txt``
 gets an environment of its own in ``.venv-audits/NAME``: its packages come first, those of the
 project's environment (torch, NumPy, dp-accounting) after them. Rows of files that are not run stay
-as they are in the table. What cannot be installed, imported or finished within ten minutes is a row
-with the reason.
+as they are in the table. What cannot be installed, imported or finished in ten minutes of CPU time
+is a row with the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
 ENVIRONMENTS = ROOT / ".venv-audits"
 LONGEST = 600
-"""Seconds that one audit may take."""
+"""Seconds of CPU time that one audit may take."""
 MEASURED = ("sensitivity", "noise", "epsilon_true", "epsilon_lower", "detects", "detects_runs")
 
 
@@ -103,7 +103,7 @@ def claim_in_words(claim: pflpipe.Claim) -> str:
 def audited(name: str) -> Iterator[dict[str, Any]]:
     """Yield a row for each audit of a file, in the environment of its program."""
     module = importlib.import_module(f"audits.{name}")
-    signal.signal(signal.SIGALRM, _too_long)
+    signal.signal(signal.SIGVTALRM, _too_long)
     for one in module.AUDITS:
         row = {"file": name, "program": module.PROGRAM, "version": module.VERSION}
         row |= {"mechanism": one.title, "source": one.source}
@@ -112,13 +112,13 @@ def audited(name: str) -> Iterator[dict[str, Any]]:
 
 def _result(one: Entry) -> dict[str, Any]:
     row = {"claim": claim_in_words(one.claim), "said": one.said, "remark": one.remark}
-    signal.alarm(LONGEST)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST)
     try:
         found = pflpipe.audit(one.release, one.claim, seconds=one.seconds)
     except (PflpipeError, TimeoutError) as error:
         return row | _not_tried(str(error))
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     return row | {
         "verdict": found.verdict,
         "epsilon_claimed": found.row["epsilon_claimed"],
@@ -135,28 +135,35 @@ def _not_tried(reason: str) -> dict[str, Any]:
 
 
 def _too_long(*_: Any) -> None:
-    raise TimeoutError(f"it takes longer than {LONGEST} s")
+    raise TimeoutError(f"it takes more than {LONGEST} s of CPU time")
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:
-    """Return the rows of a file's audits, run in a process of its own."""
+    """Return the rows of a file's audits, run in a process of its own. If that fails, the last row
+    is the reason."""
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "rows.json"
+        target = Path(folder) / "rows.jsonl"
+        target.touch()
+        failure = []
         try:
             _called(python_of(name), "-m", "audits", "--into", target, name)
         except subprocess.CalledProcessError as error:
             lines = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
             pins = requirements(name)
             version = pins.read_text(encoding="utf-8").split()[-1] if pins.is_file() else ""
-            return [{"file": name, "program": name, "version": version, **_not_tried(lines[-1])}]
-        return list(json.loads(target.read_text(encoding="utf-8")))
+            row = {"file": name, "program": name.capitalize(), "version": version}
+            failure = [row | _not_tried(lines[-1])]
+        rows = target.read_text(encoding="utf-8").splitlines()
+        return [*map(json.loads, rows), *failure]
 
 
 def main() -> None:
     """Run the files that the command line names; with ``--into FILE``, here and into a file."""
     asked = sys.argv[1:]
     if asked[:1] == ["--into"]:
-        Path(asked[1]).write_text(json.dumps(list(audited(asked[2]))), encoding="utf-8")
+        with Path(asked[1]).open("w", encoding="utf-8", buffering=1) as file:
+            for row in audited(asked[2]):
+                file.write(json.dumps(row) + "\n")
         return
     if unknown := set(asked) - set(names()):
         sys.exit(f"error: no audits/{min(unknown)}.py; known: {', '.join(names())}")

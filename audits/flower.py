@@ -51,7 +51,7 @@ logging.getLogger("flwr").setLevel(logging.CRITICAL)
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # of the server's messages
 
 PROGRAM, VERSION = "Flower", version("flwr")
-MANY, FEW, MULTIPLIER, CLIP, DELTA, COUNT_NOISE = 10, 4, 1.0, 1.0, 1e-5, 1.0
+MANY, FEW, MULTIPLIER, CLIP, DELTA, COUNT_NOISE = 10, 2, 1.0, 1.0, 1e-5, 1.0
 SECONDS = 0.1
 ORDERS = (4.0, 5.0, 6.0, 7.0, 8.0)
 """Of the accountant: those around the best one, because it is made for every call."""
@@ -77,7 +77,7 @@ def replies(
 ) -> list[Message]:
     """Return the clients' replies, through the mod on their side if there is one.
 
-    An update of length 0 divides by 0 (supercore/differential_privacy.py:59), so 1e-12 is sent
+    An update of length 0 divides by 0 (supercore/differential_privacy.py:56), so 1e-12 is sent
     for it.
     """
     sent = []
@@ -204,7 +204,7 @@ WEIGHTS = (
 EQUAL = "Clients report equally many examples, whatever they have."
 ADAPTS = (
     "dp_adaptive_clipping.py:17 follows Andrew et al. (2021), and compute_adaptive_noise_params "
-    "(supercore/differential_privacy.py:131-170) spends a part of the multiplier on the count."
+    "(supercore/differential_privacy.py:129-169) spends a part of the multiplier on the count."
 )
 COUNTED = (
     "The noise of the updates is increased by Theorem 1 of that paper, which takes the count's "
@@ -222,7 +222,7 @@ AUDITS = [
         title="ServerSideFixedClipping(FedAvg), clients report their numbers of rows",
         release=Rounds(fixed(DifferentialPrivacyServerSideFixedClipping, MANY)),
         claim=central(MANY),
-        source=f"{FIXED}:224-253, 349-402",
+        source=f"{FIXED}:216-245, 348-402",
         said=SAID,
         remark=WEIGHTS,
         seconds=SECONDS,
@@ -231,7 +231,7 @@ AUDITS = [
         title="ServerSideFixedClipping(FedAvg), equal numbers of rows, finite updates",
         release=Rounds(fixed(DifferentialPrivacyServerSideFixedClipping), equal=True),
         claim=central(),
-        source=f"{FIXED}:224-253, 349-402",
+        source=f"{FIXED}:216-245, 348-402",
         said=SAID,
         remark=EQUAL,
         seconds=SECONDS,
@@ -240,7 +240,7 @@ AUDITS = [
         title="ServerSideFixedClipping(FedAvg), equal numbers of rows, any updates",
         release=Rounds(fixed(DifferentialPrivacyServerSideFixedClipping), equal=True, finite=False),
         claim=central(),
-        source="supercore/differential_privacy.py:49-58",
+        source="supercore/differential_privacy.py:50-58",
         said=SAID,
         remark=(
             f"{EQUAL} The clip factor of an update with NaN is min(1, NaN), which is 1 in Python. "
@@ -255,7 +255,7 @@ AUDITS = [
             fixed(DifferentialPrivacyServerSideFixedClipping, accounted=True), equal=True
         ),
         claim=central(epsilon=epsilon_of_the_accountant()),
-        source=f"{FIXED}:166-192, 349-402",
+        source=f"{FIXED}:176-206, 348-402",
         said=(
             "The accountant (supercore/privacy_accounting/rdp_accountant.py) counts this epsilon "
             "for one round, for neighbours that add or remove a client."
@@ -272,7 +272,7 @@ AUDITS = [
             fixed(DifferentialPrivacyClientSideFixedClipping), fixedclipping_mod, equal=True
         ),
         claim=central(),
-        source=f"{FIXED}:483-516, clientapp/mod/centraldp_mods.py:44-112",
+        source=f"{FIXED}:468-494, clientapp/mod/centraldp_mods.py:44-119",
         said=SAID,
         remark=f"{EQUAL} Updates are finite. Clients are trusted to clip.",
         seconds=SECONDS,
@@ -281,7 +281,7 @@ AUDITS = [
         title="ServerSideAdaptiveClipping(FedAvg), equal numbers of rows, a client sends nothing",
         release=Rounds(adaptive(DifferentialPrivacyServerSideAdaptiveClipping), equal=True),
         claim=central(),
-        source=f"{ADAPTIVE}:101-107, 175-225",
+        source=f"{ADAPTIVE}:91-111, 175-225",
         said=ADAPTS,
         remark=f"{EQUAL} Updates are finite; the count's noise is {COUNT_NOISE:g}. {COUNTED}",
         seconds=SECONDS,
@@ -290,7 +290,7 @@ AUDITS = [
         title="ServerSideAdaptiveClipping(FedAvg), equal numbers of rows, a client is replaced",
         release=Rounds(adaptive(DifferentialPrivacyServerSideAdaptiveClipping), equal=True),
         claim=central(adjacency="replace_one"),
-        source=f"{ADAPTIVE}:101-107, 175-225",
+        source=f"{ADAPTIVE}:91-111, 175-225",
         said=ADAPTS,
         remark=(
             f"{EQUAL} Updates are finite; the count's noise is {COUNT_NOISE:g}. Two updates are up "
@@ -306,7 +306,7 @@ AUDITS = [
             equal=True,
         ),
         claim=central(adjacency="replace_one"),
-        source=f"{ADAPTIVE}:314-366, clientapp/mod/centraldp_mods.py:115-208",
+        source=f"{ADAPTIVE}:297-344, clientapp/mod/centraldp_mods.py:122-211",
         said=ADAPTS,
         remark=f"{EQUAL} Updates are finite. Clients are trusted to clip and to report the bit.",
         seconds=SECONDS,
@@ -315,16 +315,16 @@ AUDITS = [
         title="LocalDpMod, sensitivity 2 C, epsilon 1",
         release=local(2 * CLIP, 1.0),
         claim=locally(1.0),
-        source="clientapp/mod/localdp_mod.py:122-145",
+        source="clientapp/mod/localdp_mod.py:128-149",
         said=LOCALLY,
         remark="Two updates of length C are up to 2 C apart, so 2 C is their sensitivity.",
         seconds=SECONDS,
     ),
     Entry(
-        title="LocalDpMod, sensitivity 2 C, epsilon 10",
-        release=local(2 * CLIP, 10.0),
-        claim=locally(10.0),
-        source="clientapp/mod/localdp_mod.py:122-145",
+        title="LocalDpMod, sensitivity 2 C, epsilon 20",
+        release=local(2 * CLIP, 20.0),
+        claim=locally(20.0),
+        source="clientapp/mod/localdp_mod.py:128-149",
         said=LOCALLY,
         remark=(
             "The formula's proof (Dwork and Roth, Theorem A.1) needs epsilon below 1. Neither the "

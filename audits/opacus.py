@@ -101,12 +101,12 @@ SAID = (
     "sensitivity, and the default accountant (accountants/prv.py) counts this epsilon for one step."
 )
 ADAPTS = (
-    "The class (optimizers/adaclipoptimizer.py:32-37, 142-151) follows Andrew et al. (2021), "
+    "The class (optimizers/adaclipoptimizer.py:34-39, 126-137) follows Andrew et al. (2021), "
     "Theorem 1, and preserves the noise multiplier for the accountant."
 )
 COUNTED = (
     "Theorem 1 takes the count's sensitivity as 1/2, for bits that are shifted to -1/2 and 1/2. "
-    "The bits here are 0 and 1 (lines 106-109): one example that is added or zeroed changes the "
+    "The bits here are 0 and 1 (lines 108-110): one example that is added or zeroed changes the "
     "count by 1."
 )
 
@@ -125,7 +125,7 @@ AUDITS = [
         seconds=0.5,
         release=Steps(DPPerLayerOptimizer, BATCH, max_grad_norm=[0.6, 0.8]),
         claim=STEP,
-        source="optimizers/perlayeroptimizer.py:26-80",
+        source="optimizers/perlayeroptimizer.py:58-78",
         said=SAID,
         remark="The unit is an example. The bounds of the two layers are .6 and .8.",
     ),
@@ -146,7 +146,7 @@ AUDITS = [
         seconds=0.5,
         release=Steps(AdaClipDPOptimizer, EXAMPLES, **ADAPTIVE),
         claim=ALL,
-        source="optimizers/adaclipoptimizer.py:106-188",
+        source="optimizers/adaclipoptimizer.py:91-183",
         said=ADAPTS,
         remark=f"The unit is an example; the count's noise is {COUNT_NOISE:g}. {COUNTED}",
     ),
@@ -157,7 +157,7 @@ AUDITS = [
         claim=Claim(
             clients=EXAMPLES, noise_multiplier=MULTIPLIER, delta=DELTA, adjacency="replace_one"
         ),
-        source="optimizers/adaclipoptimizer.py:106-188",
+        source="optimizers/adaclipoptimizer.py:91-183",
         said=ADAPTS,
         remark=(
             f"The unit is an example; the count's noise is {COUNT_NOISE:g}. Two gradients are up "
