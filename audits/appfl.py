@@ -111,7 +111,7 @@ def budget(
         adjacency="replace_one",
         trust="local",
         dimension=DIMENSION,
-        clip_norm=4 * CLIP,
+        clip_norm=8 * CLIP,
     )
 
 
@@ -124,7 +124,7 @@ TRAINER = "appfl/algorithm/trainer/vanilla_trainer.py"
 LAPLACE, GAUSSIAN = f"{TRAINER}:445-461", f"{TRAINER}:428-444"
 SAID = 'dp.py:16 and vanilla_trainer.py:452 call epsilon the "privacy budget"'
 NAN = "Messages with NaN count as zeros here."
-FEW = 0.1
+FEW = 0.2
 AUDITS = [
     Entry(
         title="Laplace, gradient clipping on (clip_norm 1), one local step of SGD",
