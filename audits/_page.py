@@ -19,6 +19,7 @@ COLUMNS = (
     *("epsilon_claimed", "epsilon_true", "epsilon_lower", "sensitivity", "noise", "detects"),
     *("detects_runs", "seconds", "situation", "sentence", "notes", "remark"),
 )
+VERDICTS = ("kept", "refuted", "unsound", "not tried")
 HEAD = """\
 # Audits of other programs
 
@@ -35,9 +36,10 @@ attacks mechanisms of other programs and compares them with the claims that thes
 - `not tried`: the row says why.
 
 A claim is what the program's documentation or its own accountant says, with file and line below.
-Where neither names the neighbouring relation, the row has the one under which the claim is easiest
-to keep. Programs that are installed run their own functions. Official code that cannot be installed
-is stated in our words, with file and line of theirs.
+Its terms are those of [a claim to the auditor](audit_a_release.md#a-claim).
+Where neither names the neighbouring relation, one row has the relation under which the claim is
+easiest to keep. Programs that are installed run their own functions. Official code that cannot be
+installed is stated in our words, with file and line of theirs.
 
 **If you maintain one of these programs:** the command below a program's heading repeats its rows on
 your machine, and `audits/` has the adapter. A wrong adapter or an unfair claim is our mistake:
@@ -78,17 +80,9 @@ def page(table: list[dict[str, str]]) -> str:
 
 def _counts(table: list[dict[str, str]]) -> str:
     programs, verdicts = len({row["file"] for row in table}), Counter(r["verdict"] for r in table)
-    parts = [
-        f"{verdicts[verdict]} {said}"
-        for verdict, said in (
-            ("kept", "keep it"),
-            ("refuted", "do not"),
-            ("unsound", "have noise that follows the messages"),
-            ("not tried", "could not be tried"),
-        )
-        if verdicts[verdict]
-    ]
-    return f"Claims: {len(table)}, of programs: {programs}; {', '.join(parts)}."
+    shown = [verdict for verdict in VERDICTS if verdicts[verdict]]
+    counts = "; ".join(f"{verdict}: {verdicts[verdict]}" for verdict in shown)
+    return f"Claims: {len(table)}; programs: {programs}. **{counts.capitalize()}.**"
 
 
 def _summary(table: list[dict[str, str]]) -> Iterator[str]:

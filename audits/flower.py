@@ -211,6 +211,16 @@ COUNTED = (
     "sensitivity as 1/2, for bits that are shifted to -1/2 and 1/2. The bits here are 0 and 1: a "
     "client that sends nothing changes the count by 1."
 )
+AFTERWARDS = (
+    "Updates are clipped to the present bound, but the noise has the size of the next one, which "
+    "is computed before it is added (lines 216 and 223; on the clients' side 319 and 322). So the "
+    "size of the noise follows the clients' bits. If all updates are clipped, it is exp(-.1) = .90 "
+    "of the size for the present bound, with Flower's default quantile and learning rate."
+)
+OPPOSITE = (
+    "The audit replaces an update by its opposite, which has the same bit, so that only the noise "
+    "on updates is tried."
+)
 LOCALLY = (
     "explanation-differential-privacy.rst, Local Differential Privacy: noise of standard deviation "
     "Delta sqrt(2 ln(1.25 / delta)) / epsilon achieves (epsilon, delta), where Delta is the "
@@ -283,7 +293,10 @@ AUDITS = [
         claim=central(),
         source=f"{ADAPTIVE}:91-111, 175-225",
         said=ADAPTS,
-        remark=f"{EQUAL} Updates are finite; the count's noise is {COUNT_NOISE:g}. {COUNTED}",
+        remark=(
+            f"{EQUAL} Updates are finite; the count's noise is {COUNT_NOISE:g}. {AFTERWARDS} "
+            f"{COUNTED}"
+        ),
         seconds=SECONDS,
     ),
     Entry(
@@ -294,7 +307,9 @@ AUDITS = [
         said=ADAPTS,
         remark=(
             f"{EQUAL} Updates are finite; the count's noise is {COUNT_NOISE:g}. Two updates are up "
-            "to 2 C apart and two bits 1, so that the theorem's sensitivities are in proportion."
+            "to 2 C apart and two bits 1, so that the theorem's sensitivities are in proportion. "
+            f"{OPPOSITE} "
+            f"{AFTERWARDS}"
         ),
         seconds=SECONDS,
     ),
@@ -308,7 +323,11 @@ AUDITS = [
         claim=central(adjacency="replace_one"),
         source=f"{ADAPTIVE}:297-344, clientapp/mod/centraldp_mods.py:122-211",
         said=ADAPTS,
-        remark=f"{EQUAL} Updates are finite. Clients are trusted to clip and to report the bit.",
+        remark=(
+            f"{EQUAL} Updates are finite. Clients are trusted to clip and to report the bit. "
+            f"{OPPOSITE} "
+            f"{AFTERWARDS}"
+        ),
         seconds=SECONDS,
     ),
     Entry(

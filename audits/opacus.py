@@ -161,7 +161,9 @@ AUDITS = [
         said=ADAPTS,
         remark=(
             f"The unit is an example; the count's noise is {COUNT_NOISE:g}. Two gradients are up "
-            "to 2 C apart and two bits 1, so that the theorem's sensitivities are in proportion."
+            "to 2 C apart and two bits 1, so that the theorem's sensitivities are in proportion. "
+            "The audit replaces a gradient by its opposite, which has the same bit, so that only "
+            "the noise on gradients is tried."
         ),
     ),
 ]

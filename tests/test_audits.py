@@ -60,7 +60,7 @@ def test_a_run_replaces_the_rows_of_its_file_and_leaves_the_others(audits, tmp_p
         ("two", "new", "1.235"),
     ]
     text = (tmp_path / page.PAGE).read_text(encoding="utf-8")
-    assert "Claims: 2, of programs: 2; 2 keep it." in text
+    assert "Claims: 2; programs: 2. **Kept: 2.**" in text
     assert "a\\|b" in text
     assert "old" not in text
 
