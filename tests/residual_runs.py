@@ -656,6 +656,8 @@ def final_model(
         "delta": 1e-3,
         "clients": DIGITS.clients,
         "adaptive": None,
+        "groups": 1,
+        "band": 1,
     }
     files.write_json(place / "plan.json", {"plan": rule})
     inputs = runs.Inputs(place / "plan.json", place / "partition.npz", place / "digits.npz")
