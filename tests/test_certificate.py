@@ -84,6 +84,7 @@ CELLS = {
     "calibrated like the papers": cell(accountant="rdp"),
     "adaptive": cell(clip_quantile=0.5, clip_bit_noise=4.0),
     "groups": cell(groups=3),
+    "groups without privacy": cell("fedavg", groups=3),
     "correlated": cell(groups=2, band=3),
     "laplace": cell("appfl", mechanism="laplace"),
     "secret cohorts, laplace": cell("appfl", mechanism="laplace", delta=None, sample_rate=0.5),

@@ -30,7 +30,7 @@ from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
 from pflpipe.study.epsilon_as_published import as_published, epsilon
 from pflpipe.study.load import read
-from simulations import held, plan, simulation
+from simulations import held, open_plan, plan, simulation
 
 torch.set_num_threads(1)
 ASKED = cells.Privacy("gaussian", epsilon=2.0, delta=1e-5, clip_norm=1.0, band=8)
@@ -184,6 +184,14 @@ def test_a_resumed_run_has_the_bits_of_the_whole_one(groups, band):
     assert all(torch.equal(value, done.params[name]) for name, value in whole.params.items())
     assert done.residuals == whole.residuals
     assert whole.residuals.coordinates == 6 * sum(map(torch.numel, whole.params.values()))
+
+
+def test_groups_without_privacy_take_turns_too():
+    rule = open_plan(rounds=4, groups=2)
+    found = simulation("fedavg", plan=rule, local_epochs=1)
+    done = rounds.run(found, rounds.start(found))
+    assert [row["participants"] for row in done.rows] == [2.0] * 4
+    assert not done.residuals.strangers
 
 
 def test_the_same_noise_is_drawn_for_a_round_that_is_asked_for_again():

@@ -79,8 +79,9 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "plan.clients": settings["partition"].get("clients", plan["clients"]),
     }
     if fixed or "groups" in plan:  # an earlier version does not say that there are none
-        uncovered = rate < 1 or laplace or departures or "clip_quantile" in privacy
-        turns = (1, 1) if fixed and uncovered else (groups, band)
+        claimed = mechanism != "none"
+        uncovered = laplace or (departures and claimed) or "clip_quantile" in privacy
+        turns = (1, 1) if fixed and (uncovered or rate < 1) else (groups, band)
         found |= dict(zip(("plan.groups", "plan.band"), turns, strict=True))
     if search := row["search"]:
         found["search.runs"] = sum(part["runs"] for part in search["plans"])
