@@ -235,6 +235,8 @@ def plan(cell: Cell) -> dict[str, Any]:
             "norm": 2,
             "clip_norm": budget.clip_norm,
             "adaptive": None,
+            "groups": 1,
+            "band": 1,
             "noise_multiplier": sigma,
             "sample_rate": training.sample_rate,
             "rounds": training.rounds,

@@ -121,6 +121,42 @@ MUTANTS = {
         "return 1 / plan.expected_cohort",
         "test_departures.py",
     ),
+    "bands shifted by one": Mutant(
+        "privacy/correlated.py",
+        "coefficients(band)[1:]",
+        "coefficients(band)[:-1]",
+        "test_correlated.py",
+    ),
+    "sensitivity of one participation": Mutant(
+        "privacy/correlated.py",
+        "np.arange(rounds) % groups == 0",
+        "np.arange(rounds) == 0",
+        "test_correlated.py",
+    ),
+    "correlated noise not reused on resume": Mutant(
+        "privacy/correlated.py",
+        "for earlier in range(self._round, round + 1):",
+        "for earlier in [round]:",
+        "test_correlated.py",
+    ),
+    "a group that is another one's in the law of the run": Mutant(
+        "privacy/residuals.py",
+        "turns % plan.groups == 0",
+        "turns % plan.groups == 1",
+        "test_correlated.py",
+    ),
+    "whitened releases of the audit without the last rounds": Mutant(
+        "privacy/correlated.py",
+        "sum(weight * one for weight, one in zip(weights, latest, strict=False))",
+        "sum(weight * one for weight, one in zip(weights[:1], latest, strict=False))",
+        "test_correlated.py",
+    ),
+    "a certificate counts one participation": Mutant(
+        "pipeline/recomputed.py",
+        "rows.append(weight + (rows[row - groups] if row >= groups else 0))",
+        "rows.append(weight)",
+        "test_certificate.py",
+    ),
     "delta of one minus": Mutant(
         "privacy/accounting.py",
         "math.exp(log_ndtr(mu / 2 - epsilon / mu))",

@@ -271,7 +271,7 @@ def _round(
     scales = _numpy(scale)
     rows = {name: value[present.numpy()] for name, value in _numpy(update).items()}
     mean = clipped_mean(rows, scales, plan)
-    unit = plan.clip_norm * plan.noise_multiplier / (plan.sample_rate * plan.clients)
+    unit = plan.clip_norm * plan.noise_multiplier / (plan.sample_rate * plan.clients / plan.groups)
     rest_kept = all(np.array_equal(start[name], end[name]) for name in start.keys() - mean.keys())
     scores, as_released = {}, True
     for name, value in mean.items():
@@ -289,7 +289,7 @@ def _round(
 
 def clipped_mean(rows: Arrays, scales: Arrays, plan: Plan) -> Arrays:
     """Return the sum of the clients' uploads ``[n, *shape]``, each clipped jointly to ``|update /
-    s| <= C``, over q M.
+    s| <= C``, over q M / b.
 
     A client with a number that is not finite counts as zero, and a coordinate with ``s = 0`` is not
     sent.
@@ -310,7 +310,8 @@ def clipped_mean(rows: Arrays, scales: Arrays, plan: Plan) -> Arrays:
                     * scales.get(name, 1.0)
                     * min(1.0, plan.clip_norm / max(length, 1e-300))
                 )
-    return {name: value / (plan.sample_rate * plan.clients) for name, value in total.items()}
+    cohort = plan.sample_rate * plan.clients / plan.groups
+    return {name: value / cohort for name, value in total.items()}
 
 
 def normal_scores(laplace: np.ndarray) -> np.ndarray:
@@ -359,9 +360,26 @@ def probabilities(run: Run) -> dict[str, float]:
         "cohorts": stats.binomtest(
             sum(len(round.clients) for round in rounds),
             plan.clients * len(rounds),
-            plan.sample_rate,
+            plan.sample_rate / plan.groups,
         ).pvalue,
     }
+
+
+def whitened(run: Run) -> Run:
+    """Return a run with correlated noise as one with the independent noise of which it is made: a
+    round's own, plus c_j of that of j rounds before, c_j = (1/2)(3/4)(5/6) ... of j factors."""
+    weights = np.cumprod([1.0, *((2 * j - 1) / (2 * j) for j in range(1, run.world.plan.band))])
+    rounds = []
+    for last in range(len(run.rounds)):
+        latest = run.rounds[last::-1][: len(weights)]
+        scores = {
+            name: sum(
+                weight * one.scores[name] for weight, one in zip(weights, latest, strict=False)
+            )
+            for name in latest[0].scores
+        }
+        rounds.append(dataclasses.replace(latest[0], scores=scores))
+    return dataclasses.replace(run, rounds=rounds)
 
 
 def size(scores: np.ndarray) -> float:
@@ -656,6 +674,8 @@ def final_model(
         "delta": 1e-3,
         "clients": DIGITS.clients,
         "adaptive": None,
+        "groups": 1,
+        "band": 1,
     }
     files.write_json(place / "plan.json", {"plan": rule})
     inputs = runs.Inputs(place / "plan.json", place / "partition.npz", place / "digits.npz")

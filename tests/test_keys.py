@@ -58,6 +58,7 @@ OTHER = {
         "lr_decay": 0.9,
         "drop_last": True,
         "sample_rate": 0.5,
+        "groups": 2,
         "augment": ("flip",),
         "precision": "bf16",
     },
@@ -71,6 +72,7 @@ OTHER = {
         "clip_quantile": 0.4,
         "clip_lr": 0.3,
         "clip_bit_noise": 2.0,
+        "band": 2,
     },
     "server": {
         "optimizer": "adam",

@@ -56,6 +56,7 @@ def make_place(place: Path, method: str = "feddpa", **changes) -> cells.Cell:
         "sample_rate": 0.7,
     }
     plan |= {"rounds": ROUNDS, "delta": 1e-3, "clients": 6, "adaptive": None}
+    plan |= {"groups": 1, "band": 1}
     files.write_json(place / "plan.json", {"plan": plan | changes})
     files.write_json(place / "cell.json", cell.to_dict())
     return cell
@@ -132,6 +133,28 @@ def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path):
     with open(killed / "timing.csv", encoding="utf-8") as file:
         assert [row["round"] for row in csv.DictReader(file)] == [str(r + 1) for r in range(ROUNDS)]
     assert not list((tmp_path / "killed/checkpoints").glob("*"))
+
+
+@pytest.mark.faults
+def test_a_killed_run_of_correlated_noise_ends_with_the_same_bits(tmp_path):
+    """No noise is in a checkpoint: that of the rounds before it comes from their keys again."""
+    places = tmp_path / "whole", tmp_path / "killed"
+    for place in places:
+        cell = make_place(place, "dp_fedavg", sample_rate=1.0, groups=2, band=3)
+    training = dataclasses.replace(cell.training, sample_rate=1.0, groups=2)
+    privacy = dataclasses.replace(cell.privacy, band=3)
+    cell = dataclasses.replace(cell, training=training, privacy=privacy)
+    assert train_there(places[0], cell) == 0
+    assert train_there(places[1], cell, 5) == -signal.SIGKILL
+    assert train_there(places[1], cell) == 0
+    assert "resuming after round" in (places[1] / "stderr").read_text(encoding="utf-8")
+    whole, killed = (
+        torch.load(place / "run/state.pt", weights_only=True)["params"] for place in places
+    )
+    assert all(torch.equal(value, killed[name]) for name, value in whole.items())
+    records = [files.read_json(place / "run/run.json") for place in places]
+    assert records[0] == records[1]
+    assert records[1]["diagnostics"]["residuals"]["mismatches"] == 0
 
 
 @pytest.fixture(scope="module")

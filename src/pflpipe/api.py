@@ -218,6 +218,7 @@ def federation(
         rounds=training.rounds,
         sample_rate=training.sample_rate,
         clients=len(shards),
+        groups=training.groups,
         departures=departures,
     )
     return Simulation(

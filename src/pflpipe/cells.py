@@ -168,6 +168,11 @@ class Training:
         Option(above=0, most=1, heading="q", phrase="client sampling rate q = {}", always=True),
     ] = 1.0
     """Poisson probability q of a client per round"""
+    groups: Annotated[
+        int, Option(least=1, heading="b", phrase="{} groups of clients that take part in turn")
+    ] = 1
+    """number b of groups of clients that take part in turn, round t (from 0) with group t mod b;
+    1 = no groups; who is in which is public, and sample_rate must be 1"""
     augment: Annotated[
         tuple[str, ...],
         Option(choices=("crop", "flip", "rotate"), distinct=True, phrase="training transforms {}"),
@@ -259,6 +264,16 @@ class Privacy:
         ),
     ] = "exact"
     """the curve that calibrates: exact (GDP at q = 1, PLD otherwise) or rdp (as the papers)"""
+    band: Annotated[
+        int,
+        Option(
+            least=1,
+            only=("mechanism", "gaussian"),
+            phrase="noise correlated over {} rounds",
+        ),
+    ] = 1
+    """number of rounds over which noise is correlated: that of a round takes back a part of the
+    noise of the band - 1 rounds before it; 1 = independent noise; sample_rate must be 1"""
 
 
 @dataclass(frozen=True)
@@ -462,6 +477,7 @@ class Cell:
                 optimizer="",
                 lr=training.lr if self.plan_needs_lr else 0.0,
                 sample_rate=training.sample_rate,
+                groups=training.groups,
             ),
             privacy=self.privacy,
             method="",
@@ -482,6 +498,11 @@ class Cell:
         noise = f"q{training.sample_rate:g}", f"T{training.rounds}"
         words = [self.privacy.mechanism, f"M{clients}", *noise]
         return slug(words, without_defaults(self.accounted))
+
+    @property
+    def fixed(self) -> bool:
+        """Whether cohorts are fixed in advance or noise is correlated (privacy/correlated.py)."""
+        return self.training.groups > 1 or self.privacy.band > 1
 
     @property
     def claim(self) -> str:

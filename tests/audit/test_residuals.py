@@ -12,6 +12,7 @@ import torch
 
 import residual_runs
 from residual_runs import CERTIFIED, RAREST, certified_run, final_model, findings, lay_out, watch
+from simulations import plan
 
 torch.set_num_threads(1)
 DTYPES = (torch.float64, torch.float32)
@@ -26,6 +27,15 @@ def test_a_certified_method_leaves_nothing_but_noise_of_its_plan(method, rate, d
     assert len(run.rounds) == run.world.plan.rounds
     assert run.scores.size > 100
     assert findings(run) == {}
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_correlated_noise_is_that_of_its_plan_when_all_rounds_are_whitened_together(groups):
+    rule = plan(4, rounds=12, groups=groups, band=5, noise_multiplier=1.0)
+    small = {"sizes": (2, 1, 2, 3), "shape": (100,), "hidden": ()}
+    run = watch(residual_runs.world(plan=rule, **small))
+    assert findings(residual_runs.whitened(run)) == {}
+    assert "size" in findings(run), "what is released has more than the noise of its own round"
 
 
 @pytest.mark.slow

@@ -49,6 +49,8 @@ def lacks(name: str, cell: Cell) -> str:
     """Return what a cell lacks for an attack, or an empty string if the attack applies."""
     if cell.privacy.clip_quantile is not None:
         return "a fixed clip_norm"  # no adversary here reads the bits of adaptive clipping
+    if cell.fixed:
+        return "groups 1 and band 1"  # nor reads rounds together
     return _LACKS[name](cell)
 
 

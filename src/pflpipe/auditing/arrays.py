@@ -31,6 +31,7 @@ from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.data import outside
 from pflpipe.errors import PflpipeError
 from pflpipe.learning.architectures import Shapes
+from pflpipe.privacy.correlated import Drawn
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.seeds import release_rng
 from pflpipe.trees import Tree
@@ -245,7 +246,7 @@ class OfArrays(Mechanism):
 
     def seen(
         self,
-        generator: np.random.Generator,
+        generator: np.random.Generator | Drawn,
         sent: Uploads,
         present: Tensor,
         scale: Tree,
@@ -254,6 +255,7 @@ class OfArrays(Mechanism):
         runs: Any = None,
     ) -> tuple[Tensor, Tree]:
         """Return the attacker's view of one release, ``[R, d]``."""
+        assert isinstance(generator, np.random.Generator)
         rows, cohorts = sent.update["message"][0].numpy(), present.numpy()
         seeds = generator.integers(2**63, size=len(cohorts)).tolist()
         views = [

@@ -3,10 +3,11 @@ plan of its kind.
 
 Methods whose messages are clipped, noised and summed in the same way share an audit. The reference
 plans are those at which an audit is most sensitive: mu = 2.6 with all clients taking part (FedDPA's
-FEMNIST setting at epsilon 8), DP-FedSim's setting for a secret draw (epsilon 2), and eight rounds
-of pure epsilon 1 for Laplace noise. In none of them is the clip bound or the expected cohort 1, so
-a factor that the code forgets is visible. A release that keeps its claim there keeps it at any plan
-of its kind, because multiplier, rate, bound and rounds enter the code as numbers.
+FEMNIST setting at epsilon 8), DP-FedSim's setting for a secret draw (epsilon 2), eight rounds of
+pure epsilon 1 for Laplace noise, and eight rounds of two groups for correlated noise. In none of
+them is the clip bound or the expected cohort 1, so a factor that the code forgets is visible. A
+release that keeps its claim there keeps it at any plan of its kind, because multiplier, rate,
+bound, rounds, groups and band enter the code as numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods import base, registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.named import DEPARTURES
-from pflpipe.privacy import accounting
+from pflpipe.privacy import accounting, correlated
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 EVERYBODY = Privacy("gaussian", epsilon=8.0, delta=0.02, clip_norm=2.5)
 DRAWN = Privacy("gaussian", noise_multiplier=2.248, delta=1e-5, clip_norm=2.5)
 BIT_NOISE = 1.6  # of adaptive clipping: both parts of a release then have about equal weight
+GROUPS, BAND = 2, 3  # a client takes part again while noise of its last round is taken back
 LAPLACE = Privacy("laplace", epsilon=8.0, clip_norm=2.5)
 
 Verdict = Literal["kept", "unsound", "refuted"]
@@ -54,6 +56,7 @@ class Case:
         departures: sorted names.
         trust: what the attacker sees, see ``neighbours.Mechanism``.
         adaptive: whether the clip bound adapts.
+        correlated: whether groups take part in turn under correlated noise.
     """
 
     mechanism: str
@@ -62,6 +65,7 @@ class Case:
     departures: tuple[str, ...]
     trust: Trust
     adaptive: bool = False
+    correlated: bool = False
 
     @property
     def id(self) -> str:
@@ -70,15 +74,16 @@ class Case:
             self.mechanism,
             "drawn" * self.drawn,
             "adaptive" * self.adaptive,
+            "correlated" * self.correlated,
             f"scaled_by_{self.scaled_by}" * bool(self.scaled_by),
         ]
         return "-".join([*filter(None, [*parts, "+".join(self.departures)]), self.trust])
 
     @property
     def clients(self) -> int:
-        """M, small enough for whole runs to refute single messages. q M is 4 if all clients take
-        part and 2.4 if cohorts are drawn."""
-        return 24 if self.drawn else 4
+        """M, small enough for whole runs to refute single messages. q M is 4 if all clients or half
+        of them take part, and 2.4 if cohorts are drawn."""
+        return 24 if self.drawn else 4 * (GROUPS if self.correlated else 1)
 
     @property
     def runs(self) -> int:
@@ -100,18 +105,22 @@ class Case:
     def privacy(self) -> Privacy:
         """The privacy request of the reference plan."""
         request = LAPLACE if self.mechanism == "laplace" else DRAWN if self.drawn else EVERYBODY
+        if self.correlated:
+            return dataclasses.replace(request, band=BAND)
         if not self.adaptive:
             return request
         return dataclasses.replace(request, clip_quantile=0.5, clip_bit_noise=BIT_NOISE)
 
     def plan(self, departures: Iterable[str]) -> Plan:
         """Return the plan of ``accounting.make_plan`` for the request with these departures."""
-        rate, rounds = (0.1, 100) if self.drawn else (1.0, 8 if self.mechanism == "laplace" else 30)
+        short = self.mechanism == "laplace" or self.correlated
+        rate, rounds = (0.1, 100) if self.drawn else (1.0, 8 if short else 30)
         return accounting.make_plan(
             self.privacy,
             rounds=rounds,
             sample_rate=rate,
             clients=self.clients,
+            groups=GROUPS if self.correlated else 1,
             departures=departures,
             sizes=sizes(self.clients),
             local_epochs=3,
@@ -123,7 +132,7 @@ class Case:
         """Return the mechanism with its claim. Against single messages the claim is that of shared
         noise, the most generous reading."""
         # With departures too the claim is the certified plan: that is what the paper proves.
-        claimed = self.plan(())
+        claimed = correlated.single(self.plan(()))
         if self.trust == "local":
             share = claimed.multiplier / claimed.expected_cohort**0.5
             claimed = dataclasses.replace(claimed, noise_multiplier=share, sample_rate=1.0)
@@ -133,10 +142,14 @@ class Case:
         )
 
 
+CORRELATED = Case("gaussian", False, "", (), "central", correlated=True)
+
+
 @dataclass(frozen=True)
 class Subject:
     """A method in one of its versions and its case. With an empty ``method``: the release under
-    adaptive clipping (``profile`` adaptive), or with a single departure (``profile`` alone)."""
+    adaptive clipping (``profile`` adaptive) or correlated noise (correlated), or with a single
+    departure (alone)."""
 
     method: str
     profile: str
@@ -145,7 +158,7 @@ class Subject:
 
 def subjects() -> list[Subject]:
     """Return every version of every private method in each trust model, then adaptive clipping,
-    then every single departure."""
+    correlated noise, and every single departure."""
     result = []
     for name in NAMES:
         about = registry.info(name).about
@@ -164,6 +177,7 @@ def subjects() -> list[Subject]:
                 Subject(name, profile, case) for case in _cases(about.mechanism, name, departures)
             ]
     result += [Subject("", "adaptive", case) for case in _cases("gaussian", "", (), adaptive=True)]
+    result.append(Subject("", "correlated", CORRELATED))
     for departure in sorted(DEPARTURES):
         case = Case("gaussian", departure in OF_SAMPLING, "", (departure,), "central")
         result.append(Subject("", "alone", case))
@@ -206,6 +220,8 @@ def of_cell(cell: Cell) -> list[Case]:
     needed = _cases(cell.privacy.mechanism, "" if cell.source else cell.method, ())
     if cell.privacy.clip_quantile is not None:
         needed += _cases(cell.privacy.mechanism, "", (), adaptive=True)
+    if cell.fixed:
+        needed.append(CORRELATED)
     return needed if cell.training.sample_rate < 1 else [case for case in needed if not case.drawn]
 
 

@@ -8,6 +8,9 @@ otherwise the noise depends on private data, and (c) must not be longer than the
 measured by the covariance of the noise over all coordinates and rounds. If two coordinates or two
 rounds share noise, some direction has no noise, and a canary along it is infinitely long.
 
+With groups or a band all rounds of a run are one release, whose noise is correlated, and they are
+tested together: the canary takes part in the rounds of the first group.
+
 A correct mechanism is the same at every clip bound, so a certified one is tested with the plan's C
 and with 1 / C: a factor C that is missing, or present twice, leaves too little noise at one of
 them.
@@ -26,6 +29,7 @@ import torch
 from torch import Tensor
 
 from pflpipe.auditing.neighbours import Mechanism
+from pflpipe.privacy import correlated
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 from pflpipe.trees import Params, Tree
@@ -143,18 +147,18 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
     """Yield the measurements of each canary in each cohort, at the clip bound of the plan."""
     params = Params(mechanism.start(key))
     scale = mechanism.scale(params, mechanism.init_server(params))
-    library = mechanism.canaries(params)
-    for cohort in _cohorts(mechanism):
+    library, fixed = mechanism.canaries(params), mechanism.executed.fixed
+    for cohorts in _cohorts(mechanism):
         # Without the canary all directions give the same uploads, so the first one serves.
         first = next(iter(library.values()))
         alone = _rounds(
-            mechanism, first, False, cohort, scale, draws, derived_key(key, "noise alone")
+            mechanism, first, False, cohorts, scale, draws, derived_key(key, "noise alone")
         )
         noise = alone - alone.mean(dim=0)
         together = _Ruler(noise, mechanism.claimed)
         # What a release remembers of its results differs between the two runs and follows the
         # noise, as it may. So its later rounds only tell whether rounds share their noise.
-        fresh = 1 if mechanism.remembers else ROUNDS
+        fresh = 1 if mechanism.remembers else len(cohorts)
         ruler = _Ruler(noise[:, :1], mechanism.claimed) if mechanism.remembers else together
         law = _law(mechanism, noise[:, :fresh], scale)
         for name, direction in library.items():
@@ -162,18 +166,24 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
             # cancels in the difference.
             there, absent = (
                 _rounds(
-                    mechanism, direction, here, cohort, scale, COUPLED, derived_key(key, "coupled")
+                    mechanism, direction, here, cohorts, scale, COUPLED, derived_key(key, "coupled")
                 )
                 for here in (True, False)
             )
-            moved = (there - absent)[:, :fresh].flatten(0, 1)
+            moved = (there - absent)[:, :fresh]
+            # Where rounds are one release, the canary moves some of them; otherwise all alike.
+            moved = moved.flatten(1) if fixed else moved.flatten(0, 1)
             mean = moved.mean(dim=0)
             largest, deviation = mean.abs().max().item(), moved.std(dim=0).max().item()
             spread = 0.0 if deviation == 0 else deviation / largest if largest else math.inf
             detects = law.detects if law else ruler.longest(POWER) / ruler.longest(RARE_LENGTH)
             yield Sensitivity(
                 canary=name,
-                length=math.inf if math.isinf(together.length(mean)) else ruler.length(mean),
+                length=together.length_of_run(mean)
+                if fixed
+                else math.inf
+                if math.isinf(together.length(mean))
+                else ruler.length(mean),
                 length_most=ruler.longest(RARE_LENGTH),
                 spread=spread,
                 noise=law.measured if law else None,
@@ -182,49 +192,52 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
             )
 
 
-def _cohorts(mechanism: Mechanism) -> list[Tensor]:
-    """Return the cohorts that are tested, bool ``[M]``.
+def _cohorts(mechanism: Mechanism) -> list[list[Tensor]]:
+    """Return the sequences of cohorts that are tested, one bool ``[M]`` a round.
 
     All clients; under a public schedule, the first cohort of the canary; under a secret draw, the
     canary alone, and the canary among twice the mean number of clients, where noise that follows
-    the number drawn is too small.
+    the number drawn is too small. With groups or a band it is the whole run.
     """
     plan, canary = mechanism.executed, mechanism.canary
     numbers = torch.arange(plan.clients)
     if mechanism.secret:
         first = max(2, round(2 * plan.expected_cohort))
-        return [(numbers - canary) % plan.clients < first, numbers == canary]
+        secret = (numbers - canary) % plan.clients < first, numbers == canary
+        return [[cohort] * ROUNDS for cohort in secret]
     rng = np.random.default_rng(0)  # not used: this cohort is public
     drawn = (mechanism.cohort(round, rng, 1)[0] for round in range(plan.rounds))
-    return [next(cohort for cohort in drawn if cohort[canary])]
+    if plan.fixed:
+        return [list(drawn)]
+    return [[next(cohort for cohort in drawn if cohort[canary])] * ROUNDS]
 
 
 def _rounds(
     mechanism: Mechanism,
     direction: Tree,
     there: bool,
-    cohort: Tensor,
+    cohorts: Sequence[Tensor],
     scale: Tree,
     draws: int,
     key: str,
 ) -> Tensor:
-    """Return what the attacker sees in consecutive rounds of the same clients and scale,
+    """Return what the attacker sees in consecutive rounds of these clients with the same scale,
     ``[draws, rounds, d]``."""
-    present = cohort.clone()
+    present = torch.stack(list(cohorts))
     if mechanism.leaves:
-        present[mechanism.canary] &= there
-    generators = [
-        {name: mechanism.rng(key, name, round) for name in ("noise", "bits")}
-        for round in range(ROUNDS)
-    ]
+        present[:, mechanism.canary] &= there
+    bits = [mechanism.rng(key, "bits", round) for round in range(len(cohorts))]
     views, most = [], min(DRAWS_AT_ONCE, mechanism.at_once)
     for done in range(0, draws, most):
         count = min(most, draws - done)
         sent = mechanism.sent(direction, there, scale, count)
-        here, runs = present.expand(count, -1), mechanism.begin(count)
+        runs = mechanism.begin(count)
+        if not done or mechanism.executed.band > 1:  # correlated rounds have no stream to go on
+            noise_of = mechanism.noises(derived_key(key, "draws", done) if done else key)
+            noises = [noise_of(round) for round in range(len(cohorts))]
         rounds = [
-            mechanism.seen(of["noise"], sent, here, scale, others=1, bits=of["bits"], runs=runs)[0]
-            for of in generators
+            mechanism.seen(noise, sent, here.expand(count, -1), scale, 1, of_bits, runs)[0]
+            for noise, here, of_bits in zip(noises, present, bits, strict=True)
         ]
         views.append(torch.stack(rounds, dim=1))
     return torch.cat(views)
@@ -250,9 +263,13 @@ def _law(mechanism: Mechanism, noise: Tensor, scale: Tree) -> _Law | None:
     """
     from scipy import stats
 
-    kept, claimed = mechanism.with_known_noise(scale), mechanism.claimed
+    kept, claimed, plan = mechanism.with_known_noise(scale), mechanism.claimed, mechanism.executed
     if kept is None:
         return None
+    if plan.fixed:
+        latest = noise.unbind(1)[::-1]
+        rows = [correlated.whitened(plan, latest[done:]) for done in range(len(latest))]
+        noise = torch.stack(rows, dim=1)
     units = noise[:, :, kept.repeat(noise.shape[2] // len(kept))] / claimed.multiplier
     if claimed.mechanism == "laplace":
         number, root = units.numel(), 1.0
@@ -318,6 +335,18 @@ class _Ruler:
                 * self.claimed.multiplier,
             )
         return worst
+
+    def length_of_run(self, mean: Tensor) -> float:
+        """Return the length of the movement ``[rounds d]`` of a whole run, for the worst choice of
+        what the canary sends in its rounds: its update, the opposite, or nothing."""
+        rounds = mean.view(self.rounds, -1)
+        taken = (rounds != 0).any(dim=1).nonzero()[:, 0]
+        worst = 0.0
+        for signs in itertools.product((1.0, 0.0, -1.0), repeat=len(taken)):
+            of_rounds = rounds.new_zeros(self.rounds, 1)
+            of_rounds[taken, 0] = rounds.new_tensor(signs)
+            worst = max(worst, self._whitened((rounds * of_rounds).flatten()))
+        return worst * self.claimed.multiplier
 
     def _whitened(self, vector: Tensor) -> float:
         """Return the length of ``[rounds d]`` in standard deviations of the noise; infinite if it

@@ -25,7 +25,7 @@ from scipy import stats
 from torch import Tensor
 
 from pflpipe.auditing.neighbours import Mechanism
-from pflpipe.privacy import accounting, adaptive
+from pflpipe.privacy import accounting, adaptive, correlated
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 from pflpipe.trees import Params, ServerState, Tree, Update
@@ -252,6 +252,7 @@ def _statistics(
     total: dict[str, Tensor] = {}
     sent, runs = mechanism.sent(direction, there, {}, repeats), mechanism.begin(repeats)
     bounds = torch.ones(repeats, dtype=torch.float64)  # adaptive ones, relative to the first
+    noises, views, taken = mechanism.noises(run_key), list[Tensor](), list[float]()
     for round in range(plan.rounds):
         scale: Tree = {}
         if mechanism.scaled:
@@ -270,13 +271,17 @@ def _statistics(
             present[:, mechanism.canary] = False
         if mechanism.trust == "local" and not present[:, mechanism.canary].any():
             continue  # a client that is not drawn sends no message
-        noise, bits = (mechanism.rng(run_key, name, round) for name in ("noise", "bits"))
-        seen, sums = mechanism.seen(noise, sent, present, scale, bits=bits, runs=runs)
+        bits = mechanism.rng(run_key, "bits", round)
+        seen, sums = mechanism.seen(noises(round), sent, present, scale, bits=bits, runs=runs)
         if plan.adaptive is not None:
             bounds = adaptive.next_bound(plan, bounds, sums)
         known = not mechanism.secret and bool(present[0, mechanism.canary])
+        share = 1.0
+        if plan.fixed:
+            views, taken = [seen, *views][: plan.band], [float(known), *taken][: plan.band]
+            seen, share = correlated.whitened(plan, views), correlated.whitened(plan, taken)
         for name, value in _round(
-            mechanism.claimed, seen, line, unit, support, layers, known
+            mechanism.claimed, seen, line, unit * share, support, layers, known
         ).items():
             total[name] = total.get(name, 0) + value
         if mechanism.scaled:

@@ -9,6 +9,7 @@ the rows of clients that were drawn.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.base import Method, unscaled
 from pflpipe.named import OF_MESSAGES
 from pflpipe.privacy import adaptive, mechanism
+from pflpipe.privacy.correlated import Correlated, Drawn
 from pflpipe.privacy.departures import groups
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
@@ -38,6 +40,8 @@ from pflpipe.trees import Params, ServerState, Tree, Update
 
 Trust = Literal["central", "local"]
 
+GROUPED = "audit"
+"""Key of the groups. They are public, so any will do."""
 CANARIES = ("dirac", "layer", "exclusive", "zero_mean", "aligned", "long", "huge")
 """Canaries: one coordinate; one layer; coordinates that no other client keeps; mean 0 in every
 tensor; along the public model; every tensor of length C; a length of a million C. A method that
@@ -87,7 +91,9 @@ class Mechanism:
     @cached_property
     def canary(self) -> int:
         """Index of the canary: 0, or under a public schedule the client that takes part most
-        often."""
+        often, with groups one of the first."""
+        if self.executed.groups > 1:
+            return int(mechanism.group_cohort(GROUPED, 0, self.executed).argmax())
         if "public_sampling" not in self.departures:
             return 0
         schedule = [
@@ -222,8 +228,17 @@ class Mechanism:
         none."""
         return None
 
+    def noises(self, key: str) -> Callable[[int], np.random.Generator | Drawn]:
+        """Return what draws the noise of each round of runs with a key."""
+        generator_of = functools.partial(self.rng, key, "noise")
+        band = self.executed.band
+        return Correlated(generator_of, band).at if band > 1 else generator_of
+
     def cohort(self, round: int, rng: np.random.Generator, repeats: int) -> Tensor:
         """Return a cohort for each of R repeats, bool ``[R, M]``."""
+        if self.executed.groups > 1:
+            cohort = mechanism.group_cohort(GROUPED, round, self.executed)
+            return torch.from_numpy(cohort).expand(repeats, -1)
         if "public_sampling" in self.departures:
             return torch.from_numpy(mechanism.public_cohort(round, self.executed)).expand(
                 repeats, -1
@@ -232,7 +247,7 @@ class Mechanism:
 
     def seen(
         self,
-        generator: np.random.Generator,
+        generator: np.random.Generator | Drawn,
         sent: Uploads,
         present: Tensor,
         scale: Tree,
@@ -247,7 +262,7 @@ class Mechanism:
         which its noise should be that of the claim (``shares``).
 
         Args:
-            generator: of the round's noise.
+            generator: of the round's noise, from ``noises``.
             sent: uploads of all clients, ``[R, M, *shape]``; rows of clients not drawn are left
                 out.
             present: the cohorts, bool ``[R, M]``; under ``local`` trust the same in all repeats.

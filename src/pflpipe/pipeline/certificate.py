@@ -28,7 +28,7 @@ FORMAT = "pflpipe-certificate-1"
 PACKAGE = Path(__file__).resolve().parents[1]
 EPSILONS = ("central", "replace_one", "local", "local_replace_one")
 OF_AUDITS = ("audit", "verdict", "epsilon_lower", "detects", "detects_runs")
-OF_PLANS = ("mechanism", "noise_multiplier", "sample_rate", "rounds")
+OF_PLANS = ("mechanism", "noise_multiplier", "sample_rate", "rounds", "groups", "band")
 MEASURED = frozenset(
     {
         *metrics.columns(ALWAYS),

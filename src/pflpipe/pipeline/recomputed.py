@@ -63,12 +63,15 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     mechanism, rate = privacy.get("mechanism", "none"), training.get("sample_rate", 1.0)
     laplace, public = mechanism == "laplace", "public_sampling" in departures
     claim = "nominal" if departures else "unreviewed" if settings.get("source") else "certified"
+    groups, band = training.get("groups", 1), privacy.get("band", 1)
+    fixed = groups > 1 or band > 1
+    drawn = "everybody" if rate == 1 else "public" if public else "poisson"
     found: dict[str, Any] = {
         "dataset.name": settings["dataset"],
         "departures": sorted(departures),
         "claim": claim,
         "trust": "central",
-        "sampling": "everybody" if rate == 1 else "public" if public else "poisson",
+        "sampling": "cyclic" if groups > 1 else drawn,
         "plan.mechanism": mechanism,
         "plan.norm": 1 if laplace else 2,
         "plan.rounds": training["rounds"],
@@ -77,6 +80,11 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "plan.clip_norm": privacy.get("clip_norm"),
         "plan.clients": settings["partition"].get("clients", plan["clients"]),
     }
+    if fixed or "groups" in plan:  # an earlier version does not say that there are none
+        claimed = mechanism != "none"
+        uncovered = laplace or (departures and claimed) or "clip_quantile" in privacy
+        turns = (1, 1) if fixed and (uncovered or rate < 1) else (groups, band)
+        found |= dict(zip(("plan.groups", "plan.band"), turns, strict=True))
     if search := row["search"]:
         private = search["private"]
         # A private search does not publish its number of runs.
@@ -87,6 +95,7 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         epsilons = dict.fromkeys(row["epsilons"])
         return found | dict.fromkeys(nothing) | {"claim": "none", "epsilons": epsilons}, []
     noise = Noise(mechanism, plan["noise_multiplier"], rate, training["rounds"])
+    noise = _single(noise, groups, band)
     more, unknown = _noise(noise, settings, departures, plan["delta"])
     found |= more | _adaptive(privacy, noise.multiplier, rate * plan["clients"])
     if (
@@ -99,18 +108,30 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         names = ", ".join(sorted(of_data))
         unknown.append(f"what {names} costs follows from data, model or cohorts")
     else:
-        message = None if laplace else noise.multiplier / math.sqrt(rate * plan["clients"])
+        shared = noise.multiplier / math.sqrt(rate * plan["clients"])
+        message = None if laplace or fixed else shared
         found |= {"counted.multiplier": noise.multiplier, "counted.message": message}
-    found["counted.rate"] = 1.0 if public else rate
+    found["counted.rate"] = 1.0 if public else noise.rate
     found["counted.rounds"] = counted["rounds"] if public else noise.rounds
     found["accountant.name"] = "pld" if laplace or counted["rate"] < 1 else "gdp"
     executed = Noise(mechanism, counted["multiplier"], counted["rate"], counted["rounds"])
     found |= _epsilons(executed, counted["message"], plan["delta"])
     if search and not departures:
         runs = [
-            Noise(part["mechanism"], part["noise_multiplier"], part["sample_rate"], rounds)
+            one._replace(rounds=one.rounds * (part["runs"] or 1))
             for part in search["plans"]
-            for rounds in [part["rounds"] * (part["runs"] or 1)]
+            for one in [
+                _single(
+                    Noise(
+                        part["mechanism"],
+                        part["noise_multiplier"],
+                        part["sample_rate"],
+                        part["rounds"],
+                    ),
+                    part.get("groups", 1),
+                    part.get("band", 1),
+                )
+            ]
         ]
         found["search.epsilon_with_search"] = (
             best_of_trials(private, runs[0], noise, plan["delta"])
@@ -120,6 +141,28 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if not departures and any(audit["verdict"] not in ("kept", None) for audit in row["audits"]):
         found["audits"] = "kept"
     return found, unknown
+
+
+def _single(noise: Noise, groups: int, band: int) -> Noise:
+    """Return one release with the curve of Gaussian rounds in which groups of clients take part in
+    turn, with noise correlated by a band; other rounds as they are.
+
+    The noise of a run is z with a triangular system solved for it. Its matrix times the moves of a
+    client of the first group, all equal, is the largest movement.
+    """
+    if groups == band == 1 or not noise.multiplier:
+        return noise
+    # Row t of the product: the weight of lag t, and that of the last round of the group.
+    rows, weight = list[float](), 1.0
+    for row in range(min(band, noise.rounds)):
+        weight *= 1 - 1 / (2 * row) if row else 1
+        rows.append(weight + (rows[row - groups] if row >= groups else 0))
+    squares = sum(length**2 for length in rows)
+    # Beyond the band rows repeat with the period of the groups.
+    for row in range(max(0, len(rows) - groups), len(rows)):
+        squares += rows[row] ** 2 * ((noise.rounds - 1 - row) // groups)
+    multiplier = noise.multiplier / math.sqrt(squares)
+    return noise._replace(multiplier=multiplier, rate=1.0, rounds=1)
 
 
 def _noise(

@@ -1,7 +1,8 @@
 """The guarantee of a plan: calibration, the exact curve and the papers' RDP number.
 
 The exact curve of T Gaussian releases at q = 1 is the closed form of mu-GDP with mu = sqrt(T) /
-sigma (Dong, Roth and Su, 2022). At q < 1 it is dp_accounting's privacy loss distribution (PLD) of
+sigma (Dong, Roth and Su, 2022). Fixed cohorts and correlated noise count as one such release
+(correlated.py). At q < 1 it is dp_accounting's privacy loss distribution (PLD) of
 the Poisson-sampled mechanism. Laplace releases have the PLD or the pure bound, whichever is
 tighter. A shift of a single coordinate is the worst one of a given L1 length (replaced.py), so one
 dimension suffices. "RDP" is Opacus' set of orders and its conversion. The accountants are those of
@@ -28,7 +29,7 @@ import numpy as np
 from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
 from pflpipe.named import check_adaptive, check_departures
-from pflpipe.privacy import adaptive, replaced
+from pflpipe.privacy import adaptive, correlated, replaced
 from pflpipe.privacy.plan import Adaptive, Plan
 
 FINEST_INTERVAL = 1e-4
@@ -57,6 +58,7 @@ def make_plan(
     rounds: int,
     sample_rate: float,
     clients: int,
+    groups: int = 1,
     departures: Iterable[str] = (),
     sizes: np.ndarray | None = None,
     local_epochs: int | None = None,
@@ -68,7 +70,7 @@ def make_plan(
 
     Args:
         privacy: the request.
-        rounds, sample_rate, clients: T, q, M.
+        rounds, sample_rate, clients, groups: T, q, M, b.
         departures: names. Three of them change the calibration: ``no_composition`` counts a single
             round, ``sample_level_calibration`` counts the steps of DP-SGD, and
             ``learning_rate_in_noise`` multiplies the result by 2 lr.
@@ -101,7 +103,10 @@ def make_plan(
         delta=0.0 if laplace and privacy.delta is None else privacy.delta,
         clients=clients,
         adaptive=_adaptive(privacy, sample_rate * clients),
+        groups=groups,
+        band=privacy.band,
     )
+    plan.check_fixed(names)
     if plan.adaptive is not None:
         check_adaptive(names)
     if privacy.epsilon is not None:
@@ -210,7 +215,7 @@ def composed_epsilon(
     if not all(plan.noise_multiplier for plan in plans):
         return math.inf
     of_noise: dict[tuple[Any, ...], Plan] = {}
-    for plan in plans:  # rounds of equal noise add up, also across runs
+    for plan in map(correlated.single, plans):  # rounds of equal noise add up, also across runs
         noise = plan.mechanism, plan.noise_multiplier, plan.sample_rate
         before = of_noise[noise].rounds if noise in of_noise else 0
         of_noise[noise] = dataclasses.replace(plan, rounds=before + plan.rounds)
@@ -231,6 +236,7 @@ def composed_epsilon(
 
 def delta(plan: Plan, epsilon: float) -> float:
     """Return the plan's exact central delta at epsilon (1 without noise)."""
+    plan = correlated.single(plan)
     if not plan.noise_multiplier:
         return 1.0
     if plan.mechanism == "gaussian" and plan.sample_rate == 1:
@@ -245,6 +251,7 @@ def delta(plan: Plan, epsilon: float) -> float:
 
 def epsilon_rdp(plan: Plan, delta: float) -> float:
     """Return the epsilon of Opacus' RDP accountant for a Gaussian plan; infinite without noise."""
+    plan = correlated.single(plan)
     if plan.mechanism != "gaussian":
         raise PrivacyError("epsilon_rdp: mechanism", got=plan.mechanism, expected="gaussian")
     return _opacus_epsilon(plan.sample_rate, plan.multiplier, plan.rounds, delta)
@@ -259,8 +266,10 @@ def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -
     takes part in all T rounds. A message is compared with zero. Two arbitrary messages are up to
     2 C apart; for them use half the multiplier.
     """
-    if plan.mechanism != "gaussian":
-        raise PrivacyError("epsilon_local: mechanism", got=plan.mechanism, expected="gaussian")
+    if plan.mechanism != "gaussian" or plan.fixed:
+        got = f"{plan.mechanism}, groups {plan.groups}, band {plan.band}"
+        expected = "gaussian with independent noise of all clients"
+        raise PrivacyError("epsilon_local: mechanism", got=got, expected=expected)
     shared = plan.multiplier / math.sqrt(participants or plan.expected_cohort)
     return epsilon(dataclasses.replace(plan, noise_multiplier=shared, sample_rate=1.0), delta)
 
@@ -275,6 +284,7 @@ def epsilon_replace_one(plan: Plan, delta: float) -> float:
     half the multiplier. It has no such pair for Laplace noise: replaced.py describes the pair, and
     dp_accounting counts its rounds.
     """
+    plan = correlated.single(plan)
     if not plan.noise_multiplier:
         return math.inf
     if plan.mechanism == "laplace":
@@ -446,6 +456,7 @@ def _opacus_epsilon(sample_rate: float, multiplier: float, steps: int, delta: fl
 
 def renyi(plan: Plan, orders: Sequence[float]) -> np.ndarray:
     """Return the Renyi divergence of a Gaussian plan with noise at every order."""
+    plan = correlated.single(plan)
     return np.asarray(_opacus_spent(plan.sample_rate, plan.multiplier, plan.rounds, tuple(orders)))
 
 

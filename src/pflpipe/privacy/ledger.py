@@ -20,7 +20,7 @@ from pflpipe import trees
 from pflpipe.cells import Privacy, claim_of
 from pflpipe.errors import PrivacyError
 from pflpipe.named import OF_MESSAGES, SPLIT_CLIP, WITHOUT_BOUND, check_departures
-from pflpipe.privacy import adaptive
+from pflpipe.privacy import adaptive, correlated
 from pflpipe.privacy.accounting import (
     checked_sizes,
     delta_of,
@@ -52,7 +52,8 @@ class Ledger:
             round.
         trust: ``central``: all epsilons but the local ones trust the server to add the noise; None
             without privacy.
-        sampling: ``everybody`` (q = 1), ``poisson``, or ``public`` (the cohort can be computed).
+        sampling: ``everybody`` (q = 1), ``poisson``, ``cyclic`` (groups that take part in turn), or
+            ``public`` (the cohort can be computed).
         releases_per_round: 1, or the expected number of messages under departures that release
             single messages; None without privacy.
         epsilon_target: the requested epsilon; None if a noise multiplier was requested.
@@ -62,13 +63,15 @@ class Ledger:
         epsilon_replace_one, epsilon_replace_one_1e5: the same if a client's upload is replaced
             instead of made zero.
         epsilon_local, epsilon_local_1e5: against a server that sees single messages with their
-            share of the noise; None for laplace, whose noise cannot be shared that way.
+            share of the noise; None for laplace, whose noise cannot be shared that way, and with
+            groups or a band, for which nobody has shown it.
         epsilon_local_replace_one, epsilon_local_replace_one_1e5: the same if a client's messages
             are replaced by those of any other data, up to 2 C away. This is what local differential
             privacy usually promises.
         delta: of the plan.
         noise_multiplier: of the plan.
-        noise_multiplier_effective: the multiplier behind ``epsilon_central``.
+        noise_multiplier_effective: the multiplier behind ``epsilon_central``; with groups or a band
+            that of one release of all rounds together, ``noise_multiplier`` over the sensitivity.
         noise_multiplier_message: noise of a single message over its largest length, the multiplier
             behind ``epsilon_local``; None for laplace.
         noise_multiplier_weighted: with ``data_size_weights``, that of the least protected client;
@@ -135,6 +138,7 @@ def effective_plan(
 ) -> Plan:
     """Return a certified plan that protects a client no better than the plan with departures.
 
+    - Groups or a band: ``correlated.single``, one release.
     - ``WITHOUT_BOUND``: noise multiplier 0, so that every epsilon is infinite.
     - ``per_tensor_clip``, ``per_layer_clip_unscaled``: K parts of length C each are sqrt(K) C long
       together, so the multiplier is sigma / sqrt(K). K counts the whole model, also for a method
@@ -171,6 +175,9 @@ def effective_plan(
             got=plan.mechanism,
             expected="gaussian",
         )
+    plan.check_fixed(names)
+    if plan.fixed:
+        return correlated.single(plan)
     parts = _parts(names, parameters)
     # Nothing bounds what a client changes, or the noise shows the cohort: no finite epsilon.
     if (
@@ -271,12 +278,15 @@ def _gaussian(
     if "noise_on_support" in names:
         group = alone.multiplier * share
     at = delta_of(plan)
+    entry = dataclasses.replace(
+        entry, epsilon_rdp=epsilon_rdp(effective, at), epsilon_rdp_1e5=epsilon_rdp(effective, 1e-5)
+    )
+    if plan.fixed:
+        return entry
     # Two messages of norm C are up to 2 C apart, which counts as half the multiplier.
     replaced = dataclasses.replace(message, noise_multiplier=message.multiplier / 2)
     return dataclasses.replace(
         entry,
-        epsilon_rdp=epsilon_rdp(effective, at),
-        epsilon_rdp_1e5=epsilon_rdp(effective, 1e-5),
         epsilon_local=epsilon_local(message, at, share**-2),
         epsilon_local_1e5=epsilon_local(message, 1e-5, share**-2),
         epsilon_local_replace_one=epsilon_local(replaced, at, share**-2),
@@ -288,7 +298,9 @@ def _gaussian(
 
 
 def _sampling(plan: Plan, names: frozenset[str]) -> str:
-    """Return ``everybody``, ``public`` or ``poisson``: how the cohorts are drawn."""
+    """Return ``everybody``, ``cyclic``, ``public`` or ``poisson``: how the cohorts are drawn."""
+    if plan.groups > 1:
+        return "cyclic"
     if plan.sample_rate == 1:
         return "everybody"
     return "public" if "public_sampling" in names else "poisson"
@@ -368,6 +380,15 @@ def _warnings(
         yield (
             f"delta {plan.delta:g} is above 1/(10 M) = {1 / (10 * plan.clients):g}: it allows one "
             f"client to be published in clear with a chance of {plan.clients * delta_of(plan):.2g}"
+        )
+    if plan.fixed:
+        most = math.ceil(plan.rounds / plan.groups)
+        length = correlated.sensitivity(plan.rounds, plan.groups, plan.band)
+        noise = f"correlated by a band of {plan.band}" if plan.band > 1 else "independent"
+        yield (
+            f"cohorts are fixed in advance, groups in turn: {plan.groups}, and hide nothing: a "
+            f"client takes part in up to {most} of {plan.rounds} rounds, whose noise is {noise}; "
+            f"they count as one release of sensitivity {length:.6g} C"
         )
     for name in sorted(names & WITHOUT_BOUND.keys()):
         yield f"{name}: {WITHOUT_BOUND[name]}; no finite epsilon holds"

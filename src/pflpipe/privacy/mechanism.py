@@ -31,7 +31,7 @@ the noise are out of scope. After jax_privacy's execution plan and DP-FedAvg (Mc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,10 +40,12 @@ from torch import Tensor
 
 from pflpipe.errors import PrivacyError, nearest
 from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_departures
+from pflpipe.privacy import correlated
 from pflpipe.privacy.clipping import clip, for_clients, squares
 from pflpipe.privacy.departures import bounded, check_extras, deviation, weights
 from pflpipe.privacy.noise import laplace, normal
 from pflpipe.privacy.plan import Plan
+from pflpipe.seeds import release_rng
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,20 @@ def public_cohort(round: int, plan: Plan) -> np.ndarray:
     return cohort
 
 
+def group_cohort(key: str, round: int, plan: Plan) -> np.ndarray:
+    """Return the cohort of a round (counted from 0) of a plan with groups: bool ``[M]``.
+
+    The key of the run divides the clients into groups whose sizes differ by at most one. Nothing
+    rests on the division being secret.
+    """
+    group = release_rng(key, "groups").permutation(plan.clients) % plan.groups
+    cohort: np.ndarray = group == round % plan.groups
+    return cohort
+
+
 @torch.no_grad()
 def release(
-    generator: np.random.Generator,
+    generator: np.random.Generator | correlated.Drawn,
     uploads: Uploads,
     present: Tensor,
     plan: Plan,
@@ -143,7 +156,8 @@ def release(
     zero there too, and the divisor is the same.
 
     Args:
-        generator: of this round's noise, ``seeds.release_rng``.
+        generator: of this round's noise, ``seeds.release_rng``; of a plan with a band, the noise
+            itself, ``correlated.Correlated.at``.
         uploads: see Uploads; inputs are not modified.
         present: bool ``[..., M]``, the cohort. M may be smaller than the plan's if rows of clients
             not drawn are left out.
@@ -173,6 +187,7 @@ def release(
         clipped, norms = clip(uploads.update, math.inf, scale, plan.norm, lead)
         clipped, shortened = bounded(clipped, uploads.extras, plan, departures, lead)
     if departures & OF_MESSAGES:
+        assert isinstance(generator, np.random.Generator)
         signal, noise, messages, clean = _noise_of_messages(
             generator, clipped, uploads.extras, present, plan, scale, departures
         )
@@ -218,7 +233,7 @@ def upload_bits(uploads: Uploads, present: Tensor, scale: Mapping[str, Tensor]) 
 
 
 def _noise_of_sum(
-    generator: np.random.Generator,
+    generator: np.random.Generator | correlated.Drawn,
     clipped: Mapping[str, Tensor],
     present: Tensor,
     plan: Plan,
@@ -230,9 +245,13 @@ def _noise_of_sum(
         total = _sum_over_clients(rows, present.double())
         # The public q M and not the number of clients drawn, which is private.
         signal[name] = total / plan.expected_cohort
-        if plan.clip_norm is not None and plan.noise_multiplier is not None:
-            spread = plan.clip_norm * plan.noise_multiplier / plan.expected_cohort
-            noise[name] = _drawn(generator, total, plan.mechanism) * spread
+    if plan.clip_norm is not None and plan.noise_multiplier is not None:
+        spread = plan.clip_norm * plan.noise_multiplier / plan.expected_cohort
+        shapes = [tuple(total.shape) for total in signal.values()]
+        drawn = _drawn(generator, shapes, plan.mechanism)
+        for (name, total), standard in zip(signal.items(), drawn, strict=True):
+            # On the CPU, then moved: a run has the same noise on every device.
+            noise[name] = torch.as_tensor(standard).to(total.device) * spread
             if name in scale:
                 noise[name] = noise[name] * scale[name].to(total)
     return signal, noise
@@ -258,7 +277,8 @@ def _noise_of_messages(
         if plan.noise_multiplier is not None:
             spread = deviation(name, clipped, extras, plan, departures, present.ndim)
             # One draw for every row of the uploads, with the spread of that client's message.
-            drawn = _drawn(generator, rows, plan.mechanism) * spread
+            (standard,) = _drawn(generator, [tuple(rows.shape)], plan.mechanism)
+            drawn = torch.as_tensor(standard).to(rows.device) * spread
             if name in scale:
                 drawn = drawn * for_clients(scale[name].to(drawn), rows.ndim - present.ndim)
         messages[name] = (rows + drawn).to(rows.dtype)
@@ -292,16 +312,21 @@ def _length(tree: Mapping[str, Tensor], present: Tensor) -> Tensor:
     return total.sqrt()
 
 
-def _drawn(generator: np.random.Generator, like: Tensor, mechanism: str) -> Tensor:
-    """Return standard normal or standard Laplace noise in float64, with the shape and the device of
-    ``like``."""
-    # Drawn on the CPU, then moved: a run has the same noise on every device.
+def _drawn(
+    generator: np.random.Generator | correlated.Drawn,
+    shapes: Sequence[tuple[int, ...]],
+    mechanism: str,
+) -> Iterable[np.ndarray]:
+    """Return standard normal or standard Laplace noise in float64, or that of a plan with a band,
+    in these shapes."""
+    if not isinstance(generator, np.random.Generator):
+        return generator(shapes)
     standard = laplace if mechanism == "laplace" else normal
-    return torch.as_tensor(standard(generator, tuple(like.shape))).to(like.device)
+    return (standard(generator, shape) for shape in shapes)
 
 
 def _check(
-    generator: np.random.Generator,
+    generator: np.random.Generator | correlated.Drawn,
     uploads: Uploads,
     present: Tensor,
     plan: Plan,
@@ -310,9 +335,12 @@ def _check(
 ) -> None:
     # Without departures only public facts can raise an error: shapes, dtypes, names and the scale.
     # A value that a client holds must not decide whether a round is released.
-    if not isinstance(generator, np.random.Generator):
+    if isinstance(generator, np.random.Generator) == (plan.band > 1):
         expected = "one of NumPy, whose noise is float64 and the same on every device"
+        if plan.band > 1:
+            expected = f"the noise of a round that is correlated by a band of {plan.band}"
         raise PrivacyError("release: generator", got=type(generator).__name__, expected=expected)
+    plan.check_fixed(departures)
     if present.dtype != torch.bool or present.ndim < 1 or present.shape[-1] > plan.clients:
         raise PrivacyError(
             "release: present",

@@ -3,6 +3,7 @@ the clients' data."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from os import PathLike
 from typing import Annotated
@@ -58,6 +59,10 @@ class Plan:
         adaptive: how the bound moves from round to round, starting at ``clip_norm``. The noise
             multiplier is then that of both parts of a release together (adaptive.py). Gaussian
             only; ``None`` for a fixed bound.
+        groups: number b of public groups of clients that take part in turn; 1 without them.
+        band: number of rounds over which Gaussian noise is correlated; 1 for independent noise.
+            The noise multiplier is that of the independent noise of which the correlated one is
+            made (correlated.py).
 
     Raises:
         PrivacyError: a value is missing, superfluous or out of its range.
@@ -72,9 +77,12 @@ class Plan:
     delta: Annotated[float | None, Option(least=0, below=1, only=_NOISY, needed=True)]
     clients: Annotated[int, Option(least=1)]
     adaptive: Adaptive | None = None
+    groups: Annotated[int, Option(least=1)] = 1
+    band: Annotated[int, Option(least=1, only=("mechanism", "gaussian"))] = 1
 
     def __post_init__(self) -> None:
         _check(self)
+        self.check_fixed()
         # Laplace noise hides a movement by its L1 length, Gaussian noise by its L2 length.
         norm = 1 if self.mechanism == "laplace" else 2
         if self.norm != norm:
@@ -103,8 +111,53 @@ class Plan:
 
     @property
     def expected_cohort(self) -> float:
-        """Return q M, the public divisor of every released sum."""
-        return self.sample_rate * self.clients
+        """Return q M / b, the public divisor of every released sum."""
+        return self.sample_rate * self.clients / self.groups
+
+    @property
+    def fixed(self) -> bool:
+        """Return whether cohorts are fixed in advance or noise is correlated, so that all rounds
+        are accounted as one release (correlated.py)."""
+        return self.groups > 1 or self.band > 1
+
+    def check_fixed(self, departures: Collection[str] = ()) -> None:
+        """Raise PrivacyError as ``check_fixed`` does."""
+        quantile = self.adaptive.quantile if self.adaptive else None
+        of_rounds = self.groups, self.band, self.sample_rate, self.clients
+        check_fixed(*of_rounds, self.mechanism, quantile, departures)
+
+
+def check_fixed(
+    groups: int,
+    band: int,
+    sample_rate: float,
+    clients: int,
+    mechanism: str,
+    quantile: float | None,
+    departures: Collection[str],
+) -> None:
+    """Raise PrivacyError for settings that no proof of correlated.py covers, if there are groups or
+    a band. M = 0 clients are unknown and refuse nothing."""
+    if groups == band == 1:
+        return
+    if mechanism == "none":  # nothing is claimed of its steps
+        departures = ()
+    for what, got, expected in (
+        ("training.sample_rate", sample_rate, 1),
+        ("privacy.mechanism", mechanism, "gaussian"),
+        ("privacy.clip_quantile", quantile, None),
+        ("departures", ", ".join(sorted(departures)), ""),
+    ):
+        if got not in (expected, "none"):
+            raise PrivacyError(
+                f"{what} with training.groups {groups} and privacy.band {band}",
+                got=got,
+                expected=str(expected or "none"),
+                do="no proof covers them together: change it, or set groups and band to 1",
+            )
+    if clients and groups > clients:
+        expected = f"at most M = {clients}, the number of clients"
+        raise PrivacyError("training.groups", got=groups, expected=expected)
 
 
 def check_delta(delta: float | None, clients: int) -> None:

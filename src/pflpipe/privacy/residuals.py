@@ -4,17 +4,23 @@ zero, to the bit.
 A run's key fixes its cohorts and its noise (seeds.py). After every release both are drawn again, as
 the plan on file prescribes, and compared with what the engine did. A program that keeps its plan
 never differs, for any data of the clients. A refusal therefore depends on the program only and
-costs no delta (executed.py). From the code under test this file uses the laws of the noise
-(noise.py) and z_Delta of an adaptive plan; for published mechanisms also the size of the noise in a
-message (departures.py) and the public schedule.
+costs no delta (executed.py). Correlated noise is written out again from the keys of all rounds so
+far. From the code under test this file uses the laws of the noise (noise.py) and z_Delta of an
+adaptive plan; for published mechanisms also the size of the noise in a message (departures.py) and
+the public schedule.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,13 +87,16 @@ def of_release(
         messages = bool(departures & OF_MESSAGES)
         clip_norm = plan.clip_norm if residuals.bound is None else residuals.bound
         multiplier = plan.noise_multiplier if plan.adaptive is None else multiplier_of_updates(plan)
-        drawn = laplace if plan.mechanism == "laplace" else normal
-        generator = release_rng(key, "noise", residuals.releases)
         sent = released.messages if messages else released.sum
         mismatches = len(sent.keys() ^ uploads.update.keys())
-        for name, value in uploads.update.items():
-            shape = value.shape if messages else value.shape[1:]
-            noise = torch.as_tensor(drawn(generator, tuple(shape))).to(value.device)
+        shapes = [
+            tuple(value.shape if messages else value.shape[1:]) for value in uploads.update.values()
+        ]
+        drawn = _standard(plan, key, residuals.releases, shapes)
+        for (name, value), shape, standard in zip(
+            uploads.update.items(), shapes, drawn, strict=True
+        ):
+            noise = torch.as_tensor(standard).to(value.device)
             spread = (
                 deviation(name, uploads.update, uploads.extras, plan, departures, 1)
                 if messages
@@ -146,10 +155,55 @@ def _cohort(plan: Plan, departures: frozenset[str], key: str, round: int) -> set
     """Return the clients drawn in a round, which is counted from 0."""
     if "public_sampling" in departures:
         return set(public_cohort(round, plan).nonzero()[0].tolist())
+    if plan.groups > 1:
+        turns = release_rng(key, "groups").permutation(plan.clients) - round
+        return set((turns % plan.groups == 0).nonzero()[0].tolist())
     if plan.sample_rate == 1:
         return set(range(plan.clients))
     chances = release_rng(key, "sample", round).random(plan.clients)
     return set((chances < plan.sample_rate).nonzero()[0].tolist())
+
+
+def _standard(
+    plan: Plan, key: str, round: int, shapes: Sequence[tuple[int, ...]]
+) -> Sequence[np.ndarray]:
+    """Return the standard noise of a round, which is counted from 0, in these shapes."""
+    if plan.band == 1:
+        generator = release_rng(key, "noise", round)
+        drawn = laplace if plan.mechanism == "laplace" else normal
+        return [drawn(generator, shape) for shape in shapes]
+    while True:
+        for place, noise in _correlated(key, plan.band, tuple(shapes)):
+            if place == round:
+                return noise
+            if place > round:  # another run of this key, or this one once more
+                break
+        _correlated.cache_clear()
+
+
+@functools.lru_cache(maxsize=1)
+def _correlated(
+    key: str, band: int, shapes: tuple[tuple[int, ...], ...]
+) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Return the rounds, from 0, with their correlated noise: the recurrence of correlated.py,
+    written out again as a second opinion on it."""
+
+    def rounds() -> Iterator[list[np.ndarray]]:
+        weights = [Fraction(1)]
+        while len(weights) < band:
+            weights.append(weights[-1] * Fraction(2 * len(weights) - 1, 2 * len(weights)))
+        past: collections.deque[list[np.ndarray]] = collections.deque(maxlen=band - 1)
+        for round in itertools.count():
+            generator = release_rng(key, "noise", round)
+            noise = [normal(generator, shape) for shape in shapes]
+            # The latest first, because another order of the differences rounds otherwise.
+            for lag, before in enumerate(past, start=1):
+                weight = float(weights[lag])
+                noise = [new - weight * old for new, old in zip(noise, before, strict=True)]
+            past.appendleft(noise)
+            yield noise
+
+    return enumerate(rounds())
 
 
 def _differing(actual: Tensor, expected: Tensor) -> int:

@@ -129,6 +129,8 @@ def distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
             names = f"only {first['departures']}"
         elif first["profile"] == "adaptive":
             names = "adaptive clipping"
+        elif first["profile"] == "correlated":
+            names = "groups in turn, correlated noise"
         elif strict and len(members) > 3:
             names = f"{len(members)} methods, certified"
         if 0 < first["sample_rate"] < 1:

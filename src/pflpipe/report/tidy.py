@@ -118,6 +118,8 @@ def _record(
     solver = {name: getattr(training, name) for name in _SOLVER}
     solver |= {"augment": training.augment} if training.augment else {}
     solver |= {"precision": training.precision} if training.precision != "float32" else {}
+    solver |= {"groups": training.groups} if training.groups > 1 else {}
+    solver |= {"band": cell.privacy.band} if cell.privacy.band > 1 else {}
     for block in ("server", "features"):
         values = without_defaults(getattr(cell, block))
         solver |= {f"{block}.{name}": value for name, value in values.items()}

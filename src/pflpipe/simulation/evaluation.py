@@ -124,7 +124,8 @@ def accuracies_of_new(
     with simulation.calls("init_client", progress.params):
         initial = method.init_client(progress.params, task)
     # The expected number of rounds in which a client is drawn.
-    expected = max(1, round(simulation.plan.sample_rate * simulation.plan.rounds))
+    plan = simulation.plan
+    expected = max(1, round(plan.sample_rate * plan.rounds / plan.groups))
     turns = range(expected if initial else 0)
     tests = _Tests(simulation, {"new": split.test}, has_global_model, measures)
 

@@ -107,6 +107,8 @@ def cohort(simulation: Simulation, round: int) -> np.ndarray:
     """Return the cohort of a round (counted from 0), bool ``[M]``, the same in every call."""
     if "public_sampling" in simulation.departures:
         return mechanism.public_cohort(round, simulation.plan)
+    if simulation.plan.groups > 1:
+        return mechanism.group_cohort(simulation.key, round, simulation.plan)
     return mechanism.sample_clients(release_rng(simulation.key, "sample", round), simulation.plan)
 
 
@@ -195,7 +197,7 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
     # By shape and name only, and before anything is released.
     _check_upload(update, method, task)
     if update:
-        noise = release_rng(simulation.key, "noise", round)
+        noise = simulation.noise(round)
         # The scale reads the model and the server state: functions of earlier releases.
         public = progress.params, progress.server
         with simulation.calls("scale", *public):

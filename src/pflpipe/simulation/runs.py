@@ -102,12 +102,12 @@ def simulate(cell: Cell, inputs: Inputs, **machine: Unpack[Machine]) -> Simulati
         )
     check_new(split, cell.partition, arrays, str(inputs.partition))
     plan = read_plan(inputs.plan)
-    planned = plan.clients, plan.rounds, plan.sample_rate
-    expected = len(split.train), cell.training.rounds, cell.training.sample_rate
+    training = cell.training
+    planned = plan.groups, plan.clients, plan.rounds, plan.sample_rate
+    expected = training.groups, len(split.train), training.rounds, training.sample_rate
     if planned != expected:
-        raise DataError(
-            f"{inputs.plan}: clients, rounds, sample rate", got=planned, expected=str(expected)
-        )
+        what = f"{inputs.plan}: groups, clients, rounds, sample rate"
+        raise DataError(what, got=planned, expected=str(expected))
     return build(cell, arrays, split, plan, **machine)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,9 +26,10 @@ from pflpipe.learning.solvers import Batch, Schedule, Solver
 from pflpipe.learning.task import Batches, Task, Transform
 from pflpipe.methods.base import Method
 from pflpipe.privacy import adaptive, mechanism
+from pflpipe.privacy.correlated import Correlated, Drawn
 from pflpipe.privacy.mechanism import Released
 from pflpipe.privacy.plan import Plan
-from pflpipe.seeds import numpy_rng
+from pflpipe.seeds import numpy_rng, release_rng
 from pflpipe.simulation.clients import (
     PLACES,
     PLACES_UNREVIEWED,
@@ -143,6 +145,16 @@ class Simulation:
             self.augment,
             training.precision,
         )
+
+    def noise(self, round: int) -> np.random.Generator | Drawn:
+        """Return what draws the noise of a round, which is counted from 0."""
+        if self.plan.band > 1:
+            return self._correlated.at(round)
+        return release_rng(self.key, "noise", round)
+
+    @cached_property
+    def _correlated(self) -> Correlated:
+        return Correlated(functools.partial(release_rng, self.key, "noise"), self.plan.band)
 
     @cached_property
     def least_rows(self) -> int:

@@ -63,7 +63,10 @@ def epsilon(cell: Cell, plans: Callable[[str], Planned]) -> float | None:
 
 def _is_countable(cell: Cell, names: frozenset[str]) -> bool:
     """Whether a mechanism with these departures exists. Noise on single messages has no Laplace
-    form, and calibration to batches of examples has no meaning without batches."""
+    form, calibration to batches of examples has no meaning without batches, and no departure is
+    accounted with groups or a band."""
+    if cell.fixed:
+        return not names.isdisjoint(WITHOUT_BOUND)
     per_sample = "sample_level_calibration" in names
     if cell.privacy.mechanism == "laplace":
         return not per_sample and names.isdisjoint(OF_MESSAGES)

@@ -26,7 +26,7 @@ from pflpipe.study import candidates
 from pflpipe.study.candidates import SearchRange
 from pflpipe.study.documents import CASES
 
-_OF_NOISE = {"training.rounds", "training.sample_rate"}
+_OF_NOISE = {"training.rounds", "training.sample_rate", "training.groups"}
 MOST_RUNS = 1_000_000
 """Most runs of a study: a typing error may give more, and listing them would take days."""
 

@@ -21,7 +21,7 @@ from pflpipe.files import read_json
 from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
-from pflpipe.privacy.plan import check_delta
+from pflpipe.privacy.plan import check_delta, check_fixed
 from pflpipe.study import documents, expansion, figures, layouts, metrics, printed
 from pflpipe.study.config import RESULTS, STUDIES
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
@@ -252,6 +252,15 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
                 architectures.check_options(built)
             else:
                 options.check(built, block)
+    if {"training", "partition", "privacy"} <= blocks.keys():
+        training, privacy, clients = (
+            blocks["training"],
+            blocks["privacy"],
+            blocks["partition"].clients,
+        )
+        with problems.at():
+            of_rounds = training.groups, privacy.band, training.sample_rate, clients
+            check_fixed(*of_rounds, privacy.mechanism, privacy.clip_quantile, departures)
     if "features" in blocks:
         with problems.at():
             features.check(blocks["features"], str(values.get("dataset", "")))

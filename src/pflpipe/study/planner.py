@@ -99,7 +99,8 @@ def plan(
     """Return a forecast of a study, one dict per private entry and budget. Nothing is trained, and
     of the data only headers are read.
 
-    Entries with departures are left out: their noise follows from other formulas. Of a search the
+    Entries with departures, groups or a band are left out: their noise follows from other formulas.
+    Of a search the
     first candidate of each entry is taken.
 
     Args:
@@ -127,7 +128,7 @@ def plan(
     header, found = catalog.headers(settings), []
     for line in load.load_outline(study).lines:
         cell = line.candidates[0].rows[0].cell
-        if cell.privacy.mechanism == "none" or cell.departures:
+        if cell.privacy.mechanism == "none" or cell.departures or cell.fixed:
             continue
         known = header(cell.dataset)
         if known is None:
@@ -179,7 +180,7 @@ def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
     worst, length = None, 0.0
     for cell in (line.candidates[0].rows[0].cell for line in outline.lines):
         about, known = registry.of(cell).about, header(cell.dataset)
-        is_noisy = cell.privacy.mechanism == "gaussian" and not cell.departures
+        is_noisy = cell.privacy.mechanism == "gaussian" and not (cell.departures or cell.fixed)
         sends_all = about.has_global_model and not outside.is_reference(cell.model.name)
         if is_noisy and sends_all and known is not None:
             r = _rough_length(cell, known, _shape(cell, known, header))

@@ -57,6 +57,7 @@ def plan_of(
         rounds=cell.training.rounds,
         sample_rate=cell.training.sample_rate,
         clients=cell.partition.clients or everybody,
+        groups=cell.training.groups,
         departures=cell.departures,
         sizes=sizes,
         local_epochs=cell.training.local_epochs,

@@ -1,0 +1,454 @@
+"""Cohorts in turn and correlated noise: what a client changes, the law of the noise, what resumes,
+what the ledger says and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import torch
+
+from pflpipe import cells
+from pflpipe.attacks import registry as attacks
+from pflpipe.auditing import cases
+from pflpipe.auditing.coupled import sensitivity as measured
+from pflpipe.auditing.distinguish import distinguish
+from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
+from pflpipe.methods import registry
+from pflpipe.privacy import accounting, mechanism
+from pflpipe.privacy.correlated import Correlated, coefficients, sensitivity, single
+from pflpipe.privacy.ledger import effective_plan, ledger
+from pflpipe.privacy.mechanism import Uploads
+from pflpipe.privacy.noise import normal
+from pflpipe.privacy.plan import Adaptive
+from pflpipe.privacy.residuals import Residuals, of_release
+from pflpipe.seeds import derived_key, release_rng
+from pflpipe.simulation import rounds
+from pflpipe.study.epsilon_as_published import as_published, epsilon
+from pflpipe.study.load import read
+from simulations import held, open_plan, plan, simulation
+
+torch.set_num_threads(1)
+ASKED = cells.Privacy("gaussian", epsilon=2.0, delta=1e-5, clip_norm=1.0, band=8)
+SCHEDULES = [(1, 3), (2, 1), (2, 2), (2, 4), (3, 2)]
+REFUSED = "released numbers without exactly the noise of its plan; got [1-9]"
+
+
+def matrix(rounds: int, band: int) -> np.ndarray:
+    """L, written out."""
+    weights = [math.prod((2 * j - 1) / (2 * j) for j in range(1, lag + 1)) for lag in range(band)]
+    return sum(weight * np.eye(rounds, k=-lag) for lag, weight in enumerate(weights))
+
+
+def world(groups=2, band=3, *, rounds=6, **options):
+    rule = plan(rounds=rounds, groups=groups, band=band)
+    return simulation("dp_fedavg", plan=rule, local_epochs=1, **options)
+
+
+# ---------------------------------------------------------------- what one client changes
+
+
+def test_the_bands_are_those_of_the_square_root_of_the_prefix_sums():
+    root = matrix(40, 40)
+    np.testing.assert_allclose(root @ root, np.tri(40), atol=1e-13)
+    np.testing.assert_allclose(coefficients(40), root[:, 0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5, 8, 10])
+def test_the_sensitivity_is_the_largest_over_all_patterns_and_signs(rounds):
+    """Every choice of rounds at least b apart, and of signs: the cyclic one is the worst."""
+    moves = np.array(list(itertools.product((-1, 0, 1), repeat=rounds)))
+    places = np.where(moves != 0, np.arange(rounds), -99)
+    before = np.maximum.accumulate(np.c_[np.full(len(moves), -99), places[:, :-1]], axis=1)
+    gaps = np.where(moves != 0, np.arange(rounds) - before, 99).min(axis=1)
+    for band in range(1, rounds + 2):
+        lengths = np.linalg.norm(moves @ matrix(rounds, band).T, axis=1)
+        for groups in range(1, rounds + 2):
+            most = lengths[gaps >= groups].max()
+            assert sensitivity(rounds, groups, band) == pytest.approx(most, rel=1e-12)
+
+
+def test_bands_within_the_gap_cost_a_column_for_each_participation():
+    """k max_t ||L e_t||^2 (Choquette-Choo et al. 2023, theorem 2); general gaps cost more."""
+    column = sum(weight**2 for weight in coefficients(8))
+    assert sensitivity(60, 10, 8) ** 2 == pytest.approx(6 * column, rel=1e-12)
+    assert sensitivity(60, 4, 8) ** 2 > 15 * column
+    assert sensitivity(60, 10, 1) ** 2 == pytest.approx(6, rel=1e-12)
+
+
+def test_epsilon_is_that_of_one_gaussian_release():
+    rule = plan(100, rounds=60, groups=10, band=8, delta=1e-5, noise_multiplier=6.0)
+    once = dp_accounting.get_epsilon_gaussian(6.0 / sensitivity(60, 10, 8), 1e-5)
+    assert accounting.epsilon(rule, 1e-5) == pytest.approx(once, rel=1e-9)
+    assert accounting.delta(rule, once) == pytest.approx(1e-5, rel=1e-6)
+    twice = dp_accounting.get_epsilon_gaussian(3.0 / sensitivity(60, 10, 8), 1e-5)
+    assert accounting.epsilon_replace_one(rule, 1e-5) == pytest.approx(twice, rel=1e-9)
+    alone = dataclasses.replace(rule, band=1)
+    rare = dataclasses.replace(rule, groups=1, band=1, rounds=6)
+    assert accounting.epsilon(alone, 1e-5) == pytest.approx(accounting.epsilon(rare, 1e-5))
+    assert accounting.epsilon_rdp(alone, 1e-5) == pytest.approx(accounting.epsilon_rdp(rare, 1e-5))
+    plain = plan()
+    assert single(plain) is plain
+
+
+def test_runs_add_up_in_squares_whatever_their_schedules():
+    first = plan(100, rounds=60, groups=10, band=8, noise_multiplier=6.0)
+    other = dataclasses.replace(first, groups=5, band=2, rounds=20)
+    independent = plan(100, rounds=20, noise_multiplier=9.0)
+    mu = math.hypot(
+        sensitivity(60, 10, 8) / 6,
+        sensitivity(60, 10, 8) / 6,
+        sensitivity(20, 5, 2) / 6,
+        20**0.5 / 9,
+    )
+    found = accounting.composed_epsilon([first, first, other, independent], 1e-5)
+    assert found == pytest.approx(accounting.gdp_epsilon(mu, 1e-5), rel=1e-9)
+    sampled = plan(100, rounds=2, sample_rate=0.5, noise_multiplier=9.0)
+    with_sampled = accounting.composed_epsilon([first, sampled], 1e-5)
+    assert accounting.epsilon(first, 1e-5) < with_sampled
+    assert with_sampled < accounting.composed_epsilon(
+        [first, dataclasses.replace(sampled, sample_rate=1.0)], 1e-5
+    )
+
+
+def test_the_noise_is_calibrated_to_the_whole_run_and_the_ledger_says_how():
+    rule = accounting.make_plan(ASKED, rounds=60, sample_rate=1.0, clients=3200, groups=10)
+    assert accounting.epsilon(rule, 1e-5) == pytest.approx(2.0, rel=1e-8)
+    assert rule.expected_cohort == 320
+    found = ledger(rule, ASKED)
+    assert (found.claim, found.sampling, found.adjacency) == ("certified", "cyclic", "zero_out")
+    assert found.epsilon_central == pytest.approx(2.0, rel=1e-8)
+    length = found.noise_multiplier / found.noise_multiplier_effective
+    assert length == pytest.approx(sensitivity(60, 10, 8))
+    assert found.epsilon_local is None
+    assert found.epsilon_local_replace_one is None
+    (told,) = found.warnings
+    assert "up to 6 of 60 rounds" in told
+    assert "band of 8" in told
+    assert f"sensitivity {length:.6g} C" in told
+    everybody = plan(rounds=4, band=2)
+    assert ledger(everybody, ASKED).sampling == "everybody"
+
+
+# ---------------------------------------------------------------- a run
+
+
+def test_every_client_takes_part_in_the_rounds_of_its_group():
+    rule = plan(11, rounds=9, groups=4)
+    cohorts = np.array([mechanism.group_cohort("key", round, rule) for round in range(9)])
+    assert (cohorts[:4].sum(axis=0) == 1).all()
+    assert (cohorts[4:8] == cohorts[:4]).all()
+    assert set(cohorts.sum(axis=1)) == {2, 3}
+    others = np.array([mechanism.group_cohort("other", round, rule) for round in range(4)])
+    assert (others != cohorts[:4]).any()
+    found = world(4, 1, rounds=5)
+    done = rounds.run(found, rounds.start(found))
+    assert [row["participants"] for row in done.rows] == [1.0] * 5
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_whitened_over_all_rounds_the_noise_is_that_of_its_keys(scaled):
+    rule = plan(3, rounds=7, band=3, noise_multiplier=2.0)
+    source = Correlated(lambda round: release_rng("key", "noise", round), 3)
+    sent = Uploads({"a": torch.ones(3, 2, 3).double(), "b": torch.zeros(3, 1).double()})
+    left = []
+    for round in range(7):
+        scale = {"a": torch.tensor(1.0 + round).double()} if scaled else {}
+        present = torch.ones(3, dtype=torch.bool)
+        released = mechanism.release(source.at(round), sent, present, rule, scale)
+        spread = 0.5 * 2.0 / 3
+        noise = {name: (released.sum[name] - released.clean[name]) / spread for name in "ab"}
+        noise["a"] = noise["a"] / scale.get("a", 1.0)
+        left.append(torch.cat([noise["a"].flatten(), noise["b"]]).numpy())
+    fresh = []
+    for round in range(7):
+        rng = release_rng("key", "noise", round)
+        fresh.append(np.r_[normal(rng, (2, 3)).ravel(), normal(rng, (1,))])
+    np.testing.assert_allclose(matrix(7, 3) @ np.array(left), np.array(fresh), atol=1e-12)
+
+
+@pytest.mark.parametrize(("groups", "band"), SCHEDULES)
+def test_a_resumed_run_has_the_bits_of_the_whole_one(groups, band):
+    """The noise of earlier rounds comes from their keys again: nothing of it is stored."""
+    found = world(groups, band)
+    whole, half = rounds.run(found, rounds.start(found)), rounds.start(found)
+    held(found, whole)
+    for _ in range(4):
+        rounds.one_round(found, half)
+    again = dataclasses.replace(found)  # as another process: nothing is kept
+    done = rounds.run(again, dataclasses.replace(half))
+    assert all(torch.equal(value, done.params[name]) for name, value in whole.params.items())
+    assert done.residuals == whole.residuals
+    assert whole.residuals.coordinates == 6 * sum(map(torch.numel, whole.params.values()))
+
+
+def test_groups_without_privacy_take_turns_too():
+    rule = open_plan(rounds=4, groups=2)
+    found = simulation("fedavg", plan=rule, local_epochs=1)
+    done = rounds.run(found, rounds.start(found))
+    assert [row["participants"] for row in done.rows] == [2.0] * 4
+    assert not done.residuals.strangers
+
+
+def test_the_same_noise_is_drawn_for_a_round_that_is_asked_for_again():
+    source = Correlated(lambda round: release_rng("key", "noise", round), 4)
+    first = [source.at(round)([(3,)])[0].copy() for round in range(6)]
+    for round in (5, 2, 3, 0):
+        np.testing.assert_array_equal(source.at(round)([(3,)])[0], first[round])
+
+
+# ---------------------------------------------------------------- the law of a run
+
+
+def drawing(found, source_of):
+    """The run with the noise of ``source_of(round)`` in its releases."""
+    counted = itertools.count()
+
+    def release(_, *rest):
+        return mechanism.release(source_of(next(counted)), *rest)
+
+    return dataclasses.replace(found, release=release)
+
+
+class Shifted(Correlated):
+    """Bands shifted by one: the last round's noise is taken back whole."""
+
+    def __init__(self, generator_of, band):
+        super().__init__(generator_of, band)
+        self._weights = coefficients(band)[:-1]
+
+
+def forgetful(generator_of, band):
+    """Noise that starts again with the third round, as a resumed run would that has lost it."""
+    sources = [Correlated(generator_of, band), Correlated(lambda t: generator_of(t + 3), band)]
+    return lambda round: sources[round >= 3].at(round - 3 if round >= 3 else round)
+
+
+FAULTS = {
+    "as it is": lambda draw, band: Correlated(draw, band).at,
+    "bands shifted by one": lambda draw, band: Shifted(draw, band).at,
+    "a band more": lambda draw, band: Correlated(draw, band + 1).at,
+    "independent noise": lambda draw, band: (
+        lambda t: lambda shapes: Correlated(lambda _: draw(t), band).at(0)(shapes)
+    ),
+    "noise not reused on resume": forgetful,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_law_of_a_run_catches_other_noise(fault):
+    found = world()
+    faulty = drawing(found, FAULTS[fault](lambda t: release_rng(found.key, "noise", t), 3))
+    done = rounds.run(faulty, rounds.start(faulty))
+    if fault == "as it is":
+        held(found, done)
+        return
+    with pytest.raises(DataError, match=REFUSED):
+        held(found, done)
+
+
+def test_the_law_of_a_run_catches_another_group(monkeypatch):
+    found = world(2, 1)
+    monkeypatch.setattr(rounds, "cohort", lambda simulation, round: np.array([True] * 4))
+    done = rounds.run(found, rounds.start(found))
+    with pytest.raises(DataError, match=r"took part undrawn, or were drawn and did not; got [1-9]"):
+        held(found, done)
+
+
+def test_the_law_of_a_run_counts_every_bit():
+    rule = plan(3, rounds=2, band=2)
+    source = Correlated(lambda round: release_rng("key", "noise", round), 2)
+    sent, present = Uploads({"a": torch.ones(3, 4).double()}), torch.ones(3, dtype=torch.bool)
+    found = Residuals()
+    for round in range(2):
+        released = mechanism.release(source.at(round), sent, present, rule)
+        rest = (rule, frozenset(), "key", range(3), sent, present, {})
+        found = of_release(found, *rest, released)
+        other = released.sum["a"].clone()
+        other[1] = torch.nextafter(other[1], other[1] + 1)
+        changed = dataclasses.replace(released, sum={"a": other})
+        before = dataclasses.replace(found, releases=round)
+        assert of_release(before, *rest, changed).mismatches == 1
+    assert found == Residuals(releases=2, coordinates=8)
+
+
+# ---------------------------------------------------------------- the audit
+
+
+KEY, DRAWS = derived_key("audit", "test", 0), 2_000
+
+
+def audited(**changes):
+    """The reference mechanism with its claim, and with the plan that its release executes."""
+    case = cases.CORRELATED.mechanism_under_audit()
+    return dataclasses.replace(case, **changes)
+
+
+def with_source(kind):
+    """A mechanism whose noise is made by another class."""
+
+    class Faulty(cases.Mechanism):
+        def noises(self, key):
+            return kind(lambda round: self.rng(key, "noise", round), self.executed.band).at
+
+    case = cases.CORRELATED.mechanism_under_audit()
+    return Faulty(**{field.name: getattr(case, field.name) for field in dataclasses.fields(case)})
+
+
+@pytest.mark.slow
+def test_the_audit_of_whole_runs_keeps_the_release_and_its_canary_is_in_the_worst_rounds():
+    case = audited()
+    found = measured(case, KEY, DRAWS)
+    assert not found.flagged
+    assert found.length == pytest.approx(1, abs=0.03)
+    evidence = distinguish(case, found.canary, 1_000, KEY)
+    assert not evidence.flagged
+    assert evidence.mu_lower > 0.85 * math.sqrt(case.claimed.rounds) / case.claimed.multiplier
+    taken = [bool(case.cohort(round, None, 1)[0, case.canary]) for round in range(8)]
+    assert taken == [True, False] * 4
+
+
+@pytest.mark.slow
+def test_the_audit_catches_bands_that_are_shifted_by_one():
+    found = measured(with_source(Shifted), KEY, DRAWS)
+    assert found.length > 1.1
+    assert found.flagged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["coupled", "runs"])
+def test_the_audit_catches_the_sensitivity_of_one_participation(level):
+    case = audited()
+    column = math.sqrt(sum(weight**2 for weight in coefficients(case.executed.band)))
+    noise = case.claimed.multiplier * column
+    faulty = audited(executed=dataclasses.replace(case.executed, noise_multiplier=noise))
+    if level == "coupled":
+        assert measured(faulty, KEY, DRAWS).length > 1.9
+    else:
+        assert not distinguish(case, "dirac", 1_000, KEY).flagged
+        assert distinguish(faulty, "dirac", 1_000, KEY).flagged
+
+
+@pytest.mark.slow
+def test_the_audit_catches_noise_that_is_the_same_in_every_round():
+    faulty = audited(rng=lambda key, *name: release_rng(key, name[0]))
+    assert measured(faulty, KEY, DRAWS).length == math.inf
+
+
+def test_a_run_stands_on_the_audits_of_both():
+    cell = cells.Cell(
+        "digits",
+        cells.Partition("iid", 8),
+        cells.Model("mlp", (4,)),
+        cells.Training(6, 1, 0, "sgd", 0.1, groups=2),
+        ASKED,
+        "dp_fedavg",
+    )
+    names = {"gaussian-central", "gaussian-local", "gaussian-correlated-central"}
+    assert {case.id for case in cases.of_cell(cell)} == names
+    for name in attacks.NAMES:
+        assert attacks.lacks(name, cell) == "groups 1 and band 1"
+    assert as_published(cell) == cell
+    feddpa = dataclasses.replace(cell, method="feddpa")
+    assert as_published(feddpa) is None
+    assert epsilon(feddpa, lambda name: None) is None
+    assert epsilon(dataclasses.replace(cell, method="dp_fedsim"), lambda name: None) == math.inf
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"sample_rate": 0.5}, "training.sample_rate"),
+        ({"adaptive": Adaptive(0.5, 0.2, 5.0)}, "privacy.clip_quantile"),
+        ({"mechanism": "laplace", "norm": 1, "band": 1}, "privacy.mechanism"),
+        ({"groups": 5}, "at most M = 4"),
+        ({"groups": 0}, "groups"),
+        ({"band": 0}, "band"),
+    ],
+)
+def test_a_plan_that_no_proof_covers_is_refused_in_one_line(changes, told):
+    with pytest.raises(PrivacyError, match=told) as refused:
+        plan(**({"groups": 2, "band": 2} | changes))
+    assert "\n" not in str(refused.value)
+
+
+def test_departures_and_single_messages_are_refused():
+    rule = plan(groups=2, band=2)
+    for departure in ("no_composition", "data_size_weights", "public_sampling"):
+        with pytest.raises(PrivacyError, match=departure):
+            effective_plan(rule, [departure])
+        with pytest.raises(PrivacyError, match=departure):
+            accounting.make_plan(
+                ASKED, rounds=6, sample_rate=1.0, clients=8, groups=2, departures=[departure]
+            )
+    with pytest.raises(PrivacyError, match="epsilon_local"):
+        accounting.epsilon_local(rule, 1e-5)
+
+
+def test_a_release_is_given_the_noise_of_its_plan():
+    sent, present = Uploads({"a": torch.ones(4, 2)}), torch.ones(4, dtype=torch.bool)
+    rng = release_rng("key", "noise", 0)
+    with pytest.raises(PrivacyError, match="correlated by a band of 2"):
+        mechanism.release(rng, sent, present, plan(band=2))
+    with pytest.raises(PrivacyError, match="one of NumPy"):
+        mechanism.release(Correlated(lambda _: rng, 2).at(0), sent, present, plan())
+
+
+STUDY = """
+title: t
+description: d
+dataset: digits
+partition: {kind: iid, clients: 8}
+model: {name: mlp, hidden: [4]}
+training: {rounds: 6, local_epochs: 1, batch_size: 0, optimizer: sgd, lr: 0.1, TRAINING}
+privacy: {epsilon: 2, delta: 1.0e-5, clip_norm: 1, PRIVACY}
+seeds: [0]
+methods: [METHOD]
+"""
+
+
+def asked(folder, training="groups: 2", privacy="band: 2", method="{name: dp_fedavg}"):
+    words = {"TRAINING": training, "PRIVACY": privacy, "METHOD": method}
+    text = STUDY
+    for word, value in words.items():
+        text = text.replace(word, value)
+    (folder / "asked.yaml").write_text(text)
+    problems = Problems()
+    outline = read("asked", folder, problems)
+    problems.stop()
+    return outline.lines[0].candidates[0].rows[0].cell
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"training": "groups: 2, sample_rate: 0.5"}, "training.sample_rate"),
+        ({"training": "sample_rate: 0.5"}, "training.sample_rate"),
+        ({"privacy": "band: 2, clip_quantile: 0.5"}, "privacy.clip_quantile"),
+        ({"method": "{name: dp_fedsim, profile: paper}"}, "departures"),
+        ({"training": "groups: 9"}, "at most M = 8"),
+        ({"privacy": "mechanism: laplace, band: 2", "method": "{name: appfl}"}, "privacy.band"),
+        ({"privacy": "mechanism: laplace", "method": "{name: appfl}"}, "privacy.mechanism"),
+    ],
+)
+def test_a_study_that_asks_for_what_cannot_be_is_refused(words, told, tmp_path):
+    with pytest.raises(PflpipeError, match=told):
+        asked(tmp_path, **words)
+
+
+def test_groups_and_a_band_make_cells_runs_and_plans_of_their_own(tmp_path):
+    plain = asked(tmp_path, "sample_rate: 1", "accountant: exact")
+    made = [asked(tmp_path), asked(tmp_path, privacy="band: 1"), asked(tmp_path, "groups: 1")]
+    for name in ("id", "plan_id"):
+        assert len({getattr(cell, name) for cell in (plain, *made)}) == 4
+    assert len({registry.key(cell) for cell in (plain, *made)}) == 4
+    assert [cell.fixed for cell in (plain, *made)] == [False, True, True, True]
+    free = asked(tmp_path, method="{name: fedavg}")
+    assert (free.training.groups, free.privacy.band) == (2, 1)
