@@ -450,6 +450,12 @@ MUTANTS = {
         "return task.minimize(params, batches.train, task.loss)[0]",
         "methods/test_dp_fedavg_global.py",
     ),
+    "MR-MTL: the mean moves as if all clients were drawn": Mutant(
+        "methods/mr_mtl.py",
+        "rate = task.plan.sample_rate",
+        "rate = 1.0",
+        "methods/test_mr_mtl.py",
+    ),
     "FedDPA's official code with dropout": Mutant(
         "methods/feddpa.py",
         "dropout=not official(task)",

@@ -15,7 +15,8 @@ server keeps the mean alone. The personal model is w_k, trained once more in the
 
 Differences from the paper: it protects single examples of a silo, by noise in the silo's own steps.
 Here a client is protected whole: its upload is clipped and noised as in DP-FedAvg, so that the mean
-is one of clipped changes with noise.
+is one of clipped changes with noise. A client that was never in training starts from the released
+mean.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from typing import Annotated
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Option, Upload
-from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
+from pflpipe.methods.fedprox import proximal
+from pflpipe.trees import ClientState, Params, ServerState, Update
 
 ABOUT = About(title="MR-MTL", paper="Liu et al., NeurIPS 2022")
 
@@ -42,10 +43,7 @@ def mr_mtl(*, weight: Annotated[float, Option(least=0)] = 0.1) -> Method:
     def train(
         params: Params, own: ClientState, batches: Batches, task: Task
     ) -> tuple[ClientState, Tensor]:
-        def loss(w: Tree, batch: Batch) -> Tensor:
-            return task.loss(w, batch) + 0.5 * weight * trees.norm(trees.sub(w, params)).square()
-
-        return task.minimize(own, batches.train, loss)
+        return task.minimize(own, batches.train, proximal(params, weight, task))
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
@@ -56,7 +54,7 @@ def mr_mtl(*, weight: Annotated[float, Option(least=0)] = 0.1) -> Method:
     def aggregate(
         params: Params, released: Update, server: ServerState, task: Task
     ) -> tuple[Params, ServerState]:
-        """The released mean is over the clients drawn; the mean of all moves by its share."""
+        # The released mean is over the clients drawn; the mean of all moves by their share.
         rate = task.plan.sample_rate
         return trees.add(params, {name: rate * value for name, value in released.items()}), server
 
