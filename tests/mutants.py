@@ -456,6 +456,18 @@ MUTANTS = {
         "rate = 1.0",
         "methods/test_mr_mtl.py",
     ),
+    "DP-SCAFFOLD: the correction without the client's own control variate": Mutant(
+        "methods/dp_scaffold.py",
+        "gap = trees.within(CONTROL, trees.sub(server, state))",
+        "gap = trees.within(CONTROL, server)",
+        "methods/test_dp_scaffold.py",
+    ),
+    "DP-SCAFFOLD: control variates in the units of the model": Mutant(
+        "methods/dp_scaffold.py",
+        "unit = control_scale / (task.local_epochs * task.solver.lr)",
+        "unit = control_scale",
+        "methods/test_dp_scaffold.py",
+    ),
     "FedDPA's official code with dropout": Mutant(
         "methods/feddpa.py",
         "dropout=not official(task)",
