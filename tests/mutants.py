@@ -468,6 +468,36 @@ MUTANTS = {
         "unit = control_scale",
         "methods/test_dp_scaffold.py",
     ),
+    "Private FedRep: head and body on the same rows": Mutant(
+        "methods/private_fedrep.py",
+        "return batch(0 * n, first), batch(first, n - first)",
+        "return batch(0 * n, first), batch(0 * n, first)",
+        "methods/test_private_fedrep.py",
+    ),
+    "Private FedRep: a row paired with itself": Mutant(
+        "methods/private_fedrep.py",
+        "found: Tensor = (cross @ cross.T - same) / pairs",
+        "found: Tensor = cross @ cross.T / pairs",
+        "methods/test_private_fedrep.py",
+    ),
+    "Private FedRep: the moment released in every round": Mutant(
+        "methods/private_fedrep.py",
+        'moment_scale * (1 - server["begun"])',
+        'moment_scale * (1 + server["begun"])',
+        "methods/test_private_fedrep.py",
+    ),
+    "one-shot ridge: noise that makes eigenvalues negative stays": Mutant(
+        "methods/one_shot_ridge.py",
+        "values.clamp(min=0) + penalty",
+        "values + penalty",
+        "methods/test_one_shot_ridge.py",
+    ),
+    "one-shot ridge: rounds added up": Mutant(
+        "methods/one_shot_ridge.py",
+        "value / task.plan.rounds",
+        "value",
+        "methods/test_one_shot_ridge.py",
+    ),
     "FedDPA's official code with dropout": Mutant(
         "methods/feddpa.py",
         "dropout=not official(task)",
