@@ -498,6 +498,12 @@ MUTANTS = {
         "value",
         "methods/test_one_shot_ridge.py",
     ),
+    "DP-FedPGN: the public drift inside of the clip": Mutant(
+        "methods/dp_fedpgn.py",
+        "name: value - common[name].where(moved, 0.0)",
+        "name: value",
+        "methods/test_dp_fedpgn.py",
+    ),
     "FedDPA's official code with dropout": Mutant(
         "methods/feddpa.py",
         "dropout=not official(task)",
