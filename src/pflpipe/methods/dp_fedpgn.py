@@ -42,7 +42,7 @@ from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="DP-FedPGN", paper="Liu et al. 2025")
+ABOUT = About(title="DP-FedPGN", paper="Liu et al. 2025", cost=1.3)
 
 
 def dp_fedpgn(

@@ -31,7 +31,7 @@ from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.fedprox import proximal
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
-ABOUT = About(title="MR-MTL", paper="Liu et al., NeurIPS 2022")
+ABOUT = About(title="MR-MTL", paper="Liu et al., NeurIPS 2022", cost=1.2)
 
 
 def mr_mtl(*, weight: Annotated[float, Option(least=0)] = 0.1) -> Method:

@@ -65,6 +65,7 @@ ABOUT = About(
     paper="Snedeker et al., ICML 2025",
     has_global_model=False,
     needs=("body",),
+    cost=0.4,
 )
 
 
@@ -97,23 +98,17 @@ def batches_of(batches: Batches, halves: bool) -> tuple[Schedule, Schedule]:
 
 def moment(params: Params, batches: Batches, task: Task) -> Tensor:
     """Return Z ``[d, d]`` of a client's rows; 0 for fewer than two."""
-    name = embedding(task)
-    size = task.network.shapes[name][1]
-    # An embedding by the identity shows the inputs themselves, one-hot where they are an index.
-    unit = Params(params | {name: torch.eye(size).to(params[name])})
-    total = params[name].new_zeros(size, size)
-    classes = len(params["head.bias"])
-    cross, same = total.new_zeros(size, classes), total
-    for batch in batches.all:
-        lookup = name == "embedding.weight"
-        x = task.network.body(unit, batch.x, None) if lookup else batch.x.flatten(1)
-        y = F.one_hot(batch.y, classes).to(x) - 1 / classes
-        if batch.valid is not None:
-            x, y = (value.where(batch.valid.unsqueeze(1), 0.0) for value in (x, y))
-        cross, same = cross + x.T @ y, same + x.T @ (y.square().sum(1, keepdim=True) * x)
-    pairs = (batches.n * (batches.n - 1)).clamp(min=1)
-    found: Tensor = (cross @ cross.T - same) / pairs
-    return found
+    name, n, classes = embedding(task), batches.n, len(params["head.bias"])
+    (batch,) = batches_of(batches, False)[0]
+    x, valid = batch.x.flatten(1), torch.arange(len(batch.y), device=n.device)[:, None] < n
+    if name == "embedding.weight":
+        # The identity as U shows the inputs themselves, one-hot where they are an index.
+        unit = torch.eye(task.network.shapes[name][1]).to(params[name])
+        x = task.network.body({name: unit}, batch.x, None)
+    x = x.where(valid, 0.0)
+    y = F.one_hot(batch.y, classes).to(x) - 1 / classes
+    cross, same = x.T @ y, x.T @ (y.square().sum(1, keepdim=True) * x)
+    return (cross @ cross.T - same).div((n * (n - 1)).clamp(min=1))
 
 
 def leading(moment: Tensor, rows: Tensor) -> Tensor:
@@ -146,17 +141,12 @@ def private_fedrep(
 ) -> Method:
     """Return the method."""
 
-    def squared(w: Tree, batch: Batch, task: Task) -> Tensor:
-        logits = task.forward(w, batch)[1]
-        gap = logits - F.one_hot(batch.y, logits.shape[1]).to(logits)
-        return batch.mean(gap.square().sum(1) / 2)
-
     def with_head(params: Params, rows: Schedule, task: Task) -> Params:
         """Return the model with the head solved on one batch; without rows the head stays."""
-        ((z, y),) = [(task.forward(params, batch)[0], batch.y) for batch in rows]
-        n, classes = rows.count[0], len(params["head.bias"])
+        (batch,), n, classes = rows, rows.count[0], len(params["head.bias"])
+        z = task.forward(params, batch)[0].detach()
         solve = heads.ridge if loss == "squared" else heads.newton
-        found = solve(z.detach(), y, n.clamp(min=1), classes, penalty)
+        found = solve(z, batch.y, n.clamp(min=1), classes, penalty)
         return Params(params | {name: found[name].where(n > 0, params[name]) for name in found})
 
     def local_update(
@@ -165,7 +155,11 @@ def private_fedrep(
         of_head, of_body = batches_of(batches, halves)
 
         def objective(w: Tree, batch: Batch) -> Tensor:
-            return squared(w, batch, task) if loss == "squared" else task.loss(w, batch)
+            if loss == "logistic":
+                return task.loss(w, batch)
+            logits = task.forward(w, batch)[1]
+            gap = logits - F.one_hot(batch.y, logits.shape[1]).to(logits)
+            return batch.mean(gap.square().sum(1) / 2)
 
         start = with_head(params, of_head, task)
         end, value = task.minimize(start, of_body, objective, names=task.body_names)
