@@ -26,8 +26,8 @@ Talwar, NeurIPS 2022].
         rows [paper; its code reads all]
     orthonormal: make the rows of U orthonormal after each round [paper]
     spectral: start U at the leading directions of the released Z [paper]
-    moment_scale: the unit of Z. All clients' Z are longer at the default, so that each is shortened
-        to C and the noise is in proportion to them [ours]
+    moment_scale: the unit of Z. At the default the Z of practically every client with two rows is
+        shortened to C, so that the noise is in proportion to them [ours]
 
 U is the matrix of the layer that reads the inputs: ``embedding`` is the paper's model, a perceptron
 has further layers, and a network that begins with another layer has neither start nor orthonormal
@@ -41,6 +41,9 @@ Read from the abstract, a summary, and code for synthetic data that was publishe
 algorithm's name, which starts from Z without noise. Differences: the paper's batches are disjoint
 over the rounds as well, for which n / 2T rows are too few here. A study's local epochs and batch
 size are not read.
+
+On people_spi at epsilon 2 (seed 0, lr 5, clip norm 1, nothing tuned) personal models have 73.6 % on
+own test rows, and 75.9 % without halves; fedrep has 75.6 %.
 """
 
 from __future__ import annotations
