@@ -13,12 +13,13 @@ WEIGHT, LR, CLIP = 0.6, 0.2, 0.2
 BACKENDS = ["loop", "vmap"]
 
 
+@pytest.mark.parametrize("anchor", ["own", "server"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_rounds_and_personal_model(backend):
+def test_golden_rounds_and_personal_model(backend, anchor):
     """From the second round on a client starts away from the mean."""
     world = simulation(
         "mr_mtl",
-        {"weight": WEIGHT},
+        {"weight": WEIGHT, "anchor": anchor},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
         backend=backend,
         model=cells.Model("mlp", ()),
@@ -40,7 +41,7 @@ def test_golden_rounds_and_personal_model(backend):
         ends = trained(round)
         sent = [
             numpy_mlp.clipped({name: end[name] - start[name] for name in mean}, CLIP)
-            for start, end in zip(own, ends, strict=True)
+            for start, end in zip(own if anchor == "own" else [mean] * 4, ends, strict=True)
         ]
         mean = {name: mean[name] + sum(update[name] for update in sent) / 4 for name in mean}
         own = ends
