@@ -30,6 +30,7 @@ from scipy import fft, special, stats
 from pflpipe import cells, files
 from pflpipe.data import datasets, partition
 from pflpipe.methods import registry
+from pflpipe.methods.base import add_released
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy.mechanism import Released
 from pflpipe.privacy.plan import Plan
@@ -37,7 +38,7 @@ from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.clients import Examples
 from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.trees import Tree
+from pflpipe.trees import Tree, Update
 from simulations import plan, simulation
 
 RAREST = 2e-10
@@ -64,8 +65,8 @@ class Round:
         scores: name -> flat array of what is left in units of the plan's noise, as normal numbers;
             NaN where nothing is sent.
         as_released: whether the model changed by what was released, up to the rounding of its
-            numbers.
-        rest_kept: whether nothing else of the model changed.
+            numbers, or the server's own step made it of nothing but the release, to the bit.
+        rest_kept: whether nothing else of the model changed but by such a step.
     """
 
     clients: tuple[int, ...]
@@ -236,13 +237,23 @@ def watch(world: Simulation) -> Run:
     watched = Watched(**fields | {"release": release})
     begun = rounds.start(watched)
     models, seen = [_public(watched, begun)], []
+    public = [(begun.params, begun.server)]
 
     def on_round(progress: Progress) -> None:
         (inputs,) = heard
         heard.clear()
         workers = np.array([client for round, client in asked if round == progress.round - 1])
         after = _public(watched, progress)
-        seen.append(_round(workers[inputs[1].numpy()], models[-1], after, *inputs, world.plan))
+        params, server = public[-1]
+        stepped = world.method.aggregate(params, Update(inputs[-1]), server, world.task)
+        public[-1] = progress.params, progress.server
+        own_step = world.method.aggregate is not add_released and all(
+            torch.equal(value, there[name])
+            for tree, there in zip(stepped, public[-1], strict=True)
+            for name, value in tree.items()
+        )
+        cohort = workers[inputs[1].numpy()]
+        seen.append(_round(cohort, models[-1], after, *inputs, world.plan, own_step))
         models[-1] = after
 
     initial = _numpy(begun.params)
@@ -254,7 +265,8 @@ def _public(world: Simulation, progress: Progress) -> Tree:
     """Return the global model, and what the server keeps under the names of an upload's other
     parts, to which it adds what is released of them."""
     parts = world.method.parts(world.task)
-    return progress.params | {name: progress.server[name] for name in parts}
+    kept = {name: progress.server[name] for name in parts if name in progress.server}
+    return progress.params | kept
 
 
 def _round(
@@ -266,18 +278,25 @@ def _round(
     scale: Tree,
     released: Tree,
     plan: Plan,
+    own_step: bool,
 ) -> Round:
     start, end, sums = _numpy(before), _numpy(after), _numpy(released)
     scales = _numpy(scale)
     rows = {name: value[present.numpy()] for name, value in _numpy(update).items()}
     mean = clipped_mean(rows, scales, plan)
     unit = plan.clip_norm * plan.noise_multiplier / (plan.sample_rate * plan.clients / plan.groups)
-    rest_kept = all(np.array_equal(start[name], end[name]) for name in start.keys() - mean.keys())
+    unsent = start.keys() - mean.keys()
+    rest_kept = own_step or all(np.array_equal(start[name], end[name]) for name in unsent)
     scores, as_released = {}, True
     for name, value in mean.items():
-        change = end[name] - start[name]
-        rounding = torch.finfo(update[name].dtype).eps * (np.abs(start[name]) + np.abs(end[name]))
-        as_released &= bool((np.abs(change - sums[name]) <= rounding).all())
+        change = sums[name]
+        if name in end:
+            change = end[name] - start[name]
+            rounding = torch.finfo(update[name].dtype).eps
+            rounding = rounding * (np.abs(start[name]) + np.abs(end[name]))
+            added = bool((np.abs(change - sums[name]) <= rounding).all())
+            as_released &= added or own_step
+            change = change if added else sums[name]
         spread = np.broadcast_to(scales.get(name, np.ones(())), change.shape) * unit
         rest_kept &= not change[spread == 0].any()
         left = np.divide(

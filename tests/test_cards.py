@@ -116,9 +116,9 @@ def test_what_is_cited_is_bibtex_of_methods_that_there_are():
 
 def test_a_method_of_ones_own_has_a_card_whatever_its_header_says(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    card = cards.card("docs/examples/mr_mtl.py:mr_mtl")
-    assert card.startswith("## mr_mtl\n\nMR-MTL, mean-regularised")
-    assert "- `weight` = `0.1`, a number >= 0: " in card
+    card = cards.card("docs/examples/easgd.py:easgd")
+    assert card.startswith("## easgd\n\nElastic averaging, EASGD")
+    assert "- `force` = `0.5`, a number >= 0 and <= 1: " in card
     assert "bibtex" not in card
     monkeypatch.chdir(tmp_path)
     code = "from pflpipe.methods.dp_fedavg import ABOUT, dp_fedavg as plain\n"

@@ -23,7 +23,7 @@ CELL = Cell(
 
 def test_plain_values_are_those_of_every_field_and_make_the_same_cell_again():
     assert CELL.id, "asked for before, which leaves no trace in the values"
-    outside = dataclasses.replace(CELL, source="studies/mr_mtl.py")
+    outside = dataclasses.replace(CELL, source="studies/easgd.py")
     assert outside.to_dict() == dataclasses.asdict(outside)
     for cell in (CELL, outside):
         assert Cell.from_dict(json.loads(json.dumps(cell.to_dict()))) == cell

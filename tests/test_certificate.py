@@ -39,7 +39,7 @@ from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Row, Study
 
 pytestmark = pytest.mark.slow
-EXAMPLE = Path(__file__).parents[1] / "docs/examples/mr_mtl.py"
+EXAMPLE = Path(__file__).parents[1] / "docs/examples/easgd.py"
 SIZES = np.arange(5, 17)
 PIN = "0123456789abcdef" * 4
 planted_edits = functools.partial(
@@ -92,7 +92,7 @@ CELLS = {
     "public cohorts": cell("dp_fedsam", "official", sample_rate=0.5),
     "no bound": cell("dp_fedsim", "paper"),
     "unreviewed": dataclasses.replace(
-        cell(), method="mr_mtl", source="mr_mtl.py", hyperparameters={}
+        cell(), method="easgd", source="easgd.py", hyperparameters={}
     ),
 }
 OF_DATA = ("sizes count", "public cohorts")
@@ -203,13 +203,13 @@ def test_every_row_that_its_file_determines_is_verified(results):
 
 def test_with_the_results_every_row_is_verified_and_so_are_data_and_code(results):
     found = verdicts(file_of(results), results)
-    assert found.pop("code of mr_mtl") == verify.NOT_CHECKABLE
+    assert found.pop("code of easgd") == verify.NOT_CHECKABLE
     assert set(found.values()) == {verify.VERIFIED}
     assert {"data set digits", "code of feddpa", *CELLS} <= found.keys()
 
 
 def test_no_file_that_a_certificate_names_is_run(results, tmp_path, monkeypatch):
-    (tmp_path / "mr_mtl.py").write_text("raise SystemExit('run')\n")
+    (tmp_path / "easgd.py").write_text("raise SystemExit('run')\n")
     monkeypatch.chdir(tmp_path)
     assert verdicts(file_of(results), results)["unreviewed"] == verify.VERIFIED
 

@@ -47,7 +47,7 @@ def example(document: str) -> str:
 
 
 EXAMPLES = DOCS / "examples"
-METHOD = "docs/examples/mr_mtl.py"
+METHOD = "docs/examples/easgd.py"
 
 
 def simulated(method: Method, backend: Backend, **changes: float) -> Simulation:
@@ -83,44 +83,49 @@ def distance(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor])
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
-def mr_mtl(**hyperparameters: float) -> Method:
-    return registry.info("mr_mtl", str(ROOT / METHOD)).factory(**hyperparameters)
+def easgd(**hyperparameters: float) -> Method:
+    return registry.info("easgd", str(ROOT / METHOD)).factory(**hyperparameters)
 
 
 def test_the_page_shows_the_example_method_and_its_study_as_they_are():
     page = (DOCS / "adding_a_method.md").read_text()
     assert example("adding_a_method.md") == (ROOT / METHOD).read_text()
-    assert f"```yaml\n{(EXAMPLES / 'mr_mtl.yaml').read_text()}```" in page
+    assert f"```yaml\n{(EXAMPLES / 'easgd.yaml').read_text()}```" in page
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_without_weight_the_example_method_releases_first_what_dp_fedavg_releases(backend):
-    plain, alone, pulled = (
-        trained(method, backend, sample_rate=1.0, rounds=1).params
-        for method in (registry.info("dp_fedavg").factory(), mr_mtl(weight=0.0), mr_mtl(weight=1.0))
+def test_the_first_release_of_the_example_method_is_that_of_dp_fedavg_times_its_force(backend):
+    once = {"sample_rate": 1.0, "rounds": 1, "noise_multiplier": 0.0, "clip_norm": 99.0}
+    plain, whole, half = (
+        trained(method, backend, **once).params
+        for method in (registry.info("dp_fedavg").factory(), easgd(force=1.0), easgd(force=0.5))
     )
-    assert distance(alone, plain) == 0
-    assert distance(pulled, plain) > 1e-4, "the penalty acts"
+    assert distance(whole, plain) == 0
+    start = rounds.start(simulated(easgd(), backend, **once)).params
+    assert distance(half, {name: (start[name] + plain[name]) / 2 for name in start}) < 1e-15
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_without_weight_the_example_method_trains_every_clients_model_alone(backend):
+def test_without_force_the_example_method_trains_every_clients_model_alone(backend):
     alone = trained(registry.info("local_only").factory(), backend).states
-    assert distance(trained(mr_mtl(weight=0.0), backend).states, alone) == 0
+    assert distance(trained(easgd(force=0.0), backend).states, alone) == 0
 
 
-def test_without_clip_and_noise_the_example_methods_server_has_the_mean_of_the_models():
-    """Of all clients, of whom half are drawn in each round."""
-    done = trained(mr_mtl(weight=0.5), "loop", clip_norm=1e9, noise_multiplier=0.0)
-    means = {name: value.mean(0) for name, value in done.states.items()}
-    assert max(float((done.states[name] - means[name]).abs().max()) for name in means) > 0.1
-    assert distance(done.params, means) < 1e-14
+def test_without_clip_and_noise_the_example_methods_centre_gets_what_the_clients_give():
+    """Of all clients, of whom half are drawn."""
+    quiet = {"clip_norm": 1e9, "noise_multiplier": 0.0}
+    start = rounds.start(simulated(easgd(), "loop", **quiet)).params
+    alone, tied = (trained(easgd(force=f), "loop", rounds=1, **quiet) for f in (0.0, 0.3))
+    moved = {name: value - start[name] for name, value in tied.params.items()}
+    given = {name: (alone.states[name] - tied.states[name]).mean(0) for name in moved}
+    assert max(float(value.abs().max()) for value in given.values()) > 1e-3
+    assert distance(moved, given) < 1e-15
 
 
-def test_the_more_weight_the_nearer_are_the_example_methods_models_to_their_mean():
+def test_the_more_force_the_nearer_are_the_example_methods_models_to_their_centre():
     lengths = []
-    for weight in (0.0, 1.0, 3.0):
-        done = trained(mr_mtl(weight=weight), "loop")
+    for force in (0.0, 0.3, 0.9):
+        done = trained(easgd(force=force), "loop")
         lengths.append(
             sum(
                 float((done.states[name] - done.params[name]).square().sum())
@@ -134,10 +139,10 @@ def test_the_more_weight_the_nearer_are_the_example_methods_models_to_their_mean
 def test_the_example_study_runs_as_it_is(tmp_path, monkeypatch):
     """Copied into an empty project, as the page says: the scripts of the workflow in its order."""
     (tmp_path / "studies").mkdir()
-    for file in ("mr_mtl.py", "mr_mtl.yaml"):
+    for file in ("easgd.py", "easgd.yaml"):
         shutil.copy(EXAMPLES / file, tmp_path / "studies")
     monkeypatch.chdir(tmp_path)
-    study = load_study("mr_mtl")
+    study = load_study("easgd")
     datasets.prepare("digits", None, tmp_path, tmp_path / "data/digits.npz")
     arrays = datasets.load_arrays(tmp_path / "data/digits.npz")
     for cell in study.cells:
@@ -151,12 +156,12 @@ def test_the_example_study_runs_as_it_is(tmp_path, monkeypatch):
     for method in study.methods:
         own = [cell for cell in study.cells if cell.method == method]
         places = scores.places_of(own, [cell.id for cell in own], Path("results"), Path("data"))
-        file = Path("results/scores/mr_mtl") / f"{method}.csv"
+        file = Path("results/scores/easgd") / f"{method}.csv"
         scores.evaluate_cells(places, file, **how)
         rows = pd.read_csv(file).groupby("cell")["personal_own"].mean()
-        found |= {(method, c.hyperparameters.get("weight")): rows[c.id] for c in own}
+        found |= {(method, c.hyperparameters.get("force")): rows[c.id] for c in own}
     assert len(found) == 4
-    assert found["mr_mtl", 0.1] > found["dp_fedavg", None], "what the study is there to show"
+    assert found["easgd", 0.1] > found["dp_fedavg", None], "what the study is there to show"
 
 
 def test_the_example_arrays_are_read_as_a_data_set_with_users(tmp_path, monkeypatch):

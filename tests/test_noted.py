@@ -14,8 +14,8 @@ from pflpipe.pipeline.project import Project
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline
 
-METHOD = Path(malformed.ROOT / "docs/examples/mr_mtl.py").read_text()
-LINES = [{"name": "mine.py:mr_mtl"}, {"name": "dp_fedavg"}]
+METHOD = Path(malformed.ROOT / "docs/examples/easgd.py").read_text()
+LINES = [{"name": "mine.py:easgd"}, {"name": "dp_fedavg"}]
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return project.note([load_outline("tiny")])
 
 
-def begin(noted: str, method: str = "mr_mtl") -> str:
+def begin(noted: str, method: str = "easgd") -> str:
     """Do what a job's snakemake does to know its cells and the code that trains them; return the
     digest of that code."""
     project = Project(Config(studies=("tiny",)), Path.cwd(), thorough=False, noted=noted)
@@ -43,20 +43,20 @@ def begin(noted: str, method: str = "mr_mtl") -> str:
 
 
 def test_a_job_begins_after_edits_that_change_nothing_of_it(planned):
-    code = {method: begin(planned, method) for method in ("mr_mtl", "dp_fedavg")}
+    code = {method: begin(planned, method) for method in ("easgd", "dp_fedavg")}
     with Path("src/pflpipe/shared.py").open("a") as file:
         file.write("# a comment\n")
     malformed.put("description", "Other words.", "studies/tiny.yaml")(Path())
     Path("workflow/scripts/partition.py").write_text("edited = True\n")
-    assert begin(planned) == code["mr_mtl"]
-    Path("studies/mine.py").write_text(METHOD.replace("0.5 *", "0.6 *"))
+    assert begin(planned) == code["easgd"]
+    Path("studies/mine.py").write_text(METHOD.replace("force *", "2 * force *"))
     assert begin(planned, "dp_fedavg") == code["dp_fedavg"]
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "named"),
     [
-        ("studies/mine.py", "0.5 *", "0.6 *", "studies/mine.py"),
+        ("studies/mine.py", "force *", "2 * force *", "studies/mine.py"),
         ("src/pflpipe/shared.py", "VALUE = 1", "VALUE = 2", "workflow/scripts/train.py"),
         ("studies/tiny.yaml", "seeds:\n- 0", "seeds:\n- 2", "studies/tiny.yaml"),
     ],

@@ -35,7 +35,7 @@ from pflpipe.study.load import load_outline, load_study
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Outline, Study
 
-EXAMPLE = malformed.ROOT / "docs/examples/mr_mtl.py"
+EXAMPLE = malformed.ROOT / "docs/examples/easgd.py"
 STUDY = malformed.STUDY | {
     "axes": {"privacy.epsilon": [2, 8]},
     "search": {"seeds": [100, 101], "validation_fraction": 0.2},
@@ -522,7 +522,7 @@ def test_nominal_epsilons_are_not_counted_on(outline):
 def test_runs_of_a_method_from_outside_cost_what_certified_ones_do(outline, tmp_path):
     shutil.copy(EXAMPLE, tmp_path / "studies")
     found = []
-    for name in ("dp_fedavg", "mr_mtl.py:mr_mtl"):
+    for name in ("dp_fedavg", "easgd.py:easgd"):
         methods = [{"name": name, "search": {"training.lr": [0.1, 0.2]}}]
         study = choose(changed(methods=methods), lambda cell: cell.training.lr)
         found.append([row.chosen.epsilon_with_search for row in study.rows if row.chosen])

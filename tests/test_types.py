@@ -86,7 +86,7 @@ def test_trees_in_their_own_places_type_check_and_swapped_ones_do_not(tmp_path, 
     for name, (right, wrong) in SWAPS.items():
         assert RIGHT.count(right) == 1, name
         swapped[name.replace(" ", "_").replace("'", "")] = RIGHT.replace(right, wrong)
-    example = (ROOT / "docs/examples/mr_mtl.py").read_text()
+    example = (ROOT / "docs/examples/easgd.py").read_text()
     found = errors({"right": RIGHT, "example": example} | swapped, tmp_path)
     assert found.pop("right") == []
     assert found.pop("example") == []

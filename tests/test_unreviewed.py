@@ -51,8 +51,8 @@ from pflpipe.study.study_spec import Drawing, PaperLayout, Row, Study
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = {"epsilon": 8.0, "delta": 1e-3, "clip_norm": 0.5}
-FILE = str(ROOT / "docs/examples/mr_mtl.py")
-METHODS = ("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!", "mr_mtl")
+FILE = str(ROOT / "docs/examples/easgd.py")
+METHODS = ("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!", "easgd")
 WARNED = (
     f"pflpipe's developers have not reviewed {FILE}: its epsilons hold only if every hook uses "
     "nothing but its arguments and changes none of them"
@@ -60,10 +60,10 @@ WARNED = (
 
 
 def from_outside(study: Study) -> Study:
-    """The study with the file that ``mr_mtl`` is from."""
+    """The study with the file that ``easgd`` is from."""
     rows = (
         dataclasses.replace(row, cell=dataclasses.replace(row.cell, source=FILE))
-        if row.cell.method == "mr_mtl"
+        if row.cell.method == "easgd"
         else row
         for row in study.rows
     )
@@ -84,7 +84,7 @@ def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
         plan = read_json(path)
         plan["ledger"]["warnings"] = list(plan_of(cell).ledger.warnings)
         write_json(path, plan)
-    scores = folder / "scores" / study.name / "mr_mtl.csv"
+    scores = folder / "scores" / study.name / "easgd.csv"
     better = pd.read_csv(scores)
     better["personal_own"] += 9
     better.to_csv(scores, index=False)
@@ -104,7 +104,7 @@ def outside(study: Study) -> list[Cell]:
 def named_as_certified(sentences: list[str]) -> list[str]:
     """Sentences about certified models, and about these alone, that name the method."""
     return [
-        text for text in sentences if "certified" in text and "mr_mtl" in text.replace("\\_", "_")
+        text for text in sentences if "certified" in text and "easgd" in text.replace("\\_", "_")
     ]
 
 
@@ -170,7 +170,7 @@ def test_a_run_that_a_method_from_outside_shares_with_ours_finds_its_plan(tmp_pa
         'ABOUT = About(title="Mine", paper="nobody", trains="dp_fedavg")\n'
         "def mine() -> Method:\n    return Method(local_update)\n"
     )
-    asked = yaml.safe_load((ROOT / "docs/examples/mr_mtl.yaml").read_text())
+    asked = yaml.safe_load((ROOT / "docs/examples/easgd.yaml").read_text())
     asked["methods"] = [{"name": "mine.py:mine"}]
     (tmp_path / "studies/ours.yaml").write_text(yaml.safe_dump(asked))
     (cell,) = load_study("ours").cells
@@ -185,13 +185,13 @@ def test_a_run_that_a_method_from_outside_shares_with_ours_finds_its_plan(tmp_pa
 
 
 def test_the_table_shows_it_beside_the_others_under_its_own_word(study, results, frame):
-    rows = frame[frame["method"] == "mr_mtl"]
+    rows = frame[frame["method"] == "easgd"]
     assert set(rows["claim"]) == {"unreviewed"}
     assert set(frame["claim"]) == set(CLAIMS)
     text = (results / "tables" / "tiny.md").read_text().replace("\\_", "_")
-    (at_2, at_8) = (line for line in text.splitlines() if line.startswith("| mr_mtl |"))
-    assert at_2.startswith("| mr_mtl | unreviewed | 2 | 8")
-    assert at_8.startswith("| mr_mtl | unreviewed | 8 | 8")
+    (at_2, at_8) = (line for line in text.splitlines() if line.startswith("| easgd |"))
+    assert at_2.startswith("| easgd | unreviewed | 2 | 8")
+    assert at_8.startswith("| easgd | unreviewed | 8 | 8")
     lines = [line for line in text.splitlines() if line.startswith("| ") and "| 8 |" in line]
     assert [line.split(" | ")[1] for line in lines][-1] == "unreviewed", "below the certified"
     assert "unreviewed" in (results / "tables" / "tiny.tex").read_text()
@@ -204,8 +204,8 @@ def test_the_notes_of_the_table_say_what_the_word_means_and_never_count_it_as_ce
     assert sum(note.startswith("Unreviewed: the mechanism is certified") for note in summed.notes)
     assert f"Warning: {WARNED}." in summed.notes
     assert sum(note.startswith("Unreviewed ε = ") for note in summed.notes) == 2
-    assert not [n for n in summed.notes if n.startswith("Certified ε") and "mr_mtl" in n]
-    certified = frame[frame["method"] != "mr_mtl"].reset_index(drop=True)
+    assert not [n for n in summed.notes if n.startswith("Certified ε") and "easgd" in n]
+    certified = frame[frame["method"] != "easgd"].reset_index(drop=True)
     kept = dataclasses.replace(study, rows=tuple(r for r in study.rows if not r.cell.source))
     assert not [n for n in summary.summarise(kept, certified).notes if "nreviewed" in n]
 
@@ -218,7 +218,7 @@ def test_it_takes_no_bold_type_from_a_certified_row_and_has_none_alone(study, fr
     own = table.header.index("personal own")
     bold = {line[0].text for section in table.sections for line in section if line[own].bold}
     assert "feddpa" in bold
-    assert "mr_mtl" not in bold
+    assert "easgd" not in bold
 
 
 def test_a_table_in_a_papers_layout_marks_its_name(study, frame):
@@ -227,7 +227,7 @@ def test_a_table_in_a_papers_layout_marks_its_name(study, frame):
     part = frame[frame["departures"].isna()].reset_index(drop=True)
     found = paper_table.table(dataclasses.replace(study, rows=rows), layout, part)
     names = [line[0].text for section in found.sections for line in section]
-    assert "mr_mtl [unreviewed]" in names
+    assert "easgd [unreviewed]" in names
     assert "dp_fedavg" in names
     assert any(note.startswith("Unreviewed:") for note in found.notes)
 
@@ -238,15 +238,13 @@ def test_a_table_in_a_papers_layout_marks_its_name(study, frame):
 def test_no_sentence_about_certified_models_names_it_and_one_more_compares_it(study, frame):
     said = list(sentences.of_study(study, frame))
     assert named_as_certified(said) == []
-    (alone,) = (text for text in said if "mr_mtl (unreviewed)" in text and "alone" in text)
-    assert "mr_mtl (unreviewed) is better than learning alone" in alone
+    (alone,) = (text for text in said if "easgd (unreviewed)" in text and "alone" in text)
+    assert "easgd (unreviewed) is better than learning alone" in alone
     (best,) = (text for text in said if "unreviewed ones included" in text)
-    assert (
-        "mr_mtl (unreviewed) is the best of the personal models, unreviewed ones included" in best
-    )
+    assert "easgd (unreviewed) is the best of the personal models, unreviewed ones included" in best
     kept = dataclasses.replace(study, rows=tuple(r for r in study.rows if not r.cell.source))
     before = list(
-        sentences.of_study(kept, frame[frame["method"] != "mr_mtl"].reset_index(drop=True))
+        sentences.of_study(kept, frame[frame["method"] != "easgd"].reset_index(drop=True))
     )
     assert [text for text in said if "unreviewed" not in text] == before, "of the others"
 
@@ -273,7 +271,7 @@ def test_hooks_given_to_python_are_unreviewed_and_named_methods_are_not():
 
 def test_its_card_says_the_word(monkeypatch):
     monkeypatch.chdir(ROOT)
-    card = cards.card("docs/examples/mr_mtl.py:mr_mtl")
+    card = cards.card("docs/examples/easgd.py:easgd")
     assert "`profile: strict` and `profile: paper`: **unreviewed**. All that a client sends" in card
     assert "pflpipe's developers have not reviewed this file." in card
     assert "unreviewed" not in cards.card("dp_fedavg")
@@ -294,16 +292,16 @@ def test_a_figure_gives_it_a_mark_of_its_own_and_says_what_the_mark_means(study,
         zip(axes.get_yticks(), (text.get_text() for text in axes.get_yticklabels()), strict=True)
     )
     marks = {names[line.get_ydata()[0]]: line for line in axes.lines if line.get_marker() == "D"}
-    assert list(marks) == ["mr_mtl\nunreviewed"]
-    assert marks["mr_mtl\nunreviewed"].get_color() not in (style.CERTIFIED, style.NOMINAL)
+    assert list(marks) == ["easgd\nunreviewed"]
+    assert marks["easgd\nunreviewed"].get_color() not in (style.CERTIFIED, style.NOMINAL)
     assert "Diamond: unreviewed" in " ".join(figure.get_suptitle().split())
 
 
 def test_ranks_and_the_cost_of_soundness_are_of_certified_methods_alone(study, results):
     for kind in ("ranks", "soundness"):
         for axes in draw(kind, study, results).axes:
-            assert not any("mr_mtl" in text.get_text() for text in axes.get_yticklabels())
-    own = from_outside(fake_results.study(seeds=range(5), methods=("dp_fedavg", "mr_mtl")))
+            assert not any("easgd" in text.get_text() for text in axes.get_yticklabels())
+    own = from_outside(fake_results.study(seeds=range(5), methods=("dp_fedavg", "easgd")))
     kinds = [drawing.kind for drawing in drawings.read({}, "studies/tiny.yaml", own.rows)]
     assert "ranks" not in kinds, "one certified method has no rank"
 
@@ -313,12 +311,12 @@ def test_ranks_and_the_cost_of_soundness_are_of_certified_methods_alone(study, r
 
 def test_its_runs_in_mlflow_have_the_word_in_tag_name_and_note(study, results):
     found = [
-        one for one in mlflow_runs.of_study(study, results) if one.tags.get("method") == "mr_mtl"
+        one for one in mlflow_runs.of_study(study, results) if one.tags.get("method") == "easgd"
     ]
     assert len(found) == 2 * (1 + 3)
     for entry in found:
         assert entry.tags["claim"] == "unreviewed"
-        assert re.fullmatch(r"mr_mtl eps=[28] unreviewed( s\d)?", entry.name)
+        assert re.fullmatch(r"easgd eps=[28] unreviewed( s\d)?", entry.name)
         assert "unreviewed: this ε holds only if" in entry.tags[mlflow_runs.NOTE]
     others = [one for one in mlflow_runs.of_study(study, results) if one not in found]
     assert not any("unreviewed" in str((one.name, one.tags)) for one in others)
@@ -334,8 +332,8 @@ def test_the_ledgers_page_counts_it_by_itself_and_colours_the_word(frame):
         "4 lines certified, 2 unreviewed, 2 nominal, 2 methods without privacy"
         in (said["compared"])
     )
-    assert said["unreviewed ε"].startswith("only if the code of mr_mtl keeps the rules: asked")
-    assert not any("mr_mtl" in text for term, text in said.items() if term != "unreviewed ε")
+    assert said["unreviewed ε"].startswith("only if the code of easgd keeps the rules: asked")
+    assert not any("easgd" in text for term, text in said.items() if term != "unreviewed ε")
     page = ledger_page.page(frame, none, ROOT / "workflow/report/ledger.html")
     assert '<td class="w unreviewed">unreviewed</td>' in page
     assert ".unreviewed {" in page
@@ -343,7 +341,7 @@ def test_the_ledgers_page_counts_it_by_itself_and_colours_the_word(frame):
 
 def test_on_the_ledgers_page_a_version_from_outside_is_not_called_sound(frame):
     """A method from outside may have a published version, which departs, beside its own."""
-    nominal = frame[frame["method"] == "mr_mtl"].assign(
+    nominal = frame[frame["method"] == "easgd"].assign(
         claim="nominal", profile="paper", departures="no_composition", epsilon_nominal=2.0
     )
     none = pd.DataFrame(columns=list(ledger_page.AUDIT))
@@ -352,7 +350,7 @@ def test_on_the_ledgers_page_a_version_from_outside_is_not_called_sound(frame):
     assert "without departures: strict" in page
     costs = dict(ledger_page.summary(both, none)).get("cost of soundness", "")
     assert "feddpa" in costs
-    assert "mr_mtl" not in costs
+    assert "easgd" not in costs
 
 
 # ---------------------------------------------------------------- what is published, and attacked
@@ -389,11 +387,11 @@ def test_an_attacked_run_of_it_is_held_against_what_its_plan_allows(study, resul
 
 def test_tables_and_figures_of_attacks_have_the_word_with_its_name(study, results):
     labels = [one.setting.label for one in attacked("canaries", study, results)]
-    assert labels.count("mr_mtl (unreviewed)") == 2
+    assert labels.count("easgd (unreviewed)") == 2
     assert labels.count("dp_fedavg") == 2
 
 
 def test_the_example_study_has_the_word(monkeypatch):
     monkeypatch.chdir(ROOT)
-    claims = {(c.method, c.claim) for c in load_study("mr_mtl", "docs/examples").cells}
-    assert claims == {("dp_fedavg", "certified"), ("mr_mtl", "unreviewed")}
+    claims = {(c.method, c.claim) for c in load_study("easgd", "docs/examples").cells}
+    assert claims == {("dp_fedavg", "certified"), ("easgd", "unreviewed")}

@@ -318,7 +318,7 @@ def test_nothing_is_done_after_comments_docstrings_reformatting_touches_and_a_ne
     helper.write_text("# A comment.\n" + one_line.replace('"""', '"""Other words. ', 1))
     append(package / "methods/feddpa.py", "\n# an edit\n")
     append(package / "simulation/rounds.py", '\n"""What was said above."""\n')
-    shutil.copy(ROOT / "docs/examples/mr_mtl.py", package / "methods")
+    shutil.copy(ROOT / "docs/examples/easgd.py", package / "methods")
     pulled = (path for path in project.rglob("*") if "results" not in path.parts)
     for file in (path for path in pulled if ".snakemake" not in path.parts):
         if file.is_file() and file.suffix in (".py", ".smk", ".yaml", ".html", ""):

@@ -203,7 +203,7 @@ def test_training_gives_every_round_the_generators_that_the_audit_gives_it():
 
 def clipped_part_by_part(generator, uploads, present, plan, scale, departures):
     """The parameters to C, and what is sent besides to C as well, under noise for one C."""
-    parts = [uploads.update.keys() - {"centroids"}, {"centroids"}]
+    parts = [uploads.update.keys() - scale.keys(), scale.keys()]
     found = [
         mechanism.release(
             generator,
@@ -235,10 +235,26 @@ def with_private_weights(generator, uploads, present, plan, scale, departures):
     )
 
 
+def with_parts_outside_of_the_clip(generator, uploads, present, plan, scale, departures):
+    """Parameters are clipped; what is sent besides them is released as it is."""
+    released = mechanism.release(generator, uploads, present, plan, scale, departures)
+    free = without_clip(generator, uploads, present, plan, scale, departures)
+    further = {name: free.sum[name] for name in released.sum if name in scale}
+    return dataclasses.replace(released, sum=released.sum | further)
+
+
 JOINT = {
     "each part clipped to C": (clipped_part_by_part, "length"),
     "weights of the parts from the upload's own norms": (with_private_weights, "spread"),
 }
+
+
+@pytest.mark.slow
+def test_coupled_worlds_catch_control_variates_outside_of_the_clip():
+    sound = Mechanism(REFERENCE, REFERENCE, method=registry.info("dp_scaffold").factory())
+    assert not sensitivity(sound, KEY).flagged
+    faulty = dataclasses.replace(sound, release=with_parts_outside_of_the_clip)
+    assert "length" in caught_by(sensitivity(faulty, KEY))
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def write(folder: Path) -> None:
         study["seeds"] = [0]
         file.write_text(yaml.safe_dump(study, sort_keys=False))
     # Studies that a page begins or copies are small as well.
-    for name in ("src/pflpipe/study/template.yaml", "docs/examples/mr_mtl.yaml"):
+    for name in ("src/pflpipe/study/template.yaml", "docs/examples/easgd.yaml"):
         text = (folder / name).read_text()
         text = re.sub(r"\brounds: \d+", "rounds: 2", text)
         text = re.sub(r"\bclients: 100\b", "clients: 20", text)

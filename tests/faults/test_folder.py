@@ -141,7 +141,7 @@ def test_nothing_that_a_config_or_a_study_says_reaches_a_shell_unquoted(folder, 
     """Folders, a data set's file, a method's file, titles and labels, each with all that a shell
     reads."""
     os.mkdir(folder / f"studies/{NASTY}")
-    shutil.copy(test_workflow.ROOT / "docs/examples/mr_mtl.py", folder / f"studies/{NASTY}/m.py")
+    shutil.copy(test_workflow.ROOT / "docs/examples/easgd.py", folder / f"studies/{NASTY}/m.py")
     os.mkdir(folder / f"{NASTY} in")
     malformed.arrays(folder)
     (folder / "mine.npz").rename(folder / f"{NASTY} in/mine.npz")
@@ -152,12 +152,12 @@ def test_nothing_that_a_config_or_a_study_says_reaches_a_shell_unquoted(folder, 
         "datasets": {"mine": f"{NASTY} in/mine.npz"},
     }
     malformed.write(folder / "config.yaml", mine)
-    own = {"name": f"{NASTY}/m.py:mr_mtl", "variant": "'; touch pwned #$(touch pwned)"}
+    own = {"name": f"{NASTY}/m.py:easgd", "variant": "'; touch pwned #$(touch pwned)"}
     changes: dict = {"title": NASTY, "description": NASTY, "dataset": "mine"}
     methods = [{"name": "local_only"}, own]
     changes |= {"methods": methods, "partition": {"kind": "iid", "clients": 3}}
     malformed.write(folder / "studies/tiny.yaml", faulty.STUDY | changes)
-    targets = [f"{NASTY}/scores/tiny/{name}.csv" for name in ("local_only", "mr_mtl")]
+    targets = [f"{NASTY}/scores/tiny/{name}.csv" for name in ("local_only", "easgd")]
     test_workflow.snakemake(folder, *targets)
     assert not list(folder.rglob("pwned"))
     assert all((folder / target).is_file() for target in targets)

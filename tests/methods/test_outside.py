@@ -331,9 +331,9 @@ def test_validation_accepts_the_hooks_of_every_method_of_the_package(name):
 
 @pytest.mark.slow
 def test_python_runs_a_cell_of_a_method_in_a_file(project, tmp_path):
-    for name in ("mr_mtl.py", "mr_mtl.yaml"):
+    for name in ("easgd.py", "easgd.yaml"):
         shutil.copy(ROOT / "docs/examples" / name, "studies")
-    cell = load_study("mr_mtl").cells[-1]
+    cell = load_study("easgd").cells[-1]
     result = pflpipe.run(cell, tmp_path / "data", device="cpu")
     assert result.ledger.claim == "unreviewed"
     assert result.accuracies["personal_own"] > 10

@@ -201,7 +201,7 @@ def key(cell: cells.Cell) -> str:
     The key is a digest of the settings that training reads and that differ from their defaults, and
     of the version of all streams. It contains no value of the data, because the noise would then
     depend on the data that it hides. For a method from outside the package it contains the source
-    too: two files may each have an ``mr_mtl``.
+    too: two files may each have an ``easgd``.
     """
     return hashlib.sha256(
         canonical_json({"streams": STREAMS, **_chosen(trained(cell))}).encode()

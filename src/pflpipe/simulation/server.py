@@ -71,7 +71,7 @@ def with_optimizer(method: Method, server: Server) -> Method:
         inner = _of_method(state)
         stepped, new_inner = method.aggregate(params, released, inner, task)
         scale = method.scale(params, inner, task)
-        new_params, new_state = Params(dict(params)), trees.prefixed(_METHOD, new_inner)
+        new_params, new_state = Params(dict(stepped)), trees.prefixed(_METHOD, new_inner)
         # Parts that are no parameters, such as centroids, are left to the method.
         for name in filter(params.__contains__, released):
             old = {prefix: state[prefix + name] for prefix in kept}

@@ -1,0 +1,78 @@
+"""DP-FedPGN: rounds against an independent NumPy program, its reduction to DP-FedAvg, and what a
+message leaves out."""
+
+import numpy as np
+import pytest
+
+import numpy_mlp
+from pflpipe.simulation import rounds
+from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
+
+GAMMA, RHO, LR, CLIP = 0.6, 0.3, 0.2, 0.15
+BACKENDS = ["loop", "vmap"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_rounds(backend):
+    """The second round is the first with a common direction; clients take different numbers of
+    steps."""
+    world = simulation(
+        "dp_fedpgn",
+        {"gamma": GAMMA, "rho": RHO},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=3),
+        backend=backend,
+        lr=LR,
+    )
+    begun = rounds.start(world)
+    w = {name: value.numpy() for name, value in begun.params.items()}
+    last = {name: np.zeros_like(value) for name, value in w.items()}
+    for round in range(3):
+        length = np.sqrt(sum((value**2).sum() for value in last.values()))
+        step = {name: (1 - GAMMA) * value for name, value in last.items()}
+        for client in range(4):
+            steps, own = numpy_mlp.steps(world, client, round, "train"), 0.0
+            y, own = dict(w), {name: np.zeros_like(value) for name, value in w.items()}
+            for batch in steps:
+                there = {name: y[name] - RHO * last[name] / max(length, 1e-12) for name in y}
+                slope = numpy_mlp.gradient(there, *batch)
+                own = {name: own[name] - GAMMA * LR * slope[name] for name in own}
+                y = {
+                    name: y[name] - GAMMA * LR * slope[name] + (1 - GAMMA) * last[name] / len(steps)
+                    for name in y
+                }
+            sent = numpy_mlp.clipped(own, CLIP)
+            step = {name: step[name] + sent[name] / 4 for name in step}
+        w, last = {name: w[name] + step[name] for name in w}, step
+    done = rounds.run(world, begun)
+    assert done.rows[2]["fraction_clipped"] > 0
+    numpy_mlp.assert_close(done.params, w)
+    numpy_mlp.assert_close(done.server, last)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_with_its_own_gradient_alone_it_is_dp_fedavg_to_the_bit(backend, optimizer):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+    found, expected = (
+        params_after(simulation(name, values, **settings))
+        for name, values in (("dp_fedpgn", {"gamma": 1.0}), ("dp_fedavg", {}))
+    )
+    assert_equal(found, expected, 0)
+
+
+def test_what_is_public_takes_nothing_of_the_clip():
+    """Without weight on its gradients a client has nothing of its own to say, however far it
+    went."""
+    world = simulation("dp_fedpgn", {"gamma": 0.0}, plan=plan(rounds=4))
+    begun = rounds.start(world)
+    begun.server = {name: value + 1 for name, value in begun.server.items()}
+    _, seen, models = spied(world, begun)
+    for uploads, _, _ in seen:
+        assert max(float(value.abs().max()) for value in uploads.update.values()) < 1e-13
+    assert float((models[1][0]["fc1.weight"] - models[0][0]["fc1.weight"]).abs().min()) > 0.1
+
+
+def test_the_personal_model_is_trained_by_plain_steps():
+    world, ordinary = simulation("dp_fedpgn"), simulation("dp_fedavg")
+    done = rounds.run(world, rounds.start(world))
+    assert_equal(personal_models(world, done), personal_models(ordinary, done), 0)

@@ -1,0 +1,96 @@
+"""MR-MTL: two rounds against an independent NumPy program, its reductions, and where the server's
+model is."""
+
+import numpy as np
+import pytest
+
+import numpy_mlp
+from pflpipe import cells
+from pflpipe.simulation import rounds
+from simulations import assert_equal, params_after, personal_models, plan, simulation
+
+WEIGHT, LR, CLIP = 0.6, 0.2, 0.2
+BACKENDS = ["loop", "vmap"]
+
+
+@pytest.mark.parametrize("anchor", ["own", "server"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_rounds_and_personal_model(backend, anchor):
+    """From the second round on a client starts away from the mean."""
+    world = simulation(
+        "mr_mtl",
+        {"weight": WEIGHT, "anchor": anchor},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
+        backend=backend,
+        model=cells.Model("mlp", ()),
+        lr=LR,
+    )
+    begun = rounds.start(world)
+    mean = {name: value.numpy() for name, value in begun.params.items()}
+    own = [mean] * 4
+
+    def trained(round):
+        def pulled(w, x, y):
+            slope = numpy_mlp.gradient(w, x, y)
+            return {name: slope[name] + WEIGHT * (w[name] - mean[name]) for name in w}
+
+        steps = [numpy_mlp.steps(world, client, round, "train") for client in range(4)]
+        return [numpy_mlp.descend(own[i], steps[i], pulled, lr=LR) for i in range(4)]
+
+    for round in range(2):
+        ends = trained(round)
+        sent = [
+            numpy_mlp.clipped({name: end[name] - start[name] for name in mean}, CLIP)
+            for start, end in zip(own if anchor == "own" else [mean] * 4, ends, strict=True)
+        ]
+        mean = {name: mean[name] + sum(update[name] for update in sent) / 4 for name in mean}
+        own = ends
+    done = rounds.run(world, begun)
+    assert done.rows[1]["fraction_clipped"] > 0
+    numpy_mlp.assert_close(done.params, mean)
+    numpy_mlp.assert_close(done.states, own)
+    numpy_mlp.assert_close(personal_models(world, done), trained(2))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_without_weight_it_releases_first_what_dp_fedavg_releases_to_the_bit(backend, optimizer):
+    settings = {"plan": plan(rounds=1), "backend": backend, "optimizer": optimizer, "lr": 0.05}
+    plain, alone, pulled = (
+        params_after(simulation(name, values, **settings))
+        for name, values in (("dp_fedavg", {}), ("mr_mtl", {"weight": 0.0}), ("mr_mtl", {}))
+    )
+    assert_equal(alone, plain, 0)
+    assert max(float((pulled[name] - plain[name]).abs().max()) for name in plain) > 1e-4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_weight_every_clients_model_is_that_of_local_training_to_the_bit(backend):
+    own, alone = (
+        rounds.run(world, rounds.start(world)).states
+        for world in (
+            simulation("mr_mtl", {"weight": 0.0}, plan=plan(sample_rate=0.5), backend=backend),
+            simulation("local_only", plan=plan(sample_rate=0.5), backend=backend),
+        )
+    )
+    assert_equal(dict(own), dict(alone), 0)
+
+
+def test_without_clip_and_noise_the_server_has_the_mean_of_all_models():
+    """Of all clients, of whom half are drawn in each round."""
+    quiet = plan(sample_rate=0.5, rounds=4, clip_norm=1e9, noise_multiplier=0.0)
+    world = simulation("mr_mtl", {"weight": 0.5}, plan=quiet)
+    done = rounds.run(world, rounds.start(world))
+    means = {name: value.mean(0) for name, value in done.states.items()}
+    assert max(float((done.states[name] - means[name]).abs().max()) for name in means) > 0.1
+    assert_equal(done.params, means)
+
+
+def test_the_more_weight_the_nearer_are_the_models_to_their_mean():
+    lengths = []
+    for weight in (0.0, 1.0, 3.0):
+        world = simulation("mr_mtl", {"weight": weight})
+        done = rounds.run(world, rounds.start(world))
+        gaps = [done.states[name] - value for name, value in done.params.items()]
+        lengths.append(np.sum([float(gap.square().sum()) for gap in gaps]))
+    assert lengths == sorted(set(lengths), reverse=True)

@@ -1,0 +1,88 @@
+"""One-shot ridge: against an independent NumPy program, pooled regression, and heads solved on a
+client."""
+
+import numpy as np
+import pytest
+import torch
+
+import numpy_mlp
+from pflpipe.methods.one_shot_ridge import solved
+from pflpipe.simulation import rounds
+from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
+
+PENALTY, SCALE, CLIP = 0.03, 0.7, 0.9
+BACKENDS = ["loop", "vmap"]
+
+
+def design(w, world, client):
+    """Features with a 1 behind, and one-hot labels."""
+    rows = world.split.train[client]
+    x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+    z = np.maximum(x @ w["fc1.weight"].T + w["fc1.bias"], 0)
+    return np.hstack([z, np.ones((len(y), 1))]), np.eye(3)[y]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_round(backend):
+    world = simulation(
+        "one_shot_ridge",
+        {"penalty": PENALTY, "cross_scale": SCALE},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
+        backend=backend,
+    )
+    begun = rounds.start(world)
+    w = {name: value.numpy() for name, value in begun.params.items()}
+    gram, cross = 0.0, 0.0
+    for client in range(4):
+        z, y = design(w, world, client)
+        units = {"gram": z.T @ z / len(z), "cross": z.T @ y / len(z) / SCALE}
+        sent = numpy_mlp.clipped(units, CLIP)
+        gram, cross = gram + sent["gram"] / 4, cross + SCALE * sent["cross"] / 4
+    head = np.linalg.solve(gram + PENALTY * np.eye(5), cross)
+    done = rounds.run(world, begun)
+    assert done.rows[0]["fraction_clipped"] > 0
+    numpy_mlp.assert_close(done.params, w | {"head.weight": head[:-1].T, "head.bias": head[-1]})
+
+
+def test_without_clip_and_noise_it_is_ridge_regression_on_the_rows_of_all_clients_together():
+    """Exact recovery, for clients of one size. Further rounds add nothing."""
+    quiet = plan(3, noise_multiplier=0.0, clip_norm=1e9, rounds=2)
+    world = simulation("one_shot_ridge", {"penalty": PENALTY}, plan=quiet, sizes=(6, 6, 6))
+    w = {name: value.numpy() for name, value in rounds.start(world).params.items()}
+    z, y = (np.vstack(part) for part in zip(*(design(w, world, i) for i in range(3)), strict=True))
+    head = np.linalg.lstsq(
+        np.vstack([z, np.sqrt(18 * PENALTY) * np.eye(5)]), np.vstack([y, np.zeros((5, 3))])
+    )[0]
+    numpy_mlp.assert_close(
+        params_after(world), w | {"head.weight": head[:-1].T, "head.bias": head[-1]}
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_of_one_client_it_is_the_head_that_dp_fedavg_fb_solves_on_the_client(backend):
+    """But for the penalty on the bias, which is next to nothing here."""
+    quiet = plan(1, noise_multiplier=0.0, clip_norm=1e9, rounds=1)
+    settings = {"plan": quiet, "sizes": (14,), "backend": backend, "lr": 0.0}
+    one_shot = params_after(simulation("one_shot_ridge", {"penalty": 1e-6}, **settings))
+    solver = {"head_solver": "ridge", "head_weight_decay": 1e-6}
+    world = simulation("dp_fedavg_fb", solver, **settings)
+    own = personal_models(world, rounds.run(world, rounds.start(world)))
+    assert_equal(one_shot, {name: value[0] for name, value in own.items()}, 1e-4)
+
+
+def test_it_sends_moments_and_no_parameters():
+    world = simulation("one_shot_ridge", plan=plan(rounds=1))
+    done, ((uploads, scale, released),), _ = spied(world)
+    assert set(uploads.update) == set(released.sum) == {"gram", "cross"}
+    assert scale.keys() == {"cross"}
+    assert done.uploaded_bits == 32 * (5 * 5 + 5 * 3)
+    assert done.params["fc1.weight"].equal(rounds.start(world).params["fc1.weight"])
+
+
+def test_what_noise_makes_negative_in_the_gram_counts_as_zero():
+    draw = torch.Generator().manual_seed(0)
+    gram, cross = (torch.randn(6, n, generator=draw).double() for n in (6, 4))
+    noise = gram - gram.T - torch.eye(6)  # its symmetric part is -1
+    head = solved(noise, cross, PENALTY)
+    expected = {"head.weight": cross[:-1].T / PENALTY, "head.bias": cross[-1] / PENALTY}
+    assert_equal(head, expected)
