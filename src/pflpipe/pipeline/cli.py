@@ -33,7 +33,9 @@ def main() -> NoReturn:
             for line in arguments.run(arguments):
                 print(line)
         except ModuleNotFoundError as error:
-            raise PflpipeError(f"Python module {error.name!r} is not installed", do=INSTALL) from None
+            raise PflpipeError(
+                f"Python module {error.name!r} is not installed", do=INSTALL
+            ) from None
 
     run_script(command)
 
