@@ -32,7 +32,7 @@ def uneven(method, backend, *, rate=1.0, **changes):
         # A deep network costs fifteen times as much, so its clients work for one epoch.
         deep = {"model": cells.Model("resnet20"), "shape": (8, 8, 1), "local_epochs": 1}
         changes = deep | changes
-    settings = {"batch_size": 0, "local_epochs": 3, "dtype": torch.float32} | changes
+    settings = {"batch_size": 0, "local_epochs": 2, "dtype": torch.float32} | changes
     asked = plan(len(SIZES), rounds=ROUNDS, sample_rate=rate)
     world = simulation(method, backend=backend, sizes=SIZES, plan=asked, **settings)
     return with_pool(world.isolated("auto"))
