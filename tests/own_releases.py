@@ -146,7 +146,8 @@ def main(table: str) -> None:
                 flush=True,
             )
             continue
-        found = audit(OwnRelease(case), claim_of(case), seconds=1.0)
+        # The fewest draws: what a single release shows decides all of these verdicts.
+        found = audit(OwnRelease(case), claim_of(case), seconds=0.05)
         differ += found.verdict != before[name]
         print(
             f"{name}: {before[name]} | {found.verdict}: {found.sentence} "

@@ -317,7 +317,7 @@ COMPLEX = {"shards": [(np.ones((3, 6), np.complex64), THREE)]}
 
 def told(shards, replayed=None, method="dp_fedavg", **changes):
     """Return what clients send in every round, which of them counted as zero, the releases, the
-    states and the run, of 6 rounds in which ``replayed``, the releases of another run, are shown
+    states and the run, of 4 rounds in which ``replayed``, the releases of another run, are shown
     to the clients."""
     sent, refused, shown = [], [], []
 
@@ -330,7 +330,7 @@ def told(shards, replayed=None, method="dp_fedavg", **changes):
         shown.append(found.sum)
         return found
 
-    training = dataclasses.replace(LOCAL, rounds=6)
+    training = dataclasses.replace(LOCAL, rounds=4)
     world = federation(method, shards, secret="mine", backend="loop", training=training, **changes)
     world = dataclasses.replace(world, release=release)
     done = rounds.run(world, rounds.start(world))

@@ -45,6 +45,13 @@ def test_a_good_project_is_accepted(project, ran):
     assert ran("validate").out == "good: 6 cells, fedavg, dp_fedavg, feddpa on digits: ok\n"
 
 
+def test_a_library_that_is_not_installed_is_one_line_that_says_what_to_install(ran, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    error = ran("completion", "bash", code=2).err
+    assert error.startswith("error: Python module 'shtab' is not installed; pip install ")
+    assert error.count("\n") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", malformed.CASES)
 def test_a_malformed_config_gives_one_clear_line_and_exit_code_2(name, project, ran):

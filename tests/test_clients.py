@@ -99,7 +99,7 @@ def bits(progress):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", NAMES)
 def test_the_size_of_a_group_changes_no_bit(method, monkeypatch):
-    sizes = (9, 4, 1, 6) * 5
+    sizes = (9, 4, 1, 6) * 2
     make = plan if registry.info(method).about.private else open_plan
     changes = {"sizes": sizes, "plan": make(len(sizes)), "batch_size": 0}
     whole, scores = finish(method, {}, "vmap", **changes)

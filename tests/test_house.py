@@ -184,6 +184,19 @@ def test_import_pulls_in_no_pipeline_library(module):
     assert loaded & {*PIPELINE_LIBRARIES, "yaml", "jsonschema"} == set()
 
 
+@pytest.mark.pipeline
+def test_an_audit_of_a_release_needs_what_its_extra_names(tmp_path, monkeypatch):
+    extras = project()["optional-dependencies"]
+    assert set(extras["audit"]) < set(extras["pipeline"])
+    monkeypatch.chdir(tmp_path)
+    program = "from pflpipe.study import init; init.write_release('mine'); "
+    program += "from pflpipe.pipeline import cli; cli.main()"
+    claim = "--clients 2 --noise-multiplier 1 --delta 1e-5 --dimension 4 --seconds 0.01"
+    modules = warm.modules_of(program, "audit", "mine.py:release", *claim.split())
+    loaded = {name.split(".")[0] for name in modules} & set(PIPELINE_LIBRARIES)
+    assert loaded <= {"dp_accounting"}, "and a file of opacus, without its package"
+
+
 def test_import_of_the_package_does_not_even_load_torch():
     program = "import sys, pflpipe; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

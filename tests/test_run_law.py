@@ -107,15 +107,6 @@ def test_without_noise_none_is_drawn():
         assert of_release(Residuals(), rule, *rest) == Residuals(releases=1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("method", CERTIFIED)
-def test_a_certified_run_passes_and_every_number_it_sends_is_counted(method, dtype):
-    run = certified_run(method, 0.5, dtype)
-    assert run.done.residuals.coordinates == run.scores.size
-    held(run.world, run.done)
-
-
 def test_a_resumed_run_has_the_residuals_of_the_whole_one():
     world = simulation("dp_fedavg")
     whole, half = rounds.run(world, rounds.start(world)), rounds.start(world)

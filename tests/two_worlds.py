@@ -8,6 +8,7 @@ then be the same, to the last bit, in every round.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Tree
 
-ROUNDS = 6
-"""Least number of rounds: what follows from a loss that rose needs three."""
+ROUNDS = 4
+"""What follows from a loss that rose needs three rounds, and one more to be heard."""
 POOL = 1000
 """Rows that any client may be given (``with_pool``), followed by as many that are NaN."""
 
@@ -54,6 +55,11 @@ class World:
     heard: list[Heard]
     tasks: list[Any]
     progress: Progress
+
+    @functools.cached_property
+    def scores(self) -> list[dict[str, Any]]:
+        """The accuracies of all clients in the end."""
+        return evaluation.accuracies(self.simulation, self.progress, True)
 
 
 def with_pool(world: Simulation) -> Simulation:
@@ -126,8 +132,7 @@ def differences(one: World, other: World, client: int) -> list[str]:
     if left.bound != right.bound:
         found.append("bound")
     compare("states", dict(left.states), dict(right.states), others)
-    scores = [evaluation.accuracies(at.simulation, at.progress, True) for at in (one, other)]
-    for a, b in zip(*scores, strict=True):
+    for a, b in zip(one.scores, other.scores, strict=True):
         if a["client"] != client and str(a) != str(b):
             found.append(f"accuracies of client {a['client']}")
     return found

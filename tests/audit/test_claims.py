@@ -125,7 +125,7 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_caught_through_the_door(fault):
-    found = audited(FAULTS[fault])
+    found = audited(FAULTS[fault], seconds=0.5)
     assert found.verdict == "refuted"
     assert found.row["flagged_coupled"]
 
@@ -137,8 +137,8 @@ def test_a_long_result_is_seen_where_its_noise_is_least():
         drawn[-3] /= 10
         return (clipped(messages).sum(axis=0) + drawn) / 10
 
-    assert audited(sound, dimension=300).verdict == "kept"
-    found = audited(forgets, dimension=300)
+    assert audited(sound, seconds=0.5, dimension=300).verdict == "kept"
+    found = audited(forgets, seconds=0.5, dimension=300)
     assert found.verdict == "refuted"
 
 

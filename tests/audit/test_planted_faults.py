@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
-from pflpipe.auditing.coupled import WIDEST, Sensitivity, sensitivity
+from pflpipe.auditing.coupled import FEWER_DRAWS, WIDEST, Sensitivity, sensitivity
 from pflpipe.auditing.distinguish import distinguish
 from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.errors import DataError
@@ -18,6 +18,11 @@ from pflpipe.simulation import rounds
 from simulations import held, plan, simulation
 
 torch.set_num_threads(1)
+
+
+def coupled(mechanism: Mechanism) -> Sensitivity:
+    """Return what a quarter of an audit's draws find; an audit finds no less."""
+    return sensitivity(mechanism, KEY, FEWER_DRAWS)
 
 
 def caught_by(found: Sensitivity) -> set[str]:
@@ -105,20 +110,12 @@ RELEASES = {
     "clip at 1 whatever C is": (clip_at_1, "length"),
     "dense noise, then a private mask": (masked_after_the_noise, "spread"),
 }
-DEPARTURES = {
-    "per-tensor clip": "per_tensor_clip",
-    "data-size weights": "data_size_weights",
-    "noise on the support": "noise_on_support",
-    "division by counts": "divide_by_counts",
-    "data-dependent thresholds": "data_dependent_clip",
-    "raw similarity weights": "raw_similarity_weights",
-}
 
 
 @pytest.fixture(scope="module")
 def sound():
     """What is found of the mechanism as it is, under each plan."""
-    return {plan: sensitivity(Mechanism(plan, plan), KEY) for plan in (REFERENCE, DRAWN, LAPLACE)}
+    return {plan: coupled(Mechanism(plan, plan)) for plan in (REFERENCE, DRAWN, LAPLACE)}
 
 
 @pytest.mark.slow
@@ -126,7 +123,7 @@ def sound():
 def test_coupled_worlds_catch_a_patched_release(fault, sound):
     release, check = RELEASES[fault]
     assert not sound[REFERENCE].flagged
-    assert check in caught_by(sensitivity(Mechanism(REFERENCE, REFERENCE, release=release), KEY))
+    assert check in caught_by(coupled(Mechanism(REFERENCE, REFERENCE, release=release)))
 
 
 @pytest.mark.slow
@@ -138,7 +135,7 @@ def test_coupled_worlds_catch_a_patched_release(fault, sound):
 def test_coupled_worlds_catch_it_under_other_plans_too(fault, plan, sound):
     release, check = RELEASES[fault]
     assert not sound[plan].flagged
-    assert check in caught_by(sensitivity(Mechanism(plan, plan, release=release), KEY))
+    assert check in caught_by(coupled(Mechanism(plan, plan, release=release)))
 
 
 @pytest.mark.slow
@@ -149,7 +146,7 @@ def test_coupled_worlds_catch_noise_that_is_divided_by_the_number_of_rows(sound)
         lambda noise, plan, present: noise * plan.expected_cohort / present.shape[1]
     )
     assert not sound[DRAWN].flagged
-    assert "spread" in caught_by(sensitivity(Mechanism(DRAWN, DRAWN, release=by_rows), KEY))
+    assert "spread" in caught_by(coupled(Mechanism(DRAWN, DRAWN, release=by_rows)))
 
 
 @pytest.mark.slow
@@ -159,7 +156,7 @@ def test_coupled_worlds_catch_the_same_noise_in_every_round(plan, sound):
         return release_rng(key, name[0])
 
     assert not sound[plan].flagged
-    found = sensitivity(Mechanism(plan, plan, rng=forgets_the_round), KEY)
+    found = coupled(Mechanism(plan, plan, rng=forgets_the_round))
     assert found.length == float("inf")
     assert caught_by(found) == {"length"}
 
@@ -178,10 +175,10 @@ def test_coupled_worlds_catch_messages_that_share_their_noise():
             released, messages={name: released.clean[name] + noise[name] for name in noise}
         )
 
-    assert not sensitivity(Mechanism(REFERENCE, local, trust="local"), KEY).flagged
-    assert sensitivity(
-        Mechanism(REFERENCE, local, trust="local", release=shared), KEY
-    ).length == float("inf")
+    assert not coupled(Mechanism(REFERENCE, local, trust="local")).flagged
+    assert coupled(Mechanism(REFERENCE, local, trust="local", release=shared)).length == float(
+        "inf"
+    )
 
 
 def test_training_gives_every_round_the_generators_that_the_audit_gives_it():
@@ -260,15 +257,9 @@ def test_coupled_worlds_catch_control_variates_outside_of_the_clip():
 @pytest.mark.slow
 def test_coupled_worlds_catch_a_joint_release_that_is_none():
     sound = Mechanism(REFERENCE, REFERENCE, method=registry.info("fedpac").factory())
-    assert not sensitivity(sound, KEY).flagged
+    assert not coupled(sound).flagged
     for release, check in JOINT.values():
-        assert check in caught_by(sensitivity(dataclasses.replace(sound, release=release), KEY))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", DEPARTURES)
-def test_coupled_worlds_catch_a_departure(fault):
-    assert sensitivity(Mechanism(REFERENCE, REFERENCE, frozenset({DEPARTURES[fault]})), KEY).flagged
+        assert check in caught_by(coupled(dataclasses.replace(sound, release=release)))
 
 
 @pytest.mark.slow
@@ -277,7 +268,7 @@ def test_whole_runs_catch_a_wrong_sampling_rate():
         return mechanism.sample_clients(rng, dataclasses.replace(plan, sample_rate=0.3), repeats)
 
     wrong = Mechanism(DRAWN, DRAWN, sample=sample)
-    assert not sensitivity(wrong, KEY).flagged  # nothing is wrong with a single release
+    assert not coupled(wrong).flagged  # nothing is wrong with a single release
     assert distinguish(wrong, "dirac", 1000, KEY).flagged
 
 
@@ -303,4 +294,4 @@ def test_a_patched_release_is_the_only_difference(sound):
     def same(generator, uploads, present, plan, scale, departures) -> Released:
         return mechanism.release(generator, uploads, present, plan, scale, departures)
 
-    assert sensitivity(Mechanism(REFERENCE, REFERENCE, release=same), KEY) == sound[REFERENCE]
+    assert coupled(Mechanism(REFERENCE, REFERENCE, release=same)) == sound[REFERENCE]

@@ -12,7 +12,7 @@ import torch
 
 import residual_runs
 from residual_runs import CERTIFIED, RAREST, certified_run, final_model, findings, lay_out, watch
-from simulations import plan
+from simulations import held, plan
 
 torch.set_num_threads(1)
 DTYPES = (torch.float64, torch.float32)
@@ -27,6 +27,8 @@ def test_a_certified_method_leaves_nothing_but_noise_of_its_plan(method, rate, d
     assert len(run.rounds) == run.world.plan.rounds
     assert run.scores.size > 100
     assert findings(run) == {}
+    assert run.done.residuals.coordinates == run.scores.size, "every number that was sent"
+    held(run.world, run.done)
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pflpipe._version import __version__
+from pflpipe.errors import PflpipeError
 from pflpipe.program import run_script
 
 Command = Callable[[argparse.Namespace], Iterable[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
+INSTALL = "pip install 'pflpipe[pipeline]', or for audits of releases alone 'pflpipe[audit]'"
 
 
 def main() -> NoReturn:
@@ -27,8 +29,13 @@ def main() -> NoReturn:
     arguments = _parser().parse_args()
 
     def command() -> None:
-        for line in arguments.run(arguments):
-            print(line)
+        try:
+            for line in arguments.run(arguments):
+                print(line)
+        except ModuleNotFoundError as error:
+            raise PflpipeError(
+                f"Python module {error.name!r} is not installed", do=INSTALL
+            ) from None
 
     run_script(command)
 
