@@ -41,6 +41,8 @@ def test_golden_round(backend):
     head = np.linalg.solve(gram + PENALTY * np.eye(5), cross)
     done = rounds.run(world, begun)
     assert done.rows[0]["fraction_clipped"] > 0
+    released = {name: torch.stack([value] * 4) for name, value in done.params.items()}
+    assert_equal(personal_models(world, done), released, 0)
     numpy_mlp.assert_close(done.params, w | {"head.weight": head[:-1].T, "head.bias": head[-1]})
 
 

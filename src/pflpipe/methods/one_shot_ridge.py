@@ -13,7 +13,7 @@ was initialised; on features of a study (scattering, a file) a network without a
     minimises: nothing
     sends: gram and cross, F^2 numbers instead of the model
     keeps: nothing
-    tests: the released model after E local epochs
+    tests: the released model as it is
 
     penalty: of ridge regression, also of the bias: noise alone would determine a direction without
         any [ours: the paper chooses it by cross-validation]
@@ -29,7 +29,12 @@ releases the same moments of the clients that it draws, and the server takes the
 With all clients drawn, T rounds at their budget are worth one round at its budget. Differences: the
 paper bounds each row and adds noise at each client; here the whole message of a client is clipped
 and the sum gets the noise. Clients count equally, as their moments are means and not sums. The
-paper's projection to fewer features is left out. It defines no personal model.
+paper's projection to fewer features is left out. It defines no personal model; local epochs from
+logits near 0 and 1 forget the head.
+
+On the quickstart's digits with a network without a body (seed 0, clip norm 3, cross_scale and
+penalty 0.1, nothing tuned) one round has 78.3 % on own test rows at epsilon 8 and 56.4 % at 2;
+dp_fedavg_global has 81.3 % and 53.4 % after 30.
 """
 
 from __future__ import annotations
@@ -80,6 +85,11 @@ def one_shot_ridge(
 ) -> Method:
     """Return the method."""
 
+    def personalize(
+        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
+    ) -> Params:
+        return params
+
     def parts(task: Task) -> Shapes:
         classes, features = task.network.shapes["head.weight"]
         return {"gram": (features + 1, features + 1), "cross": (features + 1, classes)}
@@ -108,6 +118,7 @@ def one_shot_ridge(
     return Method(
         local_update,
         aggregate,
+        personalize,
         init_server=init_server,
         scale=scale,
         sends=lambda task: (),
