@@ -104,7 +104,8 @@ def _details(table: list[dict[str, str]]) -> Iterator[str]:
             found = row["verdict"] in ("refuted", "unsound") and row["situation"]
             tried = f"Found where {row['situation']}." if found else ""
             noted = f"The audit notes: {row['notes']}." if row["notes"] else ""
-            for text in (row["said"], row["remark"], tried, noted):
+            said = row["said"] and row["said"].removesuffix(".") + "."
+            for text in (said, row["remark"], tried, noted):
                 if text:
                     yield f"  {text}"
         yield ""

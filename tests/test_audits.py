@@ -37,7 +37,7 @@ def test_a_file_that_needs_no_package_of_its_own_loads_and_states_what_is_claime
         if isinstance(one, forms.Entry):
             assert isinstance(one.claim, Claim)
             assert callable(one.release) or hasattr(one.release, "step")
-            assert one.said.endswith(".")
+            assert one.said
         else:
             assert one.reason
 

@@ -405,5 +405,5 @@ def test_a_plan_that_draws_new_clients_too_is_refused(folder, tmp_path):
     larger = dataclasses.replace(CELL, partition=dataclasses.replace(CELL.partition, clients=12))
     files.write_json(tmp_path / "plan.json", to_json(plan_of(larger)))
     faulty = dataclasses.replace(inputs_of(folder), plan=tmp_path / "plan.json")
-    with pytest.raises(DataError, match=r"clients, rounds, sample rate; got \(12,"):
+    with pytest.raises(DataError, match=r"groups, clients, rounds, sample rate; got \(1, 12,"):
         runs.simulate(CELL, faulty, device="cpu", backend="loop")

@@ -142,6 +142,8 @@ def beside() -> Iterator[str]:
         study, entry, budget = row["study"], row["entry"], f"ε = {row['epsilon']:g}"
         if (RESULTS / study / "runs.csv").exists():
             came_out = best(study)
+            if (entry, budget) not in came_out:  # a page may have fewer budgets
+                continue
             measured = max(came_out[entry, budget], came_out["local_only", "no privacy"])
             yield (
                 f"{study}, {entry} at {budget}: predicted {row['accuracy']:.1f} "

@@ -170,7 +170,7 @@ def test_a_release_with_a_state_is_begun_in_every_run_and_attacked_over_its_roun
     assert (fading.row["flagged_coupled"], fading.verdict) == (False, "refuted")
     assert "recognises runs" in fading.sentence
     shared = audited(Remembering, rounds=3)
-    assert shared.row["sensitivity"] == float("inf")
+    assert float(shared.row["sensitivity"]) == float("inf")
     assert "no epsilon holds" in shared.sentence
 
 

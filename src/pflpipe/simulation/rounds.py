@@ -197,7 +197,12 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
     # By shape and name only, and before anything is released.
     _check_upload(update, method, task)
     if update:
-        noise = simulation.noise(round)
+        banded = simulation.plan.band > 1
+        noise = (
+            simulation.correlated.at(round)
+            if banded
+            else release_rng(simulation.key, "noise", round)
+        )
         # The scale reads the model and the server state: functions of earlier releases.
         public = progress.params, progress.server
         with simulation.calls("scale", *public):

@@ -26,7 +26,7 @@ from pflpipe.learning.solvers import Batch, Schedule, Solver
 from pflpipe.learning.task import Batches, Task, Transform
 from pflpipe.methods.base import Method
 from pflpipe.privacy import adaptive, mechanism
-from pflpipe.privacy.correlated import Correlated, Drawn
+from pflpipe.privacy.correlated import Correlated
 from pflpipe.privacy.mechanism import Released
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import numpy_rng, release_rng
@@ -146,14 +146,9 @@ class Simulation:
             training.precision,
         )
 
-    def noise(self, round: int) -> np.random.Generator | Drawn:
-        """Return what draws the noise of a round, which is counted from 0."""
-        if self.plan.band > 1:
-            return self._correlated.at(round)
-        return release_rng(self.key, "noise", round)
-
     @cached_property
-    def _correlated(self) -> Correlated:
+    def correlated(self) -> Correlated:
+        """The noise of a plan with a band."""
         return Correlated(functools.partial(release_rng, self.key, "noise"), self.plan.band)
 
     @cached_property

@@ -43,8 +43,8 @@ def images(cell: Cell, header: Header) -> float:
     everybody = header.users if split.kind == "natural" else split.clients + split.new_clients
     share = split.clients / everybody if everybody and split.clients else 1.0
     kept = (1 - (split.test_fraction or 0.0)) * (1 - split.validation_fraction)
-    share = training.sample_rate / training.groups
-    passes = training.rounds * share * training.local_epochs
+    rate = training.sample_rate / training.groups
+    passes = training.rounds * rate * training.local_epochs
     return header.train_size * min(share, 1.0) * kept * passes
 
 
