@@ -161,6 +161,12 @@ def mechanism_of(method: str) -> str:
     return "laplace" if method in LAPLACE else "gaussian"
 
 
+def real(world: Simulation) -> Run:
+    """Watch a method's real hooks, which may have a server step of their own; a planted one is a
+    fault."""
+    return watch(world, own=world.method.aggregate is not add_released)
+
+
 @functools.cache
 def certified_run(method: str, rate: float, dtype: torch.dtype) -> Run:
     """Return a watched run of a certified method: float64 in a loop over clients, float32 with
@@ -173,8 +179,7 @@ def certified_run(method: str, rate: float, dtype: torch.dtype) -> Run:
         backend="loop" if wide else "vmap",
         seed=0 if wide else 1,
     )
-    # Real hooks may have a server step of their own; a planted one is a fault.
-    return watch(found.isolated("auto"), own=found.method.aggregate is not add_released)
+    return real(found.isolated("auto"))
 
 
 @functools.cache

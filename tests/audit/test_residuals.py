@@ -11,7 +11,16 @@ import pytest
 import torch
 
 import residual_runs
-from residual_runs import CERTIFIED, RAREST, certified_run, final_model, findings, lay_out, watch
+from residual_runs import (
+    CERTIFIED,
+    RAREST,
+    certified_run,
+    final_model,
+    findings,
+    lay_out,
+    real,
+    watch,
+)
 from simulations import held, plan
 
 torch.set_num_threads(1)
@@ -94,12 +103,12 @@ def test_cohorts_of_runs_that_differ_in_one_setting_are_independent():
 def test_neither_model_cohort_nor_noise_shows_whose_data_it_was(method):
     everybody, drawn = (certified_run(method, rate, torch.float64) for rate in (1.0, 0.5))
     one = drawn.rounds[0].clients[-1]
-    spoiled = watch(residual_runs.spoiled(drawn.world, one))
+    spoiled = real(residual_runs.spoiled(drawn.world, one))
     assert spoiled.done.rows[0]["nonfinite_uploads"] == 1
     for base, changed in (
-        (everybody, watch(residual_runs.other_data(everybody.world))),
-        (drawn, watch(residual_runs.other_data(drawn.world))),
-        (drawn, watch(residual_runs.without_rows(drawn.world, one))),
+        (everybody, real(residual_runs.other_data(everybody.world))),
+        (drawn, real(residual_runs.other_data(drawn.world))),
+        (drawn, real(residual_runs.without_rows(drawn.world, one))),
         (drawn, spoiled),
     ):
         assert residual_runs.differences(base, changed) == []
