@@ -685,7 +685,9 @@ def test_every_printed_accuracy_is_a_percentage():
 @pytest.mark.docs
 def test_the_study_explained_in_the_readme_can_be_run(load):
     blocks = (ROOT / "studies/README.md").read_text().split("```yaml\n")[1:]
-    study, paper, search, drawn = (yaml.safe_load(block.split("```")[0]) for block in blocks)
+    study, paper, search, drawn, private = (
+        yaml.safe_load(block.split("```")[0]) for block in blocks
+    )
     assert load(**study).methods == ("dp_fedavg", "feddpa")
     rows = load(**{**study, **CIFAR, "axes": {}, **paper}).rows
     assert {(row.cell.method, row.variant): row.paper_value for row in rows} == {
@@ -697,6 +699,8 @@ def test_the_study_explained_in_the_readme_can_be_run(load):
     assert str(load_outline("good")).startswith("24 cells after a search of 48, ")
     load(**{**study, **drawn})
     assert str(load_outline("good")).startswith("24 cells after a search of 512, ")
+    load(**{**study, **drawn, "search": drawn["search"] | private["search"]})
+    assert load_outline("good").private_search.trials == 8
 
 
 def test_processes_share_gpus_and_not_one_of_them():
