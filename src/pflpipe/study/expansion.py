@@ -136,7 +136,7 @@ def _can_choose(document: dict[str, Any], file: str, problems: Problems) -> bool
             what = f"{file}: methods[{index}].search: the study has no `search`"
             do = "add to it: search: {seeds: [100, 101], validation_fraction: 0.2}"
             problems.refuse(what, do=do)
-        return True
+        return not searching
     if not searching and "values" not in search:
         do = "give one a `search`, or remove this block"
         problems.refuse(f"{file}: search: no method has values to search", do=do)
