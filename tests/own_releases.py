@@ -146,6 +146,10 @@ def main(table: str) -> None:
                 flush=True,
             )
             continue
+        if case.trust == "local" and case.mechanism_under_audit().executed.adaptive:
+            reason = "a message of zeros still sends its bit"
+            print(f"{name}: {before[name]} | not tried: {reason}", flush=True)
+            continue
         # The fewest draws: what a single release shows decides all of these verdicts.
         found = audit(OwnRelease(case), claim_of(case), seconds=0.05)
         differ += found.verdict != before[name]
