@@ -119,6 +119,16 @@ def by_rate_and_tau(cell: Cell) -> float:
 # What is tried
 
 
+def test_a_range_to_draw_from_without_a_search_of_the_study_is_one_error(outline):
+    methods = [{"name": "fedavg", "search": {"training.lr": {"low": 0.1, "high": 1}}}]
+    malformed.write(
+        Path("studies/good.yaml"),
+        {key: value for key, value in STUDY.items() if key != "search"} | {"methods": methods},
+    )
+    with pytest.raises(ConfigError, match="the study has no `search`"):
+        load_outline("good")
+
+
 def test_every_point_of_the_grid_is_tried_at_the_searchs_seeds_with_its_validation_fraction(
     outline,
 ):
