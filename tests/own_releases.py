@@ -5,7 +5,7 @@ What a departure reads besides the update, it computes from the message here, as
 does: masks from its zeros, thresholds and centres from its values. Run as a program, it audits
 every distinct release through the door and compares the verdicts with those of a table:
 
-    python tests/own_releases.py results/tables/audit.csv
+    python tests/own_releases.py results/tables/audit.csv [NAME ...]
 """
 
 from __future__ import annotations
@@ -134,20 +134,28 @@ class OwnRelease:
         return found
 
 
-def main(table: str) -> None:
-    """Print the verdict of every distinct release through the door, and that of a table."""
+def untried(case: Case) -> str | None:
+    """Return why the door cannot try a case, or None."""
+    executed = case.mechanism_under_audit().executed
+    if "public_sampling" in case.departures:
+        return "a release does not draw its cohort"
+    if case.trust == "local" and executed.adaptive:
+        return "a message of zeros still sends its bit"
+    if executed.band > 1:
+        return "a claim has independent noise in each round"
+    return None
+
+
+def main(table: str, *names: str) -> None:
+    """Print the verdict of every distinct release, or of the named ones, through the door, and that
+    of a table."""
     torch.set_num_threads(1)
     before = pd.read_csv(table).groupby("audit")["verdict"].first()
     differ = 0
     for name, case in cases.cases().items():
-        if "public_sampling" in case.departures:
-            print(
-                f"{name}: {before[name]} | not tried: a release does not draw its cohort",
-                flush=True,
-            )
+        if names and name not in names:
             continue
-        if case.trust == "local" and case.mechanism_under_audit().executed.adaptive:
-            reason = "a message of zeros still sends its bit"
+        if reason := untried(case):
             print(f"{name}: {before[name]} | not tried: {reason}", flush=True)
             continue
         # The fewest draws: what a single release shows decides all of these verdicts.
@@ -162,4 +170,4 @@ def main(table: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

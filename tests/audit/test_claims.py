@@ -174,6 +174,33 @@ def test_a_release_with_a_state_is_begun_in_every_run_and_attacked_over_its_roun
     assert "no epsilon holds" in shared.sentence
 
 
+class Halving:
+    """After the first round, the second half of the result has no noise; ``sent`` says whether
+    messages still are in it."""
+
+    def __init__(self, sent):
+        self.sent = sent
+
+    def start(self, clients, dimension):
+        self.first = True
+
+    def step(self, messages, weights, rng):
+        drawn, total = noise(rng, messages), clipped(messages).sum(axis=0)
+        if not self.first:
+            drawn[20:] = 0
+            total[20:] *= self.sent
+        self.first = False
+        return (total + drawn) / 10
+
+
+@pytest.mark.slow
+def test_a_later_round_may_release_less_than_the_first_but_nothing_without_noise():
+    assert audited(Halving(sent=False), seconds=0.5, rounds=3).verdict == "kept"
+    bare = audited(Halving(sent=True), seconds=0.5, rounds=3)
+    assert float(bare.row["sensitivity"]) == float("inf")
+    assert bare.verdict == "refuted"
+
+
 def of_the_real_mean(messages, weights, rng):
     mean = clipped(messages).mean(axis=0)
     return mean + noise(rng, messages) / len(messages)

@@ -170,9 +170,9 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
                 )
                 for here in (True, False)
             )
-            moved = (there - absent)[:, :fresh]
+            each = there - absent
             # Where rounds are one release, the canary moves some of them; otherwise all alike.
-            moved = moved.flatten(1) if fixed else moved.flatten(0, 1)
+            moved = each[:, :fresh].flatten(1) if fixed else each[:, :fresh].flatten(0, 1)
             mean = moved.mean(dim=0)
             largest, deviation = mean.abs().max().item(), moved.std(dim=0).max().item()
             spread = 0.0 if deviation == 0 else deviation / largest if largest else math.inf
@@ -182,8 +182,8 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
                 length=together.length_of_run(mean)
                 if fixed
                 else math.inf
-                if math.isinf(together.length(mean))
-                else ruler.length(mean),
+                if math.isinf(together.length(together.where_noisy(mean, each.mean(dim=0))))
+                else ruler.length(mean.expand(ruler.rounds, -1)),
                 length_most=ruler.longest(RARE_LENGTH),
                 spread=spread,
                 noise=law.measured if law else None,
@@ -312,8 +312,16 @@ class _Ruler:
         """Return the value above which a length of 1 is estimated with this probability."""
         return longest(self.draws, len(self.tied), probability)
 
-    def length(self, mean: Tensor) -> float:
-        """Return the length of a movement ``[d]`` for the worst choice of the rounds that make it.
+    def where_noisy(self, mean: Tensor, found: Tensor) -> Tensor:
+        """Return the movement ``[rounds, d]`` that is ``mean [d]`` where a round has noise, and the
+        one that was found in the round, ``found [rounds, d]``, where it has none: a later round may
+        release less than the first."""
+        noisy = self.noisy.view(self.rounds, -1)
+        return torch.where(noisy, mean, found)
+
+    def length(self, movement: Tensor) -> float:
+        """Return the length of a movement ``[rounds, d]`` for the worst choice of the rounds that
+        make it.
 
         k Gaussian rounds of a correct mechanism cover a length of sqrt(k). For Laplace noise the L1
         length of a movement in one round counts; sqrt(2) times the length by the covariance is a
@@ -325,14 +333,14 @@ class _Ruler:
         worst = 0.0
         for chosen in itertools.product((0, 1), repeat=self.rounds):
             if any(chosen):
-                vector = torch.cat([mean * here for here in chosen])
+                vector = torch.cat([one * here for one, here in zip(movement, chosen, strict=True)])
                 worst = max(worst, self._whitened(vector) * unit / math.sqrt(sum(chosen)))
         if laplace and math.isfinite(worst):
-            touched = mean != 0
+            farthest = movement.abs().amax(dim=0)
+            touched = farthest > 0
             worst = max(
                 worst,
-                (mean[touched].abs() / self.absolute[touched]).sum().item()
-                * self.claimed.multiplier,
+                (farthest[touched] / self.absolute[touched]).sum().item() * self.claimed.multiplier,
             )
         return worst
 
