@@ -564,6 +564,18 @@ MUTANTS = {
         "name: value",
         "methods/test_dp_fedpgn.py",
     ),
+    "DP-FedSOFIM: the moving average of the first rounds too short": Mutant(
+        "methods/dp_fedsofim.py",
+        "server[name] / server[WEIGHT]",
+        "server[name]",
+        "methods/test_dp_fedsofim.py",
+    ),
+    "DP-FedSOFIM: the regularisation in the units of the model": Mutant(
+        "methods/dp_fedsofim.py",
+        "rho * task.clip_norm**2",
+        "rho",
+        "methods/test_dp_fedsofim.py",
+    ),
     "FedDPA's official code with dropout": Mutant(
         "methods/feddpa.py",
         "dropout=not official(task)",
