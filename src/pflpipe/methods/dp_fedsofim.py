@@ -32,6 +32,10 @@ a gradient only up to the local steps. The factor rho in front of the inverse is
 changes no learning rate; ``server: {lr: ...}`` is the paper's eta. Rounds of the average without
 the inverse, which its code has at the smallest budgets, and its weight decay are left out. It
 defines no personal model.
+
+On people_spi at epsilon 2 (seed 0, lr 5, clip norm 1, nothing tuned) both directions have 68.5 % on
+own test rows, and so has dp_fedavg. There m^ is less than 0.1 C long in the end, so that the
+inverse at rho 0.5 changes a step by about 1 %.
 """
 
 from __future__ import annotations
