@@ -564,6 +564,30 @@ MUTANTS = {
         "name: value",
         "methods/test_dp_fedpgn.py",
     ),
+    "DP-FedSOFIM: the moving average of the first rounds too short": Mutant(
+        "methods/dp_fedsofim.py",
+        "server[name] / server[WEIGHT]",
+        "server[name]",
+        "methods/test_dp_fedsofim.py",
+    ),
+    "DP-FedSOFIM: the regularisation in the units of the model": Mutant(
+        "methods/dp_fedsofim.py",
+        "rho * task.clip_norm**2",
+        "rho",
+        "methods/test_dp_fedsofim.py",
+    ),
+    "pFedFDA: statistics that trust a client's rows whole": Mutant(
+        "methods/pfedfda.py",
+        "beta = betas[loss.argmin()].where(batches.n > 1, 0.0)",
+        "beta = betas[-1].where(batches.n > 1, 0.0)",
+        "methods/test_pfedfda.py",
+    ),
+    "pFedFDA: beta chosen on the rows that gave the statistics": Mutant(
+        "methods/pfedfda.py",
+        "other = real & ~half",
+        "other = half",
+        "methods/test_pfedfda.py",
+    ),
     "FedDPA's official code with dropout": Mutant(
         "methods/feddpa.py",
         "dropout=not official(task)",

@@ -249,7 +249,7 @@ def alternative(name, parameter):
     if kind is int:
         return 1 if default > 1 else 3
     if kind is float:
-        return (default + 0.5) % 1 if option.most == 1 else default * 4 + 0.7
+        return (default + 0.5) % 1 if 1 in (option.most, option.below) else default * 4 + 0.7
     if option.choices:
         return next(choice for choice in option.choices if choice != default)
     return not default if kind is bool else {"personal_layers": "fc1"}[name]

@@ -247,8 +247,9 @@ JOINT = {
 
 
 @pytest.mark.slow
-def test_coupled_worlds_catch_control_variates_outside_of_the_clip():
-    sound = Mechanism(REFERENCE, REFERENCE, method=registry.info("dp_scaffold").factory())
+@pytest.mark.parametrize("method", ["dp_scaffold", "pfedfda"])
+def test_coupled_worlds_catch_control_variates_or_statistics_outside_of_the_clip(method):
+    sound = Mechanism(REFERENCE, REFERENCE, method=registry.info(method).factory())
     assert not sensitivity(sound, KEY).flagged
     faulty = dataclasses.replace(sound, release=with_parts_outside_of_the_clip)
     assert "length" in caught_by(sensitivity(faulty, KEY))

@@ -1,0 +1,99 @@
+"""DP-FedSOFIM: rounds against an independent NumPy program that inverts the matrix, its reductions
+to DP-FedAvg, and what the server's step reads."""
+
+import numpy as np
+import pytest
+import torch
+
+import numpy_mlp
+from pflpipe import trees
+from pflpipe.methods.dp_fedsofim import WEIGHT
+from pflpipe.simulation import rounds
+from pflpipe.trees import Update
+from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
+
+BETA, RHO, LR, CLIP = 0.7, 0.3, 0.2, 0.15
+BACKENDS = ["loop", "vmap"]
+
+
+def flat(tree):
+    return np.concatenate([value.ravel() for value in tree.values()])
+
+
+@pytest.mark.parametrize("direction", ["moment", "release"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_rounds(backend, direction):
+    """The first round is the one whose average has a single release."""
+    world = simulation(
+        "dp_fedsofim",
+        {"beta": BETA, "rho": RHO, "direction": direction},
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=3),
+        backend=backend,
+        lr=LR,
+    )
+    begun = rounds.start(world)
+    w = {name: value.numpy() for name, value in begun.params.items()}
+    means = []
+    for round in range(3):
+        mean = 0.0
+        for client in range(4):
+            steps = numpy_mlp.steps(world, client, round, "train")
+            end = numpy_mlp.descend(w, steps, numpy_mlp.gradient, lr=LR)
+            change = {name: end[name] - w[name] for name in w}
+            mean = mean + flat(numpy_mlp.clipped(change, CLIP)) / 4
+        means.append(mean)
+        weights = BETA ** np.arange(round, -1, -1)
+        moment = np.average(means, axis=0, weights=weights)
+        fisher = RHO * np.eye(len(mean)) + np.outer(moment, moment) / CLIP**2
+        step = RHO * np.linalg.solve(fisher, moment if direction == "moment" else mean)
+        sizes = np.cumsum([value.size for value in w.values()])[:-1]
+        parts = zip(w.items(), np.split(step, sizes), strict=True)
+        w = {name: value + part.reshape(value.shape) for (name, value), part in parts}
+    done = rounds.run(world, begun)
+    assert done.rows[2]["fraction_clipped"] > 0
+    numpy_mlp.assert_close(done.params, w)
+    assert float(done.server[WEIGHT]) == pytest.approx(1 - BETA**3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_without_average_and_curvature_it_is_dp_fedavg_to_the_bit(backend, optimizer):
+    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+    expected = params_after(simulation("dp_fedavg", **settings))
+    for direction in ("moment", "release"):
+        values = {"beta": 0.0, "rho": 1e30, "direction": direction}
+        assert_equal(params_after(simulation("dp_fedsofim", values, **settings)), expected, 0)
+
+
+@pytest.mark.parametrize("length", [0.1, 1.0, 30.0])
+def test_along_the_moment_a_step_is_never_longer_than_half_the_root_of_rho_in_units_of_the_clip(
+    length,
+):
+    world = simulation("dp_fedsofim", {"rho": RHO}, plan=plan(clip_norm=CLIP))
+    begun = rounds.start(world)
+    draw = torch.Generator().manual_seed(0)
+    noise = {
+        name: torch.randn(value.shape, generator=draw).double()
+        for name, value in begun.params.items()
+    }
+    released = Update({name: length * value / trees.norm(noise) for name, value in noise.items()})
+    params, _ = world.method.aggregate(begun.params, released, begun.server, world.task)
+    step = trees.sub(params, begun.params)
+    expected = length * RHO * CLIP**2 / (RHO * CLIP**2 + length**2)
+    assert_equal(step, {name: expected / length * value for name, value in released.items()})
+    assert trees.norm(step) <= CLIP * np.sqrt(RHO) / 2
+
+
+def test_clients_send_what_they_send_in_dp_fedavg():
+    first = {}
+    for name in ("dp_fedsofim", "dp_fedavg"):
+        _, ((uploads, scale, _),), _ = spied(simulation(name, plan=plan(rounds=1)))
+        assert uploads.extras == scale == {}
+        first[name] = uploads.update
+    assert_equal(first["dp_fedsofim"], first["dp_fedavg"], 0)
+
+
+def test_the_personal_model_is_trained_by_plain_steps():
+    world, ordinary = simulation("dp_fedsofim"), simulation("dp_fedavg")
+    done = rounds.run(world, rounds.start(world))
+    assert_equal(personal_models(world, done), personal_models(ordinary, done), 0)

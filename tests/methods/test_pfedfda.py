@@ -1,0 +1,193 @@
+"""pFedFDA: two rounds against an independent NumPy program, its reduction to FedBABU, and what a
+joint release of three parts is."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+import numpy_mlp
+from pflpipe import trees
+from pflpipe.simulation import rounds
+from pflpipe.simulation.clients import Examples
+from pflpipe.trees import Update
+from simulations import CLASSES, assert_equal, personal_models, plan, simulation, spied
+
+BACKENDS = ["loop", "vmap"]
+BODY = ("fc1.weight", "fc1.bias")
+LR, CLIP, RIDGE, UNITS = 0.2, 0.4, 0.1, {"means": 1.7, "covariance": 0.6}
+VALUES = {"ridge": RIDGE, "mean_scale": UNITS["means"], "covariance_scale": UNITS["covariance"]}
+
+
+def learnable(values=None, **changes):
+    """A simulation with labels that follow from the rows, so that clients trust their own."""
+    world = simulation("pfedfda", values, **changes)
+    x = world.train.x
+    return dataclasses.replace(world, train=Examples(x, x[:, :CLASSES].argmax(1)))
+
+
+def rows_of(world, client):
+    rows = world.split.train[client]
+    return world.train.x[rows].numpy(), world.train.y[rows].numpy()
+
+
+def classifier(means, covariance, y):
+    """Log density of a Gaussian class, without the part that all classes share, and log prior."""
+    precision = np.linalg.inv(covariance + RIDGE * np.eye(len(covariance)))
+    share = np.array([np.mean(y == k) for k in range(CLASSES)]) + 1e-4
+    prior = np.log(share / share.sum())
+    bias = [prior[k] - mu @ precision @ mu / 2 for k, mu in enumerate(means)]
+    return np.array([precision @ mu for mu in means]), np.array(bias)
+
+
+def fitted(z, y, means):
+    """Means and covariance of rows."""
+    own = np.array([z[y == k].mean(0) if (y == k).any() else mu for k, mu in enumerate(means)])
+    scatter = sum((np.outer(row - own[k], row - own[k]) for row, k in zip(z, y, strict=True)), 0.0)
+    return own, scatter / max(len(y) - 1, 1)
+
+
+def adapted(w, x, y, means, covariance):
+    """The client's statistics, interpolated with the best beta."""
+    z = np.maximum(x @ w["fc1.weight"].T + w["fc1.bias"], 0)
+    odd = np.zeros(len(y), dtype=bool)
+    odd[np.argsort(y, kind="stable")[1::2]] = True
+    losses = []
+    for beta in np.arange(11) / 10 if len(y) > 1 else [0.0]:
+        loss = 0.0
+        for half in (~odd, odd):
+            own = fitted(z[half], y[half], means)
+            mixed = [
+                (1 - beta) * old + beta * new
+                for old, new in zip((means, covariance), own, strict=True)
+            ]
+            weight, bias = classifier(*mixed, y)
+            scores = z[~half] @ weight.T + bias
+            logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+            loss -= logs[np.arange(len(logs)), y[~half]].sum() / max(len(logs), 1)
+        losses.append(loss)
+    beta = np.argmin(losses) / 10
+    own = fitted(z, y, means)
+    return beta, (1 - beta) * means + beta * own[0], (1 - beta) * covariance + beta * own[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_golden_rounds_and_personal_model(backend):
+    """The second round is the first with a covariance; client 2 has one row, so its beta is 0."""
+    world = learnable(
+        VALUES,
+        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
+        backend=backend,
+        lr=LR,
+    )
+    begun = rounds.start(world)
+    w = {name: value.numpy() for name, value in begun.params.items()}
+    server = {"means": w["head.weight"], "covariance": np.zeros((4, 4))}
+    betas = set()
+    for round in range(2):
+        total = dict.fromkeys([*BODY, *server], 0.0)
+        for client in range(4):
+            x, y = rows_of(world, client)
+            weight, bias = classifier(server["means"], server["covariance"], y)
+            start = w | {"head.weight": weight, "head.bias": bias}
+            steps = numpy_mlp.steps(world, client, round, "train")
+            end = numpy_mlp.descend(start, steps, numpy_mlp.gradient, lr=LR, names=BODY)
+            beta, *found = adapted(end, x, y, **server)
+            betas.add(beta)
+            units = {name: end[name] - w[name] for name in BODY}
+            for (name, old), new in zip(server.items(), found, strict=True):
+                units[name] = (new - old) / UNITS[name]
+            for name, value in numpy_mlp.clipped(units, CLIP).items():
+                total[name] = total[name] + value * UNITS.get(name, 1.0) / 4
+        w = w | {name: w[name] + total[name] for name in BODY}
+        server = {name: value + total[name] for name, value in server.items()}
+    assert len(betas) > 2
+    done = rounds.run(world, begun)
+    assert done.rows[1]["fraction_clipped"] > 0
+    numpy_mlp.assert_close(done.params, w)
+    numpy_mlp.assert_close(done.server, server)
+    models = []
+    for client in range(4):
+        x, y = rows_of(world, client)
+        weight, bias = classifier(*adapted(w, x, y, **server)[1:], y)
+        models.append(w | {"head.weight": weight, "head.bias": bias})
+    numpy_mlp.assert_close(personal_models(world, done), models)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_with_the_first_classifier_a_round_trains_the_body_as_fedbabu_does(backend, optimizer):
+    """For clients with equally many rows of each class, and a head with the bias of the
+    classifier."""
+    ends = []
+    for name in ("pfedfda", "fedbabu"):
+        world = simulation(
+            name,
+            plan=plan(3, clip_norm=1e9, noise_multiplier=0.0, rounds=1),
+            sizes=(3, 6, 3),
+            backend=backend,
+            optimizer=optimizer,
+            lr=0.05,
+        )
+        labels = torch.arange(len(world.train.y)) % CLASSES
+        world = dataclasses.replace(world, train=Examples(world.train.x, labels))
+        begun = rounds.start(world)
+        bias = -begun.params["head.weight"].square().sum(1) / 2
+        begun.params = begun.params | {"head.bias": bias}
+        done = rounds.run(world, begun)
+        ends.append({name: done.params[name] for name in BODY})
+    assert_equal(*ends)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"), [("mean_scale", "means"), ("covariance_scale", "covariance")]
+)
+def test_a_larger_scale_leaves_more_of_the_clip_to_the_body_and_more_noise_to_the_part(part, value):
+    def parts(scale):
+        world = learnable({part: scale}, plan=plan(rounds=1))
+        _, ((_, units, released),), _ = spied(world)
+        noise = released.sum[value] - released.clean[value]
+        assert units[value] == scale
+        return (
+            trees.norm({name: released.clean[name] for name in BODY}).item(),
+            trees.norm({"": noise}).item(),
+        )
+
+    (small, quiet), (large, loud) = parts(0.1), parts(0.8)
+    assert large > 1.05 * small
+    assert loud == pytest.approx(8 * quiet)
+
+
+def test_a_client_says_nothing_about_classes_that_it_lacks_and_a_single_row_no_statistics():
+    world = learnable(plan=plan(rounds=2))
+    _, seen, _ = spied(world)
+    for uploads, _, _ in seen:
+        assert uploads.extras == {}
+        sent = uploads.update["means"].abs().sum(2) > 0
+        for client, rows in enumerate(world.split.train):
+            own = set(world.train.y[rows].tolist()) if len(rows) > 1 else set()
+            assert set(sent[client].nonzero().flatten().tolist()) <= own
+        assert not uploads.update["covariance"][2].any()
+        assert sent.any()
+        assert uploads.update["covariance"].any()
+
+
+def test_it_sends_body_means_and_covariance_and_no_head():
+    world = simulation("pfedfda", plan=plan(rounds=1))
+    done = rounds.run(world, rounds.start(world))
+    assert done.uploaded_bits == 32 * (4 * 5 + 4 + CLASSES * 4 + 4 * 4)
+    assert not done.states
+
+
+def test_what_noise_makes_negative_in_the_covariance_counts_as_zero():
+    world = simulation("pfedfda", plan=plan())
+    begun = rounds.start(world)
+    released = {name: torch.zeros_like(begun.params[name]) for name in BODY}
+    released |= {name: torch.zeros_like(value) for name, value in begun.server.items()}
+    turned = torch.linalg.qr(torch.arange(16.0).reshape(4, 4).double().cos())[0]
+    values = torch.tensor([-2.0, -1e-3, 0.5, 3.0]).double()
+    noise = torch.arange(16.0).reshape(4, 4).double().sin()
+    released["covariance"] = (turned * values) @ turned.T + noise - noise.T
+    _, server = world.method.aggregate(begun.params, Update(released), begun.server, world.task)
+    assert_equal({"": server["covariance"]}, {"": (turned * values.clamp(min=0)) @ turned.T}, 1e-12)
