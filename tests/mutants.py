@@ -411,6 +411,18 @@ MUTANTS = {
         'if plan.mechanism == "none" and cell.features.file:',
         "test_extraction.py",
     ),
+    "the ledger does not say that the start is the study's word": Mutant(
+        "study/plans.py",
+        'if plan.mechanism != "none" and cell.model.init:',
+        'if plan.mechanism == "none" and cell.model.init:',
+        "test_initial.py",
+    ),
+    "initial weights of a file that changed are taken": Mutant(
+        "learning/initial.py",
+        "!= model.init_digest:",
+        "== model.init:",
+        "test_initial.py",
+    ),
     "features of other rows are taken": Mutant(
         "data/features.py",
         "    if found != expected:",

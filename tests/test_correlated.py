@@ -6,12 +6,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
+from pathlib import Path
 
 import dp_accounting
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+import correlated_noise
 from pflpipe import cells
 from pflpipe.attacks import registry as attacks
 from pflpipe.auditing import cases
@@ -33,6 +37,7 @@ from pflpipe.study.load import read
 from simulations import held, open_plan, plan, simulation
 
 torch.set_num_threads(1)
+ROOT = Path(__file__).resolve().parents[1]
 ASKED = cells.Privacy("gaussian", epsilon=2.0, delta=1e-5, clip_norm=1.0, band=8)
 SCHEDULES = [(1, 3), (2, 1), (2, 2), (2, 4), (3, 2)]
 REFUSED = "released numbers without exactly the noise of its plan; got [1-9]"
@@ -47,6 +52,31 @@ def matrix(rounds: int, band: int) -> np.ndarray:
 def world(groups=2, band=3, *, rounds=6, **options):
     rule = plan(rounds=rounds, groups=groups, band=band)
     return simulation("dp_fedavg", plan=rule, local_epochs=1, **options)
+
+
+# ---------------------------------------------------------------- where it is better
+
+
+@pytest.mark.parametrize("band", [1, 3, 12])
+def test_the_deviations_of_the_figure_are_those_of_the_matrices(band):
+    sums = np.tri(12) @ np.linalg.inv(matrix(12, band))
+    found = correlated_noise.deviations(12, band)
+    assert found["final"] == pytest.approx(np.linalg.norm(sums[-1]))
+    assert found["prefixes"] == pytest.approx(np.linalg.norm(sums) / math.sqrt(12))
+
+
+def test_the_page_and_a_new_calculation_have_the_numbers_of_the_figures_table():
+    table = pd.read_csv(ROOT / "docs/correlated_noise/table.csv")
+    cells = table.set_index(["q", "rounds", "epsilon"])["final_ratio"]
+    page = (ROOT / "docs/privacy.md").read_text()
+    lines = re.findall(r"^\| (0\.\d+) \| ([\d,]+) \| (.*) \|$", page, re.MULTILINE)
+    assert len(lines) >= 8
+    for q, count, ratios in lines:
+        at = [(float(q), int(count.replace(",", "")), e) for e in correlated_noise.EPSILONS]
+        printed = [float(ratio) for ratio in ratios.split(" | ")]
+        assert printed == pytest.approx([cells[one] for one in at], abs=0.0051)
+    again = correlated_noise.rows(2.0, 20, 10)
+    assert cells[0.1, 20, 2.0] == pytest.approx(again["final_ratio"], rel=1e-3)
 
 
 # ---------------------------------------------------------------- what one client changes

@@ -27,6 +27,7 @@ PIPELINE_LIBRARIES = (
     "pandas",
     "dp_accounting",
     "matplotlib",
+    "safetensors",
     "sklearn",
     "torchvision",
 )

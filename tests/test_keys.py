@@ -46,6 +46,8 @@ OTHER = {
         "items": 12,
         "relu_everywhere": True,
         "options": {"width": 8},
+        "init": "start.safetensors",
+        "init_digest": "0" * 64,
     },
     "training": {
         "rounds": 4,

@@ -6,13 +6,18 @@ import importlib
 import inspect
 import json
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 import malformed
 from called import called
 from pflpipe import options
+from pflpipe.cells import Model
 from pflpipe.errors import PflpipeError
+from pflpipe.learning import architectures
 from pflpipe.methods import registry
 
 ANSWERS = """
@@ -36,13 +41,23 @@ print(json.dumps([answers(), "torch" in sys.modules]))
 """
 
 
+def _starts_at_a_file(folder: Path) -> None:
+    shapes = architectures.shapes(Model("mlp", (8,)), (8, 8, 1), 10)
+    weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    safetensors.numpy.save_file(weights, folder / "start.safetensors")
+    model = {"name": "mlp", "hidden": [8], "init": "../start.safetensors"}
+    malformed.write(folder / "studies/good.yaml", malformed.STUDY | {"model": model})
+
+
 @pytest.mark.slow
 def test_validation_says_without_torch_what_it_says_with_it(tmp_path, monkeypatch):
     from pflpipe.study import config
     from pflpipe.study.check import validate
 
     expected: dict[str, object] = {}
-    for name, case in {"good": None, **dict(list(malformed.CASES.items())[::4])}.items():
+    start = malformed.Case(_starts_at_a_file, ())
+    cases = {"good": None, "start": start, **dict(list(malformed.CASES.items())[::4])}
+    for name, case in cases.items():
         folder = tmp_path / name
         malformed.write_good(folder)
         if case is not None:

@@ -26,7 +26,7 @@ from pflpipe.data import checks, datasets, extraction, features, partition
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError, PflpipeError
-from pflpipe.learning import networks
+from pflpipe.learning import initial, networks
 from pflpipe.learning.metrics import over_clients
 from pflpipe.learning.networks import HEAD, Network
 from pflpipe.methods import registry
@@ -173,6 +173,7 @@ def federation(
     options.check(server, "server")
     target = device_of(device)
     model = Model(model) if isinstance(model, str) else model
+    model = initial.with_digest(model) if isinstance(model, Model) else model
     do = 'put the class, or the function that makes it, in a file: model="my_net.py:Net"'
     _require("model", model, Model | Network, "a name, a Model or a Network", do)
     expected = "a list with one pair (x, y) of tensors for each client"

@@ -132,6 +132,10 @@ class Model:
         default_factory=dict, hash=False
     )
     """named arguments of file.py:Net"""
+    init: Annotated[str | None, Option(heading="start", phrase="start={}")] = None
+    """a safetensors file of initial weights, which no client's rows have made; null draws them from
+    the seed; its path is relative to the study's file (in a cell: to the working directory)"""
+    init_digest: str = ""  # SHA-256 of the file (learning/initial.py)
 
 
 @dataclass(frozen=True)
@@ -469,7 +473,9 @@ class Cell:
         return Cell(
             dataset=self.dataset if sizes or self.plan_needs_data else "",
             partition=self.partition if sizes else Partition("", self.partition.clients),
-            model=self.model if self.plan_needs_model else Model(""),
+            model=self.model
+            if self.plan_needs_model
+            else Model("", init=self.model.init, init_digest=self.model.init_digest),
             training=Training(
                 rounds=training.rounds,
                 local_epochs=training.local_epochs if sizes else 0,

@@ -20,6 +20,7 @@ from pflpipe.pipeline import forks
 
 PARTS = ("workflow", "src", "profiles", "envs", "docs", "studies", "tools")
 FILES = ("Snakefile", "config.yaml", "README.md", "Makefile", "pyproject.toml", "requirements.lock")
+EXAMPLES = ("docs/examples/easgd.yaml", "docs/examples/public_start.yaml")
 METHODS = ("local_only", "dp_fedavg", "pmtl_ft", "ppsgd", "feddpa")
 # The first words are a module with a main(), or -m and a module to run.
 _PROGRAM = """
@@ -102,7 +103,7 @@ def write(folder: Path) -> None:
         study["seeds"] = [0]
         file.write_text(yaml.safe_dump(study, sort_keys=False))
     # Studies that a page begins or copies are small as well.
-    for name in ("src/pflpipe/study/template.yaml", "docs/examples/easgd.yaml"):
+    for name in ("src/pflpipe/study/template.yaml", *EXAMPLES):
         text = (folder / name).read_text()
         text = re.sub(r"\brounds: \d+", "rounds: 2", text)
         text = re.sub(r"\bclients: 100\b", "clients: 20", text)

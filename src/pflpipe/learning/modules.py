@@ -54,11 +54,13 @@ class Adapted:
         shapes: name -> shape of each parameter, in the module's order.
         body: ``(params, x [B, H, W, C], [B, T, C] or [B, D], key) -> z [B, F]``.
         start: seed -> the module's initial parameters, float32.
+        paths: name -> the parameter's name in the module.
     """
 
     shapes: dict[str, tuple[int, ...]]
     body: Callable[[Tree, Tensor, Tensor | None], Tensor]
     start: Callable[[int], Tree]
+    paths: Mapping[str, str]
 
 
 def adapt(
@@ -114,7 +116,8 @@ def _adapted(
             "an initialisation that draws from torch alone",
         )
     _check_calls(where, module, params, body, image_shape)
-    return Adapted({name: tuple(value.shape) for name, value in params.items()}, body, start)
+    shapes = {name: tuple(value.shape) for name, value in params.items()}
+    return Adapted(shapes, body, start, paths)
 
 
 def names(reference: str, options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ those of normalisation layers.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from pflpipe import cells
 from pflpipe.data import outside
-from pflpipe.learning import architectures, counter_rng, modules
+from pflpipe.learning import architectures, counter_rng, initial, modules
 from pflpipe.learning.architectures import RESNETS, ResNet, Shapes
 from pflpipe.learning.modules import HEAD as HEAD
 from pflpipe.trees import Tree
@@ -44,7 +45,8 @@ class Network:
         body: ``(params, x [B, H, W, C] or [B, D], key) -> z [B, F]``, the feature extractor;
             dropout follows from the int64 scalar ``key`` of a training step, and ``None`` means
             evaluation, without dropout.
-        start: seed -> initial parameters, for a network with an initialisation of its own.
+        start: seed -> initial parameters, for a network with an initialisation of its own, or with
+            weights from a file, which are the same for every seed.
         known_layers: whether all layers are linear, convolutional or GroupNorm and called as here,
             so that fisher.py applies.
         keyed: whether ``body`` reads the key.
@@ -91,7 +93,18 @@ class Network:
 
 
 def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
-    """Return the network of a cell; arguments and errors as for ``architectures.shapes``."""
+    """Return the network of a cell; arguments and errors as for ``initial.weights``."""
+    network = _drawn(model, image_shape, classes)
+    weights = initial.weights(model, image_shape, classes)
+    if weights is None:
+        return network
+    return dataclasses.replace(
+        network, start=lambda seed: {name: torch.tensor(value) for name, value in weights.items()}
+    )
+
+
+def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
+    """Return the network with initial parameters that follow from the seed."""
     if outside.is_reference(model.name):
         architectures.check_options(model)
         found = modules.adapt(model.name, model.options, tuple(image_shape), classes)

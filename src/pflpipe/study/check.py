@@ -10,7 +10,7 @@ from pflpipe.cells import Model
 from pflpipe.data import datasets, features, partition
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import architectures
+from pflpipe.learning import architectures, initial
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import check_delta
 from pflpipe.study import load
@@ -108,6 +108,7 @@ def _check_data(
                 shape = features.shape(made, header.image_shape, public.image_shape)
                 with problems.at(location):
                     architectures.shapes(model, shape, header.classes)
+                    initial.weights(model, shape, header.classes)
                     fitting[model] = dataclasses.replace(header, image_shape=shape)
                 with problems.at(location):
                     check_augment(transforms, shape)

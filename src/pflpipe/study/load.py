@@ -18,7 +18,7 @@ from pflpipe.cells import BLOCKS, Cell, Privacy, Server
 from pflpipe.data import features, outside
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import read_json
-from pflpipe.learning import architectures
+from pflpipe.learning import architectures, initial
 from pflpipe.methods import registry
 from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
 from pflpipe.privacy.plan import check_delta, check_fixed
@@ -273,6 +273,9 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     if outside.is_reference(blocks["model"].name):
         network = outside.beside(blocks["model"].name, file.parent)
         blocks["model"] = dataclasses.replace(blocks["model"], name=network)
+    if blocks["model"].init:
+        given = outside.file_beside(blocks["model"].init, file.parent)
+        blocks["model"] = initial.with_digest(dataclasses.replace(blocks["model"], init=given))
     if blocks["features"].file:
         given = outside.file_beside(blocks["features"].file, file.parent)
         blocks["features"] = dataclasses.replace(blocks["features"], file=given)

@@ -32,6 +32,11 @@ FILE = (
     "whether what made them has seen a client's rows, and no epsilon covers that"
 )
 """Warning of a private run on features from a file."""
+START = (
+    "the initial weights are those of {} (SHA-256 {}), public according to the study: nobody "
+    "checks whether a client's rows have made them, and no epsilon covers that"
+)
+"""Warning of a private run with initial weights from a file."""
 
 
 def plan_of(
@@ -44,8 +49,8 @@ def plan_of(
     """Return a cell's plan and its ledger.
 
     Args:
-        cell: the run; its privacy, training, clients, departures, source, and the reference or
-            the file of its features are used.
+        cell: the run; its privacy, training, clients, departures, source, the reference or the
+            file of its features, and the file of its initial weights are used.
         sizes: training examples per client ``[M]``, for departures that count them and if all
             users of the data set take part.
         declared, standardised: whether the data set declares its number of classes, and has
@@ -72,6 +77,9 @@ def plan_of(
         entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
     if plan.mechanism != "none" and cell.features.file:
         warning = FILE.format(cell.features.file, cell.features.made_by)
+        entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
+    if plan.mechanism != "none" and cell.model.init:
+        warning = START.format(cell.model.init, cell.model.init_digest[:12])
         entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
     if plan.mechanism != "none" and standardised:
         entry = dataclasses.replace(entry, warnings=(STANDARDISED, *entry.warnings))

@@ -1,0 +1,207 @@
+"""Initial weights from a file: they are the start of every client, the file's digest is part of a
+run's identity, the ledger says whose word it is, and a file that does not fit is one clear line."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+import malformed
+import pflpipe
+from malformed import STUDY
+from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.errors import ConfigError, PflpipeError
+from pflpipe.learning import initial, networks
+from pflpipe.methods import registry
+from pflpipe.pipeline import project
+from pflpipe.simulation import rounds
+from pflpipe.study import config
+from pflpipe.study.check import validate
+from pflpipe.study.load import load_outline
+from pflpipe.study.plans import START, plan_of
+from pflpipe.study.settings import model_name
+
+SHAPES = {
+    "fc1.weight": (8, 64),
+    "fc1.bias": (8,),
+    "head.weight": (10, 8),
+    "head.bias": (10,),
+}
+CELL = Cell(
+    dataset="digits",
+    partition=Partition("iid", 5),
+    model=Model("mlp", (8,)),
+    training=Training(2, 1, 0, "sgd", 1.0),
+    privacy=Privacy("gaussian", epsilon=8, delta=1e-3, clip_norm=1.0),
+    method="dp_fedavg",
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("studies").mkdir()
+
+
+def drawn(**changes: object) -> dict[str, np.ndarray]:
+    """Weights of an mlp for digits; arrays that are changed, further ones or, if None, none."""
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+    return {name: array for name, array in (arrays | changes).items() if array is not None}
+
+
+def stored(**changes: object) -> Model:
+    safetensors.numpy.save_file(drawn(**changes), "start.safetensors")
+    return Model("mlp", (8,), init="start.safetensors")
+
+
+def study(**model: object) -> None:
+    block = {"name": "mlp", "hidden": [8], "init": "../start.safetensors"}
+    malformed.write(Path("studies/tiny.yaml"), STUDY | {"model": block | model})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_network_starts_at_the_weights_of_the_file_whatever_the_seed(dtype):
+    network = networks.build(initial.with_digest(stored()), (8, 8, 1), 10)
+    for seed in (0, 1):
+        found = network.init(torch.Generator().manual_seed(seed), dtype)
+        assert list(found) == list(network.shapes)
+        for name, array in drawn().items():
+            assert found[name].dtype == dtype
+            np.testing.assert_array_equal(found[name].numpy(), array)
+            found[name].zero_()  # another run in this process starts at the file's weights too
+
+
+def test_a_module_of_the_user_is_saved_and_started_under_its_own_names():
+    Path("net.py").write_text(
+        "from torch import nn\n\n\ndef net(image_shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.LayerNorm(6), nn.ReLU(),"
+        " nn.Linear(6, classes))\n"
+    )
+    made = pflpipe.data.outside.load("net.py:net")((1, 8, 8), 10)
+    safetensors.torch.save_file(made.state_dict(), "start.safetensors")
+    model = initial.with_digest(Model("net.py:net", init="start.safetensors"))
+    found = networks.build(model, (8, 8, 1), 10).init(torch.Generator())
+    assert list(found) == [
+        *("1.weight", "1.bias", "norm_2.weight", "norm_2.bias", "head.weight", "head.bias")
+    ]
+    for value, (name, wanted) in zip(found.values(), made.state_dict().items(), strict=True):
+        assert value.equal(wanted), name
+
+
+def test_every_client_and_the_server_of_a_federation_start_at_the_file():
+    model, settings = stored(), {"training": CELL.training, "classes": 10}
+    people = [(torch.randn(6, 64), torch.arange(6)) for _ in range(3)]
+    world = pflpipe.federation("local_only", people, model=model, **settings)
+    before = rounds.start(world)
+    for name, array in drawn().items():
+        np.testing.assert_array_equal(before.params[name].numpy(), array)
+        np.testing.assert_array_equal(before.states[name].numpy(), np.stack([array] * 3))
+    settings["secret"] = "mine"
+    files = [{}, {}, {"fc1.bias": np.zeros(8, np.float32)}]
+    keys = [
+        pflpipe.federation("local_only", people, model=stored(**changes), **settings).key
+        for changes in files
+    ]
+    assert keys[0] == keys[1]
+    assert keys[0] != keys[2], "or runs from different weights would share their noise"
+
+
+def test_a_study_names_the_file_by_its_own_folder_and_its_digest_is_part_of_every_id():
+    def cell(**model: object) -> Cell:
+        study(**model)
+        return load_outline("tiny").everything.cells[-1]
+
+    stored()
+    first = cell()
+    content = Path("start.safetensors").read_bytes()
+    assert first.model.init == "start.safetensors"
+    assert first.model.init_digest == hashlib.sha256(content).hexdigest()
+    assert model_name(first) == "mlp-8-start=start.safetensors"
+    assert Cell.from_dict(json.loads(json.dumps(first.to_dict()))) == first
+    stored(**{"head.bias": np.ones(10, np.float32)})
+    found = [first, cell(), cell(init=None)]
+    plain = dataclasses.replace(first, model=Model("mlp", (8,)))
+    assert found[2] == plain
+    for name in (lambda c: c.id, registry.run_id, registry.key, lambda c: c.plan_id):
+        assert len({name(one) for one in found}) == 3
+    assert len({one.partition_id for one in found}) == 1
+    with pytest.raises(ConfigError, match=r"start.safetensors: sha256; got .* start again"):
+        networks.build(first.model, (8, 8, 1), 10)
+
+
+def test_the_ledger_of_a_private_run_says_that_the_start_is_the_studys_word():
+    cell = dataclasses.replace(CELL, model=initial.with_digest(stored()))
+    Path("start.safetensors").unlink()  # accounting does not read it
+    request = json.loads(project.plan_request(cell))
+    warning = START.format("start.safetensors", cell.model.init_digest[:12])
+    assert plan_of(Cell.from_dict(request)).ledger.warnings == (warning,)
+    assert plan_of(cell).plan == plan_of(CELL).plan
+    assert plan_of(CELL).ledger.warnings == ()
+    assert plan_of(dataclasses.replace(cell, privacy=Privacy())).ledger.warnings == ()
+
+
+def bad(name: str, value: float) -> dict[str, np.ndarray]:
+    array = np.zeros(SHAPES[name], np.float32)
+    array.flat[-1] = value
+    return {name: array}
+
+
+REFUSED = {
+    "a parameter that is missing": ({"fc1.bias": None}, "fc1.bias; got 'no such tensor'; .*F32"),
+    "a tensor too many": (
+        {"fc2.bias": np.zeros(8, np.float32)},
+        r"fc2.bias; got 'F32 \[8\]'; expected only the parameters of model mlp",
+    ),
+    "another shape": (
+        {"head.weight": np.zeros((8, 10), np.float32)},
+        r"head.weight; got 'F32 \[8, 10\]'; expected F32 \[10, 8\]",
+    ),
+    "another dtype": ({"fc1.bias": np.zeros(8, np.float16)}, r"fc1.bias; got 'F16 \[8\]'"),
+    "NaN": (bad("head.bias", np.nan), "head.bias; got 'NaN or infinity'; expected finite"),
+    "infinity": (bad("fc1.weight", -np.inf), "fc1.weight; got 'NaN or infinity'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_is_not_the_networks_is_one_line_before_any_job(case):
+    changes, message = REFUSED[case]
+    stored(**changes)
+    study()
+    with pytest.raises(PflpipeError, match=f"start.safetensors: {message}") as refused:
+        validate(config.parse({"studies": ["tiny"]}))
+    assert len(refused.value.all) == 1
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "model.init; got 'start.safetensors'; expected a safetensors file; No such file"),
+        (b"", "start.safetensors; got .*header.*; expected a safetensors file"),
+        (b"\x80\x05cbuiltins\nexec\n.", "start.safetensors; got .*; expected a safetensors file"),
+    ],
+)
+def test_a_file_of_another_kind_is_one_line(content, message):
+    if content is not None:
+        Path("start.safetensors").write_bytes(content)
+    study()
+    with pytest.raises(PflpipeError, match=message) as refused:
+        validate(config.parse({"studies": ["tiny"]}))
+    assert len(refused.value.all) == 1
+
+
+def test_bfloat16_is_refused_as_another_dtype():
+    tensors = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in SHAPES.items()}
+    safetensors.torch.save_file(tensors, "start.safetensors")
+    model = initial.with_digest(Model("mlp", (8,), init="start.safetensors"))
+    with pytest.raises(ConfigError, match=r"fc1.bias; got 'BF16 \[8\]'; expected F32 \[8\]"):
+        initial.weights(model, (8, 8, 1), 10)
