@@ -4,6 +4,7 @@ A block runs as it stands, unless the line above its fence is a comment, which n
 
     <!-- docs: dry-run -->               every snakemake and make in it only plans
     <!-- docs: dry-run: make test -->    only the lines that begin so do
+    <!-- docs: run by tests/FILE.py -->  another test runs it
     <!-- docs: not run: REASON -->       nothing runs it
 
 ``sh``, ``bash`` and ``console`` blocks are given to bash. A ``python`` block is a program, or the
@@ -51,6 +52,11 @@ class Block:
     def reason(self) -> str | None:
         """Why nothing runs it."""
         return self.mark.removeprefix("not run:").strip() if self.mark[:7] == "not run" else None
+
+    @property
+    def elsewhere(self) -> str | None:
+        """The test that runs it instead."""
+        return self.mark.removeprefix("run by ") if self.mark.startswith("run by ") else None
 
     @property
     def file(self) -> str | None:

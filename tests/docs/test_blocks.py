@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from blocks import PAGES, RUN, SHELL, Block, of_page
+from blocks import PAGES, ROOT, RUN, SHELL, Block, of_page
 from small_copy import bash
 
 from pflpipe.study import config
@@ -19,9 +19,11 @@ BLOCKS = {page: of_page(page) for page in PAGES}
 def test_every_fence_says_its_language_and_every_block_that_nothing_runs_a_reason():
     found = [block for blocks in BLOCKS.values() for block in blocks]
     assert [str(block) for block in found if not block.language] == [], "plain words are ```text"
-    marks = ("dry-run", "not run: ")
+    marks = ("dry-run", "run by ", "not run: ")
     unknown = [str(block) for block in found if block.mark and not block.mark.startswith(marks)]
     assert unknown == []
+    tests = {block.elsewhere for block in found if block.elsewhere is not None}
+    assert [test for test in tests if not (ROOT / test).is_file()] == []
     idle = [block for block in found if block.reason is not None]
     assert [str(block) for block in idle if not block.reason] == []
     run = [block for block in found if block.language in RUN]
@@ -81,5 +83,5 @@ def test_the_blocks_of_a_page_run_one_after_the_other(page, copy, monkeypatch):
     if "my_study" in spoken and "init my_study" not in spoken:
         _shell(".venv/bin/pflpipe init my_study", copy)  # whoever reads that page has one
     for block in BLOCKS[page]:
-        if block.language in RUN and block.reason is None:
+        if block.language in RUN and block.reason is None and block.elsewhere is None:
             assert _run(block, copy) == ""
