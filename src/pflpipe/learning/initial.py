@@ -9,6 +9,7 @@ that a study is checked without it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +32,13 @@ def with_digest(model: Model) -> Model:
     """
     if model.init is None:
         return model
-    return dataclasses.replace(model, init_digest=hashlib.sha256(_content(model.init)).hexdigest())
+    try:
+        found = Path(model.init).stat()
+    except OSError as error:
+        raise _unreadable(model.init, error) from None
+    return dataclasses.replace(
+        model, init_digest=_digest(model.init, found.st_mtime_ns, found.st_size)
+    )
 
 
 def weights(
@@ -81,10 +88,21 @@ def weights(
     return values
 
 
+@functools.lru_cache(maxsize=64)
+def _digest(file: str, changed: int, size: int) -> str:
+    """Return the SHA-256 of a file as it was last changed: the cells of a study share their
+    file."""
+    return hashlib.sha256(_content(file)).hexdigest()
+
+
 def _content(file: str) -> bytes:
     try:
         return Path(file).read_bytes()
     except OSError as error:
-        raise ConfigError(
-            "model.init", got=file, expected="a safetensors file", do=error.strerror or ""
-        ) from None
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: str, error: OSError) -> ConfigError:
+    return ConfigError(
+        "model.init", got=file, expected="a safetensors file", do=error.strerror or ""
+    )
