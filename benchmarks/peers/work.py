@@ -96,6 +96,7 @@ class Work:
     learning_rate: float
     examples: Callable[[Tensor], Tensor]
 
+    @functools.cache  # noqa: B019 - a client of Flower asks in every round
     def shares(self, count: int) -> list[np.ndarray]:
         """Return the rows of each client: equal parts, in order."""
         return np.array_split(np.arange(count), self.clients)
