@@ -800,6 +800,18 @@ MUTANTS = {
         "self.network.shapes",
         "audit/test_coupled.py",
     ),
+    "a later round without noise is not looked at": Mutant(
+        "auditing/coupled.py",
+        "return torch.where(noisy, mean, found)",
+        "return torch.where(noisy, mean, torch.zeros_like(found))",
+        "audit/test_claims.py",
+    ),
+    "a later round that releases less counts as a leak": Mutant(
+        "auditing/coupled.py",
+        "return torch.where(noisy, mean, found)",
+        "return mean.expand(self.rounds, -1)",
+        "audit/test_claims.py",
+    ),
     "half the audit's runs unseen": Mutant(
         "auditing/distinguish.py",
         "middle = (values[True].mean() + values[False].mean()) / 2",
