@@ -97,6 +97,13 @@ def test_a_module_of_the_user_is_saved_and_started_under_its_own_names():
         assert value.equal(wanted), name
 
 
+def test_a_file_that_changes_again_within_a_tick_of_the_clock_has_its_new_digest():
+    for value in range(50):  # a tick of the clock is some milliseconds, a file less than one
+        model = stored(**{"fc1.bias": np.full(8, value, np.float32)})
+        content = Path("start.safetensors").read_bytes()
+        assert initial.with_digest(model).init_digest == hashlib.sha256(content).hexdigest()
+
+
 def test_every_client_and_the_server_of_a_federation_start_at_the_file():
     model, settings = stored(), {"training": CELL.training, "classes": 10}
     people = [(torch.randn(6, 64), torch.arange(6)) for _ in range(3)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures
 
 _DTYPE = "F32"  # of safetensors: little-endian float32
+_SETTLED = 2_000_000_000  # nanoseconds; no file system in use has a coarser clock
 
 
 def with_digest(model: Model) -> Model:
@@ -33,12 +35,14 @@ def with_digest(model: Model) -> Model:
     if model.init is None:
         return model
     try:
-        found = Path(model.init).stat()
+        changed = Path(model.init).stat().st_ctime_ns
     except OSError as error:
         raise _unreadable(model.init, error) from None
-    return dataclasses.replace(
-        model, init_digest=_digest(model.init, found.st_mtime_ns, found.st_size)
-    )
+    # Two changes within a tick of the file system's clock have one time, so that a file that just
+    # changed is read each time (git's index does the same).
+    settled = time.time_ns() - changed > _SETTLED
+    digest = _digest(model.init, changed) if settled else _digest.__wrapped__(model.init, changed)
+    return dataclasses.replace(model, init_digest=digest)
 
 
 def weights(
@@ -89,9 +93,9 @@ def weights(
 
 
 @functools.lru_cache(maxsize=64)
-def _digest(file: str, changed: int, size: int) -> str:
-    """Return the SHA-256 of a file as it was last changed: the cells of a study share their
-    file."""
+def _digest(file: str, changed: int) -> str:
+    """Return the SHA-256 of a file that was last changed at a time: the cells of a study share
+    their file."""
     return hashlib.sha256(_content(file)).hexdigest()
 
 
