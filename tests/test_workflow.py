@@ -584,6 +584,13 @@ def test_a_search_is_run_first_and_the_study_with_what_it_chose(project):
     assert scores.read_bytes() == before[0]
     assert scores.stat().st_mtime_ns > before[1]
 
+    # A search whose trials were tested again chooses again before the rest is known.
+    trials = project / "results/scores/tiny/search/dp_fedavg.csv"
+    content = trials.read_bytes()
+    trials.write_bytes(content + b"\n")
+    assert re.search(r"^choose +1$", snakemake(project, "--dry-run", target).stdout, re.MULTILINE)
+    trials.write_bytes(content)
+
     # Other words choose nothing again; another grid tries what is new, and whatever follows from
     # the choice waits for it.
     malformed.put("description", "Other words.", "studies/tiny.yaml")(project)
