@@ -705,6 +705,7 @@ def final_model(
         "adaptive": None,
         "groups": 1,
         "band": 1,
+        "buffers": None,
     }
     files.write_json(place / "plan.json", {"plan": rule})
     inputs = runs.Inputs(place / "plan.json", place / "partition.npz", place / "digits.npz")
