@@ -86,6 +86,7 @@ CELLS = {
     "groups": cell(groups=3),
     "groups without privacy": cell("fedavg", groups=3),
     "correlated": cell(groups=2, band=3),
+    "buffered": cell(groups=2, buffers=1),
     "laplace": cell("appfl", mechanism="laplace"),
     "secret cohorts, laplace": cell("appfl", mechanism="laplace", delta=None, sample_rate=0.5),
     "sizes count": cell("feddpa", "official"),
