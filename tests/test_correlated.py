@@ -69,10 +69,11 @@ def world(groups=2, band=3, buffers=None, *, rounds=6, **options):
 # ---------------------------------------------------------------- where it is better
 
 
-@pytest.mark.parametrize("band", [1, 3, 12])
-def test_the_deviations_of_the_figure_are_those_of_the_matrices(band):
-    sums = np.tri(12) @ np.linalg.inv(matrix(12, band))
-    found = correlated_noise.deviations(12, band)
+@pytest.mark.parametrize("noise", [(1,), (3,), (12,), (12, TWO)])
+def test_the_deviations_of_the_figure_are_those_of_the_matrices(noise):
+    strategy = matrix(12, *noise) if len(noise) == 1 else matrix_of(TWO, 12)
+    sums = np.tri(12) @ np.linalg.inv(strategy)
+    found = correlated_noise.deviations(12, *noise)
     assert found["final"] == pytest.approx(np.linalg.norm(sums[-1]))
     assert found["prefixes"] == pytest.approx(np.linalg.norm(sums) / math.sqrt(12))
 
