@@ -491,7 +491,7 @@ def test_a_run_stands_on_the_audits_of_both():
     buffers = dataclasses.replace(ASKED, band=1, buffers=2)
     assert cases.BUFFERED in cases.of_cell(dataclasses.replace(cell, privacy=buffers))
     for name in attacks.NAMES:
-        assert attacks.lacks(name, cell) == "groups 1 and band 1"
+        assert attacks.lacks(name, cell) == "groups 1, band 1 and buffers 0"
     assert as_published(cell) == cell
     feddpa = dataclasses.replace(cell, method="feddpa")
     assert as_published(feddpa) is None

@@ -31,11 +31,17 @@ CLIENTS, DELTA, BUFFERS = 3_200, 1e-5, 2
 MEASURES = {"final": "final model", "prefixes": "all rounds (RMSE)"}
 
 
-def multiplier(epsilon: float, rounds: int, *, sample_rate: float = 1.0, **schedule: int) -> float:
-    """Return the noise of a round, in clip bounds, that reaches epsilon; ``schedule`` is the number
-    of groups and the band or the number of buffers."""
-    groups = schedule.pop("groups", 1)
-    privacy = Privacy("gaussian", epsilon, delta=DELTA, clip_norm=1.0, **schedule)
+def multiplier(
+    epsilon: float,
+    rounds: int,
+    *,
+    sample_rate: float = 1.0,
+    groups: int = 1,
+    band: int = 1,
+    buffers: int = 0,
+) -> float:
+    """Return the noise of a round, in clip bounds, that reaches epsilon."""
+    privacy = Privacy("gaussian", epsilon, delta=DELTA, clip_norm=1.0, band=band, buffers=buffers)
     plan = accounting.make_plan(
         privacy, rounds=rounds, sample_rate=sample_rate, clients=CLIENTS, groups=groups
     )

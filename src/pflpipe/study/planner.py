@@ -99,7 +99,7 @@ def plan(
     """Return a forecast of a study, one dict per private entry and budget. Nothing is trained, and
     of the data only headers are read.
 
-    Entries with departures, groups or a band are left out: their noise follows from other formulas.
+    Entries with departures, groups, a band or buffers are left out: other formulas give their noise.
     Of a search the
     first candidate of each entry is taken.
 
