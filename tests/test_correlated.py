@@ -90,6 +90,17 @@ def test_the_page_and_a_new_calculation_have_the_numbers_of_the_figures_table():
         assert printed == pytest.approx([cells[one] for one in at], abs=0.0051)
     again = correlated_noise.rows(2.0, 20, 10)
     assert cells[0.1, 20, 2.0] == pytest.approx(again["final_ratio"], rel=1e-3)
+    rows = table.set_index(["rounds", "q", "epsilon"])
+    of_buffers = rows.loc[20, 0.1, 2.0]["prefixes_ratio_buffers"]
+    assert of_buffers == pytest.approx(again["prefixes_ratio_buffers"], rel=1e-3)
+    lines = re.findall(r"^\| ([\d,]+) \| (0\.\d+) \| (\d+) \| (\S+) \|$", page, re.MULTILINE)
+    assert len(lines) >= 5
+    for count, q, band, ratio in lines:
+        for budget in correlated_noise.EPSILONS:
+            row = rows.loc[int(count.replace(",", "")), float(q), budget]
+            found = row["prefixes_ratio_buffers"] / row["prefixes_ratio"]
+            assert row["prefixes_band"] == int(band)
+            assert float(ratio) == pytest.approx(found, abs=0.0061)
 
 
 # ---------------------------------------------------------------- what one client changes
