@@ -237,6 +237,7 @@ def plan(cell: Cell) -> dict[str, Any]:
             "adaptive": None,
             "groups": 1,
             "band": 1,
+            "buffers": None,
             "noise_multiplier": sigma,
             "sample_rate": training.sample_rate,
             "rounds": training.rounds,

@@ -139,6 +139,30 @@ MUTANTS = {
         "for earlier in [round]:",
         "test_correlated.py",
     ),
+    "a buffer that keeps all its noise": Mutant(
+        "privacy/correlated.py",
+        "old *= decay",
+        "old *= 1",
+        "test_correlated.py",
+    ),
+    "coefficients of buffers shifted by one": Mutant(
+        "privacy/correlated.py",
+        "np.power.outer(buffers.decays, np.arange(band - 1))",
+        "np.power.outer(buffers.decays, np.arange(1, band))",
+        "test_correlated.py",
+    ),
+    "buffers of a later round in a round that is drawn again": Mutant(
+        "privacy/correlated.py",
+        "self._round, self._kept = 0, []",
+        "self._round = round",
+        "test_correlated.py",
+    ),
+    "a band that is shorter than the run under buffers": Mutant(
+        "privacy/plan.py",
+        "if self.buffers and self.band != self.rounds:",
+        "if self.buffers and self.band > self.rounds:",
+        "test_correlated.py",
+    ),
     "a group that is another one's in the law of the run": Mutant(
         "privacy/residuals.py",
         "turns % plan.groups == 0",

@@ -396,8 +396,13 @@ def probabilities(run: Run) -> dict[str, float]:
 
 def whitened(run: Run) -> Run:
     """Return a run with correlated noise as one with the independent noise of which it is made: a
-    round's own, plus c_j of that of j rounds before, c_j = (1/2)(3/4)(5/6) ... of j factors."""
-    weights = np.cumprod([1.0, *((2 * j - 1) / (2 * j) for j in range(1, run.world.plan.band))])
+    round's own, plus c_j of that of j rounds before, c_j = (1/2)(3/4)(5/6) ... of j factors, or a
+    sum of geometric series."""
+    lags, buffers = np.arange(1, run.world.plan.band), run.world.plan.buffers
+    weights = np.cumprod([1.0, *((2 * lags - 1) / (2 * lags))])
+    if buffers:
+        series = zip(buffers.decays, buffers.scales, strict=True)
+        weights = np.r_[1.0, sum(scale * decay ** (lags - 1) for decay, scale in series)]
     rounds = []
     for last in range(len(run.rounds)):
         latest = run.rounds[last::-1][: len(weights)]
@@ -705,6 +710,7 @@ def final_model(
         "adaptive": None,
         "groups": 1,
         "band": 1,
+        "buffers": None,
     }
     files.write_json(place / "plan.json", {"plan": rule})
     inputs = runs.Inputs(place / "plan.json", place / "partition.npz", place / "digits.npz")

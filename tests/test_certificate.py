@@ -86,6 +86,7 @@ CELLS = {
     "groups": cell(groups=3),
     "groups without privacy": cell("fedavg", groups=3),
     "correlated": cell(groups=2, band=3),
+    "buffered": cell(groups=4, buffers=1),
     "laplace": cell("appfl", mechanism="laplace"),
     "secret cohorts, laplace": cell("appfl", mechanism="laplace", delta=None, sample_rate=0.5),
     "sizes count": cell("feddpa", "official"),
@@ -339,6 +340,15 @@ def test_a_number_that_the_rest_contradicts_is_rejected_by_the_file_alone(result
     else:
         place[last] = data.draw(st.floats(0.01, 100))
     assert is_rejected(planted(content, results, renewed=True)), (kind, part, last)
+
+
+def test_more_buffers_than_the_settings_ask_for_are_rejected_by_the_file_alone(results):
+    content = content_of(results)
+    buffers = row_of(content, "buffered")["plan"]["buffers"]
+    assert buffers["decays"][0] > 0.3
+    for name, idle in (("decays", 0.5), ("scales", 0.0)):  # no epsilon follows from it
+        buffers[name].append(idle)
+    assert is_rejected(planted(content, results, renewed=True))
 
 
 # Claims that contradict the results, with the digest renewed and every number recomputed

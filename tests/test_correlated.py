@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import re
+import tracemalloc
 from pathlib import Path
 
 import dp_accounting
@@ -24,11 +25,11 @@ from pflpipe.auditing.distinguish import distinguish
 from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
 from pflpipe.methods import registry
 from pflpipe.privacy import accounting, mechanism
-from pflpipe.privacy.correlated import Correlated, coefficients, sensitivity, single
+from pflpipe.privacy.correlated import Correlated, coefficients, fitted, sensitivity, single
 from pflpipe.privacy.ledger import effective_plan, ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.noise import normal
-from pflpipe.privacy.plan import Adaptive
+from pflpipe.privacy.plan import Adaptive, Buffers
 from pflpipe.privacy.residuals import Residuals, of_release
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
@@ -40,6 +41,7 @@ torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parents[1]
 ASKED = cells.Privacy("gaussian", epsilon=2.0, delta=1e-5, clip_norm=1.0, band=8)
 SCHEDULES = [(1, 3), (2, 1), (2, 2), (2, 4), (3, 2)]
+TWO = Buffers((0.9, 0.4), (0.3, 0.2))
 REFUSED = "released numbers without exactly the noise of its plan; got [1-9]"
 
 
@@ -49,18 +51,29 @@ def matrix(rounds: int, band: int) -> np.ndarray:
     return sum(weight * np.eye(rounds, k=-lag) for lag, weight in enumerate(weights))
 
 
-def world(groups=2, band=3, *, rounds=6, **options):
-    rule = plan(rounds=rounds, groups=groups, band=band)
+def matrix_of(buffers: Buffers, rounds: int) -> np.ndarray:
+    """L of buffers, from its recurrence: each buffer is a matrix of what it holds of the noise."""
+    decays, scales = np.array(buffers.decays), np.array(buffers.scales)
+    noise, held = np.zeros((rounds, rounds)), np.zeros((len(decays), rounds))
+    for round in range(rounds):
+        noise[round] = np.eye(rounds)[round] - scales @ held
+        held = decays[:, None] * held + noise[round]
+    return np.linalg.inv(noise)
+
+
+def world(groups=2, band=3, buffers=None, *, rounds=6, **options):
+    rule = plan(rounds=rounds, groups=groups, band=band, buffers=buffers)
     return simulation("dp_fedavg", plan=rule, local_epochs=1, **options)
 
 
 # ---------------------------------------------------------------- where it is better
 
 
-@pytest.mark.parametrize("band", [1, 3, 12])
-def test_the_deviations_of_the_figure_are_those_of_the_matrices(band):
-    sums = np.tri(12) @ np.linalg.inv(matrix(12, band))
-    found = correlated_noise.deviations(12, band)
+@pytest.mark.parametrize("noise", [(1,), (3,), (12,), (12, TWO)])
+def test_the_deviations_of_the_figure_are_those_of_the_matrices(noise):
+    strategy = matrix(12, *noise) if len(noise) == 1 else matrix_of(TWO, 12)
+    sums = np.tri(12) @ np.linalg.inv(strategy)
+    found = correlated_noise.deviations(12, *noise)
     assert found["final"] == pytest.approx(np.linalg.norm(sums[-1]))
     assert found["prefixes"] == pytest.approx(np.linalg.norm(sums) / math.sqrt(12))
 
@@ -77,6 +90,17 @@ def test_the_page_and_a_new_calculation_have_the_numbers_of_the_figures_table():
         assert printed == pytest.approx([cells[one] for one in at], abs=0.0051)
     again = correlated_noise.rows(2.0, 20, 10)
     assert cells[0.1, 20, 2.0] == pytest.approx(again["final_ratio"], rel=1e-3)
+    rows = table.set_index(["rounds", "q", "epsilon"])
+    of_buffers = rows.loc[20, 0.1, 2.0]["prefixes_ratio_buffers"]
+    assert of_buffers == pytest.approx(again["prefixes_ratio_buffers"], rel=1e-3)
+    lines = re.findall(r"^\| ([\d,]+) \| (0\.\d+) \| (\d+) \| (\S+) \|$", page, re.MULTILINE)
+    assert len(lines) >= 5
+    for count, q, band, ratio in lines:
+        for budget in correlated_noise.EPSILONS:
+            row = rows.loc[int(count.replace(",", "")), float(q), budget]
+            found = row["prefixes_ratio_buffers"] / row["prefixes_ratio"]
+            assert row["prefixes_band"] == int(band)
+            assert float(ratio) == pytest.approx(found, abs=0.0061)
 
 
 # ---------------------------------------------------------------- what one client changes
@@ -95,11 +119,65 @@ def test_the_sensitivity_is_the_largest_over_all_patterns_and_signs(rounds):
     places = np.where(moves != 0, np.arange(rounds), -99)
     before = np.maximum.accumulate(np.c_[np.full(len(moves), -99), places[:, :-1]], axis=1)
     gaps = np.where(moves != 0, np.arange(rounds) - before, 99).min(axis=1)
-    for band in range(1, rounds + 2):
-        lengths = np.linalg.norm(moves @ matrix(rounds, band).T, axis=1)
+    strategies = {(band, None): matrix(rounds, band) for band in range(1, rounds + 2)}
+    for buffers in (TWO, fitted(rounds, 2, 2)):
+        strategies[rounds, buffers] = matrix_of(buffers, rounds)
+    for noise, strategy in strategies.items():
+        lengths = np.linalg.norm(moves @ strategy.T, axis=1)
         for groups in range(1, rounds + 2):
             most = lengths[gaps >= groups].max()
-            assert sensitivity(rounds, groups, band) == pytest.approx(most, rel=1e-12)
+            assert sensitivity(rounds, groups, *noise) == pytest.approx(most, rel=1e-12)
+
+
+def noise_of_sums(strategy: np.ndarray, groups: int) -> float:
+    """Sensitivity times the root mean square of the noise on the sums after each round."""
+    length = np.linalg.norm(strategy[:, ::groups].sum(axis=1))
+    return length * np.linalg.norm(np.tri(len(strategy)) @ np.linalg.inv(strategy))
+
+
+@pytest.mark.parametrize(("groups", "number"), [(10, 1), (30, 2)])
+def test_fitted_buffers_have_the_least_noise_of_their_kind_and_little_more_than_bands(
+    groups, number
+):
+    buffers = fitted(60, groups, number)
+    least = noise_of_sums(matrix_of(buffers, 60), groups)
+    for name, values in dataclasses.asdict(buffers).items():
+        for place, step in itertools.product(range(number), (-0.02, 0.02)):
+            moved = [value + step * (place == at) for at, value in enumerate(values)]
+            other = dataclasses.replace(buffers, **{name: tuple(moved)})
+            assert noise_of_sums(matrix_of(other, 60), groups) > least
+    bands = {band: noise_of_sums(matrix(60, band), groups) for band in (1, groups, 60)}
+    assert least < 1.05 * min(bands.values())
+    assert bands[1] > 1.5 * least < 1.5 * bands[60]
+
+
+def test_where_all_take_part_in_every_round_fitted_buffers_take_nothing_back():
+    assert fitted(60, 1, 2).scales == (0, 0)
+
+
+def test_buffers_that_take_nothing_back_leave_independent_noise():
+    idle = Buffers((0.9,), (0.0,))
+    source = Correlated(lambda round: release_rng("key", "noise", round), 5, idle)
+    for round in range(5):
+        fresh = normal(release_rng("key", "noise", round), (4,))
+        np.testing.assert_array_equal(source.at(round)([(4,)])[0], fresh)
+    alone = plan(rounds=5, groups=2)
+    both = dataclasses.replace(alone, band=5, buffers=idle)
+    assert single(both) == single(alone)
+
+
+def test_buffers_need_the_memory_of_their_number_and_a_band_that_of_its_rounds():
+    def most(*noise):
+        source = Correlated(lambda round: release_rng("key", "noise", round), *noise)
+        tracemalloc.start()
+        source.at(39)([(50_000,)])
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak / 400_000
+
+    alone = most(1)
+    assert most(40, TWO) < alone + 4
+    assert most(40) > alone + 35
 
 
 def test_bands_within_the_gap_cost_a_column_for_each_participation():
@@ -160,6 +238,10 @@ def test_the_noise_is_calibrated_to_the_whole_run_and_the_ledger_says_how():
     assert "up to 6 of 60 rounds" in told
     assert "band of 8" in told
     assert f"sensitivity {length:.6g} C" in told
+    asked = dataclasses.replace(ASKED, band=1, buffers=2)
+    other = accounting.make_plan(asked, rounds=60, sample_rate=1.0, clients=3200, groups=10)
+    assert accounting.epsilon(other, 1e-5) == pytest.approx(2.0, rel=1e-8)
+    assert "a band of 60 with 2 buffers" in ledger(other, asked).warnings[0]
     everybody = plan(rounds=4, band=2)
     assert ledger(everybody, ASKED).sampling == "everybody"
 
@@ -180,10 +262,11 @@ def test_every_client_takes_part_in_the_rounds_of_its_group():
     assert [row["participants"] for row in done.rows] == [1.0] * 5
 
 
+@pytest.mark.parametrize(("band", "buffers"), [(3, None), (7, TWO)])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_whitened_over_all_rounds_the_noise_is_that_of_its_keys(scaled):
-    rule = plan(3, rounds=7, band=3, noise_multiplier=2.0)
-    source = Correlated(lambda round: release_rng("key", "noise", round), 3)
+def test_whitened_over_all_rounds_the_noise_is_that_of_its_keys(scaled, band, buffers):
+    rule = plan(3, rounds=7, band=band, buffers=buffers, noise_multiplier=2.0)
+    source = Correlated(lambda round: release_rng("key", "noise", round), band, buffers)
     sent = Uploads({"a": torch.ones(3, 2, 3).double(), "b": torch.zeros(3, 1).double()})
     left = []
     for round in range(7):
@@ -198,13 +281,14 @@ def test_whitened_over_all_rounds_the_noise_is_that_of_its_keys(scaled):
     for round in range(7):
         rng = release_rng("key", "noise", round)
         fresh.append(np.r_[normal(rng, (2, 3)).ravel(), normal(rng, (1,))])
-    np.testing.assert_allclose(matrix(7, 3) @ np.array(left), np.array(fresh), atol=1e-12)
+    strategy = matrix_of(buffers, 7) if buffers else matrix(7, band)
+    np.testing.assert_allclose(strategy @ np.array(left), np.array(fresh), atol=1e-12)
 
 
-@pytest.mark.parametrize(("groups", "band"), SCHEDULES)
-def test_a_resumed_run_has_the_bits_of_the_whole_one(groups, band):
+@pytest.mark.parametrize("schedule", [*SCHEDULES, (2, 6, TWO)])
+def test_a_resumed_run_has_the_bits_of_the_whole_one(schedule):
     """The noise of earlier rounds comes from their keys again: nothing of it is stored."""
-    found = world(groups, band)
+    found = world(*schedule)
     whole, half = rounds.run(found, rounds.start(found)), rounds.start(found)
     held(found, whole)
     for _ in range(4):
@@ -224,8 +308,9 @@ def test_groups_without_privacy_take_turns_too():
     assert not done.residuals.strangers
 
 
-def test_the_same_noise_is_drawn_for_a_round_that_is_asked_for_again():
-    source = Correlated(lambda round: release_rng("key", "noise", round), 4)
+@pytest.mark.parametrize("noise", [(4,), (6, TWO)])
+def test_the_same_noise_is_drawn_for_a_round_that_is_asked_for_again(noise):
+    source = Correlated(lambda round: release_rng("key", "noise", round), *noise)
     first = [source.at(round)([(3,)])[0].copy() for round in range(6)]
     for round in (5, 2, 3, 0):
         np.testing.assert_array_equal(source.at(round)([(3,)])[0], first[round])
@@ -247,14 +332,14 @@ def drawing(found, source_of):
 class Shifted(Correlated):
     """Bands shifted by one: the last round's noise is taken back whole."""
 
-    def __init__(self, generator_of, band):
+    def __init__(self, generator_of, band, buffers=None):
         super().__init__(generator_of, band)
         self._weights = coefficients(band)[:-1]
 
 
-def forgetful(generator_of, band):
+def forgetful(generator_of, *noise):
     """Noise that starts again with the third round, as a resumed run would that has lost it."""
-    sources = [Correlated(generator_of, band), Correlated(lambda t: generator_of(t + 3), band)]
+    sources = [Correlated(generator_of, *noise), Correlated(lambda t: generator_of(t + 3), *noise)]
     return lambda round: sources[round >= 3].at(round - 3 if round >= 3 else round)
 
 
@@ -273,6 +358,27 @@ FAULTS = {
 def test_the_law_of_a_run_catches_other_noise(fault):
     found = world()
     faulty = drawing(found, FAULTS[fault](lambda t: release_rng(found.key, "noise", t), 3))
+    done = rounds.run(faulty, rounds.start(faulty))
+    if fault == "as it is":
+        held(found, done)
+        return
+    with pytest.raises(DataError, match=REFUSED):
+        held(found, done)
+
+
+OF_BUFFERS = {
+    "as it is": lambda draw: Correlated(draw, 6, TWO).at,
+    "buffers that keep less": lambda draw: Correlated(draw, 6, Buffers((0.9, 0.3), TWO.scales)).at,
+    "a buffer less": lambda draw: Correlated(draw, 6, Buffers(TWO.decays, (0.3, 0.0))).at,
+    "buffers lost on resume": lambda draw: forgetful(draw, 6, TWO),
+    "a band": lambda draw: Correlated(draw, 6).at,
+}
+
+
+@pytest.mark.parametrize("fault", OF_BUFFERS)
+def test_the_law_of_a_run_catches_other_buffers(fault):
+    found = world(2, 6, TWO)
+    faulty = drawing(found, OF_BUFFERS[fault](lambda t: release_rng(found.key, "noise", t)))
     done = rounds.run(faulty, rounds.start(faulty))
     if fault == "as it is":
         held(found, done)
@@ -312,26 +418,27 @@ def test_the_law_of_a_run_counts_every_bit():
 KEY, DRAWS = derived_key("audit", "test", 0), 2_000
 
 
-def audited(**changes):
+def audited(case=cases.CORRELATED, **changes):
     """The reference mechanism with its claim, and with the plan that its release executes."""
-    case = cases.CORRELATED.mechanism_under_audit()
-    return dataclasses.replace(case, **changes)
+    return dataclasses.replace(case.mechanism_under_audit(), **changes)
 
 
-def with_source(kind):
+def with_source(kind, reference=cases.CORRELATED):
     """A mechanism whose noise is made by another class."""
 
     class Faulty(cases.Mechanism):
         def noises(self, key):
-            return kind(lambda round: self.rng(key, "noise", round), self.executed.band).at
+            noise = self.executed.band, self.executed.buffers
+            return kind(lambda round: self.rng(key, "noise", round), *noise).at
 
-    case = cases.CORRELATED.mechanism_under_audit()
+    case = reference.mechanism_under_audit()
     return Faulty(**{field.name: getattr(case, field.name) for field in dataclasses.fields(case)})
 
 
 @pytest.mark.slow
-def test_the_audit_of_whole_runs_keeps_the_release_and_its_canary_is_in_the_worst_rounds():
-    case = audited()
+@pytest.mark.parametrize("case", [cases.CORRELATED, cases.BUFFERED], ids=lambda case: case.id)
+def test_the_audit_of_whole_runs_keeps_the_release_and_its_canary_is_in_the_worst_rounds(case):
+    case = audited(case)
     found = measured(case, KEY, DRAWS)
     assert not found.flagged
     assert found.length == pytest.approx(1, abs=0.03)
@@ -339,7 +446,7 @@ def test_the_audit_of_whole_runs_keeps_the_release_and_its_canary_is_in_the_wors
     assert not evidence.flagged
     assert evidence.mu_lower > 0.85 * math.sqrt(case.claimed.rounds) / case.claimed.multiplier
     taken = [bool(case.cohort(round, None, 1)[0, case.canary]) for round in range(8)]
-    assert taken == [True, False] * 4
+    assert taken == [round % case.executed.groups == 0 for round in range(8)]
 
 
 @pytest.mark.slow
@@ -350,14 +457,26 @@ def test_the_audit_catches_bands_that_are_shifted_by_one():
 
 
 @pytest.mark.slow
+def test_the_audit_catches_buffers_that_keep_more_than_the_plan_says():
+    def kind(draw, band, buffers):
+        kept = tuple((1 + decay) / 2 for decay in buffers.decays)
+        return Correlated(draw, band, dataclasses.replace(buffers, decays=kept))
+
+    assert measured(with_source(kind, cases.BUFFERED), KEY, DRAWS).flagged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reference", [cases.CORRELATED, cases.BUFFERED], ids=lambda case: case.id)
 @pytest.mark.parametrize("level", ["coupled", "runs"])
-def test_the_audit_catches_the_sensitivity_of_one_participation(level):
-    case = audited()
-    column = math.sqrt(sum(weight**2 for weight in coefficients(case.executed.band)))
+def test_the_audit_catches_the_sensitivity_of_one_participation(level, reference):
+    case = audited(reference)
+    rule = case.executed
+    column = sensitivity(rule.rounds, rule.rounds, rule.band, rule.buffers)
     noise = case.claimed.multiplier * column
-    faulty = audited(executed=dataclasses.replace(case.executed, noise_multiplier=noise))
+    less = dataclasses.replace(case.executed, noise_multiplier=noise)
+    faulty = audited(reference, executed=less)
     if level == "coupled":
-        assert measured(faulty, KEY, DRAWS).length > 1.9
+        assert measured(faulty, KEY, DRAWS).length > 0.95 * rule.multiplier / noise
     else:
         assert not distinguish(case, "dirac", 1_000, KEY).flagged
         assert distinguish(faulty, "dirac", 1_000, KEY).flagged
@@ -380,8 +499,10 @@ def test_a_run_stands_on_the_audits_of_both():
     )
     names = {"gaussian-central", "gaussian-local", "gaussian-correlated-central"}
     assert {case.id for case in cases.of_cell(cell)} == names
+    buffers = dataclasses.replace(ASKED, band=1, buffers=2)
+    assert cases.BUFFERED in cases.of_cell(dataclasses.replace(cell, privacy=buffers))
     for name in attacks.NAMES:
-        assert attacks.lacks(name, cell) == "groups 1 and band 1"
+        assert attacks.lacks(name, cell) == "groups 1, band 1 and buffers 0"
     assert as_published(cell) == cell
     feddpa = dataclasses.replace(cell, method="feddpa")
     assert as_published(feddpa) is None
@@ -401,12 +522,22 @@ def test_a_run_stands_on_the_audits_of_both():
         ({"groups": 5}, "at most M = 4"),
         ({"groups": 0}, "groups"),
         ({"band": 0}, "band"),
+        ({"buffers": TWO}, "band of buffers"),
+        ({"band": 3, "buffers": TWO, "sample_rate": 0.5}, "privacy.buffers 2"),
     ],
 )
 def test_a_plan_that_no_proof_covers_is_refused_in_one_line(changes, told):
     with pytest.raises(PrivacyError, match=told) as refused:
         plan(**({"groups": 2, "band": 2} | changes))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("decays", "scales"), [((1.0,), (0.1,)), ((-0.1,), (0.1,)), ((0.5,), (-0.1,)), ((0.5,), ())]
+)
+def test_buffers_with_a_negative_entry_or_without_a_limit_are_refused(decays, scales):
+    with pytest.raises(PrivacyError, match=r"decays|scales"):
+        Buffers(decays, scales)
 
 
 def test_departures_and_single_messages_are_refused():
@@ -462,6 +593,8 @@ def asked(folder, training="groups: 2", privacy="band: 2", method="{name: dp_fed
         ({"training": "groups: 2, sample_rate: 0.5"}, "training.sample_rate"),
         ({"training": "sample_rate: 0.5"}, "training.sample_rate"),
         ({"privacy": "band: 2, clip_quantile: 0.5"}, "privacy.clip_quantile"),
+        ({"privacy": "buffers: 2, clip_quantile: 0.5"}, "privacy.clip_quantile"),
+        ({"privacy": "band: 2, buffers: 2"}, "privacy.buffers is for privacy.band 1 only"),
         ({"method": "{name: dp_fedsim, profile: paper}"}, "departures"),
         ({"training": "groups: 9"}, "at most M = 8"),
         ({"privacy": "mechanism: laplace, band: 2", "method": "{name: appfl}"}, "privacy.band"),
@@ -476,9 +609,10 @@ def test_a_study_that_asks_for_what_cannot_be_is_refused(words, told, tmp_path):
 def test_groups_and_a_band_make_cells_runs_and_plans_of_their_own(tmp_path):
     plain = asked(tmp_path, "sample_rate: 1", "accountant: exact")
     made = [asked(tmp_path), asked(tmp_path, privacy="band: 1"), asked(tmp_path, "groups: 1")]
+    made.append(asked(tmp_path, "groups: 1", "buffers: 2"))
     for name in ("id", "plan_id"):
-        assert len({getattr(cell, name) for cell in (plain, *made)}) == 4
-    assert len({registry.key(cell) for cell in (plain, *made)}) == 4
-    assert [cell.fixed for cell in (plain, *made)] == [False, True, True, True]
+        assert len({getattr(cell, name) for cell in (plain, *made)}) == 5
+    assert len({registry.key(cell) for cell in (plain, *made)}) == 5
+    assert [cell.fixed for cell in (plain, *made)] == [False, True, True, True, True]
     free = asked(tmp_path, method="{name: fedavg}")
     assert (free.training.groups, free.privacy.band) == (2, 1)

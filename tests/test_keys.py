@@ -75,6 +75,7 @@ OTHER = {
         "clip_lr": 0.3,
         "clip_bit_noise": 2.0,
         "band": 2,
+        "buffers": 2,
     },
     "server": {
         "optimizer": "adam",

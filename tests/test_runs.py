@@ -56,7 +56,7 @@ def make_place(place: Path, method: str = "feddpa", **changes) -> cells.Cell:
         "sample_rate": 0.7,
     }
     plan |= {"rounds": ROUNDS, "delta": 1e-3, "clients": 6, "adaptive": None}
-    plan |= {"groups": 1, "band": 1}
+    plan |= {"groups": 1, "band": 1, "buffers": None}
     files.write_json(place / "plan.json", {"plan": plan | changes})
     files.write_json(place / "cell.json", cell.to_dict())
     return cell
@@ -135,14 +135,20 @@ def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path):
     assert not list((tmp_path / "killed/checkpoints").glob("*"))
 
 
+OF_BUFFERS = {"band": ROUNDS, "buffers": {"decays": [0.9, 0.4], "scales": [0.3, 0.2]}}
+
+
 @pytest.mark.faults
-def test_a_killed_run_of_correlated_noise_ends_with_the_same_bits(tmp_path):
+@pytest.mark.parametrize(
+    ("asked", "planned"), [({"band": 3}, {"band": 3}), ({"buffers": 2}, OF_BUFFERS)]
+)
+def test_a_killed_run_of_correlated_noise_ends_with_the_same_bits(tmp_path, asked, planned):
     """No noise is in a checkpoint: that of the rounds before it comes from their keys again."""
     places = tmp_path / "whole", tmp_path / "killed"
     for place in places:
-        cell = make_place(place, "dp_fedavg", sample_rate=1.0, groups=2, band=3)
+        cell = make_place(place, "dp_fedavg", sample_rate=1.0, groups=2, **planned)
     training = dataclasses.replace(cell.training, sample_rate=1.0, groups=2)
-    privacy = dataclasses.replace(cell.privacy, band=3)
+    privacy = dataclasses.replace(cell.privacy, **asked)
     cell = dataclasses.replace(cell, training=training, privacy=privacy)
     assert train_there(places[0], cell) == 0
     assert train_there(places[1], cell, 5) == -signal.SIGKILL

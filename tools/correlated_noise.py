@@ -22,33 +22,37 @@ from scipy.signal import lfilter
 
 from pflpipe.cells import Privacy
 from pflpipe.privacy import accounting, correlated
+from pflpipe.privacy.plan import Buffers
 from pflpipe.report.figures import style
 
 FOLDER, FIGURE = Path("docs/correlated_noise"), Path("docs/images/correlated_noise.png")
 EPSILONS, ROUNDS, GROUPS = (0.5, 2.0, 8.0), (10, 20, 60, 200, 1_000), (100, 50, 20, 10, 5, 2)
-CLIENTS, DELTA = 3_200, 1e-5
+CLIENTS, DELTA, BUFFERS = 3_200, 1e-5, 2
 MEASURES = {"final": "final model", "prefixes": "all rounds (RMSE)"}
 
 
-def multiplier(epsilon: float, rounds: int, *, sample_rate: float = 1.0, **schedule: int) -> float:
-    """Return the noise of a round, in clip bounds, that reaches epsilon; ``schedule`` is the number
-    of groups and the band."""
-    privacy = Privacy("gaussian", epsilon, delta=DELTA, clip_norm=1.0, band=schedule.get("band", 1))
+def multiplier(
+    epsilon: float,
+    rounds: int,
+    *,
+    sample_rate: float = 1.0,
+    groups: int = 1,
+    band: int = 1,
+    buffers: int = 0,
+) -> float:
+    """Return the noise of a round, in clip bounds, that reaches epsilon."""
+    privacy = Privacy("gaussian", epsilon, delta=DELTA, clip_norm=1.0, band=band, buffers=buffers)
     plan = accounting.make_plan(
-        privacy,
-        rounds=rounds,
-        sample_rate=sample_rate,
-        clients=CLIENTS,
-        groups=schedule.get("groups", 1),
+        privacy, rounds=rounds, sample_rate=sample_rate, clients=CLIENTS, groups=groups
     )
     return plan.multiplier
 
 
-def deviations(rounds: int, band: int) -> dict[str, float]:
+def deviations(rounds: int, band: int, buffers: Buffers | None = None) -> dict[str, float]:
     """Return the standard deviation of the noise on the sum over all rounds, and the root mean
     square of those on the sums after each round, for a multiplier of 1 (both by ``MEASURES``)."""
     # The first column of the matrix of prefix sums times L^-1; the others are shifts of it.
-    column = lfilter([1.0], correlated.coefficients(band), np.ones(rounds))
+    column = lfilter([1.0], correlated.coefficients(band, buffers), np.ones(rounds))
     variances = np.cumsum(np.square(column))
     return {"final": float(variances[-1] ** 0.5), "prefixes": float(variances.mean() ** 0.5)}
 
@@ -59,6 +63,9 @@ def rows(epsilon: float, rounds: int, groups: int) -> dict[str, float]:
     row = {"q": 1 / groups, "rounds": rounds, "epsilon": epsilon, "secret_multiplier": secret}
     bands = sorted({groups, *(2**n for n in range(rounds.bit_length()))})
     independent = deviations(rounds, 1)
+    buffers = correlated.fitted(rounds, groups, BUFFERS)
+    of_buffers = multiplier(epsilon, rounds, groups=groups, buffers=BUFFERS) / secret
+    buffered = deviations(rounds, rounds, buffers)
     for measure in MEASURES:
         ratios = {
             band: multiplier(epsilon, rounds, groups=groups, band=band)
@@ -69,6 +76,7 @@ def rows(epsilon: float, rounds: int, groups: int) -> dict[str, float]:
         best = min(ratios, key=ratios.__getitem__)
         row |= {f"{measure}_ratio": ratios[best], f"{measure}_band": best}
         row[f"{measure}_ratio_band_1"] = ratios[1]
+        row[f"{measure}_ratio_buffers"] = of_buffers * buffered[measure] / independent[measure]
     return row
 
 

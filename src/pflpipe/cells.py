@@ -278,6 +278,16 @@ class Privacy:
     ] = 1
     """number of rounds over which noise is correlated: that of a round takes back a part of the
     noise of the band - 1 rounds before it; 1 = independent noise; sample_rate must be 1"""
+    buffers: Annotated[
+        int,
+        Option(
+            least=0,
+            only=("band", 1),
+            phrase="noise correlated over all rounds by {} buffers",
+        ),
+    ] = 0
+    """number of buffers, each as large as a model, that correlate noise over all rounds (BLT) with
+    less memory than a band of as many; 0 = none; sample_rate must be 1"""
 
 
 @dataclass(frozen=True)
@@ -508,7 +518,7 @@ class Cell:
     @property
     def fixed(self) -> bool:
         """Whether cohorts are fixed in advance or noise is correlated (privacy/correlated.py)."""
-        return self.training.groups > 1 or self.privacy.band > 1
+        return self.training.groups > 1 or self.privacy.band > 1 or self.privacy.buffers > 0
 
     @property
     def claim(self) -> str:

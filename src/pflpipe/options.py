@@ -287,7 +287,8 @@ def check(block: Any, location: str) -> None:
                 given = "neither is" if value is None else "both are"
                 problems.refuse(f"{location} needs either {name} or {option.either}, {given} given")
             if not fits and value not in (None, item.default):
-                what = f"{here} is for {' '.join([f'{location}.{other}', ' or '.join(fitting)])}"
+                values = " or ".join(map(str, fitting))
+                what = f"{here} is for {location}.{other} {values}"
                 do = f"remove it for {setting}" if fitting else f"add {other}, or remove it"
                 problems.refuse(f"{what.strip()} only", got=value, do=do)
     problems.stop()

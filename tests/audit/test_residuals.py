@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import residual_runs
+from pflpipe.privacy.plan import Buffers
 from residual_runs import (
     CERTIFIED,
     RAREST,
@@ -40,9 +41,16 @@ def test_a_certified_method_leaves_nothing_but_noise_of_its_plan(method, rate, d
     held(run.world, run.done)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_correlated_noise_is_that_of_its_plan_when_all_rounds_are_whitened_together(groups):
-    rule = plan(4, rounds=12, groups=groups, band=5, noise_multiplier=1.0)
+@pytest.mark.parametrize(
+    ("groups", "noise"),
+    [
+        (1, {"band": 5}),
+        (2, {"band": 5}),
+        (2, {"band": 12, "buffers": Buffers((0.9, 0.5), (0.3, 0.2))}),
+    ],
+)
+def test_correlated_noise_is_that_of_its_plan_when_all_rounds_are_whitened_together(groups, noise):
+    rule = plan(4, rounds=12, groups=groups, noise_multiplier=1.0, **noise)
     small = {"sizes": (2, 1, 2, 3), "shape": (100,), "hidden": ()}
     run = watch(residual_runs.world(plan=rule, **small))
     assert findings(residual_runs.whitened(run)) == {}

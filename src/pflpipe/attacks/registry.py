@@ -50,7 +50,7 @@ def lacks(name: str, cell: Cell) -> str:
     if cell.privacy.clip_quantile is not None:
         return "a fixed clip_norm"  # no adversary here reads the bits of adaptive clipping
     if cell.fixed:
-        return "groups 1 and band 1"  # nor reads rounds together
+        return "groups 1, band 1 and buffers 0"  # nor reads rounds together
     return _LACKS[name](cell)
 
 

@@ -4,10 +4,10 @@ plan of its kind.
 Methods whose messages are clipped, noised and summed in the same way share an audit. The reference
 plans are those at which an audit is most sensitive: mu = 2.6 with all clients taking part (FedDPA's
 FEMNIST setting at epsilon 8), DP-FedSim's setting for a secret draw (epsilon 2), eight rounds of
-pure epsilon 1 for Laplace noise, and eight rounds of two groups for correlated noise. In none of
-them is the clip bound or the expected cohort 1, so a factor that the code forgets is visible. A
-release that keeps its claim there keeps it at any plan of its kind, because multiplier, rate,
-bound, rounds, groups and band enter the code as numbers.
+pure epsilon 1 for Laplace noise, and eight rounds of two groups for noise correlated by a band, of
+four groups by a buffer. In none of them is the clip bound or the expected cohort 1, so a factor
+that the code forgets is visible. A release that keeps its claim there keeps it at any plan of its
+kind, because multiplier, rate, bound, rounds, groups, band and buffers enter the code as numbers.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ EVERYBODY = Privacy("gaussian", epsilon=8.0, delta=0.02, clip_norm=2.5)
 DRAWN = Privacy("gaussian", noise_multiplier=2.248, delta=1e-5, clip_norm=2.5)
 BIT_NOISE = 1.6  # of adaptive clipping: both parts of a release then have about equal weight
 GROUPS, BAND = 2, 3  # a client takes part again while noise of its last round is taken back
+OF_BUFFERS = 4  # groups with which a fitted buffer keeps a part of what it holds
 LAPLACE = Privacy("laplace", epsilon=8.0, clip_norm=2.5)
 
 Verdict = Literal["kept", "unsound", "refuted"]
@@ -57,6 +58,7 @@ class Case:
         trust: what the attacker sees, see ``neighbours.Mechanism``.
         adaptive: whether the clip bound adapts.
         correlated: whether groups take part in turn under correlated noise.
+        buffered: whether buffers correlate it, not a band.
     """
 
     mechanism: str
@@ -66,6 +68,7 @@ class Case:
     trust: Trust
     adaptive: bool = False
     correlated: bool = False
+    buffered: bool = False
 
     @property
     def id(self) -> str:
@@ -75,6 +78,7 @@ class Case:
             "drawn" * self.drawn,
             "adaptive" * self.adaptive,
             "correlated" * self.correlated,
+            "buffered" * self.buffered,
             f"scaled_by_{self.scaled_by}" * bool(self.scaled_by),
         ]
         return "-".join([*filter(None, [*parts, "+".join(self.departures)]), self.trust])
@@ -83,7 +87,12 @@ class Case:
     def clients(self) -> int:
         """M, small enough for whole runs to refute single messages. q M is 4 if all clients or half
         of them take part, and 2.4 if cohorts are drawn."""
-        return 24 if self.drawn else 4 * (GROUPS if self.correlated else 1)
+        return 24 if self.drawn else 4 * self.groups
+
+    @property
+    def groups(self) -> int:
+        """b; 1 without groups."""
+        return OF_BUFFERS if self.buffered else GROUPS if self.correlated else 1
 
     @property
     def runs(self) -> int:
@@ -105,6 +114,8 @@ class Case:
     def privacy(self) -> Privacy:
         """The privacy request of the reference plan."""
         request = LAPLACE if self.mechanism == "laplace" else DRAWN if self.drawn else EVERYBODY
+        if self.buffered:
+            return dataclasses.replace(request, buffers=1)
         if self.correlated:
             return dataclasses.replace(request, band=BAND)
         if not self.adaptive:
@@ -120,7 +131,7 @@ class Case:
             rounds=rounds,
             sample_rate=rate,
             clients=self.clients,
-            groups=GROUPS if self.correlated else 1,
+            groups=self.groups,
             departures=departures,
             sizes=sizes(self.clients),
             local_epochs=3,
@@ -143,13 +154,14 @@ class Case:
 
 
 CORRELATED = Case("gaussian", False, "", (), "central", correlated=True)
+BUFFERED = dataclasses.replace(CORRELATED, buffered=True)
 
 
 @dataclass(frozen=True)
 class Subject:
     """A method in one of its versions and its case. With an empty ``method``: the release under
-    adaptive clipping (``profile`` adaptive) or correlated noise (correlated), or with a single
-    departure (alone)."""
+    adaptive clipping (``profile`` adaptive) or noise correlated by a band (correlated) or buffers
+    (buffered), or with a single departure (alone)."""
 
     method: str
     profile: str
@@ -177,7 +189,7 @@ def subjects() -> list[Subject]:
                 Subject(name, profile, case) for case in _cases(about.mechanism, name, departures)
             ]
     result += [Subject("", "adaptive", case) for case in _cases("gaussian", "", (), adaptive=True)]
-    result.append(Subject("", "correlated", CORRELATED))
+    result += [Subject("", "correlated", CORRELATED), Subject("", "buffered", BUFFERED)]
     for departure in sorted(DEPARTURES):
         case = Case("gaussian", departure in OF_SAMPLING, "", (departure,), "central")
         result.append(Subject("", "alone", case))
@@ -221,7 +233,7 @@ def of_cell(cell: Cell) -> list[Case]:
     if cell.privacy.clip_quantile is not None:
         needed += _cases(cell.privacy.mechanism, "", (), adaptive=True)
     if cell.fixed:
-        needed.append(CORRELATED)
+        needed.append(BUFFERED if cell.privacy.buffers else CORRELATED)
     return needed if cell.training.sample_rate < 1 else [case for case in needed if not case.drawn]
 
 

@@ -231,8 +231,8 @@ class Mechanism:
     def noises(self, key: str) -> Callable[[int], np.random.Generator | Drawn]:
         """Return what draws the noise of each round of runs with a key."""
         generator_of = functools.partial(self.rng, key, "noise")
-        band = self.executed.band
-        return Correlated(generator_of, band).at if band > 1 else generator_of
+        band, buffers = self.executed.band, self.executed.buffers
+        return Correlated(generator_of, band, buffers).at if band > 1 else generator_of
 
     def cohort(self, round: int, rng: np.random.Generator, repeats: int) -> Tensor:
         """Return a cohort for each of R repeats, bool ``[R, M]``."""

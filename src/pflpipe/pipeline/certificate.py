@@ -28,7 +28,9 @@ FORMAT = "pflpipe-certificate-1"
 PACKAGE = Path(__file__).resolve().parents[1]
 EPSILONS = ("central", "replace_one", "local", "local_replace_one")
 OF_AUDITS = ("audit", "verdict", "epsilon_lower", "detects", "detects_runs")
-OF_PLANS = ("mechanism", "noise_multiplier", "sample_rate", "rounds", "groups", "band")
+OF_PLANS = (
+    *("mechanism", "noise_multiplier", "sample_rate", "rounds", "groups", "band", "buffers"),
+)
 MEASURED = frozenset(
     {
         *metrics.columns(ALWAYS),
@@ -167,7 +169,7 @@ def _audit(name: str, results: Path) -> dict[str, Any]:
 def _search(line: Mapping[str, Any], results: Path) -> dict[str, Any]:
     plans = [
         {"plan": name, "runs": runs}
-        | {key: getattr(plan_file(name, results).plan, key) for key in OF_PLANS}
+        | {key: records.to_json(getattr(plan_file(name, results).plan, key)) for key in OF_PLANS}
         for name, runs in sorted(line["plans"].items())
     ]
     chosen = {key: line["chosen"][key] for key in ("sets", "runs", "epsilon_with_search")}

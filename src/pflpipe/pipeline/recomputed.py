@@ -63,8 +63,9 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     mechanism, rate = privacy.get("mechanism", "none"), training.get("sample_rate", 1.0)
     laplace, public = mechanism == "laplace", "public_sampling" in departures
     claim = "nominal" if departures else "unreviewed" if settings.get("source") else "certified"
-    groups, band = training.get("groups", 1), privacy.get("band", 1)
-    fixed = groups > 1 or band > 1
+    groups, number, buffers = training.get("groups", 1), privacy.get("buffers", 0), None
+    band = training["rounds"] if number else privacy.get("band", 1)
+    fixed = groups > 1 or band > 1 or number > 0
     drawn = "everybody" if rate == 1 else "public" if public else "poisson"
     found: dict[str, Any] = {
         "dataset.name": settings["dataset"],
@@ -85,6 +86,9 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         uncovered = laplace or (departures and claimed) or "clip_quantile" in privacy
         turns = (1, 1) if fixed and (uncovered or rate < 1) else (groups, band)
         found |= dict(zip(("plan.groups", "plan.band"), turns, strict=True))
+        buffers = plan.get("buffers")
+        if number != len(buffers["decays"] if buffers else ()):
+            found["plan.buffers"] = f"of {number}"
     if search := row["search"]:
         private = search["private"]
         # A private search does not publish its number of runs.
@@ -95,7 +99,7 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         epsilons = dict.fromkeys(row["epsilons"])
         return found | dict.fromkeys(nothing) | {"claim": "none", "epsilons": epsilons}, []
     noise = Noise(mechanism, plan["noise_multiplier"], rate, training["rounds"])
-    noise = _single(noise, groups, band)
+    noise = _single(noise, groups, band, buffers)
     more, unknown = _noise(noise, settings, departures, plan["delta"])
     found |= more | _adaptive(privacy, noise.multiplier, rate * plan["clients"])
     if (
@@ -130,6 +134,7 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
                     ),
                     part.get("groups", 1),
                     part.get("band", 1),
+                    part.get("buffers"),
                 )
             ]
         ]
@@ -143,9 +148,9 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return found, unknown
 
 
-def _single(noise: Noise, groups: int, band: int) -> Noise:
+def _single(noise: Noise, groups: int, band: int, buffers: dict[str, Any] | None) -> Noise:
     """Return one release with the curve of Gaussian rounds in which groups of clients take part in
-    turn, with noise correlated by a band; other rounds as they are.
+    turn, with noise correlated by a band or by buffers; other rounds as they are.
 
     The noise of a run is z with a triangular system solved for it. Its matrix times the moves of a
     client of the first group, all equal, is the largest movement.
@@ -154,8 +159,13 @@ def _single(noise: Noise, groups: int, band: int) -> Noise:
         return noise
     # Row t of the product: the weight of lag t, and that of the last round of the group.
     rows, weight = list[float](), 1.0
+    shares = list(buffers["scales"]) if buffers else []
     for row in range(min(band, noise.rounds)):
-        weight *= 1 - 1 / (2 * row) if row else 1
+        if row and buffers:
+            weight = sum(shares)
+            shares = [kept * one for kept, one in zip(buffers["decays"], shares, strict=True)]
+        elif row:
+            weight *= 1 - 1 / (2 * row)
         rows.append(weight + (rows[row - groups] if row >= groups else 0))
     squares = sum(length**2 for length in rows)
     # Beyond the band rows repeat with the period of the groups.

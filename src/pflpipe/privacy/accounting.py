@@ -104,7 +104,8 @@ def make_plan(
         clients=clients,
         adaptive=_adaptive(privacy, sample_rate * clients),
         groups=groups,
-        band=privacy.band,
+        band=rounds if privacy.buffers else privacy.band,
+        buffers=correlated.fitted(rounds, groups, privacy.buffers) if privacy.buffers else None,
     )
     plan.check_fixed(names)
     if plan.adaptive is not None:

@@ -10,9 +10,20 @@ with independent standard normal z_t. In matrices w = L^-1 z. L is lower triangu
 with the first ``band`` coefficients of the square root of the matrix of prefix sums. The noise of
 later rounds takes back a part of that of earlier ones, so sums over rounds have less noise.
 
+A band needs the noise of as many rounds. Buffered linear Toeplitz noise (BLT) is correlated over
+all rounds and needs d arrays s_1 to s_d, which start at 0. After each round
+
+    w_t = z_t - sum_j omega_j s_j,      then s_j <- theta_j s_j + w_t.
+
+So L has c_0 = 1 and c_i = sum_j omega_j theta_j^(i-1): a band of all rounds with other numbers. The
+rest of this page holds for both.
+
 Sources: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization", NeurIPS 2023 (bands and
 their sensitivity, without its amplification); Kalinin and Lampert, "Banded Square Root Matrix
-Factorization for Differentially Private Model Training", NeurIPS 2024 (the coefficients).
+Factorization for Differentially Private Model Training", NeurIPS 2024 (the coefficients); Dvijotham
+et al., "Efficient and Near-Optimal Noise Generation for Streaming Differential Privacy", 2024, and
+McMahan, Xu, Zhang, "A Hassle-free Algorithm for Private Learning in Practice: Don't Use Tree
+Aggregation, Use BLTs", 2024 (buffers, fitted to the rounds in which a client takes part).
 
 **What one client changes.** Multiplied by L, all releases together are L x + C sigma z. A client of
 group g moves x_t by d_t in the rounds of its group, with a length of at most C, and by 0 in others.
@@ -42,23 +53,58 @@ from typing import Any
 import numpy as np
 
 from pflpipe.privacy.noise import normal
-from pflpipe.privacy.plan import Plan
+from pflpipe.privacy.plan import Buffers, Plan
 
 Drawn = Callable[[Sequence[tuple[int, ...]]], list[np.ndarray]]
 """The standard noise of a round: float64 arrays of the given shapes."""
 
 
-def coefficients(band: int) -> list[float]:
-    """Return c_0 to c_{band - 1}, each the float64 number closest to it."""
-    return [math.comb(2 * lag, lag) / 4**lag for lag in range(band)]
+def coefficients(band: int, buffers: Buffers | None = None) -> list[float]:
+    """Return c_0 to c_{band - 1} of the square root, each the float64 number closest to it, or of
+    buffers."""
+    if buffers is None:
+        return [math.comb(2 * lag, lag) / 4**lag for lag in range(band)]
+    powers = np.power.outer(buffers.decays, np.arange(band - 1))
+    return [1.0, *(np.array(buffers.scales) @ powers).tolist()]
 
 
 @functools.cache
-def sensitivity(rounds: int, groups: int, band: int) -> float:
+def sensitivity(rounds: int, groups: int, band: int, buffers: Buffers | None = None) -> float:
     """Return the length by which a client moves all releases together, in whitened noise and clip
     bounds. It is the root of the number of a client's rounds for a band of 1."""
-    rows = np.convolve(np.arange(rounds) % groups == 0, coefficients(band))[:rounds]
+    rows = np.convolve(np.arange(rounds) % groups == 0, coefficients(band, buffers))[:rounds]
     return float(np.linalg.norm(rows))
+
+
+@functools.cache
+def fitted(rounds: int, groups: int, number: int) -> Buffers:
+    """Return buffers with the least noise at equal epsilon: the sensitivity times the root mean
+    square of the deviations of the sums after each round.
+
+    All rounds count, because clients compute their gradients at the model after each of them. This
+    fit is ours. L-BFGS starts at decays between 0 and 1 - 1 / T. Six decimals are
+    kept, so that a plan does not follow the rounding of a processor.
+    """
+    from scipy.optimize import minimize
+    from scipy.signal import lfilter
+
+    def buffers(point: np.ndarray) -> Buffers:
+        decays, scales = np.split(point, 2)
+        return Buffers(tuple((1 - np.exp(-decays)).tolist()), tuple(scales.tolist()))
+
+    def noise(point: np.ndarray) -> float:
+        tried = buffers(point)
+        # The first column of the matrix of prefix sums times L^-1; the others are shifts of it.
+        column = lfilter([1.0], coefficients(rounds, tried), np.ones(rounds))
+        length = sensitivity(rounds, groups, rounds, tried)
+        return float(np.log(length) + np.log(np.cumsum(column**2).mean()) / 2)
+
+    places = (np.arange(number) + 0.5) / number
+    start = np.r_[math.log(rounds) * places, np.full(number, 0.5 / number)]
+    limits = [(0, math.log(1e6))] * number + [(0, 1)] * number
+    found = buffers(minimize(noise, start, method="L-BFGS-B", bounds=limits).x)
+    decays, scales = (np.round(part, 6).tolist() for part in (found.decays, found.scales))
+    return Buffers(tuple(decays), tuple(scales))
 
 
 def single(plan: Plan) -> Plan:
@@ -66,9 +112,11 @@ def single(plan: Plan) -> Plan:
     plan is returned as it is."""
     if not plan.fixed:
         return plan
-    multiplier = plan.multiplier / sensitivity(plan.rounds, plan.groups, plan.band)
+    multiplier = plan.multiplier / sensitivity(plan.rounds, plan.groups, plan.band, plan.buffers)
     noise = None if plan.noise_multiplier is None else multiplier
-    return dataclasses.replace(plan, noise_multiplier=noise, rounds=1, groups=1, band=1)
+    return dataclasses.replace(
+        plan, noise_multiplier=noise, rounds=1, groups=1, band=1, buffers=None
+    )
 
 
 def whitened(plan: Plan, latest: Sequence[Any]) -> Any:
@@ -79,23 +127,29 @@ def whitened(plan: Plan, latest: Sequence[Any]) -> Any:
         plan: with groups or a band.
         latest: releases of this and earlier rounds, the latest first: all, or as many as the band.
     """
-    weights = coefficients(plan.band)
+    weights = coefficients(plan.band, plan.buffers)
     row = sum(weight * one for weight, one in zip(weights, latest, strict=False))
-    return row / sensitivity(plan.rounds, plan.groups, plan.band)
+    return row / sensitivity(plan.rounds, plan.groups, plan.band, plan.buffers)
 
 
 class Correlated:
-    """The noise of a run's rounds, w_t. The last rounds are kept; those of a run that resumes are
-    computed again.
+    """The noise of a run's rounds, w_t. The last rounds, or the buffers, are kept; those of a run
+    that resumes are computed again.
 
     Args:
         generator_of: returns a new generator of the z of a round, counted from 0.
-        band: of the plan.
+        band, buffers: of the plan.
     """
 
-    def __init__(self, generator_of: Callable[[int], np.random.Generator], band: int) -> None:
-        self._generator_of, self._weights = generator_of, coefficients(band)[1:]
-        self._round, self._last = 0, list[list[np.ndarray]]()
+    def __init__(
+        self,
+        generator_of: Callable[[int], np.random.Generator],
+        band: int,
+        buffers: Buffers | None = None,
+    ) -> None:
+        self._generator_of, self._buffers = generator_of, buffers
+        self._weights = buffers.scales if buffers else coefficients(band)[1:]
+        self._round, self._kept = 0, list[list[np.ndarray]]()
 
     def at(self, round: int) -> Drawn:
         """Return the noise of a round. The shapes must be the same in all rounds."""
@@ -103,13 +157,23 @@ class Correlated:
 
     def _at(self, round: int, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
         if round < self._round:
-            self._round, self._last = 0, []
+            self._round, self._kept = 0, []
         for earlier in range(self._round, round + 1):
             generator = self._generator_of(earlier)
             drawn = [normal(generator, shape) for shape in shapes]
-            for weight, before in zip(self._weights, self._last, strict=False):
+            for weight, before in zip(self._weights, self._kept, strict=False):
                 for fresh, old in zip(drawn, before, strict=True):
                     fresh -= weight * old
-            self._last = [drawn, *self._last][: max(1, len(self._weights))]
+            self._keep(drawn)
         self._round = round + 1
-        return self._last[0]
+        return drawn
+
+    def _keep(self, drawn: list[np.ndarray]) -> None:
+        if self._buffers is None:
+            self._kept = [drawn, *self._kept][: len(self._weights)]
+            return
+        self._kept = self._kept or [[np.zeros_like(one) for one in drawn] for _ in self._weights]
+        for decay, buffer in zip(self._buffers.decays, self._kept, strict=True):
+            for old, fresh in zip(buffer, drawn, strict=True):
+                old *= decay
+                old += fresh

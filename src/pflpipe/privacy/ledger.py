@@ -383,8 +383,9 @@ def _warnings(
         )
     if plan.fixed:
         most = math.ceil(plan.rounds / plan.groups)
-        length = correlated.sensitivity(plan.rounds, plan.groups, plan.band)
+        length = correlated.sensitivity(plan.rounds, plan.groups, plan.band, plan.buffers)
         noise = f"correlated by a band of {plan.band}" if plan.band > 1 else "independent"
+        noise += f" with {len(plan.buffers.decays)} buffers" if plan.buffers else ""
         yield (
             f"cohorts are fixed in advance, groups in turn: {plan.groups}, and hide nothing: a "
             f"client takes part in up to {most} of {plan.rounds} rounds, whose noise is {noise}; "

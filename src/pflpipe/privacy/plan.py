@@ -37,6 +37,29 @@ class Adaptive:
         _check(self)
 
 
+@dataclass(frozen=True)
+class Buffers:
+    """The recurrence that correlates noise over all rounds (correlated.py): d buffers, each with
+
+    Attributes:
+        decays: theta in [0, 1), the share of a buffer that a round keeps.
+        scales: omega >= 0, the share of a buffer that a round takes back.
+    """
+
+    decays: Annotated[tuple[float, ...], Option(least=0, below=1)]
+    scales: Annotated[tuple[float, ...], Option(least=0)]
+
+    def __post_init__(self) -> None:
+        """Raise PrivacyError for a value out of its range."""
+        _check(self)
+        if not 0 < len(self.decays) == len(self.scales):
+            raise PrivacyError(
+                "privacy plan: decays and scales of buffers",
+                got=f"{len(self.decays)} and {len(self.scales)}",
+                expected="as many of both, at least one",
+            )
+
+
 _NOISY = ("mechanism", "gaussian", "laplace")
 
 
@@ -63,6 +86,8 @@ class Plan:
         band: number of rounds over which Gaussian noise is correlated; 1 for independent noise.
             The noise multiplier is that of the independent noise of which the correlated one is
             made (correlated.py).
+        buffers: what correlates the noise of a band of all rounds; ``None`` for the square root of
+            the prefix sums.
 
     Raises:
         PrivacyError: a value is missing, superfluous or out of its range.
@@ -79,10 +104,14 @@ class Plan:
     adaptive: Adaptive | None = None
     groups: Annotated[int, Option(least=1)] = 1
     band: Annotated[int, Option(least=1, only=("mechanism", "gaussian"))] = 1
+    buffers: Buffers | None = None
 
     def __post_init__(self) -> None:
         _check(self)
         self.check_fixed()
+        if self.buffers and self.band != self.rounds:
+            expected = f"that of all rounds, {self.rounds}"
+            raise PrivacyError("privacy plan: band of buffers", got=self.band, expected=expected)
         # Laplace noise hides a movement by its L1 length, Gaussian noise by its L2 length.
         norm = 1 if self.mechanism == "laplace" else 2
         if self.norm != norm:
@@ -118,28 +147,31 @@ class Plan:
     def fixed(self) -> bool:
         """Return whether cohorts are fixed in advance or noise is correlated, so that all rounds
         are accounted as one release (correlated.py)."""
-        return self.groups > 1 or self.band > 1
+        return self.groups > 1 or self.band > 1 or self.buffers is not None
 
     def check_fixed(self, departures: Collection[str] = ()) -> None:
         """Raise PrivacyError as ``check_fixed`` does."""
         quantile = self.adaptive.quantile if self.adaptive else None
-        of_rounds = self.groups, self.band, self.sample_rate, self.clients
+        buffers = len(self.buffers.decays) if self.buffers else 0
+        of_rounds = self.groups, self.band, buffers, self.sample_rate, self.clients
         check_fixed(*of_rounds, self.mechanism, quantile, departures)
 
 
 def check_fixed(
     groups: int,
     band: int,
+    buffers: int,
     sample_rate: float,
     clients: int,
     mechanism: str,
     quantile: float | None,
     departures: Collection[str],
 ) -> None:
-    """Raise PrivacyError for settings that no proof of correlated.py covers, if there are groups or
-    a band. M = 0 clients are unknown and refuse nothing."""
-    if groups == band == 1:
+    """Raise PrivacyError for settings that no proof of correlated.py covers, if there are groups, a
+    band or buffers. M = 0 clients are unknown and refuse nothing."""
+    if groups == band == 1 and not buffers:
         return
+    noise = f"privacy.buffers {buffers}" if buffers else f"privacy.band {band}"
     if mechanism == "none":  # nothing is claimed of its steps
         departures = ()
     for what, got, expected in (
@@ -150,10 +182,10 @@ def check_fixed(
     ):
         if got not in (expected, "none"):
             raise PrivacyError(
-                f"{what} with training.groups {groups} and privacy.band {band}",
+                f"{what} with training.groups {groups} and {noise}",
                 got=got,
                 expected=str(expected or "none"),
-                do="no proof covers them together: change it, or set groups and band to 1",
+                do="no proof covers them together: change it, or remove groups, band and buffers",
             )
     if clients and groups > clients:
         expected = f"at most M = {clients}, the number of clients"
@@ -188,7 +220,7 @@ def read(path: str | PathLike[str]) -> Plan:
     return records.from_json(Plan, values, f"{path}: plan")
 
 
-def _check(values: Adaptive | Plan) -> None:
+def _check(values: Adaptive | Buffers | Plan) -> None:
     try:
         options.check(values, "privacy plan")
     except ConfigError as error:

@@ -29,7 +29,7 @@ from pflpipe.privacy.adaptive import BITS, HALF, multiplier_of_updates
 from pflpipe.privacy.departures import deviation
 from pflpipe.privacy.mechanism import Released, Uploads, public_cohort
 from pflpipe.privacy.noise import laplace, normal
-from pflpipe.privacy.plan import Plan
+from pflpipe.privacy.plan import Buffers, Plan
 from pflpipe.seeds import release_rng
 
 
@@ -173,7 +173,7 @@ def _standard(
         drawn = laplace if plan.mechanism == "laplace" else normal
         return [drawn(generator, shape) for shape in shapes]
     while True:
-        for place, noise in _correlated(key, plan.band, tuple(shapes)):
+        for place, noise in _correlated(key, plan.band, plan.buffers, tuple(shapes)):
             if place == round:
                 return noise
             if place > round:  # another run of this key, or this one once more
@@ -183,19 +183,22 @@ def _standard(
 
 @functools.lru_cache(maxsize=1)
 def _correlated(
-    key: str, band: int, shapes: tuple[tuple[int, ...], ...]
+    key: str, band: int, buffers: Buffers | None, shapes: tuple[tuple[int, ...], ...]
 ) -> Iterator[tuple[int, list[np.ndarray]]]:
     """Return the rounds, from 0, with their correlated noise: the recurrence of correlated.py,
     written out again as a second opinion on it."""
 
-    def rounds() -> Iterator[list[np.ndarray]]:
+    def independent() -> Iterator[list[np.ndarray]]:
+        for round in itertools.count():
+            generator = release_rng(key, "noise", round)
+            yield [normal(generator, shape) for shape in shapes]
+
+    def banded() -> Iterator[list[np.ndarray]]:
         weights = [Fraction(1)]
         while len(weights) < band:
             weights.append(weights[-1] * Fraction(2 * len(weights) - 1, 2 * len(weights)))
         past: collections.deque[list[np.ndarray]] = collections.deque(maxlen=band - 1)
-        for round in itertools.count():
-            generator = release_rng(key, "noise", round)
-            noise = [normal(generator, shape) for shape in shapes]
+        for noise in independent():
             # The latest first, because another order of the differences rounds otherwise.
             for lag, before in enumerate(past, start=1):
                 weight = float(weights[lag])
@@ -203,7 +206,18 @@ def _correlated(
             past.appendleft(noise)
             yield noise
 
-    return enumerate(rounds())
+    def buffered(decays: Sequence[float], scales: Sequence[float]) -> Iterator[list[np.ndarray]]:
+        kept = [[np.zeros(shape) for shape in shapes] for _ in decays]
+        for noise in independent():
+            for scale, old in zip(scales, kept, strict=True):
+                noise = [new - scale * one for new, one in zip(noise, old, strict=True)]
+            kept = [
+                [decay * one + new for one, new in zip(old, noise, strict=True)]
+                for decay, old in zip(decays, kept, strict=True)
+            ]
+            yield noise
+
+    return enumerate(buffered(buffers.decays, buffers.scales) if buffers else banded())
 
 
 def _differing(actual: Tensor, expected: Tensor) -> int:

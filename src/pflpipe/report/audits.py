@@ -131,6 +131,8 @@ def distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
             names = "adaptive clipping"
         elif first["profile"] == "correlated":
             names = "groups in turn, correlated noise"
+        elif first["profile"] == "buffered":
+            names = "groups in turn, noise correlated by buffers"
         elif strict and len(members) > 3:
             names = f"{len(members)} methods, certified"
         if 0 < first["sample_rate"] < 1:

@@ -120,6 +120,7 @@ def _record(
     solver |= {"precision": training.precision} if training.precision != "float32" else {}
     solver |= {"groups": training.groups} if training.groups > 1 else {}
     solver |= {"band": cell.privacy.band} if cell.privacy.band > 1 else {}
+    solver |= {"buffers": cell.privacy.buffers} if cell.privacy.buffers else {}
     for block in ("server", "features"):
         values = without_defaults(getattr(cell, block))
         solver |= {f"{block}.{name}": value for name, value in values.items()}

@@ -149,7 +149,8 @@ class Simulation:
     @cached_property
     def correlated(self) -> Correlated:
         """The noise of a plan with a band."""
-        return Correlated(functools.partial(release_rng, self.key, "noise"), self.plan.band)
+        generator_of = functools.partial(release_rng, self.key, "noise")
+        return Correlated(generator_of, self.plan.band, self.plan.buffers)
 
     @cached_property
     def least_rows(self) -> int:

@@ -259,7 +259,13 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
             blocks["partition"].clients,
         )
         with problems.at():
-            of_rounds = training.groups, privacy.band, training.sample_rate, clients
+            of_rounds = (
+                training.groups,
+                privacy.band,
+                privacy.buffers,
+                training.sample_rate,
+                clients,
+            )
             check_fixed(*of_rounds, privacy.mechanism, privacy.clip_quantile, departures)
     if "features" in blocks:
         with problems.at():

@@ -99,9 +99,8 @@ def plan(
     """Return a forecast of a study, one dict per private entry and budget. Nothing is trained, and
     of the data only headers are read.
 
-    Entries with departures, groups or a band are left out: their noise follows from other formulas.
-    Of a search the
-    first candidate of each entry is taken.
+    Entries with departures, groups, a band or buffers are left out: their noise follows from other
+    formulas. Of a search the first candidate of each entry is taken.
 
     Args:
         study: its name.
