@@ -1,5 +1,28 @@
 """Cohorts in turn and correlated noise: what a client changes, the law of the noise, what resumes,
-what the ledger says and what is refused."""
+what the ledger says and what is refused.
+
+``GOLDEN`` was printed by jax_privacy 2.0.0, of the authors of bands and buffers:
+
+    import jax
+    from jax_privacy.matrix_factorization import buffered_toeplitz, toeplitz
+
+    jax.config.update("jax_enable_x64", True)
+    for n, b in ((60, 10), (200, 10), (200, 100), (1000, 100), (2000, 400)):
+        most = -(-n // b)
+        loss = buffered_toeplitz.LossFn.build_min_sep(
+            n=n, min_sep=b, max_participations=most, error="mean"
+        )
+        best, _ = buffered_toeplitz.optimize_loss(loss, num_buffers=2)
+        band = toeplitz.pad_coefs_to_n(toeplitz.optimal_max_error_strategy_coefs(b), n)
+        row = []
+        for c in (best.toeplitz_coefs(n), band):
+            squared = toeplitz.minsep_sensitivity_squared(
+                c, min_sep=b, max_participations=most, n=n
+            )
+            error = toeplitz.per_query_error(strategy_coef=c, n=n).mean()
+            row += [float(squared) ** 0.5, float(squared * error) ** 0.5]
+        print(f"({n}, {b}): {tuple(float(f'{x:.8g}') for x in row)},")
+"""
 
 from __future__ import annotations
 
@@ -42,6 +65,15 @@ ROOT = Path(__file__).resolve().parents[1]
 ASKED = cells.Privacy("gaussian", epsilon=2.0, delta=1e-5, clip_norm=1.0, band=8)
 SCHEDULES = [(1, 3), (2, 1), (2, 2), (2, 4), (3, 2)]
 TWO = Buffers((0.9, 0.4), (0.3, 0.2))
+# (rounds, groups): the sensitivity, and it times the root mean square of the noise on the sums
+# after each round, for two buffers and for a band as wide as the number of groups.
+GOLDEN = {
+    (60, 10): (3.8196875, 6.4370694, 3.278424, 6.1727948),
+    (200, 10): (8.5520098, 18.11298, 5.9855558, 18.138838),
+    (200, 100): (2.2758276, 3.7053892, 2.2500454, 3.6450573),
+    (1000, 100): (6.1749185, 12.193852, 5.0312544, 12.103189),
+    (2000, 400): (4.2457896, 8.1608315, 3.8556578, 7.9494951),
+}
 REFUSED = "released numbers without exactly the noise of its plan; got [1-9]"
 
 
@@ -149,6 +181,19 @@ def test_fitted_buffers_have_the_least_noise_of_their_kind_and_little_more_than_
     bands = {band: noise_of_sums(matrix(60, band), groups) for band in (1, groups, 60)}
     assert least < 1.05 * min(bands.values())
     assert bands[1] > 1.5 * least < 1.5 * bands[60]
+
+
+@pytest.mark.parametrize(("schedule", "golden"), GOLDEN.items())
+def test_bands_and_fitted_buffers_are_those_of_the_package_of_their_authors(schedule, golden):
+    total, groups = schedule
+    found = []
+    for band, buffers in ((total, fitted(total, groups, 2)), (groups, None)):
+        length = sensitivity(total, groups, band, buffers)
+        noise = correlated_noise.deviations(total, band, buffers)["prefixes"]
+        found += [length, length * noise]
+    # Their fit stops elsewhere in the flat valley around the same optimum.
+    assert found == pytest.approx(golden, rel=2e-5)
+    assert found[1:] == pytest.approx(golden[1:], rel=2e-7)
 
 
 def test_where_all_take_part_in_every_round_fitted_buffers_take_nothing_back():

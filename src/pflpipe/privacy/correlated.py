@@ -81,9 +81,9 @@ def fitted(rounds: int, groups: int, number: int) -> Buffers:
     """Return buffers with the least noise at equal epsilon: the sensitivity times the root mean
     square of the deviations of the sums after each round.
 
-    All rounds count, because clients compute their gradients at the model after each of them. This
-    fit is ours. L-BFGS starts at decays between 0 and 1 - 1 / T. Six decimals are
-    kept, so that a plan does not follow the rounding of a processor.
+    All rounds count, because clients compute their gradients at the model after each of them.
+    L-BFGS starts at decays between 0 and 1 - 1 / T. Six decimals are kept, so that a plan does not
+    follow the rounding of a processor.
     """
     from scipy.optimize import minimize
     from scipy.signal import lfilter
