@@ -114,7 +114,7 @@ def info(dataset: str, listed: Iterable[str] = ()) -> DatasetInfo:
         raise DataError(
             f"dataset {dataset!r} is not known; {nearest(dataset, {*DATASETS, *listed})}",
             do=f"for your own data set datasets.{dataset} in config.yaml to an .npz file, or to a "
-            "function, my_data.py:load",
+            "function, my_data.py:load, or to a block with file: or folder:",
         )
     return DATASETS[dataset]
 
