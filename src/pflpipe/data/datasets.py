@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import checks, downloads, limits, outside, pins
+from pflpipe.data import checks, downloads, limits, outside, pfllib, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
 from pflpipe.data.checks import FOUND, IMAGES, KEYS, LABELS, SCALED, USERS, Shape, example_shape
 from pflpipe.errors import DataError, located, nearest
@@ -257,7 +257,10 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         del raw["classes"]
     made = arrays_from(raw, location, dataset)
     unread = sorted(map(str, set(names) - {*KEYS, FOUND, SCALED}))
-    return write(dataset, made, target) + (f"; not read: {', '.join(unread)}" if unread else "")
+    images = raw[IMAGES[0]]
+    moved = checks.channels_first(images.shape, images.dtype)
+    line = write(dataset, made, target) + "; the channels came first" * moved
+    return line + (f"; not read: {', '.join(unread)}" if unread else "")
 
 
 def write(name: str, made: Arrays, target: Path) -> str:
@@ -478,5 +481,7 @@ def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:
     """Return ``array_shapes`` after ``checks.check_shapes``."""
     shapes = array_shapes(path)
     with located(str(path)):
+        if shapes.keys() == {"data"}:
+            raise DataError(pfllib.WHAT, do=pfllib.DO)
         checks.check_shapes(shapes, dataset)
     return shapes
