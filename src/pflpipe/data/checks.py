@@ -163,8 +163,8 @@ def _check_image_shape(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -
             key,
             got=f"{dtype} {list(shape)}",
             expected=(
-                "uint8 [N, H, W], uint8 [N, H, W, C] with the channels last, float [N, D] features "
-                "or float [N, T, C] sequences"
+                "uint8 [N, H, W], uint8 [N, H, W, C], uint8 [N, 1 or 3, H, W] with the channels "
+                "first, float [N, D] features or float [N, T, C] sequences"
             ),
             do="bring images to 0..255 as uint8, and floats to features or sequences",
         )
