@@ -118,8 +118,7 @@ def clients_of(table: Any, *, user: str, label: str, **layout: Any) -> list[Shar
     from pflpipe.data import tables  # late: other clients need no pandas
 
     x, y, users, _ = tables.arrays(table, user=user, label=label, **layout)
-    assert users is not None  # for mypy: their column is given
-    _, client, sizes = np.unique(users, return_inverse=True, return_counts=True)
+    _, client, sizes = np.unique(np.asarray(users), return_inverse=True, return_counts=True)
     order, ends = np.argsort(client, kind="stable"), np.cumsum(sizes)[:-1]
     return list(zip(np.split(x[order], ends), np.split(y[order], ends), strict=True))
 

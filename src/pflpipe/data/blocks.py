@@ -33,51 +33,24 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 """Ending of a file, or ``folder`` -> the keys of its block."""
 
 _TEXT = {"type": "string", "minLength": 1}
-_WORDS = {"type": ["string", "integer", "boolean"]}
-_LIST = {"type": "array", "items": _WORDS, "minItems": 2, "uniqueItems": True}
-_PAIR = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
-_SIZE = {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2}
+_WORD = {"type": ["string", "integer", "boolean"]}
+_WORDS = {"type": "array", "items": _WORD, "minItems": 2, "uniqueItems": True}
+_TWO = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        "file": _TEXT | {"description": "a table (.csv, .tsv, .parquet), or a .json file of LEAF"},
-        "folder": _TEXT | {"description": "a folder of pictures, person/class/picture.png"},
-        "test": _TEXT | {"description": "a file of test rows, of the same form as `file`"},
-        "user": _TEXT | {"description": "the column of user ids; without it there are no users"},
-        "label": _TEXT | {"description": "the column of labels"},
-        "classes": {
-            "description": "all labels in the order of their numbers, or the number of classes",
-            "if": {"type": "array"},
-            "then": _LIST,
-            "else": {"type": ["integer", "array"], "minimum": 2},
-        },
-        "features": {
-            "description": "the columns of features; by default all others",
-            "type": "array",
-            "items": _TEXT,
-            "minItems": 1,
-            "uniqueItems": True,
-        },
-        "vocabularies": {
-            "description": "column of text -> all values that it may have",
-            "type": "object",
-            "additionalProperties": _LIST,
-        },
-        "encoding": {
-            "description": "what a value of a vocabulary becomes",
-            "enum": ["one_hot", "index"],
-        },
-        "ranges": {
-            "description": "column of numbers -> the two values that become -1 and 1",
-            "type": "object",
-            "additionalProperties": _PAIR,
-        },
-        "size": _SIZE | {"description": "height and width to which each picture is resized"},
-        "channels": {"description": "1 makes each picture grey, 3 coloured", "enum": [1, 3]},
+        **dict.fromkeys(("file", "folder", "test", "user", "label"), _TEXT),
+        "classes": _WORDS | {"type": ["integer", "array"], "minimum": 2},
+        "features": {"type": "array", "items": _TEXT, "minItems": 1, "uniqueItems": True},
+        "vocabularies": {"type": "object", "additionalProperties": _WORDS},
+        "encoding": {"enum": ["one_hot", "index"]},
+        "ranges": {"type": "object", "additionalProperties": _TWO},
+        "size": _TWO | {"items": {"type": "integer", "minimum": 1}},
+        "channels": {"enum": [1, 3]},
     },
 }
-"""JSON schema of a block."""
+"""JSON schema of a block; ``tables.arrays`` and ``pictures.read`` say what the keys mean."""
 
 
 def kind(block: Mapping[str, Any]) -> str:

@@ -257,8 +257,7 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         del raw["classes"]
     made = arrays_from(raw, location, dataset)
     unread = sorted(map(str, set(names) - {*KEYS, FOUND, SCALED}))
-    images = raw[IMAGES[0]]
-    moved = checks.channels_first(images.shape, images.dtype)
+    moved = checks.channels_first(raw["train_images"].shape, raw["train_images"].dtype)
     line = write(dataset, made, target) + "; the channels came first" * moved
     return line + (f"; not read: {', '.join(unread)}" if unread else "")
 
@@ -453,7 +452,7 @@ def array_shapes(path: Path) -> dict[str, Shape]:
         raise DataError(
             f"{path} cannot be read",
             got=str(error),
-            expected="an .npz file written by numpy.savez, or a function, my_data.py:load",
+            expected="an .npz file written by numpy.savez; a function, my_data.py:load; or a block",
         ) from error
     limits.check(total, str(path))
     return headers

@@ -41,23 +41,16 @@ def read(path: Path, classes: int | Sequence[Any] | None = None) -> Part:
             x += rows["x"]
             y += map(str, rows["y"])
             users += [str(user)] * len(rows["y"])
+        if not x:
+            raise ValueError("no row")
+        examples = np.array(x, np.float32)
     except Exception as error:  # a missing key, or a value of another kind
         raise DataError(
             f"{path} cannot be read",
             got=outside.described(error),
-            expected="JSON with users, and user_data with x and y of each, as LEAF writes it",
+            expected="LEAF's users, and user_data with x of equally many numbers and y for each",
+            do="make numbers of text in a function, my_data.py:load",
         ) from None
     with located(str(path)):
-        if not x:
-            raise DataError("user_data", got="no row")
-        try:
-            examples = np.array(x, np.float32)
-        except ValueError as error:
-            raise DataError(
-                "x",
-                got=outside.described(error),
-                expected="numbers, as many for each example",
-                do="make numbers of text first, in a function my_data.py:load",
-            ) from None
         labels = vocabulary.number(np.array(y), classes, "classes")
     return examples, labels, np.array(users), "LEAF: each of users is a user"

@@ -15,7 +15,6 @@ from pflpipe.errors import DataError, located
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _GREY = ("1", "L", "LA")
-_COLOURED = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 def read(
@@ -50,15 +49,11 @@ def read(
     for row, path in enumerate(files):
         pixels = _pixels(path, size, channels)
         if pixels.shape != first.shape:
-            raise DataError(
-                f"{path}: height, width and channels",
-                got=pixels.shape,
-                expected=f"{first.shape}, as {files[0]} has",
-                do="write size: [height, width], and channels: 1 or 3, to bring all to one form",
-            )
+            what, expected = f"{path}: height, width, channels", f"{first.shape}, as {files[0]} has"
+            do = "write size: [height, width], and channels: 1 or 3, to bring all to one form"
+            raise DataError(what, got=pixels.shape, expected=expected, do=do)
         images[row] = pixels
-    note = "a person's folder is a user, the folder in it a class"
-    note += f"; not read: {unread} other files" if unread else ""
+    note = f"a person's folder is a user, one in it a class; {unread} other files were not read"
     return images, labels, np.array([path.parent.parent.name for path in files]), note
 
 
@@ -70,13 +65,10 @@ def _listed(folder: Path) -> tuple[list[Path], int]:
     for path in pictures:
         if len(path.relative_to(folder).parts) != 3:
             raise DataError(f"{path}: a picture in another place", expected=layout)
-    with_pictures = {path.parent.parent for path in pictures}
-    people = (path for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != ".")
-    for person in people:
-        if person not in with_pictures:
-            raise DataError(f"{person}: no picture", expected=layout, do="or remove the folder")
-    if not pictures:
-        raise DataError(f"{folder}: no picture", expected=layout)
+    people = [path for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."]
+    shown = {path.parent.parent for path in pictures}
+    for place in (person for person in people or [folder] if person not in shown):
+        raise DataError(f"{place}: no picture", expected=layout, do="or remove the folder")
     return pictures, len(files) - len(pictures)
 
 
@@ -84,11 +76,11 @@ def _pixels(path: Path, size: Sequence[int] | None, channels: int | None) -> np.
     """Return a picture as uint8 ``[H, W]`` or ``[H, W, 3]``."""
     try:
         with Image.open(path) as picture:
-            if picture.mode not in (*_GREY, *_COLOURED):
-                raise ValueError(f"mode {picture.mode}, which has not 8 bits a channel")
+            if picture.mode[0] in "IF":
+                raise ValueError(f"mode {picture.mode}, which has more than 8 bits a channel")
             grey = channels == 1 or (channels is None and picture.mode in _GREY)
             pixels = picture.convert("L" if grey else "RGB")
             return np.asarray(pixels.resize((size[1], size[0])) if size else pixels)
     except Exception as error:  # of Pillow: there is no common base
-        do = "mend the picture, or remove it"
-        raise DataError(f"{path} cannot be read", got=outside.described(error), do=do) from None
+        got = outside.described(error)
+        raise DataError(f"{path} cannot be read", got=got, do="mend it, or remove it") from None

@@ -12,6 +12,7 @@ import numpy as np
 from pflpipe.data import blocks, datasets
 from pflpipe.data.blocks import Part, Source
 from pflpipe.data.datasets import Header
+from pflpipe.errors import DataError
 from pflpipe.files import canonical_json
 
 
@@ -22,8 +23,7 @@ def text(source: Source) -> str:
 
 def parsed(word: str) -> Source:
     """Return the source of ``text``."""
-    block = word.startswith("{")
-    return json.loads(word) if block else Path(word)
+    return json.loads(word) if word.startswith("{") else Path(word)
 
 
 def files(source: Source) -> tuple[list[Path], list[Path]]:
@@ -65,27 +65,21 @@ def prepare(dataset: str, source: Source | None, downloads: Path, target: Path) 
 
 def _arrays(block: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:
     """Return what ``datasets.arrays_from`` takes, and what was taken for what."""
+    from pflpipe.data import leaf, pictures, tables  # late: a named data set needs no pandas
+
     blocks.check(block)
-    read = _reader(blocks.kind(block))
+    readers: dict[str, Callable[..., Part]] = {blocks.LEAF: leaf.read, "folder": pictures.read}
+    read: Callable[..., Part] = readers.get(blocks.kind(block), tables.read)
     layout = {key: value for key, value in block.items() if key not in ("file", "folder", "test")}
     raw: dict[str, np.ndarray] = {}
-    notes = []
+    notes = set[str]()
     for part, path in zip(("train", "test"), blocks.paths(block), strict=False):
         images, labels, users, note = read(path, **layout)
         raw |= {f"{part}_images": images, f"{part}_labels": labels}
         raw |= {} if users is None else {f"{part}_users": users}
-        notes.append(note)
+        notes.add(note)
+    if len(notes) > 1:
+        raise DataError("test", got="other columns than in file", do="name them in features: [...]")
     classes = block["classes"]
     raw["classes"] = np.asarray(classes if isinstance(classes, int) else len(classes))
-    return raw, notes[0]
-
-
-def _reader(form: str) -> Callable[..., Part]:
-    # Late: training needs neither pandas nor Pillow.
-    if form in blocks.TABLES:
-        from pflpipe.data import tables
-
-        return tables.read
-    from pflpipe.data import leaf, pictures
-
-    return leaf.read if form == blocks.LEAF else pictures.read
+    return raw, notes.pop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,45 +14,34 @@ from pflpipe.data.blocks import Part
 from pflpipe.errors import DataError, located, nearest
 
 _NAMELESS = "Unnamed: "
-"""Beginning of the name that pandas gives to a column without one."""
+"""Beginning of the name that pandas gives to a column without one, as that of an index."""
 
 
 def read(path: Path, **layout: Any) -> Part:
-    """Return ``arrays`` of a file.
+    """Return ``arrays`` of a file. Every value of a CSV or TSV file is text, as it stands there.
 
     Raises:
         DataError: as ``arrays``; or the file cannot be read, is too large, or needs pyarrow.
     """
-    table = _table(path)
-    with located(str(path)):
-        return arrays(table, **layout)
-
-
-def _table(path: Path) -> pd.DataFrame:
-    """Return the table of a file. Every value of a CSV or TSV file is text, as it stands there."""
     limits.check(path.stat().st_size, str(path))
+    form: Any = {
+        "dtype": str,
+        "keep_default_na": False,
+        "index_col": False,
+        "encoding": "utf-8-sig",
+    }
     try:
         if path.suffix.lower() == ".parquet":
             table = pd.read_parquet(path)
         else:
-            # Text, because numbers would make one user of 007 and 7.
-            table = pd.read_csv(
-                path,
-                sep="\t" if path.suffix.lower() == ".tsv" else ",",
-                dtype=str,
-                keep_default_na=False,
-                index_col=False,
-                skipinitialspace=True,
-                encoding="utf-8-sig",
-            )
-    except ImportError:
-        raise DataError(
-            f"{path} cannot be read: pandas reads Parquet by pyarrow, which is not installed",
-            do="pip install pyarrow",
-        ) from None
+            # Numbers would make one user of 007 and 7.
+            separator = "\t" if path.suffix.lower() == ".tsv" else ","
+            table = pd.read_csv(path, sep=separator, skipinitialspace=True, **form)
     except Exception as error:  # of pandas or pyarrow: there is no common base
-        raise DataError(f"{path} cannot be read", got=outside.described(error)) from None
-    return table
+        do = "pip install pyarrow" if isinstance(error, ImportError) else "mend the file"
+        raise DataError(f"{path} cannot be read", got=outside.described(error), do=do) from None
+    with located(str(path)):
+        return arrays(table, **layout)
 
 
 def arrays(
@@ -63,9 +51,9 @@ def arrays(
     classes: int | Sequence[Any] | None = None,
     user: str | None = None,
     features: Sequence[str] | None = None,
-    vocabularies: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    vocabularies: Mapping[str, Sequence[Any]] = {},
     encoding: str = "one_hot",
-    ranges: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    ranges: Mapping[str, Sequence[float]] = {},
 ) -> Part:
     """Return the rows of a table as arrays, and a line that says what the columns were taken for.
 
@@ -86,10 +74,12 @@ def arrays(
         DataError: no ``classes``; a column is missing, a value is missing or not declared, or a
             column of text has no vocabulary.
     """
-    if not len(table):
-        raise DataError("the table", got="no row", expected="a line with the names, then rows")
     own = [name for name in (user, label) if name is not None]
-    taken = list(features or _others(table, own))
+    named = (name for name in map(str, table.columns) if not name.startswith(_NAMELESS))
+    taken = features or [name for name in named if name not in own]
+    if not (len(table) and taken):
+        got = f"{len(table)} rows with {len(taken)} features"
+        raise DataError("the table", got=got, expected="a line with the names, then rows")
     for name in [*own, *taken, *vocabularies, *ranges]:
         if name not in table.columns:
             raise DataError(f"no column {name!r}", do=nearest(name, map(str, table.columns)))
@@ -121,21 +111,13 @@ def arrays(
     return np.concatenate(columns, axis=1).astype(np.float32), labels, users, note
 
 
-def _others(table: pd.DataFrame, own: Sequence[str]) -> list[str]:
-    """Return the columns that are features by default. One without a name is an index."""
-    names = [name for name in map(str, table.columns) if not name.startswith(_NAMELESS)]
-    others = [name for name in names if name not in own]
-    if not others:
-        raise DataError("columns", got=names, expected="at least one feature")
-    return others
-
-
 def _text(column: pd.Series) -> np.ndarray:
     """Return the values of a column as text ``[N]``; whole numbers have no point."""
-    if pd.api.types.is_float_dtype(column) and (column.dropna() % 1 == 0).all():
-        column = column.astype("Int64")  # pandas makes floats of whole numbers if one is missing
-    absent = column.isna() | (column.astype(str) == "")
-    _require(absent, column, "a value")
+    _require(column.isna() | (column.astype(str) == ""), column, "a value")
+    whole = pd.api.types.is_float_dtype(column) and (column % 1 == 0).all()
+    # A float of a whole number above 2**53 may stand for another one.
+    if whole and column.abs().max() < 2**53:
+        column = column.astype(np.int64)
     return column.astype(str).to_numpy(dtype=str)
 
 

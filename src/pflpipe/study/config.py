@@ -21,7 +21,7 @@ STUDIES = Path("studies")
 RESULTS = Path("results")
 # Snakemake reads braces as wildcards, and no shell expands a tilde here.
 FOLDER = "^(?!~)[^{}]+$"
-SOURCE = {"if": {"type": "object"}, "then": SCHEMA, "else": {"type": "string", "minLength": 1}}
+SOURCE = SCHEMA | {"type": ["string", "object"], "minLength": 1}
 
 
 @dataclass(frozen=True)
