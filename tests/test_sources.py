@@ -87,19 +87,32 @@ def rows_of(arrays) -> list[tuple]:
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
 def test_a_table_becomes_a_data_set_by_its_declared_columns(ending, files):
     line, arrays = prepared(
-        TABLE | CITIES | {"file": f"answers.{ending}", "ranges": {"age": [0, 100]}}
+        TABLE | CITIES | {"file": f"answers.{ending}", "ranges": {"age": [10, 90]}}
     )
     assert line == (
         "mine: 40 rows of 4 users, 2 classes, 4 features; user person; label y; "
-        "features age (0 to 100), city (one of 3)"
+        "features age (10 to 90), city (one of 3)"
     )
     people, table = sorted(["7", "007", "Bo", "Ann"]), answers()
     expected = sorted(
-        (people.index(p), int(y == "Yes"), np.float32(a / 50 - 1), c == "Oslo", c == "Rome", False)
+        (
+            people.index(p),
+            int(y == "Yes"),
+            np.float32((a - 50) / 40),
+            c == "Oslo",
+            c == "Rome",
+            False,
+        )
         for p, a, c, y in table.itertuples(index=False)
     )
     assert np.allclose(rows_of(arrays), np.array(expected, float))
     assert arrays.declared
+
+
+def test_ids_that_are_equal_as_numbers_are_two_users(files):
+    answers().replace({"person": {"Bo": "07", "Ann": "7.0"}}).to_csv("answers.csv")
+    line, _ = prepared(TABLE | CITIES)
+    assert line.startswith("mine: 40 rows of 4 users")
 
 
 def test_a_word_can_be_an_index_and_columns_can_be_chosen(files):
@@ -113,6 +126,22 @@ def test_the_test_rows_may_be_in_a_file_of_their_own(files):
     _, arrays = prepared(LEAF | {"test": "test.json"})
     assert (len(arrays.train_labels), arrays.test_labels.tolist()) == (7, [1, 1, 2])
     assert arrays.test_users.tolist() == [0, 0, 2]
+
+
+def test_test_rows_with_other_columns_are_refused(files):
+    table = answers()
+    table[["y", "city", "age", "person"]].to_csv("other.csv", index=False)
+    with pytest.raises(
+        DataError, match=r"other\.csv; got 'other columns than file'; write features"
+    ):
+        prepared(TABLE | CITIES | {"test": "other.csv"})
+    line, _ = prepared(TABLE | CITIES | {"test": "other.csv", "features": ["age", "city"]})
+    assert line.startswith("mine: 80 rows of 4 users")
+
+
+def test_a_table_without_a_block_says_that_it_needs_one(files):
+    with pytest.raises(DataError, match=r"expected an \.npz file .* or a block"):
+        prepared(Path("answers.csv"))
 
 
 def test_a_file_of_leaf_becomes_a_data_set(files):

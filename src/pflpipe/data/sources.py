@@ -79,7 +79,7 @@ def _arrays(block: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:
         raw |= {} if users is None else {f"{part}_users": users}
         notes.add(note)
     if len(notes) > 1:
-        raise DataError("test", got="other columns than in file", do="name them in features: [...]")
+        raise DataError(block["test"], got="other columns than file", do="write features: [...]")
     classes = block["classes"]
     raw["classes"] = np.asarray(classes if isinstance(classes, int) else len(classes))
     return raw, notes.pop()
