@@ -725,7 +725,7 @@ BAD = {
         {"train_users": np.array(list("bababa"), dtype=object)},
         r"train_users; got 'an array of Python objects, as pandas keeps text'.*astype\(str\)",
     ),
-    "channels first": ({"train_images": np.zeros((6, 3, 32, 32), np.uint8)}, "channels last"),
+    "channels between": ({"train_images": np.zeros((6, 32, 3, 32), np.uint8)}, "channels first"),
     "float images": (
         {"train_images": np.zeros((6, 4, 4, 3), np.float32)},
         r"train_images; got 'float32 \[6, 4, 4, 3\]'",

@@ -20,6 +20,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:
     from pflpipe.api import Result as Result
+    from pflpipe.api import clients_of as clients_of
     from pflpipe.api import federation as federation
     from pflpipe.api import run as run
     from pflpipe.api import train as train
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "auditing.audit": ("Audited", "audit"),
     "auditing.claim": ("Claim",),
-    "api": ("Result", "federation", "run", "train"),
+    "api": ("Result", "clients_of", "federation", "run", "train"),
     "cells": ("Cell", "Features", "Model", "Partition", "Privacy", "Server", "Training"),
     "learning.networks": ("Network",),
     "learning.task": ("Batches", "Task"),

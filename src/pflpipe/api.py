@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import secrets
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,6 +99,28 @@ class Result:
             f"accuracy in percent (no epsilon covers it): {', '.join(means)}\n"
             f"epsilon: {epsilon}{stated}\nclaim: {entry.claim}"
         )
+
+
+def clients_of(table: Any, *, user: str, label: str, **layout: Any) -> list[Shard]:
+    """Return the examples of each client from a pandas DataFrame with a row for each, the clients
+    in the order of their ids as text.
+
+    Args:
+        table: the DataFrame.
+        user, label: the columns of client ids and of labels.
+        layout: ``classes``, all labels or how many there are, which is required, ``features``,
+            ``vocabularies``, ``encoding`` and ``ranges`` as in a block of config.yaml
+            (docs/own_files.md).
+
+    Raises:
+        DataError: as ``tables.arrays``.
+    """
+    from pflpipe.data import tables  # late: other clients need no pandas
+
+    x, y, users, _ = tables.arrays(table, user=user, label=label, **layout)
+    _, client, sizes = np.unique(np.asarray(users), return_inverse=True, return_counts=True)
+    order, ends = np.argsort(client, kind="stable"), np.cumsum(sizes)[:-1]
+    return list(zip(np.split(x[order], ends), np.split(y[order], ends), strict=True))
 
 
 def federation(
@@ -201,9 +224,13 @@ def federation(
     # In place: these tensors are joined copies, so the caller's tensors do not change.
     invalid = (y < 0) | (y >= class_count)
     x[invalid], y[invalid] = math.nan, 0
+    (shape,) = shapes
+    if isinstance(model, Model) and len(shape) == 3 and shape[0] in (1, 3) and shape[2] > 4:
+        warnings.warn(f"clients: the channels of {shape} come first, moved last", stacklevel=2)
+        x = x.movedim(1, -1).contiguous()
+        shape = tuple(x.shape[1:])
     # One pair of tensors for training and test; the split has the rows of each.
     examples = Examples(x.to(target), y.to(target))
-    (shape,) = shapes
     network = model if isinstance(model, Network) else networks.build(model, shape, class_count)
     # Your own hooks have no departures: they run under the certified mechanism.
     departures: tuple[str, ...] = ()

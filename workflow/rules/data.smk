@@ -1,4 +1,4 @@
-# data/<dataset>.npz: checked arrays, from scikit-learn, a download, or the user's own file named in config.yaml.
+# data/<dataset>.npz: checked arrays, from scikit-learn, a download, or the user's own files named in config.yaml.
 rule data:
     input:
         source=lambda wc: PROJECT.source_files(wc.dataset)[0],
@@ -10,11 +10,7 @@ rule data:
     conda:
         "../../envs/pflpipe.yaml"
     params:
-        source=lambda wc: (
-            ["--source", str(SETTINGS.datasets[wc.dataset])]
-            if wc.dataset in SETTINGS.datasets
-            else []
-        ),
+        source=lambda wc: PROJECT.source_words(wc.dataset),
         code=code("data", lambda wc: PROJECT.source_files(wc.dataset)[1]),
     message:
         "Preparing {wildcards.dataset}"

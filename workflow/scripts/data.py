@@ -1,19 +1,19 @@
 """Prepare data/<dataset>.npz from scikit-learn, from original files (downloaded if missing), or
-from ``source``: an .npz file, a function my_data.py:load, or a folder with the original files."""
+from ``source``: a path, a function my_data.py:load, or a block of config.yaml in JSON."""
 
 from pathlib import Path
 
-from pflpipe.data.datasets import prepare
+from pflpipe.data.sources import parsed, prepare
 from pflpipe.program import run_step
 
 
 def main(
     dataset: str,
     target: Path,
-    source: Path | None = None,
+    source: str | None = None,
     downloads: Path = Path("data/downloads"),
 ) -> None:
-    print(prepare(dataset, source, downloads, target))
+    print(prepare(dataset, None if source is None else parsed(source), downloads, target))
 
 
 run_step(main)

@@ -42,7 +42,15 @@ Shape = tuple[tuple[int, ...], np.dtype[Any]]
 
 def example_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
     """Return (H, W, C), (D,) or (T, C) of an array of images, features or sequences."""
+    if channels_first(shape, dtype):
+        return (*shape[2:], shape[1])
     return (*shape[1:], 1) if len(shape) == 3 and dtype == np.uint8 else shape[1:]
+
+
+def channels_first(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Return whether an array is uint8 ``[N, 1 or 3, H, W]``. A last axis of at most 4 is one of
+    channels."""
+    return dtype == np.uint8 and len(shape) == 4 and shape[1] in (1, 3) and shape[3] > 4
 
 
 def as_array(name: str, values: object, content: str = "") -> np.ndarray:
@@ -145,16 +153,18 @@ def check_shapes(arrays: Mapping[str, Shape], dataset: str | None) -> None:
 
 
 def _check_image_shape(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Accept uint8 [N,H,W], uint8 [N,H,W,C] with C <= 4, and floats [N,D] or [N,T,C]."""
+    """Accept uint8 [N,H,W], uint8 [N,H,W,C] with C <= 4, uint8 [N,C,H,W] with C 1 or 3, and floats
+    [N,D] or [N,T,C]."""
     images = dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] <= 4))
+    images |= channels_first(shape, dtype)
     features = dtype.kind == "f" and len(shape) in (2, 3)
     if not (images or features):
         raise DataError(
             key,
             got=f"{dtype} {list(shape)}",
             expected=(
-                "uint8 [N, H, W], uint8 [N, H, W, C] with the channels last, float [N, D] features "
-                "or float [N, T, C] sequences"
+                "uint8 [N, H, W], uint8 [N, H, W, C], uint8 [N, 1 or 3, H, W] with the channels "
+                "first, float [N, D] features or float [N, T, C] sequences"
             ),
             do="bring images to 0..255 as uint8, and floats to features or sequences",
         )
@@ -247,7 +257,10 @@ def user_ids(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def finite_images(key: str, images: np.ndarray) -> np.ndarray:
-    """Return uint8 images as they are, floats as float32; raise DataError for NaN or infinity."""
+    """Return uint8 images with the channels last, floats as float32; raise DataError for NaN or
+    infinity."""
+    if channels_first(images.shape, images.dtype):
+        return np.ascontiguousarray(np.moveaxis(images, 1, -1))
     if images.dtype == np.uint8:
         return images
     with np.errstate(over="ignore"):

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import checks, downloads, limits, outside, pins
+from pflpipe.data import checks, downloads, limits, outside, pfllib, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
 from pflpipe.data.checks import FOUND, IMAGES, KEYS, LABELS, SCALED, USERS, Shape, example_shape
 from pflpipe.errors import DataError, located, nearest
@@ -114,7 +114,7 @@ def info(dataset: str, listed: Iterable[str] = ()) -> DatasetInfo:
         raise DataError(
             f"dataset {dataset!r} is not known; {nearest(dataset, {*DATASETS, *listed})}",
             do=f"for your own data set datasets.{dataset} in config.yaml to an .npz file, or to a "
-            "function, my_data.py:load",
+            "function, my_data.py:load, or to a block with file: or folder:",
         )
     return DATASETS[dataset]
 
@@ -257,7 +257,9 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         del raw["classes"]
     made = arrays_from(raw, location, dataset)
     unread = sorted(map(str, set(names) - {*KEYS, FOUND, SCALED}))
-    return write(dataset, made, target) + (f"; not read: {', '.join(unread)}" if unread else "")
+    moved = checks.channels_first(raw["train_images"].shape, raw["train_images"].dtype)
+    line = write(dataset, made, target) + "; the channels came first" * moved
+    return line + (f"; not read: {', '.join(unread)}" if unread else "")
 
 
 def write(name: str, made: Arrays, target: Path) -> str:
@@ -450,7 +452,7 @@ def array_shapes(path: Path) -> dict[str, Shape]:
         raise DataError(
             f"{path} cannot be read",
             got=str(error),
-            expected="an .npz file written by numpy.savez, or a function, my_data.py:load",
+            expected="an .npz file written by numpy.savez; a function, my_data.py:load; or a block",
         ) from error
     limits.check(total, str(path))
     return headers
@@ -478,5 +480,7 @@ def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:
     """Return ``array_shapes`` after ``checks.check_shapes``."""
     shapes = array_shapes(path)
     with located(str(path)):
+        if shapes.keys() == {"data"}:
+            raise DataError(pfllib.WHAT, do=pfllib.DO)
         checks.check_shapes(shapes, dataset)
     return shapes

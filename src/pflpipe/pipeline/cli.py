@@ -63,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     instead = "check this study instead of those of config.yaml; repeatable"
     _add_study(validate, "--study", action="append", default=[], help=instead)
+    data = add(_data, "read a data set and show what is in it; start no job")
+    data.add_argument("name", help="one of config.yaml, or one that pflpipe knows")
     listed = "list the methods and their hyper-parameters, or print the cards of some"
     methods = add(_methods, listed, config=False)
     methods.add_argument("name", nargs="*", help="print its card: formulas, claims, citation")
@@ -177,6 +179,12 @@ def _validate(arguments: argparse.Namespace) -> list[str]:
     for name, outline in outlines.items():
         lines += [f"{name}: {outline}: ok", *planner.hopeless(outline, header)]
     return lines if arguments.study else [*lines, *unused_data(settings, outlines.values())]
+
+
+def _data(arguments: argparse.Namespace) -> Iterator[str]:
+    from pflpipe.study import config, contents
+
+    return contents.lines(arguments.name, config.load(arguments.config))
 
 
 def _methods(arguments: argparse.Namespace) -> list[str]:

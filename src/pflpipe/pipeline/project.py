@@ -17,7 +17,7 @@ from pathlib import Path
 from pflpipe.attacks import registry as attacks
 from pflpipe.auditing import cases as audits
 from pflpipe.cells import Cell, Model, Privacy, Training
-from pflpipe.data import datasets
+from pflpipe.data import sources
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
@@ -344,10 +344,12 @@ class Project:
         """Return ([file], []) for a user's own arrays, which are an input, and ([], [file]) for the
         file of a user's function, which counts by its digest."""
         source = self.settings.datasets.get(dataset)
-        if source is None:
-            return [], []
-        file = datasets.source_file(source)
-        return ([], [file]) if file != source else ([file], [])
+        return ([], []) if source is None else sources.files(source)
+
+    def source_words(self, dataset: str) -> list[str]:
+        """Return the words that name a user's own source to the script that reads it."""
+        source = self.settings.datasets.get(dataset)
+        return [] if source is None else ["--source", sources.text(source)]
 
     def _method_file(self, name: str, source: str = "") -> Path:
         return registry.file_of(name, source) if source else self.package / f"methods/{name}.py"

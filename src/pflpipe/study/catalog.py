@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from pflpipe.cells import Cell
-from pflpipe.data import datasets
+from pflpipe.data import sources
 from pflpipe.data.datasets import Header
 from pflpipe.errors import DataError, PflpipeError
 from pflpipe.methods import registry
@@ -72,7 +72,7 @@ def headers(settings: Config) -> Callable[[str], Header | None]:
     def header(dataset: str) -> Header | None:
         source = settings.datasets.get(dataset)
         try:
-            return datasets.describe(dataset, source, settings.data_dir / f"{dataset}.npz")
+            return sources.describe(dataset, source, settings.data_dir / f"{dataset}.npz")
         except DataError:
             return None  # `pflpipe validate` reports the error
 

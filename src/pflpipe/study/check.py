@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from pflpipe.cells import Model
-from pflpipe.data import datasets, features, partition
+from pflpipe.data import datasets, features, partition, sources
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures, initial
@@ -62,7 +62,7 @@ def unused_data(settings: Config, outlines: Iterable[Outline]) -> Iterator[str]:
 
 
 def _header(settings: Config, dataset: str) -> datasets.Header | None:
-    """Return the header of a data set, None where it is a function that will tell when it is run.
+    """Return the header of a data set, None where it is known when the data are made.
 
     Raises:
         DataError: unknown, or the user's own and not in order.
@@ -72,11 +72,11 @@ def _header(settings: Config, dataset: str) -> datasets.Header | None:
         return datasets.describe(dataset, listed=settings.datasets)
     made = settings.data_dir / f"{dataset}.npz"
     with located(f"{settings.source}: datasets.{dataset}"):
-        if source.resolve() == made.resolve():
+        if made.resolve() in [file.resolve() for file in sources.files(source)[0]]:
             raise DataError(
                 f"{source} is the file that pflpipe writes", do="keep yours in another folder"
             )
-        return datasets.describe(dataset, source, made)
+        return sources.describe(dataset, source, made)
 
 
 def _check_data(

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from pflpipe import options
 from pflpipe.cells import DATASET_PATTERN, DATASET_WORDS
+from pflpipe.data.blocks import SCHEMA
 from pflpipe.errors import ConfigError, Problems
 from pflpipe.options import Option
 from pflpipe.study import documents
@@ -20,6 +21,7 @@ STUDIES = Path("studies")
 RESULTS = Path("results")
 # Snakemake reads braces as wildcards, and no shell expands a tilde here.
 FOLDER = "^(?!~)[^{}]+$"
+SOURCE = SCHEMA | {"type": ["string", "object"], "minLength": 1}
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,12 @@ class Config:
     """processes that share the clients of one run"""
     checkpoint_seconds: Annotated[float, Option(least=0)] = 60.0
     """least time between two checkpoints of a run"""
-    datasets: Annotated[dict[str, Path], Option(keys=(DATASET_PATTERN, DATASET_WORDS))] = field(
+    datasets: Annotated[dict[str, Any], Option(keys=(DATASET_PATTERN, DATASET_WORDS))] = field(
         default_factory=dict
     )
     """name of a data set -> your own .npz file, or function my_data.py:load, which is run, or a
-    folder with the original files of one that pflpipe knows"""
+    folder with the original files of one that pflpipe knows, or a block (data/blocks.py) that says
+    how a table, a folder of pictures or a file of LEAF is read"""
     source: str = field(default="config.yaml", compare=False)
 
 
@@ -78,10 +81,14 @@ def parse(values: Any, location: str = "config.yaml") -> Config:
     """Build a Config from plain values (Snakemake's merged ``config``); ``location`` starts error
     messages."""
     problems = Problems()
-    for violation in documents.violations(values, Draft202012Validator(options.schema(Config))):
+    schema = options.schema(Config)
+    schema["properties"]["datasets"]["additionalProperties"] = SOURCE
+    for violation in documents.violations(values, Draft202012Validator(schema)):
         problems.add(violation.error, location)
     problems.stop()
-    config = dataclasses.replace(options.build(Config, values), source=location)
+    config = options.build(Config, values)
+    named = {name: s if isinstance(s, dict) else Path(s) for name, s in config.datasets.items()}
+    config = dataclasses.replace(config, datasets=named, source=location)
     # `cuda:1` names one GPU, and each process needs its own.
     if config.processes > 1 and ":" in config.device:
         expected = "cuda, of which each process takes one, or a single process"

@@ -1,0 +1,85 @@
+"""Blocks of config.yaml that say how a file or a folder of the user is read as a data set:
+``{file: answers.csv, user: person, label: y, classes: [no, yes]}``.
+
+A block is a mapping of plain values, which ``SCHEMA`` checks when config.yaml is read. Here are the
+checks that read no row; ``sources`` reads the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pflpipe.errors import DataError, nearest
+
+Source = Path | dict[str, Any]
+"""A path, a function ``my_data.py:load`` as a path, or a block."""
+
+Part = tuple[np.ndarray, np.ndarray, np.ndarray | None, str]
+"""What is read of a file: examples, labels int64 ``[N]``, users text ``[N]`` or None, and a line
+that says what was taken for what."""
+
+TABLES = (".csv", ".tsv", ".parquet")
+LEAF = ".json"
+_OF_TABLES = ("user", "label", "classes", "features", "vocabularies", "encoding", "ranges")
+KEYS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(TABLES, ("file", "test", *_OF_TABLES)),
+    LEAF: ("file", "test", "classes"),
+    "folder": ("folder", "classes", "size", "channels"),
+}
+"""Ending of a file, or ``folder`` -> the keys of its block."""
+
+_TEXT = {"type": "string", "minLength": 1}
+_WORD = {"type": ["string", "integer", "boolean"]}
+_WORDS = {"type": "array", "items": _WORD, "minItems": 2, "uniqueItems": True}
+_TWO = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        **dict.fromkeys(("file", "folder", "test", "user", "label"), _TEXT),
+        "classes": _WORDS | {"type": ["integer", "array"], "minimum": 2},
+        "features": {"type": "array", "items": _TEXT, "minItems": 1, "uniqueItems": True},
+        "vocabularies": {"type": "object", "additionalProperties": _WORDS},
+        "encoding": {"enum": ["one_hot", "index"]},
+        "ranges": {"type": "object", "additionalProperties": _TWO},
+        "size": _TWO | {"items": {"type": "integer", "minimum": 1}},
+        "channels": {"enum": [1, 3]},
+    },
+}
+"""JSON schema of a block; ``tables.arrays`` and ``pictures.read`` say what the keys mean."""
+
+
+def kind(block: Mapping[str, Any]) -> str:
+    """Return the key of ``KEYS`` that tells how a block is read; other endings are returned too."""
+    return "folder" if "folder" in block else Path(block["file"]).suffix.lower()
+
+
+def paths(block: Mapping[str, Any]) -> list[Path]:
+    """Return the files that a block names, or its folder."""
+    return [Path(block[key]) for key in ("file", "folder", "test") if key in block]
+
+
+def check(block: Mapping[str, Any]) -> None:
+    """Raise DataError unless a block names one source that exists, in a form that can be read, and
+    has the keys of this form."""
+    if ("file" in block) == ("folder" in block):
+        raise DataError("a data set", got=sorted(block), expected="either file or folder")
+    form = kind(block)
+    if form not in KEYS:
+        raise DataError(
+            f"file: {block['file']}",
+            expected=f"a file that ends in {', '.join((*TABLES, LEAF))}",
+            do="an .npz file and a function have no block: write the path alone",
+        )
+    for key in block:
+        if key not in KEYS[form]:
+            raise DataError(f"{key} is not for {form}", do=nearest(key, KEYS[form]))
+    if form in TABLES and "label" not in block:
+        raise DataError("label is missing", do="write label: and the name of its column")
+    for path in paths(block):
+        if not (path.is_dir() if form == "folder" else path.is_file()):
+            raise DataError(f"{path} does not exist", do="mend the path, or make it")

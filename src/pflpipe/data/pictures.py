@@ -1,0 +1,86 @@
+"""A folder of pictures, laid out as person/class/picture.png."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from pflpipe.data import limits, outside, vocabulary
+from pflpipe.data.blocks import Part
+from pflpipe.errors import DataError, located
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+_GREY = ("1", "L", "LA")
+
+
+def read(
+    folder: Path,
+    classes: int | Sequence[Any] | None = None,
+    size: Sequence[int] | None = None,
+    channels: int | None = None,
+) -> Part:
+    """Return pictures, labels and users, and a line that says what was read.
+
+    Args:
+        folder: of the people's folders, in each of which there is one for each class.
+        classes: the names of the classes' folders, or how many there are, named 0, 1, ...
+        size: height and width to which all pictures are resized. None: they have those of the
+            first.
+        channels: 1 or 3, which all pictures are given. None: they have those of the first.
+
+    Returns:
+        uint8 ``[N, H, W]`` or ``[N, H, W, 3]``, int64 ``[N]``, text ``[N]``, the line.
+
+    Raises:
+        DataError: another layout, a person without pictures, or a picture that cannot be read or
+            has another size or other channels.
+    """
+    files, unread = _listed(folder)
+    words = np.array([path.parent.name for path in files])
+    with located(str(folder)):
+        labels = vocabulary.number(words, classes, "classes")
+    first = _pixels(files[0], size, channels)
+    limits.check(len(files) * first.size, str(folder))
+    images = np.empty((len(files), *first.shape), np.uint8)
+    for row, path in enumerate(files):
+        pixels = _pixels(path, size, channels)
+        if pixels.shape != first.shape:
+            what, expected = f"{path}: height, width, channels", f"{first.shape}, as {files[0]} has"
+            do = "write size: [height, width], and channels: 1 or 3, to bring all to one form"
+            raise DataError(what, got=pixels.shape, expected=expected, do=do)
+        images[row] = pixels
+    note = f"a person's folder is a user, one in it a class; {unread} other files were not read"
+    return images, labels, np.array([path.parent.parent.name for path in files]), note
+
+
+def _listed(folder: Path) -> tuple[list[Path], int]:
+    """Return the pictures in the order of their paths, and how many other files there are."""
+    layout = f"{folder}/person/class/picture.png"
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    pictures = [path for path in files if path.suffix.lower() in ENDINGS and path.name[0] != "."]
+    for path in pictures:
+        if len(path.relative_to(folder).parts) != 3:
+            raise DataError(f"{path}: a picture in another place", expected=layout)
+    people = [path for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."]
+    shown = {path.parent.parent for path in pictures}
+    for place in (person for person in people or [folder] if person not in shown):
+        raise DataError(f"{place}: no picture", expected=layout, do="or remove the folder")
+    return pictures, len(files) - len(pictures)
+
+
+def _pixels(path: Path, size: Sequence[int] | None, channels: int | None) -> np.ndarray:
+    """Return a picture as uint8 ``[H, W]`` or ``[H, W, 3]``."""
+    try:
+        with Image.open(path) as picture:
+            if picture.mode[0] in "IF":
+                raise ValueError(f"mode {picture.mode}, which has more than 8 bits a channel")
+            grey = channels == 1 or (channels is None and picture.mode in _GREY)
+            pixels = picture.convert("L" if grey else "RGB")
+            return np.asarray(pixels.resize((size[1], size[0])) if size else pixels)
+    except Exception as error:  # of Pillow: there is no common base
+        got = outside.described(error)
+        raise DataError(f"{path} cannot be read", got=got, do="mend it, or remove it") from None

@@ -1,0 +1,143 @@
+"""Tables with one row for each example: CSV, TSV and Parquet files, and DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pflpipe.data import limits, outside, vocabulary
+from pflpipe.data.blocks import Part
+from pflpipe.errors import DataError, located, nearest
+
+_NAMELESS = "Unnamed: "
+"""Beginning of the name that pandas gives to a column without one, as that of an index."""
+
+
+def read(path: Path, **layout: Any) -> Part:
+    """Return ``arrays`` of a file. Every value of a CSV or TSV file is text, as it stands there.
+
+    Raises:
+        DataError: as ``arrays``; or the file cannot be read, is too large, or needs pyarrow.
+    """
+    limits.check(path.stat().st_size, str(path))
+    form: Any = {
+        "dtype": str,
+        "keep_default_na": False,
+        "index_col": False,
+        "encoding": "utf-8-sig",
+    }
+    try:
+        if path.suffix.lower() == ".parquet":
+            table = pd.read_parquet(path)
+        else:
+            # Numbers would make one user of 007 and 7.
+            separator = "\t" if path.suffix.lower() == ".tsv" else ","
+            table = pd.read_csv(path, sep=separator, skipinitialspace=True, **form)
+    except Exception as error:  # of pandas or pyarrow: there is no common base
+        do = "pip install pyarrow" if isinstance(error, ImportError) else "mend the file"
+        raise DataError(f"{path} cannot be read", got=outside.described(error), do=do) from None
+    with located(str(path)):
+        return arrays(table, **layout)
+
+
+def arrays(
+    table: pd.DataFrame,
+    *,
+    label: str,
+    classes: int | Sequence[Any] | None = None,
+    user: str | None = None,
+    features: Sequence[str] | None = None,
+    vocabularies: Mapping[str, Sequence[Any]] = {},
+    encoding: str = "one_hot",
+    ranges: Mapping[str, Sequence[float]] = {},
+) -> Part:
+    """Return the rows of a table as arrays, and a line that says what the columns were taken for.
+
+    Args:
+        table: a row for each example.
+        label: the column of labels.
+        classes: all labels in the order of their numbers, or how many there are: 0, 1, ...
+        user: the column of user ids.
+        features: the columns of features. None: all others that have a name.
+        vocabularies: column of text -> all values that it may have.
+        encoding: ``one_hot`` or ``index``: what a value of a vocabulary becomes.
+        ranges: column of numbers -> the two values that become -1 and 1.
+
+    Returns:
+        features float32 ``[N, D]``, labels int64 ``[N]``, users text ``[N]`` or None, the line.
+
+    Raises:
+        DataError: no ``classes``; a column is missing, a value is missing or not declared, or a
+            column of text has no vocabulary.
+    """
+    own = [name for name in (user, label) if name is not None]
+    named = (name for name in map(str, table.columns) if not name.startswith(_NAMELESS))
+    taken = features or [name for name in named if name not in own]
+    if not (len(table) and taken):
+        got = f"{len(table)} rows with {len(taken)} features"
+        raise DataError("the table", got=got, expected="a line with the names, then rows")
+    for name in [*own, *taken, *vocabularies, *ranges]:
+        if name not in table.columns:
+            raise DataError(f"no column {name!r}", do=nearest(name, map(str, table.columns)))
+    columns, words, undeclared = [], [], {}
+    for name in taken:
+        if declared := vocabularies.get(name):
+            numbers = vocabulary.number(_text(table[name]), declared, f"vocabularies.{name}")
+            one_hot = encoding == "one_hot"
+            columns.append(np.eye(len(declared))[numbers] if one_hot else numbers[:, None])
+            words.append(f"{name} (one of {len(declared)})")
+        elif (values := _numbers(table[name])) is None:
+            undeclared[name] = vocabulary.listed(_text(table[name]))
+        else:
+            low, high = ranges.get(name, (-1, 1))
+            if not low < high:
+                raise DataError(f"ranges.{name}", got=[low, high], expected="the lower one first")
+            columns.append((2 * values - low - high)[:, None] / (high - low))
+            words.append(name if name not in ranges else f"{name} ({low:g} to {high:g})")
+    if undeclared:
+        every = ", ".join(f"{name}: {values}" for name, values in undeclared.items())
+        raise DataError(
+            f"columns of text without a vocabulary: {', '.join(undeclared)}",
+            expected="all values that each may have, declared: rows of one person would decide it",
+            do=f"write vocabularies: {{{every}}}, or leave them out by features: [...]",
+        )
+    labels = vocabulary.number(_text(table[label]), classes, "classes")
+    users = None if user is None else _text(table[user])
+    note = f"user {user}; label {label}; features {', '.join(words)}"
+    return np.concatenate(columns, axis=1).astype(np.float32), labels, users, note
+
+
+def _text(column: pd.Series) -> np.ndarray:
+    """Return the values of a column as text ``[N]``; whole numbers have no point."""
+    _require(column.isna() | (column.astype(str) == ""), column, "a value")
+    whole = pd.api.types.is_float_dtype(column) and (column % 1 == 0).all()
+    # A float of a whole number above 2**53 may stand for another one.
+    if whole and column.abs().max() < 2**53:
+        column = column.astype(np.int64)
+    return column.astype(str).to_numpy(dtype=str)
+
+
+def _numbers(column: pd.Series) -> np.ndarray | None:
+    """Return the values of a column as float64 ``[N]``, or None if none is a number."""
+    is_number = pd.api.types.is_numeric_dtype(column)  # dates would become nanoseconds
+    given = column if is_number else column.astype(str)
+    values = pd.to_numeric(given, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    if not is_number and np.isnan(values).all() and (given != "").any():
+        return None
+    _require(pd.Series(~np.isfinite(values)), column, "a finite number")
+    return values
+
+
+def _require(wrong: pd.Series, column: pd.Series, expected: str) -> None:
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(
+            f"column {column.name!r}",
+            got=f"{column.iloc[row]} in {wrong.sum()} rows, the first {row}",
+            expected=f"{expected} in every row",
+            do="leave these rows out, or fill them by a fixed rule",
+        )

@@ -1,0 +1,415 @@
+"""Tables, pictures and files of other programs become data sets by a block of config.yaml."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+import malformed
+import pflpipe
+import warm
+from called import called
+from pflpipe.data import pfllib, sources
+from pflpipe.data.datasets import load_arrays
+from pflpipe.errors import DataError
+from pflpipe.pipeline import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = 40
+TABLE = {"file": "answers.csv", "user": "person", "label": "y", "classes": [False, True]}
+CITIES = {"vocabularies": {"city": ["Oslo", "Rome", "Turin"]}}
+LEAF = {"file": "all.json", "classes": 3}
+PICTURES = {"folder": "pictures", "classes": ["cat", "dog"]}
+
+
+def answers() -> pd.DataFrame:
+    """Ten rows of each of the people 7, 007, Bo and Ann."""
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "person": np.repeat(["7", "007", "Bo", "Ann"], ROWS // 4),
+            "age": rng.integers(18, 90, ROWS),
+            "city": rng.choice(["Rome", "Oslo"], ROWS),
+            "y": rng.choice(["no", "Yes"], ROWS),
+        }
+    )
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a file of each kind."""
+    monkeypatch.chdir(tmp_path)
+    table, rng = answers(), np.random.default_rng(1)
+    table.to_csv("answers.csv")
+    table.to_csv("answers.tsv", index=False, sep="\t")
+    table.to_parquet("answers.parquet")
+    for person, label, name in np.ndindex(3, 2, 4):
+        folder = Path("pictures") / f"p{person}" / ["cat", "dog"][label]
+        folder.mkdir(parents=True, exist_ok=True)
+        image = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        Image.fromarray(image).save(folder / f"{name}.png")
+    leaf("all.json", {"u": [0, 1, 2, 0], "v": [2, 1, 0]})
+    return tmp_path
+
+
+def leaf(path: str, users: dict[str, list[int]]) -> None:
+    data = {user: {"x": [[0.5, y] for y in labels], "y": labels} for user, labels in users.items()}
+    sizes = [len(labels) for labels in users.values()]
+    content = {"users": list(users), "num_samples": sizes, "user_data": data}
+    Path(path).write_text(json.dumps(content))
+
+
+def prepared(block: dict, name: str = "mine"):
+    """The line about a data set, and its arrays."""
+    target = Path("data") / f"{name}.npz"
+    line = sources.prepare(name, block, Path("downloads"), target)
+    return line, load_arrays(target)
+
+
+def rows_of(arrays) -> list[tuple]:
+    """All rows with their users and labels, in an order that does not depend on the test set."""
+    parts = [
+        (arrays.train_users, arrays.train_labels, arrays.train_images),
+        (arrays.test_users, arrays.test_labels, arrays.test_images),
+    ]
+    return sorted((u, y, *x.ravel()) for part in parts for u, y, x in zip(*part, strict=True))
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_a_table_becomes_a_data_set_by_its_declared_columns(ending, files):
+    line, arrays = prepared(
+        TABLE | CITIES | {"file": f"answers.{ending}", "ranges": {"age": [10, 90]}}
+    )
+    assert line == (
+        "mine: 40 rows of 4 users, 2 classes, 4 features; user person; label y; "
+        "features age (10 to 90), city (one of 3)"
+    )
+    people, table = sorted(["7", "007", "Bo", "Ann"]), answers()
+    expected = sorted(
+        (
+            people.index(p),
+            int(y == "Yes"),
+            np.float32((a - 50) / 40),
+            c == "Oslo",
+            c == "Rome",
+            False,
+        )
+        for p, a, c, y in table.itertuples(index=False)
+    )
+    assert np.allclose(rows_of(arrays), np.array(expected, float))
+    assert arrays.declared
+
+
+def test_ids_that_are_equal_as_numbers_are_two_users(files):
+    answers().replace({"person": {"Bo": "07", "Ann": "7.0"}}).to_csv("answers.csv")
+    line, _ = prepared(TABLE | CITIES)
+    assert line.startswith("mine: 40 rows of 4 users")
+
+
+def test_a_word_can_be_an_index_and_columns_can_be_chosen(files):
+    block = TABLE | CITIES | {"encoding": "index", "features": ["city"]}
+    _, arrays = prepared(block)
+    assert {(*x,) for x in arrays.train_images} == {(0.0,), (1.0,)}
+
+
+def test_the_test_rows_may_be_in_a_file_of_their_own(files):
+    leaf("test.json", {"u": [1, 1], "w": [2]})
+    _, arrays = prepared(LEAF | {"test": "test.json"})
+    assert (len(arrays.train_labels), arrays.test_labels.tolist()) == (7, [1, 1, 2])
+    assert arrays.test_users.tolist() == [0, 0, 2]
+
+
+def test_test_rows_with_other_columns_are_refused(files):
+    table = answers()
+    table[["y", "city", "age", "person"]].to_csv("other.csv", index=False)
+    with pytest.raises(
+        DataError, match=r"other\.csv; got 'other columns than file'; write features"
+    ):
+        prepared(TABLE | CITIES | {"test": "other.csv"})
+    line, _ = prepared(TABLE | CITIES | {"test": "other.csv", "features": ["age", "city"]})
+    assert line.startswith("mine: 80 rows of 4 users")
+
+
+def test_a_table_without_a_block_says_that_it_needs_one(files):
+    with pytest.raises(DataError, match=r"expected an \.npz file .* or a block"):
+        prepared(Path("answers.csv"))
+
+
+def test_a_file_of_leaf_becomes_a_data_set(files):
+    line, arrays = prepared(LEAF)
+    assert line.startswith("mine: 7 rows of 2 users, 3 classes, 2 features; LEAF")
+    assert [tuple(row) for row in rows_of(arrays)] == sorted(
+        (user, y, 0.5, y) for user, labels in enumerate([[0, 1, 2, 0], [2, 1, 0]]) for y in labels
+    )
+
+
+def test_a_folder_of_pictures_becomes_a_data_set(files):
+    Path("pictures/p0/notes.txt").write_text("not a picture")
+    line, arrays = prepared(PICTURES)
+    assert line.startswith("mine: 24 rows of 3 users, 2 classes, images of 6 x 8 pixels in 3 ch")
+    assert line.endswith("; 1 other files were not read")
+    stored = {
+        (person, label, *np.asarray(Image.open(path)).ravel())
+        for person, label in np.ndindex(3, 2)
+        for path in Path(f"pictures/p{person}/{['cat', 'dog'][label]}").iterdir()
+    }
+    assert set(rows_of(arrays)) == stored
+    line, arrays = prepared(PICTURES | {"size": [4, 5], "channels": 1}, "small")
+    assert arrays.train_images.shape[1:] == (4, 5)
+
+
+def test_channels_first_are_the_same_data_as_channels_last(files):
+    images = np.random.default_rng(0).integers(0, 256, (12, 6, 7, 3), dtype=np.uint8)
+    rest = {"train_labels": np.arange(12) % 2, "classes": 2}
+    np.savez("last.npz", train_images=images, **rest)
+    np.savez("first.npz", train_images=np.moveaxis(images, -1, 1), **rest)
+    line, last = prepared(Path("last.npz"))
+    assert "channels" in line
+    assert "first" not in line
+    line, first = prepared(Path("first.npz"))  # under the same name: its pin is the same
+    assert line.endswith("the channels came first")
+    assert np.array_equal(first.train_images, last.train_images)
+    header = [
+        sources.describe("x", Path(f"{which}.npz"), Path("no")) for which in ("first", "last")
+    ]
+    assert header[0] == header[1]
+
+
+def test_the_lines_about_pfllibs_files_convert_them(files):
+    rng = np.random.default_rng(0)
+    for part, size in (("train", 6), ("test", 2)):
+        Path(part).mkdir()
+        for client in range(3):
+            x = rng.integers(0, 256, (size, 1, 6, 6)).astype(np.float32) / 127.5 - 1
+            y = np.arange(size) % 10
+            np.savez_compressed(f"{part}/{client}.npz", data={"x": x, "y": y})
+    with pytest.raises(DataError, match=r"loads no pickle.*import numpy") as refused:
+        prepared(Path("train/0.npz"))
+    program = "\n".join(pfllib.LINES)
+    assert str(refused.value).endswith("; ".join(pfllib.LINES))
+    assert program in (ROOT / "docs/own_files.md").read_text()
+    called(warm.interpreter(), "-c", program)
+    line, arrays = prepared(Path("pfllib.npz"))
+    assert line.startswith("mine: 24 rows of 3 users, 10 classes, images of 6 x 6 pixels")
+    assert arrays.test_users.tolist() == [0, 0, 1, 1, 2, 2]
+    with np.load("train/2.npz", allow_pickle=True) as file:
+        floats = file["data"].item()["x"][:, 0]
+    assert np.allclose(arrays.train_images[12:, :, :, 0] / 127.5 - 1, floats, atol=1e-6)
+
+
+def change(column: str, value: object, row: int = 3) -> pd.DataFrame:
+    """The table with another value in one row."""
+    table = answers().astype({column: object})
+    table.loc[row, column] = value
+    return table
+
+
+BAD = {
+    "a missing column": (
+        answers(),
+        TABLE | CITIES | {"user": "persn"},
+        "no column 'persn'; did you",
+    ),
+    "a column of text": (answers(), TABLE, r'vocabularies: {city: \["Oslo", "Rome"\]}, or'),
+    "no classes": (
+        answers(),
+        {key: value for key, value in (TABLE | CITIES).items() if key != "classes"},
+        r'classes is missing; .*write classes: \["Yes", "no"\]',
+    ),
+    "an undeclared label": (change("y", "maybe"), TABLE | CITIES, "maybe in 1 rows, the first 3"),
+    "no label": (change("y", ""), TABLE | CITIES, "'y'; got ' in 1 rows, the first 3'"),
+    "an undeclared word": (change("city", "Bern"), TABLE | CITIES, r"vocabularies.city; got 'Bern"),
+    "no number": (change("age", "NaN"), TABLE | CITIES, "'age'; got 'NaN in 1 rows, the first 3"),
+    "a hole": (change("age", ""), TABLE | CITIES, "'age'; .*a finite number in every row"),
+    "no user": (change("person", ""), TABLE | CITIES, "'person'; got .*a value in every row"),
+    "no rows": (answers()[:0], TABLE | CITIES, "the table; got '0 rows with 2 features'"),
+    "a word twice": (answers(), TABLE | CITIES | {"classes": ["1", 1]}, "no word twice"),
+    "ranges upside down": (
+        answers(),
+        TABLE | CITIES | {"ranges": {"age": [9, 1]}},
+        "the lower one first",
+    ),
+    "one row of each user": (
+        answers().iloc[::10],
+        TABLE | CITIES,
+        "4 rows, at most 1 of one user.*3 rows or more",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_table_that_is_not_in_order_is_one_clear_line(case, files):
+    table, block, words = BAD[case]
+    table.to_csv("answers.csv", index=False)
+    with pytest.raises(DataError, match=words) as refused:
+        prepared(block)
+    assert str(refused.value).startswith("answers.csv: ")
+    assert "\n" not in str(refused.value)
+    assert not Path("data").exists()
+
+
+def damage_pictures(name: str) -> None:
+    picture = Path("pictures/p1/cat/2.png")
+    if name == "broken":
+        picture.write_bytes(b"no picture")
+    elif name == "of another size":
+        Image.fromarray(np.zeros((5, 8, 3), np.uint8)).save(picture)
+    elif name == "grey":
+        Image.fromarray(np.zeros((6, 8), np.uint8)).save(picture)
+    elif name == "of 16 bits":
+        Image.fromarray(np.zeros((6, 8), np.uint16)).save(picture)
+    elif name == "elsewhere":
+        picture.rename("pictures/p1/2.png")
+    else:
+        Path("pictures/p9/cat").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    {
+        "broken": "2.png cannot be read; got .*Unidentified",
+        "of another size": r"2.png: .*\(5, 8, 3\).*\(6, 8, 3\), as .*0.png.*write size",
+        "grey": r"2.png: .*\(6, 8\).*channels: 1 or 3",
+        "of 16 bits": "2.png cannot be read; .*more than 8 bits a channel",
+        "elsewhere": "p1/2.png: a picture in another place; expected pictures/person/class",
+        "missing": "p9: no picture",
+    }.items(),
+)
+def test_one_picture_that_is_not_in_order_is_one_clear_line(name, words, files):
+    damage_pictures(name)
+    with pytest.raises(DataError, match=words) as refused:
+        prepared(PICTURES)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "JSONDecodeError"),
+        ('{"users": ["u"], "user_data": {}}', "KeyError: 'u'"),
+        ('{"users": ["u"], "user_data": {"u": {"x": [[1]], "y": [0, 1]}}}', "1 x and 2 y"),
+        (
+            '{"users": ["u"], "user_data": {"u": {"x": ["a", "b"], "y": [0, 1]}}}',
+            "numbers of text in a function",
+        ),
+        ('{"users": [], "user_data": {}}', "no row"),
+    ],
+)
+def test_a_file_that_is_not_leafs_is_one_clear_line(content, words, files):
+    Path("all.json").write_text(content)
+    with pytest.raises(DataError, match=words) as refused:
+        prepared(LEAF)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_table_with_rows_of_other_lengths_is_one_clear_line(files):
+    Path("answers.csv").write_text("person,age,y\na,1,no\nb,2,yes,3,4\n")
+    with pytest.raises(DataError, match=r"answers\.csv cannot be read; got 'ParserError"):
+        prepared(TABLE)
+
+
+def test_parquet_without_its_library_says_what_to_install(files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "fastparquet", None)
+    with pytest.raises(DataError, match="pip install pyarrow") as refused:
+        prepared(TABLE | {"file": "answers.parquet"})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.fixture
+def data(files, monkeypatch, capsys):
+    """Return a function that calls ``pflpipe data`` on a block and returns what it printed."""
+
+    def data(block, code: int = 0) -> str:
+        malformed.write(files / "config.yaml", {"studies": ["any"], "datasets": {"mine": block}})
+        monkeypatch.setattr(sys, "argv", ["pflpipe", "data", "mine"])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        assert (stopped.value.code or 0) == code
+        output = capsys.readouterr()
+        assert output.err.count("\n") == (1 if code else 0)
+        return output.err if code else output.out
+
+    return data
+
+
+def test_the_command_data_shows_what_was_understood_and_leaves_no_trace(data):
+    shown = data(TABLE | CITIES)
+    assert "user person; label y; features age, city (one of 3)" in shown
+    assert "training float32 [32, 4], test [8, 4]" in shown
+    assert re.search(r"features from 0 to \d\d: scale large ones by constants", shown)
+    assert "rows of a user: 10 at least, quartiles 10, 10, 10, 10 at most" in shown
+    assert re.search(r"10 █{40} 4\n", shown)
+    counts = answers()["y"].value_counts()
+    assert re.search(rf"False █+ {counts['no']}\n +True █+ {counts['Yes']}\n", shown)
+    assert not Path("data").exists(), "the block may still change"
+
+
+def test_the_command_data_compares_the_values_with_those_of_the_name(data):
+    prepared(LEAF)
+    assert "These are the values with which the name was first used" in data(LEAF)
+    assert "These are not the values with which" in data(LEAF | {"classes": 4})
+
+
+BLOCKS = {
+    "an unknown key": (TABLE | {"usr": "person"}, "datasets.mine: unknown key 'usr'; did you mean"),
+    "no file": ({"user": "person"}, "datasets.mine: a data set; got ['user']; expected either"),
+    "another format": ({"file": "mine.xlsx"}, "ends in .csv, .tsv, .parquet, .json"),
+    "a key of another format": (LEAF | {"size": [8, 8]}, "size is not for .json"),
+    "no column of labels": ({"file": "answers.csv"}, "label is missing"),
+    "a file that is not there": (TABLE | {"file": "gone.csv"}, "gone.csv does not exist"),
+    "a folder that is not there": (PICTURES | {"folder": "gone"}, "gone does not exist"),
+    "one class": (TABLE | {"classes": ["no"]}, "datasets.mine.classes"),
+}
+
+
+@pytest.mark.parametrize("case", BLOCKS)
+def test_a_block_that_is_not_in_order_is_one_clear_line(case, data):
+    block, words = BLOCKS[case]
+    assert words in data(block, code=2)
+
+
+@pytest.mark.slow
+def test_the_script_of_the_workflow_takes_a_block_in_one_word(files):
+    block = TABLE | CITIES
+    words = ["--dataset", "mine", "--target", "data/mine.npz", "--source", sources.text(block)]
+    done = called(warm.interpreter(), ROOT / "workflow/scripts/data.py", *words)
+    assert done.stdout.startswith("mine: 40 rows of 4 users")
+    other = [*words[:-1], sources.text(block | {"encoding": "index"})]
+    refused = called(warm.interpreter(), ROOT / "workflow/scripts/data.py", *other, code=2).stderr
+    assert refused.startswith("error: data set 'mine' has other values than when it was first used")
+
+
+def test_a_data_frame_becomes_clients_that_train():
+    table = answers()
+    clients = pflpipe.clients_of(table, user="person", label="y", classes=["no", "Yes"], **CITIES)
+    assert [len(y) for _, y in clients] == [10] * 4
+    x, y = clients[sorted(set(table["person"])).index("Ann")]
+    own = table[table["person"] == "Ann"]
+    assert x[:, 0].tolist() == own["age"].tolist()
+    assert y.tolist() == (own["y"] == "Yes").astype(int).tolist()
+    training = pflpipe.Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
+    model = pflpipe.Model("mlp", hidden=())
+    assert pflpipe.train("fedavg", clients, model=model, training=training).accuracies
+
+
+def test_tensors_with_channels_first_are_moved_and_this_is_said():
+    rng = torch.Generator().manual_seed(0)
+    last = [(torch.randn(4, 32, 32, 3, generator=rng), torch.arange(4) % 2) for _ in range(2)]
+    first = [(x.movedim(-1, 1), y) for x, y in last]
+    training = pflpipe.Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected = pflpipe.federation("fedavg", last, model="cnn_cifar", training=training)
+    with pytest.warns(UserWarning, match=r"channels of \(3, 32, 32\) come first"):
+        moved = pflpipe.federation("fedavg", first, model="cnn_cifar", training=training)
+    assert torch.equal(moved.train.x, expected.train.x)
