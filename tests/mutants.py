@@ -435,6 +435,18 @@ MUTANTS = {
         'if plan.mechanism == "none" and cell.features.file:',
         "test_extraction.py",
     ),
+    "people 7 and 007 of a table are one": Mutant(
+        "data/tables.py",
+        '        "dtype": str,\n',
+        "",
+        "test_sources.py",
+    ),
+    "a file of initial weights is not read again after a change": Mutant(
+        "learning/initial.py",
+        "settled = time.time_ns() - changed > _SETTLED",
+        "settled = True",
+        "test_initial.py",
+    ),
     "the ledger does not say that the start is the study's word": Mutant(
         "study/plans.py",
         'if plan.mechanism != "none" and cell.model.init:',
