@@ -135,6 +135,26 @@ def test_the_page_and_a_new_calculation_have_the_numbers_of_the_figures_table():
             assert float(ratio) == pytest.approx(found, abs=0.0061)
 
 
+def test_the_page_has_the_numbers_of_the_studies():
+    table = pd.read_csv(ROOT / "docs/correlated_noise/studies.csv")
+    rows = table.set_index(["study", "method", "epsilon_target", "noise"])
+    page = (ROOT / "docs/privacy.md").read_text()
+    lines = re.findall(r"^\| (SPI|Jester), (\w+) \| (\S+) \| (.*) \|$", page, re.MULTILINE)
+    assert len(lines) >= 12
+    for study, method, epsilon, printed in lines:
+        at = f"correlated_noise_{study.lower()}", method, float(epsilon)
+        band = "groups, band of 10" if study == "SPI" else "groups, band of 20"
+        secret, *differences = printed.split(" | ")
+        found = rows.loc[(*at, "secret cohorts, independent")]
+        assert float(secret) == pytest.approx(found["accuracy"], abs=0.051)
+        for noise, text in zip(
+            ("groups, independent", band, "groups, 2 buffers"), differences, strict=True
+        ):
+            numbers = [float(one) for one in re.findall(r"[-+]?\d+\.\d", text)]
+            wanted = rows.loc[(*at, noise), ["to_secret", "low", "high"]]
+            assert numbers == pytest.approx(wanted.tolist(), abs=0.051)
+
+
 # ---------------------------------------------------------------- what one client changes
 
 

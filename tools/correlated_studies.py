@@ -5,8 +5,9 @@ correlated_noise_spi and correlated_noise_jester reached.
 
 reads their tables and writes docs/correlated_noise/studies.csv: for each study, budget, method and
 kind of noise the mean accuracy over seeds, the difference to secret cohorts at the same seed with
-its 95 % interval (Student's t, each interval for itself), and the noise multiplier of a run. Accuracy is that of personal models on their clients' test rows; of dp_fedavg_global that of
-the released model.
+its 95 % interval (Student's t, each interval for itself), and the noise multiplier of a run.
+Accuracy is that of personal models on their clients' test rows; of dp_fedavg_global that of the
+released model.
 """
 
 from __future__ import annotations
