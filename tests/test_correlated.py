@@ -141,8 +141,8 @@ def test_the_page_has_the_numbers_of_the_studies():
     page = (ROOT / "docs/privacy.md").read_text()
     lines = re.findall(r"^\| (SPI|Jester), (\w+) \| (\S+) \| (.*) \|$", page, re.MULTILINE)
     assert len(lines) >= 12
-    for study, method, epsilon, printed in lines:
-        at = f"correlated_noise_{study.lower()}", method, float(epsilon)
+    for study, method, budget, printed in lines:
+        at = f"correlated_noise_{study.lower()}", method, float(budget)
         band = "groups, band of 10" if study == "SPI" else "groups, band of 20"
         secret, *differences = printed.split(" | ")
         found = rows.loc[(*at, "secret cohorts, independent")]
