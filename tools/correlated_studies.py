@@ -23,14 +23,14 @@ from pflpipe.study.load import load_outline
 
 STUDIES = ("correlated_noise_spi", "correlated_noise_jester")
 TARGET = Path("docs/correlated_noise/studies.csv")
-SECRET = "secret cohorts, independent"
+DRAWN = "secret cohorts, independent"
 KEYS = ["study", "epsilon_target", "method"]
 
 
 def kind(cell: Cell) -> str:
     """Return how the cohorts and the noise of a run were drawn."""
     if cell.training.groups == 1:
-        return SECRET
+        return DRAWN
     if cell.privacy.buffers:
         return f"groups, {cell.privacy.buffers} buffers"
     return (
@@ -49,7 +49,7 @@ def compared(results: Path, study: str) -> pd.DataFrame:
     for key, rows in table.groupby(KEYS, sort=False):
         by_seed = rows.pivot(index="seed", columns="noise", values="accuracy")
         for noise, part in rows.groupby("noise", sort=False):
-            difference = paired(by_seed[noise], by_seed[SECRET])
+            difference = paired(by_seed[noise], by_seed[DRAWN])
             multiplier = part["noise_multiplier"].iloc[0]
             numbers = difference.mean, difference.low, difference.high, multiplier
             found.append((*key, noise, part["accuracy"].mean(), *numbers))
