@@ -35,6 +35,11 @@ logits near 0 and 1 forget the head.
 On the quickstart's digits with a network without a body (seed 0, clip norm 3, cross_scale and
 penalty 0.1, nothing tuned) one round has 78.3 % on own test rows at epsilon 8 and 56.4 % at 2;
 dp_fedavg_global has 81.3 % and 53.4 % after 30.
+
+On the scattering features of people_mnist (study one_round_mnist, three seeds), one round has 34.6,
+67.1, 84.5 and 91.7 % at epsilon 0.5, 2, 8 and 64, with the better of two penalties;
+dp_fedavg_global has 82.2, 90.3, 91.0 and 91.1 % after 20. With 33 times as many numbers to hide,
+one round is better only where there is little noise.
 """
 
 from __future__ import annotations
