@@ -225,7 +225,7 @@ def federation(
     invalid = (y < 0) | (y >= class_count)
     x[invalid], y[invalid] = math.nan, 0
     (shape,) = shapes
-    if isinstance(model, Model) and len(shape) == 3 and shape[0] in (1, 3) and shape[2] > 4:
+    if isinstance(model, Model) and checks.is_channels_first(shape):
         warnings.warn(f"clients: the channels of {shape} come first, moved last", stacklevel=2)
         x = x.movedim(1, -1).contiguous()
         shape = tuple(x.shape[1:])

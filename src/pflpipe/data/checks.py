@@ -48,9 +48,14 @@ def example_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ..
 
 
 def channels_first(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Return whether an array is uint8 ``[N, 1 or 3, H, W]``. A last axis of at most 4 is one of
+    """Return whether an array is uint8 ``[N, 1 or 3, H, W]``."""
+    return dtype == np.uint8 and is_channels_first(shape[1:])
+
+
+def is_channels_first(image_shape: tuple[int, ...]) -> bool:
+    """Return whether an image is ``[1 or 3, H, W]``. A last axis of at most 4 is one of
     channels."""
-    return dtype == np.uint8 and len(shape) == 4 and shape[1] in (1, 3) and shape[3] > 4
+    return len(image_shape) == 3 and image_shape[0] in (1, 3) and image_shape[2] > 4
 
 
 def as_array(name: str, values: object, content: str = "") -> np.ndarray:
