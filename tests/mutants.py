@@ -383,8 +383,8 @@ MUTANTS = {
     ),
     "the ledger does not name the reference of features": Mutant(
         "study/plans.py",
-        'if plan.mechanism != "none" and cell.features.reference:',
-        'if plan.mechanism == "none" and cell.features.reference:',
+        'if plan.mechanism != "none" and cell.features.public:',
+        'if plan.mechanism == "none" and cell.features.public:',
         "test_extraction.py",
     ),
     "an image's features depend on the others": Mutant(

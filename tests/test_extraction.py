@@ -13,7 +13,7 @@ import torch
 
 import malformed
 from pflpipe.cells import Cell, Features, Model, Partition, Privacy, Training
-from pflpipe.data import datasets, extraction, features, partition, pins, scattering
+from pflpipe.data import datasets, dead_leaves, extraction, features, partition, pins, scattering
 from pflpipe.errors import DataError, PflpipeError
 from pflpipe.learning import architectures
 from pflpipe.pipeline import project
@@ -253,6 +253,37 @@ def test_the_ledger_of_a_private_run_names_the_reference():
     assert plan_of(cell).ledger.warnings == (REFERENCE.format("mnist"), *own)
     assert plan_of(cell, declared=False).ledger.warnings[0] == CLASSES_FOUND
     assert plan_of(dataclasses.replace(cell, privacy=Privacy())).ledger.warnings == ()
+
+
+def test_a_reference_that_a_program_draws_needs_no_data_and_no_warning(tmp_path):
+    drawn = dataclasses.replace(SCATTERING, reference="dead_leaves")
+    cell = dataclasses.replace(CELL, features=drawn)
+    assert cell.reference is None
+    assert plan_of(cell).ledger.warnings == plan_of(CELL).ledger.warnings
+    assert len({c.data_id for c in (cell, CELL)}) == 2
+    datasets.prepare("digits", None, tmp_path, tmp_path / "digits.npz")
+    for name in ("a", "b"):
+        extraction.make(drawn, tmp_path / "digits.npz", tmp_path / f"{name}.npz")
+    first, again = (datasets.load_arrays(tmp_path / f"{name}.npz").train_images for name in "ab")
+    np.testing.assert_array_equal(first, again)
+    batches = range(extraction.DRAWN_BATCHES)
+    leaves = [dead_leaves.images(extraction.BATCH, (8, 8, 1), part) for part in batches]
+    public = extraction.extract(drawn, np.concatenate(leaves))
+    plain = extraction.extract(drawn, datasets.load_arrays(tmp_path / "digits.npz").train_images)
+    np.testing.assert_allclose(first, extraction.standardise(plain, public, drawn.clip), rtol=1e-5)
+
+
+def test_dead_leaves_are_large_and_small_and_no_two_images_are_alike():
+    images = dead_leaves.images(64, (16, 20, 3), 0)
+    assert images.shape == (64, 16, 20, 3)
+    assert images.dtype == np.uint8
+    np.testing.assert_array_equal(images, dead_leaves.images(64, (16, 20, 3), 0))
+    others = dead_leaves.images(64, (16, 20, 3), 1)
+    assert len(np.unique(np.concatenate([images, others]).reshape(128, -1), axis=0)) == 128
+    # Some neighbours have one colour, others meet at an edge.
+    steps = np.abs(np.diff(images.astype(int), axis=2)).sum(-1)
+    assert (steps == 0).mean(axis=(1, 2)).min() > 0.05
+    assert (steps > 0).mean(axis=(1, 2)).min() > 0.01
 
 
 def test_a_perceptron_without_hidden_layers_is_linear():

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pflpipe import options, records
 from pflpipe.files import canonical_json
-from pflpipe.named import DATASETS, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
+from pflpipe.named import DATASETS, DRAWN, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
 from pflpipe.options import Option
 
 MEANING = 2
@@ -346,7 +346,7 @@ class Features:
         str | None, Option(only=("kind", "scattering"), phrase="standardised by {}")
     ] = None
     """named public data set; each feature is standardised by mean and deviation of its training
-    images"""
+    images. dead_leaves: 5,000 images that a program draws, of the data set's own shape"""
     clip: Annotated[
         float, Option(above=0, only=("reference",), phrase="features clipped to {}")
     ] = 5.0
@@ -367,6 +367,11 @@ class Features:
     )
     """what made the features of the file, and the public data from which it learned; the ledger
     says so in these words"""
+
+    @property
+    def public(self) -> str | None:
+        """Name of the reference if it is a public data set, and not images that a program draws."""
+        return None if self.reference == DRAWN else self.reference
 
 
 CLAIMS = ("certified", "unreviewed", "nominal", "none")
@@ -461,12 +466,12 @@ class Cell:
     @property
     def reference(self) -> Cell | None:
         """The cell with the features whose statistics standardise its own: those of the public data
-        set, as they are."""
+        set, as they are; ``None`` without a reference, or if a program draws its images."""
         kept = self.features
-        if kept.reference is None:
+        if kept.public is None:
             return None
         features = Features(kept.kind, kept.scales, kept.pool)
-        return dataclasses.replace(self, dataset=kept.reference, features=features)
+        return dataclasses.replace(self, dataset=kept.public, features=features)
 
     @cached_property
     def partition_id(self) -> str:

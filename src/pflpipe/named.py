@@ -33,6 +33,9 @@ class DatasetInfo:
     collection: str = ""
 
 
+DRAWN = "dead_leaves"
+"""The reference of features that no data are needed for: images that a program draws."""
+
 # Constants: CIFAR-10, SVHN and FEMNIST as the compared papers' codes have them; otherwise [0, 1] is
 # mapped to [-1, 1].
 DATASETS: dict[str, DatasetInfo] = {

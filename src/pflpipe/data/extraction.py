@@ -6,6 +6,7 @@ image, square roots. All channels of an image are then divided by their common l
 normalisation of Tramer and Boneh (ICLR 2021) with one group. With a reference each feature becomes
 (x - mean) / deviation over the training images of a public data set, is clipped, and divided by the
 square root of the number of features: the length of an example is about 1 with and without one.
+Where no public data set is like the images, the reference may be images that a program draws.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ import torch
 from torch.nn.functional import adaptive_avg_pool2d, normalize
 
 from pflpipe.cells import Features
-from pflpipe.data import datasets
+from pflpipe.data import datasets, dead_leaves
 from pflpipe.data.checks import IMAGES, example_shape
 from pflpipe.data.features import read, shape
 from pflpipe.data.scattering import scatter
 from pflpipe.errors import DataError
+from pflpipe.named import DRAWN
 
 BATCH = 256
 """Images that are transformed at once."""
+DRAWN_BATCHES = 20
+"""Batches of drawn images that serve as a reference: about 5,000 images."""
 LOGGED = 40
 """Batches between two lines of the log."""
 
@@ -55,14 +59,24 @@ def make(features: Features, data: Path, target: Path, reference: Path | None = 
         if features.file
         else {key: extract(features, getattr(arrays, key)) for key in IMAGES}
     )
-    if reference is not None:
+    public = None
+    if features.reference == DRAWN:
+        public = _drawn(features, example_shape(images.shape, images.dtype))
+    elif reference is not None:
         public = datasets.load_arrays(reference).train_images
         if public.shape[1:] != made[IMAGES[0]].shape[1:]:
             got, expected = public.shape[1:], made[IMAGES[0]].shape[1:]
             raise DataError(f"{reference}: features", got=got, expected=str(expected))
+    if public is not None:
         made = {key: standardise(values, public, features.clip) for key, values in made.items()}
     featured = dataclasses.replace(arrays, **made, mean=(0.0,), std=(1.0,))
     return datasets.write(target.stem, featured, target)
+
+
+def _drawn(features: Features, image_shape: tuple[int, ...]) -> np.ndarray:
+    """Return the features of images that a program draws, ``[N, D]``."""
+    parts = [dead_leaves.images(BATCH, image_shape, part) for part in range(DRAWN_BATCHES)]
+    return extract(features, np.concatenate(parts))
 
 
 def extract(features: Features, images: np.ndarray) -> np.ndarray:

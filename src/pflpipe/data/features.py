@@ -15,7 +15,7 @@ from pflpipe.cells import Features
 from pflpipe.data import checks, datasets, pins
 from pflpipe.data.checks import IMAGES
 from pflpipe.errors import ConfigError, DataError, located, nearest
-from pflpipe.named import DATASETS
+from pflpipe.named import DATASETS, DRAWN
 
 ANGLES = 8
 """Orientations of the wavelets at each scale."""
@@ -33,15 +33,15 @@ def coefficients(scales: int) -> int:
 def check(features: Features, dataset: str) -> None:
     """Raise ConfigError for a reference that is not public, or that may have images of the data
     set: statistics of the clients' own rows are a release that no epsilon covers."""
-    reference, own = features.reference, DATASETS.get(dataset)
+    reference, own = features.public, DATASETS.get(dataset)
     if reference is None:
         return
     if reference not in DATASETS:
         raise ConfigError(
             "features.reference",
             got=reference,
-            expected="a public data set that pflpipe knows",
-            do=nearest(reference, DATASETS),
+            expected=f"a public data set that pflpipe knows, or {DRAWN}",
+            do=nearest(reference, (*DATASETS, DRAWN)),
         )
     collection = DATASETS[reference].collection
     if reference == dataset or (own and collection and own.collection == collection):

@@ -89,7 +89,7 @@ def _check_data(
     """Check that the partitions and models of a study's runs fit its data sets, and its delta the
     number of their users."""
     study = outline.everything
-    references = [cell.features.reference for cell in study.cells]
+    references = [cell.features.public for cell in study.cells]
     for name in dict.fromkeys([*study.datasets, *filter(None, references)]):
         if name not in headers:
             headers[name] = None  # the error is reported once
@@ -104,7 +104,7 @@ def _check_data(
             with problems.at(location):
                 partition.check(wanted, header.classes, header.train_size, header.users)
             with problems.at(location):
-                public = headers[made.reference or dataset] or header
+                public = headers[made.public or dataset] or header
                 shape = features.shape(made, header.image_shape, public.image_shape)
                 with problems.at(location):
                     architectures.shapes(model, shape, header.classes)

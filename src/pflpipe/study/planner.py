@@ -272,7 +272,7 @@ def _clients(cell: Cell, known: Header) -> int:
 
 def _shape(cell: Cell, known: Header, header: HeaderOf) -> tuple[int, ...]:
     """Return the shape of an example that a network gets."""
-    public = header(cell.features.reference or cell.dataset) or known
+    public = header(cell.features.public or cell.dataset) or known
     return features.shape(cell.features, known.image_shape, public.image_shape)
 
 

@@ -72,8 +72,8 @@ def plan_of(
     # Only if needed: for a network of the user this runs the user's file.
     parameters = architectures.parameter_names(cell.model) if cell.plan_needs_model else ()
     entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
-    if plan.mechanism != "none" and cell.features.reference:
-        warning = REFERENCE.format(cell.features.reference)
+    if plan.mechanism != "none" and cell.features.public:
+        warning = REFERENCE.format(cell.features.public)
         entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
     if plan.mechanism != "none" and cell.features.file:
         warning = FILE.format(cell.features.file, cell.features.made_by)
