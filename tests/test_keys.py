@@ -74,6 +74,7 @@ OTHER = {
         "clip_quantile": 0.4,
         "clip_lr": 0.3,
         "clip_bit_noise": 2.0,
+        "departures": ("no_composition",),
         "band": 2,
         "buffers": 2,
     },

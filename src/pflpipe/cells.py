@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pflpipe import options, records
 from pflpipe.files import canonical_json
-from pflpipe.named import DATASETS, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
+from pflpipe.named import DATASETS, OF_CALIBRATION, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
 from pflpipe.options import Option
 
 MEANING = 2
@@ -288,6 +288,14 @@ class Privacy:
     ] = 0
     """number of buffers, each as large as a model, that correlate noise over all rounds (BLT) with
     less memory than a band of as many; 0 = none; sample_rate must be 1"""
+    departures: Annotated[
+        tuple[str, ...],
+        Option(
+            choices=tuple(sorted(OF_CALIBRATION)), distinct=True, only=("epsilon",), condition=False
+        ),
+    ] = ()
+    """steps from epsilon to the noise that a paper may have gone wrong in (docs/privacy.md), in
+    addition to those of the method; the row is nominal, and profile must be paper"""
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,9 @@ def test_reference_plans_are_where_an_audit_sees_most():
         appfl = cases.find(f"laplace-{steps}+no_composition-central").mechanism_under_audit()
         assert appfl.executed.noise_multiplier == pytest.approx(2 * 0.1 / 8)
         assert appfl.claimed.noise_multiplier == pytest.approx(1.0)
+    shared = cases.find("gaussian-drawn-noise_over_all_clients-central").mechanism_under_audit()
+    assert shared.executed.noise_multiplier == pytest.approx(2.248 * math.sqrt(0.1))
+    assert shared.claimed.noise_multiplier == 2.248
 
 
 @pytest.mark.parametrize(

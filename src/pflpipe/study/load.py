@@ -246,6 +246,11 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     elif "privacy" in blocks and blocks["privacy"].clip_quantile is not None:
         with problems.at():
             check_adaptive(departures)
+    declared = blocks.get("privacy", Privacy()).departures
+    if declared and profile != "paper":
+        got, expected = ", ".join(declared), "none, or profile: paper as well"
+        problems.refuse("privacy.departures", got=got, expected=expected)
+    departures = tuple(sorted({*departures, *declared}))
     for block, built in blocks.items():
         with problems.at():
             if block == "model":  # its other keys mean nothing for a name that does not exist
