@@ -25,7 +25,7 @@ from pflpipe.options import Option
 
 MEANING = 2
 """Version of the meaning of a cell's settings. It is part of every cell's id."""
-LATER = {"head_solver": "sgd"}
+LATER = {"head_solver": "sgd", "adaptive": False}
 """Hyper-parameters that are younger than studies that were run, and the value that is no part of a
 cell's id, so that ids of then stay."""
 DATASET_PATTERN, DATASET_WORDS = "^[a-z0-9_]+$", "a name of small letters, digits and _"

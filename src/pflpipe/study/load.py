@@ -215,12 +215,14 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     for violation in documents.violations(values, documents.validator("cell")):
         problems.add(violation.error)
         violated |= {*violation.path[:1]} or {violation.key}
+    profile, official = values.get("profile", "strict"), values.get("official_code", False)
     hyperparameters: dict[str, Any] = {}
     if "hyperparameters" not in violated:
         with problems.at():
             given = values.get("hyperparameters", {})
-            hyperparameters = registry.check_hyperparameters(name, given, source)
-    profile, official = values.get("profile", "strict"), values.get("official_code", False)
+            hyperparameters = registry.check_hyperparameters(
+                name, given, source, official_code=official is True
+            )
     departures: tuple[str, ...] = ()
     with problems.at():
         departures = registry.departures(name, profile, official, source, hyperparameters)
