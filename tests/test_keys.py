@@ -171,6 +171,25 @@ def test_a_default_is_the_same_whether_it_is_written_down_or_not(method):
     assert registry.trained(short) == registry.trained(full)
 
 
+@pytest.mark.parametrize(
+    ("method", "values", "key", "cell"),
+    [
+        ("dp_fedsam", {"rho": 0.5}, "eacf4993eb", "2862660ef6"),
+        ("dp_fedsam", {}, "15e32eeb38", "7ff2ed8e46"),
+        ("dp_fedsam_topk", {"rho": 0.5}, "31adbee427", "e953945e23"),
+        ("dp_fedsam_topk", {}, "7ee97febb3", "4fb3463aec"),
+        ("blur_lus", {"weight": 0.4}, "01be3adca4", "583ea71049"),
+        ("blur_lus", {}, "f3b2a5387c", "07df42daab"),
+    ],
+)
+def test_other_defaults_rename_no_run_that_was_trained_before(method, values, key, cell):
+    # Recorded when the defaults were the values that are written here, and studies wrote out
+    # rho 0.05 and weight 0.1.
+    hyperparameters = registry.check_hyperparameters(method, values)
+    found = dataclasses.replace(CELL, method=method, hyperparameters=hyperparameters)
+    assert (registry.key(found)[:10], found.id[-10:]) == (key, cell)
+
+
 def test_accuracies_along_the_way_need_a_folder_of_their_own_and_are_of_the_same_release():
     every = changed("training", evaluate_every=2)
     assert registry.key(every) == registry.key(CELL)

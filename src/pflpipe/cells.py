@@ -25,9 +25,13 @@ from pflpipe.options import Option
 
 MEANING = 2
 """Version of the meaning of a cell's settings. It is part of every cell's id."""
-LATER = {"head_solver": "sgd", "adaptive": False}
-"""Hyper-parameters that are younger than studies that were run, and the value that is no part of a
-cell's id, so that ids of then stay."""
+LATER = {
+    "head_solver": "sgd",
+    "dp_fedsam.adaptive": False,
+    "dp_fedsam_topk.adaptive": False,
+}
+"""Hyper-parameters, of all methods or of one, that are younger than studies that were run, and the
+value that is no part of a cell's id, so that ids of then stay."""
 DATASET_PATTERN, DATASET_WORDS = "^[a-z0-9_]+$", "a name of small letters, digits and _"
 
 
@@ -428,7 +432,11 @@ class Cell:
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that the id is a digest of: those that differ from the defaults."""
-        known = {name: v for name, v in self.hyperparameters.items() if LATER.get(name) != v}
+        known = {
+            name: value
+            for name, value in self.hyperparameters.items()
+            if value != LATER.get(f"{self.method}.{name}", LATER.get(name))
+        }
         cell = dataclasses.replace(self, hyperparameters=known)
         return {"streams": MEANING, **without_defaults(cell)}
 
