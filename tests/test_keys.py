@@ -112,7 +112,7 @@ def test_the_changes_below_are_of_every_field_there_is():
     fields = {
         name: {field.name for field in dataclasses.fields(getattr(CELL, name))} for name in OTHER
     }
-    fields["training"] -= {"evaluate_every", "evaluate_clients"}
+    fields["training"] -= {"evaluate_every", "evaluate_clients", "evaluate_personal"}
     assert fields == {name: set(values) for name, values in OTHER.items()}
     after = {"profile", "official_code", "hyperparameters"}
     elsewhere = {"source"}  # tests/methods/test_outside.py
@@ -199,10 +199,12 @@ def test_accuracies_along_the_way_need_a_folder_of_their_own_and_are_of_the_same
         with_hyperparameters(every, head_epochs=3),
         changed("training", evaluate_every=3),
         changed("training", evaluate_every=2, evaluate_clients=3),
+        changed("training", evaluate_every=2, evaluate_personal=False),
     ]
     assert {registry.key(cell) for cell in tested} == {registry.key(CELL)}
-    assert registry.run_id(changed("training", evaluate_clients=3)) == registry.run_id(CELL)
-    assert len({registry.run_id(cell) for cell in tested}) == 4, "what is measured differs"
+    for nothing in ({"evaluate_clients": 3}, {"evaluate_personal": False}):
+        assert registry.run_id(changed("training", **nothing)) == registry.run_id(CELL)
+    assert len({registry.run_id(cell) for cell in tested}) == 5, "what is measured differs"
     assert registry.run_cell(every) == every
     assert registry.run_cell(CELL) == registry.trained(CELL) != CELL
 

@@ -191,6 +191,9 @@ class Training:
     = never; training does not change"""
     evaluate_clients: Annotated[int, Option(least=0, condition=False)] = 0
     """number of clients over which these accuracies are averaged, drawn once per seed; 0 = all"""
+    evaluate_personal: Annotated[bool, Option(condition=False)] = True
+    """whether these include personal models; false leaves the accuracy of the released model on the
+    common test rows, which costs one pass over them"""
     precision: Annotated[str, Option(choices=("float32", "tf32", "bf16"))] = "float32"
     """precision of products: float32; tf32 (a GPU rounds the factors of matrix products and
     convolutions); bf16 (forward passes of training); parameters, clipping, noise and optimizer are

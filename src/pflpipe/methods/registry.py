@@ -192,7 +192,9 @@ def trained(cell: cells.Cell) -> cells.Cell:
         method=other or cell.method,
         source="" if other else cell.source,
         hyperparameters=hyperparameters,
-        training=dataclasses.replace(cell.training, evaluate_every=0, evaluate_clients=0),
+        training=dataclasses.replace(
+            cell.training, evaluate_every=0, evaluate_clients=0, evaluate_personal=True
+        ),
         profile="strict",
         official_code=False,
     )

@@ -133,7 +133,11 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if not problems:
         with problems.at():
             drawings = figures.read(document, str(file), rows, measured)
-    return Outline(name, document, tuple(lines), layout, drawings, measured)
+    outline = Outline(name, document, tuple(lines), layout, drawings, measured)
+    if outline.best_round and not problems:
+        with problems.at():
+            metrics.check_best_round(outline.best_round, (row.cell for row in rows), str(file))
+    return outline
 
 
 def _stops_expansion(violation: documents.Violation) -> bool:
@@ -145,7 +149,16 @@ def _stops_expansion(violation: documents.Violation) -> bool:
         return True
     if violation.rule in ("additionalProperties", "finite"):
         return False
-    if key in ("title", "description", "paper", "layout", "figures", "metrics", "dataset"):
+    if key in (
+        "title",
+        "description",
+        "report",
+        "paper",
+        "layout",
+        "figures",
+        "metrics",
+        "dataset",
+    ):
         return False
     return not (key in ("profile", "official_code") or (inner and key in BLOCKS))
 
