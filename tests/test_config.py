@@ -423,6 +423,13 @@ def test_a_row_of_another_version_than_the_papers_carries_no_printed_number(load
     }
 
 
+def test_the_official_codes_row_starts_from_its_defaults(load):
+    rows = [OTHERS["official code"], {"name": "dp_fedsam", "profile": "paper"}]
+    study = load(**FEDSIM, methods=rows, seeds=[0])
+    official, paper = (row.cell.hyperparameters for row in study.rows)
+    assert official == {"rho": 0.5, "adaptive": True} != paper
+
+
 @pytest.mark.parametrize("other", ["certified", "official code"])
 def test_a_version_that_is_not_the_papers_cannot_be_named_as_printed(load, other):
     named = TABLE_I | {"methods": {"other": "DP-FedSim"}}

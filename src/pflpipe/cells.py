@@ -25,9 +25,13 @@ from pflpipe.options import Option
 
 MEANING = 2
 """Version of the meaning of a cell's settings. It is part of every cell's id."""
-LATER = {"head_solver": "sgd"}
-"""Hyper-parameters that are younger than studies that were run, and the value that is no part of a
-cell's id, so that ids of then stay."""
+LATER = {
+    "head_solver": "sgd",
+    "dp_fedsam.adaptive": False,
+    "dp_fedsam_topk.adaptive": False,
+}
+"""Hyper-parameters, of all methods or of one, that are younger than studies that were run, and the
+value that is no part of a cell's id, so that ids of then stay."""
 DATASET_PATTERN, DATASET_WORDS = "^[a-z0-9_]+$", "a name of small letters, digits and _"
 
 
@@ -187,6 +191,9 @@ class Training:
     = never; training does not change"""
     evaluate_clients: Annotated[int, Option(least=0, condition=False)] = 0
     """number of clients over which these accuracies are averaged, drawn once per seed; 0 = all"""
+    evaluate_personal: Annotated[bool, Option(condition=False)] = True
+    """whether these include personal models; false leaves the accuracy of the released model on the
+    common test rows, which costs one pass over them"""
     precision: Annotated[str, Option(choices=("float32", "tf32", "bf16"))] = "float32"
     """precision of products: float32; tf32 (a GPU rounds the factors of matrix products and
     convolutions); bf16 (forward passes of training); parameters, clipping, noise and optimizer are
@@ -436,7 +443,11 @@ class Cell:
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that the id is a digest of: those that differ from the defaults."""
-        known = {name: v for name, v in self.hyperparameters.items() if LATER.get(name) != v}
+        known = {
+            name: value
+            for name, value in self.hyperparameters.items()
+            if value != LATER.get(f"{self.method}.{name}", LATER.get(name))
+        }
         cell = dataclasses.replace(self, hyperparameters=known)
         return {"streams": MEANING, **without_defaults(cell)}
 
