@@ -446,6 +446,7 @@ def official_plan(request, plan, sizes, local_epochs):
         ),
         ({}, {"departures": ["sample_level_calibration"], "sizes": np.ones(9)}, "10 counts"),
         ({}, {"departures": ["typo"]}, "known"),
+        ({"departures": ("no_composition",)}, {}, "declare them in a study"),
     ],
 )
 def test_plans_that_cannot_be_made_say_why(request_change, plan_change, words):
