@@ -450,6 +450,33 @@ CASES: dict[str, Case] = {
         put("methods.2", {"name": "feddpa", "profile": "paper", "official_code": True}),
         (IN_STUDY, "training.batch_size", "got 0", ">= 1"),
     ),
+    "a declared departure that is none of calibration": Case(
+        both(put("profile", "paper"), put("privacy.departures", ["private_clamp"])),
+        (IN_STUDY, "privacy.departures", "'private_clamp'", "sample_level_calibration"),
+    ),
+    "a declared departure of a strict row": Case(
+        put("privacy.departures", ["noise_over_all_clients"]),
+        (IN_STUDY, "privacy.departures", "got noise_over_all_clients", "profile: paper"),
+    ),
+    "a declared departure of calibration without a calibration": Case(
+        both(
+            put("profile", "paper"),
+            put(
+                "privacy",
+                {
+                    "noise_multiplier": 1,
+                    "delta": 0.001,
+                    "clip_norm": 0.5,
+                    "departures": ["no_composition"],
+                },
+            ),
+        ),
+        (IN_STUDY, "privacy.departures is for privacy.epsilon only", "add epsilon"),
+    ),
+    "a declared calibration to batches without batches": Case(
+        both(put("profile", "paper"), put("privacy.departures", ["sample_level_calibration"])),
+        (IN_STUDY, "training.batch_size", "got 0", ">= 1"),
+    ),
     "rdp of laplace": Case(
         both(put("privacy.mechanism", "laplace"), put("privacy.accountant", "rdp")),
         (IN_STUDY, "privacy.accountant", "'rdp'", "laplace"),

@@ -28,14 +28,15 @@ def gradient(w, x, y):
     return {name: slopes[name] for name in w}
 
 
-def sharp(rho):
-    """Slope of sharpness-aware minimisation: the gradient at w + rho g / (|g|_2 + 1e-12), where g
-    is the gradient at w."""
+def sharp(rho, *, adaptive=False):
+    """Slope of sharpness-aware minimisation: the gradient at w + rho s^2 g / (|s g|_2 + 1e-12),
+    where g is the gradient at w, and s is |w| if the ascent is adaptive, else 1."""
 
     def slope(w, x, y):
         g = gradient(w, x, y)
-        length = np.sqrt(sum((value**2).sum() for value in g.values()))
-        return gradient({name: w[name] + rho * g[name] / (length + 1e-12) for name in w}, x, y)
+        scale = {name: np.abs(value) if adaptive else 1.0 for name, value in w.items()}
+        reach = rho / (np.sqrt(sum(((scale[n] * g[n]) ** 2).sum() for n in w)) + 1e-12)
+        return gradient({name: w[name] + reach * scale[name] ** 2 * g[name] for name in w}, x, y)
 
     return slope
 

@@ -22,6 +22,7 @@ from pflpipe.privacy.accounting import (
     epsilon_rdp,
     make_plan,
 )
+from pflpipe.privacy.ledger import ledger
 from releases import DSU, FEDSIM, FEMNIST, SVHN
 
 FEDGLP = dataclasses.replace(FEMNIST, rounds=20, delta=0.1, clients=10)
@@ -377,6 +378,33 @@ def test_no_composition_counts_the_steps_of_one_round_at_sample_level():
     assert plan == dataclasses.replace(single, rounds=30)
 
 
+def test_noise_over_all_clients_leaves_a_cohort_the_root_of_q_of_the_noise():
+    shape = {"rounds": 100, "sample_rate": 0.1, "clients": 100}
+    given = Privacy("gaussian", noise_multiplier=2.0, delta=1e-5, clip_norm=0.4)
+    whole, shared = (
+        make_plan(given, departures=names, **shape) for names in ((), ["noise_over_all_clients"])
+    )
+    assert shared == dataclasses.replace(whole, noise_multiplier=2.0 * math.sqrt(0.1))
+    entry = ledger(shared, given, ["noise_over_all_clients"])
+    assert entry.claim == "nominal"
+    assert entry.noise_multiplier_message == pytest.approx(2.0 / math.sqrt(100))
+    assert entry.epsilon_central == epsilon(shared, 1e-5) > 3 * epsilon(whole, 1e-5)
+    assert any("0.316 times" in sentence for sentence in entry.warnings)
+
+
+def test_the_two_declared_readings_of_dp_fedsim_give_a_twelfth_of_its_noise():
+    request = Privacy("gaussian", epsilon=2.0, delta=1e-5, clip_norm=0.4)
+    shape = {"rounds": 100, "sample_rate": 0.1, "clients": 100}
+    sized = {"sizes": np.full(100, 500), "local_epochs": 4, "batch_size": 64}
+    names = ["noise_over_all_clients", "sample_level_calibration"]
+    plan = make_plan(request, departures=names, **sized, **shape)
+    # dp-accounting's Renyi number for the steps of DP-SGD: 31,250 at a rate of 6.4 / 50,000.
+    sigma = plan.multiplier / math.sqrt(0.1)
+    assert sigma == pytest.approx(0.580, abs=1e-3)
+    assert plan.multiplier == pytest.approx(0.1835, abs=1e-4)
+    assert epsilon(plan, 1e-5) == pytest.approx(329.6, abs=0.1)
+
+
 def official_plan(request, plan, sizes, local_epochs):
     return make_plan(
         request,
@@ -418,6 +446,7 @@ def official_plan(request, plan, sizes, local_epochs):
         ),
         ({}, {"departures": ["sample_level_calibration"], "sizes": np.ones(9)}, "10 counts"),
         ({}, {"departures": ["typo"]}, "known"),
+        ({"departures": ("no_composition",)}, {}, "declare them in a study"),
     ],
 )
 def test_plans_that_cannot_be_made_say_why(request_change, plan_change, words):

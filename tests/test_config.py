@@ -300,6 +300,40 @@ def test_departures_come_from_the_method_and_its_profile(load):
     assert [cell.plan_needs_partition for cell in study.cells] == [False, True]
 
 
+def test_a_study_may_declare_departures_for_any_private_method(load):
+    declared = ["sample_level_calibration", "noise_over_all_clients"]
+    privacy = {"epsilon": 8, "delta": 0.001, "clip_norm": 0.5, "departures": declared}
+    training = malformed.STUDY["training"] | {"batch_size": 4}
+    methods = [
+        *({"name": name} for name in ("fedavg", "dp_fedavg", "dp_fedsim")),
+        {
+            "name": "dp_fedavg",
+            "variant": "strict",
+            "profile": "strict",
+            "privacy": {"departures": []},
+        },
+    ]
+    study = load(profile="paper", privacy=privacy, training=training, methods=methods, seeds=[0])
+    declaring = {(row.cell.method, row.variant): row.cell for row in study.rows}
+    plain = load(profile="paper", training=training, methods=methods, seeds=[0])
+    for row in plain.rows:
+        cell = declaring[row.cell.method, row.variant]
+        added = {*declared} if row.cell.method != "fedavg" and not row.variant else set()
+        assert {*cell.departures} == {*row.cell.departures, *added}
+        assert (cell.id == row.cell.id) == (not added)
+    assert [cell.claim for cell in declaring.values()] == [
+        *("none", "nominal", "nominal", "certified")
+    ]
+
+
+def test_a_row_with_declared_departures_is_a_reading_of_its_paper_and_as_printed(load):
+    methods = [{"name": "dp_fedavg", "profile": "paper"}]
+    privacy = malformed.STUDY["privacy"] | {"departures": ["noise_over_all_clients"]}
+    named = TABLE_I | {"methods": {"dp_fedavg": "DP-FedAvg"}}
+    study = load(**FEDSIM, privacy=privacy, methods=methods, seeds=[0], paper=named)
+    assert [row.paper_value for row in study.rows] == [85.28]
+
+
 @pytest.mark.slow
 def test_noise_that_is_given_departs_in_no_calibration():
     cells = [cell for cell in outline("feddpa_table2").everything.cells if cell.official_code]
@@ -387,6 +421,13 @@ def test_a_row_of_another_version_than_the_papers_carries_no_printed_number(load
         ("dp_fedsam", ""): 65.89,
         (other["name"], "other"): None,
     }
+
+
+def test_the_official_codes_row_starts_from_its_defaults(load):
+    rows = [OTHERS["official code"], {"name": "dp_fedsam", "profile": "paper"}]
+    study = load(**FEDSIM, methods=rows, seeds=[0])
+    official, paper = (row.cell.hyperparameters for row in study.rows)
+    assert official == {"rho": 0.5, "adaptive": True} != paper
 
 
 @pytest.mark.parametrize("other", ["certified", "official code"])

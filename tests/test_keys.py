@@ -74,6 +74,7 @@ OTHER = {
         "clip_quantile": 0.4,
         "clip_lr": 0.3,
         "clip_bit_noise": 2.0,
+        "departures": ("no_composition",),
         "band": 2,
         "buffers": 2,
     },
@@ -112,7 +113,7 @@ def test_the_changes_below_are_of_every_field_there_is():
     fields = {
         name: {field.name for field in dataclasses.fields(getattr(CELL, name))} for name in OTHER
     }
-    fields["training"] -= {"evaluate_every", "evaluate_clients"}
+    fields["training"] -= {"evaluate_every", "evaluate_clients", "evaluate_personal"}
     assert fields == {name: set(values) for name, values in OTHER.items()}
     after = {"profile", "official_code", "hyperparameters"}
     elsewhere = {"source"}  # tests/methods/test_outside.py
@@ -171,6 +172,25 @@ def test_a_default_is_the_same_whether_it_is_written_down_or_not(method):
     assert registry.trained(short) == registry.trained(full)
 
 
+@pytest.mark.parametrize(
+    ("method", "values", "key", "cell"),
+    [
+        ("dp_fedsam", {"rho": 0.5}, "eacf4993eb", "2862660ef6"),
+        ("dp_fedsam", {}, "15e32eeb38", "7ff2ed8e46"),
+        ("dp_fedsam_topk", {"rho": 0.5}, "31adbee427", "e953945e23"),
+        ("dp_fedsam_topk", {}, "7ee97febb3", "4fb3463aec"),
+        ("blur_lus", {"weight": 0.4}, "01be3adca4", "583ea71049"),
+        ("blur_lus", {}, "f3b2a5387c", "07df42daab"),
+    ],
+)
+def test_other_defaults_rename_no_run_that_was_trained_before(method, values, key, cell):
+    # Recorded when the defaults were the values that are written here, and studies wrote out
+    # rho 0.05 and weight 0.1.
+    hyperparameters = registry.check_hyperparameters(method, values)
+    found = dataclasses.replace(CELL, method=method, hyperparameters=hyperparameters)
+    assert (registry.key(found)[:10], found.id[-10:]) == (key, cell)
+
+
 def test_accuracies_along_the_way_need_a_folder_of_their_own_and_are_of_the_same_release():
     every = changed("training", evaluate_every=2)
     assert registry.key(every) == registry.key(CELL)
@@ -180,10 +200,12 @@ def test_accuracies_along_the_way_need_a_folder_of_their_own_and_are_of_the_same
         with_hyperparameters(every, head_epochs=3),
         changed("training", evaluate_every=3),
         changed("training", evaluate_every=2, evaluate_clients=3),
+        changed("training", evaluate_every=2, evaluate_personal=False),
     ]
     assert {registry.key(cell) for cell in tested} == {registry.key(CELL)}
-    assert registry.run_id(changed("training", evaluate_clients=3)) == registry.run_id(CELL)
-    assert len({registry.run_id(cell) for cell in tested}) == 4, "what is measured differs"
+    for nothing in ({"evaluate_clients": 3}, {"evaluate_personal": False}):
+        assert registry.run_id(changed("training", **nothing)) == registry.run_id(CELL)
+    assert len({registry.run_id(cell) for cell in tested}) == 5, "what is measured differs"
     assert registry.run_cell(every) == every
     assert registry.run_cell(CELL) == registry.trained(CELL) != CELL
 

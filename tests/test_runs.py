@@ -3,6 +3,7 @@ not taken for its own."""
 
 import csv
 import dataclasses
+import math
 import multiprocessing
 import os
 import platform
@@ -446,3 +447,11 @@ def test_accuracies_by_round_are_those_of_the_evaluation_and_change_nothing(tmp_
     found = evaluation.means(some, final, has_global_model=True)
     for name in curves:
         assert found[name] == pytest.approx(np.nanmean([rows_of_clients[i][name] for i in three]))
+
+    released = dataclasses.replace(
+        world, training=dataclasses.replace(cell.training, evaluate_personal=False)
+    )
+    assert evaluation.means(released, final, has_global_model=True) == {
+        "global_common": pytest.approx(rows_of_clients[0]["global_common"], rel=1e-12)
+    }
+    assert math.isnan(evaluation.means(released, final, has_global_model=False)["global_common"])

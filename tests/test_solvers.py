@@ -24,6 +24,7 @@ SOLVERS = [
 SPECIAL = [
     Solver("sgd", 0.1, momentum=0.9, weight_decay=0.05, rho=0.3),
     Solver("adam", 0.01, rho=0.3),
+    Solver("sgd", 0.1, momentum=0.9, weight_decay=0.05, rho=0.3, adaptive=True),
     Solver("sgd", 0.1, momentum=0.9, step_bound=0.2),
     Solver("adam", 0.01, weight_decay=0.05, rho=0.1, step_bound=0.2),
 ]
@@ -304,9 +305,48 @@ def test_a_sam_step_takes_the_gradient_at_the_height_of_its_ascent(minimize):
     assert one_step(minimize, Solver("adam", 0.1, rho=0.5)) == pytest.approx([2.9, 0.9, 6.5])
 
 
+@pytest.mark.parametrize("minimize", BOTH)
+def test_an_adaptive_ascent_is_that_of_dp_fedsams_code(minimize):
+    # The gradient (3, 4) times the weights (3, 1) has the length r = sqrt(97), so the ascent of rho
+    # 0.5 is 0.5 (27, 4) / r.
+    r = math.sqrt(97)
+    above = 3 + 13.5 / r, 4 * (1 + 2 / r)
+    found = one_step(minimize, Solver("sgd", 0.1, rho=0.5, adaptive=True))
+    assert found == pytest.approx([3 - 0.1 * above[0], 1 - 0.1 * above[1], 6.5])
+
+
+@pytest.mark.parametrize("minimize", BOTH)
+def test_adaptive_steps_equal_an_independent_program_in_the_order_of_the_official_code(
+    problem, minimize
+):
+    """The procedure of DP-FedSAM's ``sam.py``: keep the weights, move them by
+    ``w^2 g rho / (| |w| g | + 1e-12)`` in place, take the gradient there, put the weights back, and
+    let SGD with momentum and weight decay step."""
+    params, schedule, task = problem
+    rho, leaves = 0.5, {name: value.clone().requires_grad_() for name, value in params.items()}
+    optimizer = torch.optim.SGD(leaves.values(), lr=0.1, momentum=0.5, weight_decay=5e-4)
+    for batch in schedule:
+        optimizer.zero_grad()
+        task.loss(leaves, batch).backward()
+        kept = [leaf.detach().clone() for leaf in leaves.values()]
+        lengths = [torch.norm(leaf.detach().abs() * leaf.grad) for leaf in leaves.values()]
+        reach = rho / (torch.norm(torch.stack(lengths)) + 1e-12)
+        for leaf in leaves.values():
+            leaf.data += leaf.detach() ** 2 * leaf.grad * reach
+        optimizer.zero_grad()
+        task.loss(leaves, batch).backward()
+        for leaf, before in zip(leaves.values(), kept, strict=True):
+            leaf.data = before
+        optimizer.step()
+    solver = Solver("sgd", 0.1, momentum=0.5, weight_decay=5e-4, rho=rho, adaptive=True)
+    trained, _ = minimize(params, schedule, [Objective(task.loss)], solver)
+    for name, value in leaves.items():
+        torch.testing.assert_close(trained[name], value.detach(), rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "solver",
-    [solver for solver in SPECIAL if solver.rho and solver.step_bound == math.inf],
+    [one for one in SPECIAL if one.rho and one.step_bound == math.inf and not one.adaptive],
     ids=str,
 )
 @pytest.mark.parametrize("minimize", BOTH)

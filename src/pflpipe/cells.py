@@ -20,14 +20,25 @@ from typing import Annotated, Any
 
 from pflpipe import options, records
 from pflpipe.files import canonical_json
-from pflpipe.named import DATASETS, DRAWN, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
+from pflpipe.named import (
+    DATASETS,
+    DRAWN,
+    OF_CALIBRATION,
+    OF_LEARNING_RATE,
+    OF_SIZES,
+    SPLIT_CLIP,
+)
 from pflpipe.options import Option
 
 MEANING = 2
 """Version of the meaning of a cell's settings. It is part of every cell's id."""
-LATER = {"head_solver": "sgd"}
-"""Hyper-parameters that are younger than studies that were run, and the value that is no part of a
-cell's id, so that ids of then stay."""
+LATER = {
+    "head_solver": "sgd",
+    "dp_fedsam.adaptive": False,
+    "dp_fedsam_topk.adaptive": False,
+}
+"""Hyper-parameters, of all methods or of one, that are younger than studies that were run, and the
+value that is no part of a cell's id, so that ids of then stay."""
 DATASET_PATTERN, DATASET_WORDS = "^[a-z0-9_]+$", "a name of small letters, digits and _"
 
 
@@ -187,6 +198,9 @@ class Training:
     = never; training does not change"""
     evaluate_clients: Annotated[int, Option(least=0, condition=False)] = 0
     """number of clients over which these accuracies are averaged, drawn once per seed; 0 = all"""
+    evaluate_personal: Annotated[bool, Option(condition=False)] = True
+    """whether these include personal models; false leaves the accuracy of the released model on the
+    common test rows, which costs one pass over them"""
     precision: Annotated[str, Option(choices=("float32", "tf32", "bf16"))] = "float32"
     """precision of products: float32; tf32 (a GPU rounds the factors of matrix products and
     convolutions); bf16 (forward passes of training); parameters, clipping, noise and optimizer are
@@ -288,6 +302,14 @@ class Privacy:
     ] = 0
     """number of buffers, each as large as a model, that correlate noise over all rounds (BLT) with
     less memory than a band of as many; 0 = none; sample_rate must be 1"""
+    departures: Annotated[
+        tuple[str, ...],
+        Option(
+            choices=tuple(sorted(OF_CALIBRATION)), distinct=True, only=("epsilon",), condition=False
+        ),
+    ] = ()
+    """steps from epsilon to the noise that a paper may have gone wrong in (docs/privacy.md), in
+    addition to those of the method; the row is nominal, and profile must be paper"""
 
 
 @dataclass(frozen=True)
@@ -433,7 +455,11 @@ class Cell:
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that the id is a digest of: those that differ from the defaults."""
-        known = {name: v for name, v in self.hyperparameters.items() if LATER.get(name) != v}
+        known = {
+            name: value
+            for name, value in self.hyperparameters.items()
+            if value != LATER.get(f"{self.method}.{name}", LATER.get(name))
+        }
         cell = dataclasses.replace(self, hyperparameters=known)
         return {"streams": MEANING, **without_defaults(cell)}
 

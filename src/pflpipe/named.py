@@ -79,6 +79,9 @@ DEPARTURES: dict[str, str] = {
     "no_composition": "the budget of one round is quoted as the budget of the whole run",
     "noise_not_divided": "each message carries the whole noise instead of its share",
     "noise_on_support": "noise only on the coordinates that a client's private mask keeps",
+    "noise_over_all_clients": (
+        "the noise is divided among all clients, although a fraction of them takes part in a round"
+    ),
     "noise_per_participant": (
         "each drawn client adds a share of the noise, so its size follows the drawn count"
     ),
@@ -130,9 +133,17 @@ EXTRAS = {
 """Departures that read private values of the clients, and the names of these extras; a name that
 ends in a dot stands for one extra of each tensor (privacy/departures.py)."""
 
-OF_CALIBRATION = frozenset({"learning_rate_in_noise", "no_composition", "sample_level_calibration"})
+OF_CALIBRATION = frozenset(
+    {
+        "learning_rate_in_noise",
+        "no_composition",
+        "noise_over_all_clients",
+        "sample_level_calibration",
+    }
+)
 """Departures of the way from an epsilon to the noise; a run whose multiplier is given has none of
-them."""
+them. They read nothing private and change no step of a method, so a study may declare them for any
+(``privacy.departures``)."""
 
 OF_SIZES = frozenset({"data_size_weights", "sample_level_calibration"})
 """Departures whose ledger counts the examples of each client."""

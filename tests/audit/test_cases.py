@@ -105,13 +105,13 @@ def test_reference_plans_are_where_an_audit_sees_most():
     )
     laplace = cases.find("laplace-central").plan(())
     assert laplace.noise_multiplier == pytest.approx(1.0)
-    alone = cases.find("laplace-clip_in_training+no_composition-central").mechanism_under_audit()
-    assert alone.executed.noise_multiplier == pytest.approx(1 / 8)
-    assert alone.claimed.noise_multiplier == pytest.approx(1.0)
-    steps = cases.find("laplace-learning_rate_in_noise+no_composition-central").plan(
-        ["learning_rate_in_noise", "no_composition"]
-    )
-    assert steps.noise_multiplier == pytest.approx(2 * 0.1 / 8)
+    for steps in ("learning_rate_in_noise", "clip_in_training+learning_rate_in_noise"):
+        appfl = cases.find(f"laplace-{steps}+no_composition-central").mechanism_under_audit()
+        assert appfl.executed.noise_multiplier == pytest.approx(2 * 0.1 / 8)
+        assert appfl.claimed.noise_multiplier == pytest.approx(1.0)
+    shared = cases.find("gaussian-drawn-noise_over_all_clients-central").mechanism_under_audit()
+    assert shared.executed.noise_multiplier == pytest.approx(2.248 * math.sqrt(0.1))
+    assert shared.claimed.noise_multiplier == 2.248
 
 
 @pytest.mark.parametrize(

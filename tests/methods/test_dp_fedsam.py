@@ -23,7 +23,7 @@ OFFICIAL = registry.departures("dp_fedsam", "paper", official_code=True)
 def test_two_golden_rounds_at_a_falling_learning_rate(backend, departures):
     world = simulation(
         "dp_fedsam",
-        {"rho": RHO},
+        {"rho": RHO, "adaptive": bool(departures)},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
         backend=backend,
         model=LINEAR,
@@ -34,6 +34,7 @@ def test_two_golden_rounds_at_a_falling_learning_rate(backend, departures):
         weight_decay=DECAY,
     )
     begun = rounds.start(world)
+    slope = numpy_mlp.sharp(RHO, adaptive=bool(departures))
     begin = {name: value.numpy() for name, value in begun.params.items()}
     sizes = np.array([len(rows) for rows in world.split.train])
     weights = sizes / sizes.sum() if departures else np.full(len(sizes), 1 / len(sizes))
@@ -42,9 +43,7 @@ def test_two_golden_rounds_at_a_falling_learning_rate(backend, departures):
         begin = dict(expected)
         for client, weight in enumerate(weights):
             steps = numpy_mlp.steps(world, client, round, "train")
-            end = numpy_mlp.descend(
-                begin, steps, numpy_mlp.sharp(RHO), lr=lr, momentum=MOMENTUM, decay=DECAY
-            )
+            end = numpy_mlp.descend(begin, steps, slope, lr=lr, momentum=MOMENTUM, decay=DECAY)
             update = {name: end[name] - begin[name] for name in begin}
             sent = numpy_mlp.clipped(update, CLIP)
             for name, value in update.items():

@@ -60,6 +60,15 @@ def test_wrong_hyperparameters_are_named_with_what_was_expected(name, values, me
         registry.check_hyperparameters(name, values)
 
 
+def test_the_official_code_has_defaults_of_its_own_that_a_study_may_replace():
+    check = registry.check_hyperparameters
+    assert check("dp_fedsam", {}) == {"rho": 0.05, "adaptive": False}
+    assert check("dp_fedsam", {}, official_code=True) == {"rho": 0.5, "adaptive": True}
+    given = {"rho": 0.1, "adaptive": False}
+    assert check("dp_fedsam", given, official_code=True) == given
+    assert check("feddpa", {}, official_code=True) == check("feddpa", {})
+
+
 def test_departures_follow_the_hyper_parameters_that_take_a_step_out():
     whole = registry.departures("fedglp_adp", "paper", False)
     part = registry.departures("fedglp_adp", "paper", False, hyperparameters={"acndp": False})

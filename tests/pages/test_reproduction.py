@@ -160,7 +160,9 @@ def test_rows_of_another_version_of_the_study_are_refused(made):
     study, results = made
     export(study, results, "Measured here.")
     malformed.write(results.parent / "studies/good.yaml", STUDY | {"seeds": [1]})
-    with pytest.raises(DataError, match=r"good.csv has runs that .*good.yaml does not have"):
+    with pytest.raises(
+        DataError, match=r"good.csv has runs or columns that .*good.yaml does not have"
+    ):
         page(results)
 
 

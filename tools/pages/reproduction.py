@@ -54,7 +54,7 @@ def export(study: Study, frame: pd.DataFrame, measured: Mapping[str, str], docs:
     rows = {str(row["cell"]): row for part in (before, frame) for _, row in part.iterrows()}
     kept = [rows[cell.id] for cell in study.cells if cell.id in rows]
     told |= measured
-    tidy.write(pd.DataFrame(kept, columns=list(tidy.COLUMNS), dtype=object), target)
+    tidy.write(pd.DataFrame(kept, columns=tidy.columns_of(study), dtype=object), target)
     write_json(target.with_suffix(".json"), {str(row["cell"]): told[row["cell"]] for row in kept})
     return target
 
@@ -98,9 +98,10 @@ def _part(source: Path, studies: Path) -> str:
     frame, told = _read(source)
     study = load_study(source.stem, studies)
     shown = tidy.of_cells(study, frame["cell"])
-    if list(frame["cell"]) != [cell.id for cell in shown.cells] or study.layout is None:
+    has_runs = list(frame["cell"]) == [cell.id for cell in shown.cells]
+    if not has_runs or study.layout is None or list(frame) != tidy.columns_of(study):
         raise DataError(
-            f"{source} has runs that studies/{study.name}.yaml does not have",
+            f"{source} has runs or columns that studies/{study.name}.yaml does not have",
             do=f"make it again: make results STUDY={study.name}",
         )
     differences = list(far(frame))

@@ -42,7 +42,7 @@ LAPLACE = Privacy("laplace", epsilon=8.0, clip_norm=2.5)
 
 Verdict = Literal["kept", "unsound", "refuted"]
 
-OF_SAMPLING = frozenset({"noise_per_participant", "public_sampling"})
+OF_SAMPLING = frozenset({"noise_over_all_clients", "noise_per_participant", "public_sampling"})
 """Departures that weaken nothing if all clients take part."""
 
 

@@ -98,6 +98,8 @@ class Solver:
         rho: radius of sharpness-aware minimisation (Foret et al., ICLR 2021): each step uses the
             gradient at ``w + rho g / (|g|_2 + 1e-12)``, one norm over all trained parameters; 0 is
             the plain optimizer.
+        adaptive: whether the ascent is scaled by the weights (Kwon et al., "ASAM", ICML 2021):
+            ``rho |w|^2 g / (| |w| g |_2 + 1e-12)``, products by coordinate.
         step_bound: largest length of the change of a step, over all trained parameters; longer
             changes are shortened.
         step_norm: 1 or 2, the norm of that length.
@@ -110,6 +112,7 @@ class Solver:
     momentum: float = 0.0
     weight_decay: float = 0.0
     rho: float = 0.0
+    adaptive: bool = False
     step_bound: float = math.inf
     step_norm: int = 1
     low: float = -math.inf
@@ -251,9 +254,7 @@ def minimize_loop(
             if solver.rho:
                 # Ascend in place, take the gradient there, go back: the leaves are slices of this
                 # vector, so no second set of parameters is needed.
-                flat.vector.add_(
-                    flat.gradient * (solver.rho / (torch.linalg.vector_norm(flat.gradient) + 1e-12))
-                )
+                flat.vector.add_(_ascent(flat.vector, flat.gradient, solver))
                 flat.differentiate(objective.loss, point, batch, penalty)
                 flat.vector.copy_(before)
             # Before the mask: a coordinate outside the mask must not decay either.
@@ -407,8 +408,7 @@ def minimize_functional(
             for turn, mask in enumerate(all_masks):
                 slope, value = slope_at(vector, turn, step)
                 if solver.rho:
-                    reach = solver.rho / (_norm(slope) + 1e-12)
-                    slope, _ = slope_at(vector + reach * slope, turn, step)
+                    slope, _ = slope_at(vector + _ascent(vector, slope, solver), turn, step)
                 if solver.weight_decay:
                     slope = slope + solver.weight_decay * vector
                 if mask is not None:
@@ -445,6 +445,14 @@ def _real_steps(count: Tensor) -> tuple[int, int]:
     real = (count > 0).reshape(math.prod(count.shape[:-1]), count.shape[-1])
     needed = real.any(0).nonzero()
     return int(real.all(0).cumprod(0).sum()), int(needed[-1]) + 1 if len(needed) else 0
+
+
+def _ascent(vector: Tensor, slope: Tensor, solver: Solver) -> Tensor:
+    """Return the ascent ``[..., P]`` from points ``vector [..., P]`` along their gradients."""
+    # Where ASAM's paper has |w| + eta, DP-FedSAM's code has |w|, also for biases.
+    scale = vector.abs() if solver.adaptive else 1.0
+    scaled = scale * slope
+    return scale * scaled * (solver.rho / (_norm(scaled) + 1e-12))
 
 
 def _shortened(change: Tensor, solver: Solver) -> Tensor:

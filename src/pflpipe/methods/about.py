@@ -34,6 +34,8 @@ class About:
         departures: departures of both profiles, such as the weights of a non-private method.
         paper_departures: further departures of ``profile: paper``.
         official_departures: further departures of ``official_code: true``.
+        official_defaults: hyper-parameter -> its default under ``official_code: true``, where that
+            is another one.
         only_with: hyper-parameter -> departures that apply only if it is true.
         cost: training time per image relative to DP-FedAvg, which a second gradient, a second model
             or Fisher information increases. Measured as CPU time of cnn_cifar with two clients of
@@ -53,6 +55,7 @@ class About:
     departures: tuple[str, ...] = ()
     paper_departures: tuple[str, ...] = ()
     official_departures: tuple[str, ...] = ()
+    official_defaults: Mapping[str, Any] = field(default_factory=dict)
     only_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cost: float = 1.0
 

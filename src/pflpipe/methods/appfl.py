@@ -21,9 +21,10 @@ mechanism, 1 for Laplace.
 The published version bounds training instead of the message: the change of each optimizer step,
 personal layers included, is shortened to the length clip_value / E in that norm, for E local
 epochs. An epoch of several steps can move the model by more than this share, so no public number
-bounds the change. The published version also quotes the budget of one round for the whole run. Not
-imitated: the code multiplies its noise by 2 lr, although the bounded change contains the learning
-rate already, and every client adds all of the noise to its message.
+bounds the change. The published version also multiplies its noise by 2 lr (``sensitivity = 2.0 *
+clip_value * lr``), although the bounded change contains the learning rate already
+(``learning_rate_in_noise``), and quotes the budget of one round for the whole run
+(``no_composition``). Not imitated: every client adds all of the noise to its message.
 
 The certified version trains freely. It clips the change of the shared layers jointly, in the norm
 of its mechanism.
@@ -46,7 +47,7 @@ ABOUT = About(
     paper="APPFL documentation, personalization",
     has_global_model=False,
     mechanism="laplace",
-    paper_departures=("clip_in_training", "no_composition"),
+    paper_departures=("clip_in_training", "learning_rate_in_noise", "no_composition"),
 )
 
 

@@ -11,7 +11,9 @@ matter least for the loss are set to zero.
     keeps: nothing
     tests: the released model after E epochs with the penalty
 
-    weight: lambda of the penalty, one norm over all parameters [ours]
+    weight: lambda of the penalty, one norm over all parameters. In FedDPA's Table 2 (CIFAR-10,
+        alpha 1, one seed) 0.4 has 38.2 % and 0.1 has 44.5 %, since one step of Adam can leave the
+        ball [ours]
     keep_ratio: fraction of each layer's entries (weight and bias together) that LUS keeps: the
         ceil(keep_ratio d) of highest score [ours]
     score: ``gradient``, how much the loss of the trained model over all examples of the client
@@ -41,7 +43,7 @@ ABOUT = About(title="BLUR + LUS", paper="Cheng et al., CVPR 2022", cost=1.4)
 
 def blur_lus(
     *,
-    weight: Annotated[float, Option(least=0)] = 0.4,
+    weight: Annotated[float, Option(least=0)] = 0.1,
     keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.5,
     score: Literal["gradient", "magnitude"] = "gradient",
 ) -> Method:

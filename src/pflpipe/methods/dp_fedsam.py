@@ -12,14 +12,15 @@ this gradient. Its weight decay plays no part in the ascent.
     keeps: nothing
     tests: the released model after E more such epochs
 
-    rho: radius of the ascent ``rho g / |g|_2``, one norm over all parameters; 0 is DP-FedAvg
-        [official code]
+    rho: radius of the ascent ``rho g / |g|_2``, one norm over all parameters; 0 is DP-FedAvg. The
+        paper prints none [SAM: Foret et al., ICLR 2021]
+    adaptive: scales the ascent by the weights, ``rho w^2 g / | |w| g |_2`` (ASAM: Kwon et al., ICML
+        2021). Weights are small, so its rho is larger: the official code has 0.5 [paper]
 
 Differences of the official code, executed under ``official_code: true``: every tensor is clipped to
-C separately, messages have data-size weights, and the number of the round seeds the cohort. Its
-learning rate shrinks by the factor 0.998 in each round; set ``training.lr_decay``. Not imitated:
-the code's default ``adaptive``, which scales the ascent by the weights (ASAM; the paper uses plain
-SAM), and cohorts of fixed size.
+C separately, messages have data-size weights, the number of the round seeds the cohort, and the
+defaults are ``adaptive: true`` and ``rho: 0.5``. Its learning rate shrinks by the factor 0.998 in
+each round; set ``training.lr_decay``. Not imitated: cohorts of fixed size.
 """
 
 from __future__ import annotations
@@ -38,16 +39,18 @@ ABOUT = About(
     title="DP-FedSAM",
     paper="Shi et al., CVPR 2023",
     official_departures=("per_tensor_clip", "data_size_weights", "public_sampling"),
+    official_defaults={"rho": 0.5, "adaptive": True},
     cost=2.0,
 )
 
 
-def dp_fedsam(*, rho: Annotated[float, Option(least=0)] = 0.5) -> Method:
+def dp_fedsam(*, rho: Annotated[float, Option(least=0)] = 0.05, adaptive: bool = False) -> Method:
     """Return the method."""
 
     def train(params: Params, batches: Batches, task: Task) -> tuple[Params, Tensor]:
         # The ascent is a setting of the solver, because it takes two gradients in every step.
-        return task.minimize(params, batches.train, task.loss, solver=replace(task.solver, rho=rho))
+        solver = replace(task.solver, rho=rho, adaptive=adaptive)
+        return task.minimize(params, batches.train, task.loss, solver=solver)
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task

@@ -9,7 +9,9 @@ update are kept, so that the clip shortens these less.
     keeps: nothing
     tests: the released model after E more such epochs
 
-    rho: radius of the ascent of sharpness-aware minimisation (dp_fedsam.py) [DP-FedSAM's code]
+    rho: radius of the ascent of sharpness-aware minimisation (dp_fedsam.py) [SAM: Foret et al.,
+        ICLR 2021]
+    adaptive: scales the ascent by the weights (dp_fedsam.py) [paper]
     keep_ratio: fraction of each tensor's entries that is kept, the ceil(keep_ratio d) largest by
         absolute value. There is no official code of this step, so the fraction and the choice per
         tensor are uncertain [ours]
@@ -41,11 +43,12 @@ ABOUT = About(
 
 def dp_fedsam_topk(
     *,
-    rho: Annotated[float, Option(least=0)] = 0.5,
+    rho: Annotated[float, Option(least=0)] = 0.05,
+    adaptive: bool = False,
     keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.4,
 ) -> Method:
     """Return the method."""
-    dense = dp_fedsam(rho=rho)
+    dense = dp_fedsam(rho=rho, adaptive=adaptive)
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task

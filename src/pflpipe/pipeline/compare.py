@@ -18,6 +18,7 @@ from pflpipe.errors import ConfigError, DataError, check_known, nearest
 from pflpipe.report import tidy
 from pflpipe.report.comparison import METRICS, Group, epsilon_text
 from pflpipe.study.load import study_names
+from pflpipe.study.metrics import BEST_ROUND
 
 CONDITIONS = (
     *("dataset", "partition", "alpha", "classes_per_client", "clients", "new_clients"),
@@ -46,8 +47,9 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
         ConfigError: no such metric or method. DataError: no such table, or no row in common.
     """
     sides = [side(name, results) for name in (first, second)]
-    others = map(str, list(sides[0])[len(tidy.COLUMNS) :])
-    metrics = [*METRICS, *(name for name in others if name in sides[1])]
+    others = [str(name) for name in list(sides[0])[len(tidy.COLUMNS) :] if name in sides[1]]
+    # Best rounds are no measurement that could decide between methods.
+    metrics = [*METRICS, *(name for name in others if not name.startswith(BEST_ROUND))]
     if metric not in metrics:
         raise ConfigError(f"metric {metric!r} does not exist", do=nearest(metric, metrics))
     digits, unit = (1, " in percent") if metric in METRICS else (3, "")

@@ -21,8 +21,8 @@ from dp_accounting.rdp import compute_epsilon
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
 WITHOUT_EFFECT = {
-    *("learning_rate_in_noise", "no_composition", "sample_level_calibration"),
-    "update_against_global",
+    *("learning_rate_in_noise", "no_composition", "noise_over_all_clients"),
+    *("sample_level_calibration", "update_against_global"),
 }
 """Departures under which the noise of the plan covers what it says."""
 OF_MESSAGES = {"data_size_weights", "noise_not_divided", "noise_per_participant"}
@@ -185,6 +185,9 @@ def _noise(
         return {"plan.noise_multiplier": privacy["noise_multiplier"]}, []
     if "sample_level_calibration" in departures:
         return {}, ["the noise was calibrated to the clients' numbers of examples"]
+    if "noise_over_all_clients" in departures:
+        rate = settings["training"].get("sample_rate", 1.0)
+        noise = noise._replace(multiplier=noise.multiplier / math.sqrt(rate))
     if "learning_rate_in_noise" in departures:
         noise = noise._replace(multiplier=noise.multiplier / (2 * settings["training"]["lr"]))
     if "no_composition" in departures:

@@ -71,9 +71,10 @@ def make_plan(
     Args:
         privacy: the request.
         rounds, sample_rate, clients, groups: T, q, M, b.
-        departures: names. Three of them change the calibration: ``no_composition`` counts a single
-            round, ``sample_level_calibration`` counts the steps of DP-SGD, and
-            ``learning_rate_in_noise`` multiplies the result by 2 lr.
+        departures: names. Four of them change the noise: ``no_composition`` calibrates a single
+            round, ``sample_level_calibration`` the steps of DP-SGD, ``learning_rate_in_noise``
+            multiplies the result by 2 lr. ``noise_over_all_clients`` multiplies any multiplier by
+            sqrt(q): each of q M messages has the share 1/M of the variance, not 1/(q M).
         sizes: training examples per client ``[M]``.
         local_epochs, batch_size: E, B; with the sizes, for ``sample_level_calibration``.
         lr: learning rate, for ``learning_rate_in_noise``.
@@ -82,6 +83,10 @@ def make_plan(
         PrivacyError: the request is incomplete or contradictory, or cannot be met.
     """
     names = check_departures(departures)
+    if not names.issuperset(privacy.departures):
+        # Else the run would be certified under a request that declares otherwise.
+        got, do = ", ".join(privacy.departures), "declare them in a study, which names them"
+        raise PrivacyError("privacy.departures", got=got, expected="those of the run", do=do)
     laplace = privacy.mechanism == "laplace"
     private = privacy.mechanism != "none"
     if private and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
@@ -125,6 +130,9 @@ def make_plan(
             multiplier = 2 * lr * calibrated.multiplier
             calibrated = dataclasses.replace(calibrated, noise_multiplier=multiplier)
         plan = dataclasses.replace(calibrated, rounds=rounds)
+    if "noise_over_all_clients" in names and private:
+        multiplier = plan.multiplier * math.sqrt(sample_rate)
+        plan = dataclasses.replace(plan, noise_multiplier=multiplier)
     if plan.adaptive is not None:
         # Raises if the bits alone use up the budget; only the calibrated plan shows whether.
         adaptive.multiplier_of_updates(plan)

@@ -429,6 +429,12 @@ def _warnings(
             "learning_rate_in_noise: the noise is twice the learning rate times what the paper's "
             "epsilon needs; the actual noise is counted"
         )
+    if "noise_over_all_clients" in names:
+        yield (
+            "noise_over_all_clients: each message carries C sigma / sqrt(M) of noise, so a cohort "
+            f"has {math.sqrt(plan.sample_rate):.3g} times what the paper's epsilon needs; the "
+            "actual noise is counted"
+        )
     if "noise_not_divided" in names:
         yield (
             "noise_not_divided: every message carries the whole noise, so the sum has more than "

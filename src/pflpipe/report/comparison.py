@@ -19,7 +19,7 @@ from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
-from pflpipe.study.metrics import columns
+from pflpipe.study.metrics import BEST_ROUND, columns
 from pflpipe.study.settings import NO_PRIVACY, layout
 from pflpipe.study.study_spec import Study
 
@@ -34,6 +34,7 @@ BOLD_WORDS = (
     f"those in bold (paired differences over seeds); with fewer than {MIN_SEEDS} seeds, or where "
     "the seeds separate nothing, nothing is bold"
 )
+BEST_ROUND_WORDS = "best round, chosen on test data (optimistic)"
 _CLAIM_NOTES = {
     "unreviewed": (
         "Unreviewed: the mechanism is certified, but the method's code is not pflpipe's own and "
@@ -264,6 +265,12 @@ def mean_text(values: Sequence[float], seeds: int, digits: int = 1) -> str:
         variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
         text += f" ± {math.sqrt(variance):.{digits}f}"
     return text if len(values) == seeds else f"{text} ({len(values)} of {seeds})"
+
+
+def best_round_text(group: Group, metric: str) -> str:
+    """Return mean and standard deviation of an accuracy after its best round; empty for rows with a
+    guarantee."""
+    return "" if group.claim in WITHOUT_DEPARTURES else group.text(BEST_ROUND + metric)
 
 
 def epsilon_text(group: Group) -> str:

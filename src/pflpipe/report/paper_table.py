@@ -13,7 +13,15 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from pflpipe.report import comparison
-from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, finite, round_up
+from pflpipe.report.comparison import (
+    BEST_ROUND_WORDS,
+    BOLD_WORDS,
+    METRICS,
+    Group,
+    best_round_text,
+    finite,
+    round_up,
+)
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.report.summary import dagger, not_covered
 from pflpipe.study import layouts
@@ -54,7 +62,7 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
             entries
             for line, places in lines
             if line.named == named
-            for entries in _lines(layout, line.name, places, gains)
+            for entries in _lines(layout, line.name, places, gains, study.best_round)
         )
         for named in (True, False)
     ]
@@ -106,9 +114,10 @@ def _gains(layout: PaperLayout, section: Sequence[Group]) -> dict[Group, float]:
 
 
 def _lines(
-    layout: PaperLayout, name: str, places: Places, gains: dict[Group, float]
+    layout: PaperLayout, name: str, places: Places, gains: dict[Group, float], best_round: str
 ) -> Iterator[tuple[Entry, ...]]:
-    """Yield a method's row of the table and, below it, the printed numbers and the epsilons."""
+    """Yield a method's row of the table and, below it, its best round, the printed numbers and the
+    epsilons."""
     digits = 2 if layout.metric in _COSTS else 1
     claims = {group.claim for group in places if group is not None}
     marks = "".join(f" [{claim}]" for claim in ("unreviewed", "nominal") if claim in claims)
@@ -120,6 +129,7 @@ def _lines(
 
     yield (Entry(name + marks), *(ours(group) if group else Entry("") for group in places))
     for heading, text in (
+        (f"– {BEST_ROUND_WORDS}", lambda group: best_round and best_round_text(group, best_round)),
         ("– paper", lambda group: _printed(layout, group)),
         ("– nominal ε", _nominal),
         ("– honest ε" if "nominal" in claims else "– ε", _honest),

@@ -39,7 +39,8 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
         if any(finite(group.rows[name]) for group in groups)
     }
     # All groups of a study have the same facets.
-    columns = list(_columns(groups[0].facet, metrics, set(frame["paper_metric"].dropna())))
+    printed = set(frame["paper_metric"].dropna())
+    columns = list(_columns(groups[0].facet, metrics, printed, study.best_round))
     sections = []
     for section in comparison.sections(groups):
         best = {
@@ -64,7 +65,10 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
 
 
 def _columns(
-    facets: Iterable[str], metrics: Mapping[str, MetricColumn], printed: set[str]
+    facets: Iterable[str],
+    metrics: Mapping[str, MetricColumn],
+    printed: set[str],
+    best_round: str,
 ) -> Iterator[Column]:
     # Printed numbers stand next to ours if they are of one metric, else in the last column.
     yield "method", lambda group: group.label + dagger(group)
@@ -74,6 +78,8 @@ def _columns(
     yield "ε (central)", epsilon_text
     for name, column in metrics.items():
         yield column.heading, partial(Group.text, column=name, digits=column.metric.digits)
+        if name == best_round:
+            yield comparison.BEST_ROUND_WORDS, partial(comparison.best_round_text, metric=name)
         if printed == {name}:
             yield "paper", _printed
     yield "n", lambda group: str(len(group.rows))

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from pflpipe import records
-from pflpipe.cells import without_defaults
+from pflpipe.cells import WITHOUT_DEPARTURES, without_defaults
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, intact
 from pflpipe.learning.metrics import ALWAYS
@@ -25,7 +25,7 @@ from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.simulation.record import Record
 from pflpipe.study import epsilon_as_published
-from pflpipe.study.metrics import MetricColumn, columns
+from pflpipe.study.metrics import BEST_ROUND, MetricColumn, columns
 from pflpipe.study.settings import model_name
 from pflpipe.study.study_spec import Row, Study
 
@@ -62,7 +62,7 @@ _SOLVER = ("optimizer", "lr", "momentum", "weight_decay")
 
 def tidy(study: Study, results: Path) -> pd.DataFrame:
     """Return one row per cell of the study, in the study's order, with ``COLUMNS`` followed by the
-    columns of the study's other metrics.
+    columns of the study's other metrics and, if it reports it, of the best round.
 
     Accuracies are percentages, seconds are wall time of training, infinite epsilons are ``inf``;
     missing values are ``None``.
@@ -89,11 +89,13 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
                 do="delete that file and run snakemake again",
             )
         rows.append(_record(study, row, clients, results, plans))
-    return pd.DataFrame(rows, columns=_columns(study), dtype=object)
+    return pd.DataFrame(rows, columns=columns_of(study), dtype=object)
 
 
-def _columns(study: Study) -> list[str]:
-    return list(dict.fromkeys([*COLUMNS, *study.columns]))
+def columns_of(study: Study) -> list[str]:
+    """Return ``COLUMNS`` followed by the columns that not every study's table has."""
+    best = [BEST_ROUND + study.best_round] if study.best_round else []
+    return list(dict.fromkeys([*COLUMNS, *study.columns, *best]))
 
 
 def _record(
@@ -151,7 +153,16 @@ def _record(
         "paper_metric": row.paper_metric,
         "cell": cell.id,
         "nonfinite_uploads": run.diagnostics.nonfinite_uploads,
+        **_best_round(study.best_round, ledger.claim, folder),
     }
+
+
+def _best_round(metric: str, claim: str, run: Path) -> dict[str, float]:
+    """Return the metric after its best round, which the test data chose; nothing for a row with a
+    guarantee, whose number has to hold for data that chose nothing."""
+    if not metric or claim in WITHOUT_DEPARTURES:
+        return {}
+    return {BEST_ROUND + metric: float(pd.read_csv(existing(run / "rounds.csv"))[metric].max())}
 
 
 def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
@@ -273,7 +284,7 @@ def stored(study: Study, results: Path) -> pd.DataFrame:
     source = results / "tables" / f"{study.name}.csv"
     frame = read(source)
     cells = [row.cell.id for row in study.rows]
-    if (list(frame), list(frame["cell"])) != (_columns(study), cells):
+    if (list(frame), list(frame["cell"])) != (columns_of(study), cells):
         raise DataError(
             f"{source} is a table of another version of the study",
             do="delete that file and run snakemake again",

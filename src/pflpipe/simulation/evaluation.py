@@ -229,8 +229,10 @@ def means(simulation: Simulation, progress: Progress, has_global_model: bool) ->
     client has any.
 
     ``evaluate_clients`` limits the number of tested clients; they are the same in all rounds and
-    for all methods of a seed.
+    for all methods of a seed. Without ``evaluate_personal`` only ``global_common`` is there.
     """
+    if not simulation.training.evaluate_personal:
+        return {"global_common": _released(simulation, progress) if has_global_model else math.nan}
     total, tested = simulation.plan.clients, simulation.training.evaluate_clients
     clients: list[int] = []
     if 0 < tested < total:
@@ -238,3 +240,13 @@ def means(simulation: Simulation, progress: Progress, has_global_model: bool) ->
         clients = sorted(drawn.tolist())
     rows = accuracies(simulation, progress, has_global_model, clients=clients)
     return {name: over_clients(row[name] for row in rows) for name in CURVES}
+
+
+def _released(simulation: Simulation, progress: Progress) -> float:
+    """Return the accuracy (percent) of the released model on the common test set; NaN without."""
+    rows = simulation.split.common
+    if not len(rows):
+        return math.nan
+    task = simulation.task_in(progress.round, progress.bound)
+    schedule = simulation.test.schedule(simulation.in_order(rows))
+    return 100 * int(task.correct(progress.params, schedule)) / len(rows)

@@ -23,9 +23,11 @@ if TYPE_CHECKING:  # a study is read without torch
 
 def departures(cell: Cell, *, official_code: bool = True) -> frozenset[str]:
     """Return the departures of the cell's method as published, by default with those of its
-    official code. Departures of calibration count only if an epsilon is requested."""
+    official code, and of those that the study declares for it. Departures of calibration count only
+    if an epsilon is requested."""
     official = official_code and bool(registry.of(cell).about.official_departures)
     names = registry.departures(cell.method, "paper", official, cell.source, cell.hyperparameters)
+    names += cell.privacy.departures
     return frozenset(names) - (OF_CALIBRATION if cell.privacy.epsilon is None else frozenset())
 
 

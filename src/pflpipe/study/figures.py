@@ -72,6 +72,8 @@ def _kinds(rows: Sequence[Row]) -> dict[str, bool]:
     return dict.fromkeys(KINDS, True) | {
         "ranks": len(certified) > 1 and len(seeds) >= _MANY_SEEDS,
         "soundness": any(cell.departures and cell.method in certified for cell in private),
-        "convergence": any(cell.training.evaluate_every for cell in cells),
+        "convergence": any(
+            cell.training.evaluate_every and cell.training.evaluate_personal for cell in cells
+        ),
         "gains": "local_only" in methods and len(methods) > 1,
     }

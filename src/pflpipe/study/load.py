@@ -133,7 +133,11 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if not problems:
         with problems.at():
             drawings = figures.read(document, str(file), rows, measured)
-    return Outline(name, document, tuple(lines), layout, drawings, measured)
+    outline = Outline(name, document, tuple(lines), layout, drawings, measured)
+    if outline.best_round and not problems:
+        with problems.at():
+            metrics.check_best_round(outline.best_round, (row.cell for row in rows), str(file))
+    return outline
 
 
 def _stops_expansion(violation: documents.Violation) -> bool:
@@ -145,7 +149,16 @@ def _stops_expansion(violation: documents.Violation) -> bool:
         return True
     if violation.rule in ("additionalProperties", "finite"):
         return False
-    if key in ("title", "description", "paper", "layout", "figures", "metrics", "dataset"):
+    if key in (
+        "title",
+        "description",
+        "report",
+        "paper",
+        "layout",
+        "figures",
+        "metrics",
+        "dataset",
+    ):
         return False
     return not (key in ("profile", "official_code") or (inner and key in BLOCKS))
 
@@ -215,12 +228,14 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     for violation in documents.violations(values, documents.validator("cell")):
         problems.add(violation.error)
         violated |= {*violation.path[:1]} or {violation.key}
+    profile, official = values.get("profile", "strict"), values.get("official_code", False)
     hyperparameters: dict[str, Any] = {}
     if "hyperparameters" not in violated:
         with problems.at():
             given = values.get("hyperparameters", {})
-            hyperparameters = registry.check_hyperparameters(name, given, source)
-    profile, official = values.get("profile", "strict"), values.get("official_code", False)
+            hyperparameters = registry.check_hyperparameters(
+                name, given, source, official_code=official is True
+            )
     departures: tuple[str, ...] = ()
     with problems.at():
         departures = registry.departures(name, profile, official, source, hyperparameters)
@@ -246,6 +261,11 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     elif "privacy" in blocks and blocks["privacy"].clip_quantile is not None:
         with problems.at():
             check_adaptive(departures)
+    declared = blocks.get("privacy", Privacy()).departures
+    if declared and profile != "paper":
+        got, expected = ", ".join(declared), "none, or profile: paper as well"
+        problems.refuse("privacy.departures", got=got, expected=expected)
+    departures = tuple(sorted({*departures, *declared}))
     for block, built in blocks.items():
         with problems.at():
             if block == "model":  # its other keys mean nothing for a name that does not exist

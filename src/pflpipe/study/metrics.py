@@ -7,13 +7,14 @@ import functools
 import numbers
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pflpipe.cells import WITHOUT_DEPARTURES, Cell
 from pflpipe.data import outside
 from pflpipe.errors import ConfigError, Problems, located, nearest
 from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, Metric, worst_tenth
@@ -31,6 +32,10 @@ _PLACES = {
     "global_new": ("global new", "own test of new clients, global model"),
 }
 """Model and rows of each column of accuracy: in a table's heading, and in a figure's heading."""
+BY_ROUND = ("personal_own", "personal_common", "global_common")
+"""Columns of accuracy that a run measures after a round (simulation/rounds.py)."""
+BEST_ROUND = "best_round_"
+"""Beginning of the name of a column with an accuracy after its best round."""
 _OWN_ROWS = ("personal_own", "global_own", "personal_new", "global_new")
 _TRIAL = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.5, 0.4, 0.1]]), np.array([0, 1, 2])
 
@@ -88,6 +93,24 @@ def read(document: Mapping[str, Any], file: str, problems: Problems) -> dict[str
         expected = f"one of the study's `metrics`: {', '.join(metrics)}"
         problems.refuse(f"{file}: search.metric", got=criterion, expected=expected)
     return metrics
+
+
+def check_best_round(metric: str, cells: Iterable[Cell], file: str) -> None:
+    """Check that a study has the accuracies whose best round it reports.
+
+    Raises:
+        ConfigError: a run without a guarantee does not measure this metric of all clients by round.
+    """
+    what = f"{file}: report: best_round"
+    if metric not in BY_ROUND:
+        raise ConfigError(f"{what}: the layout's metric", got=metric, expected=", ".join(BY_ROUND))
+    for training in (cell.training for cell in cells if cell.claim not in WITHOUT_DEPARTURES):
+        if not training.evaluate_every:
+            raise ConfigError(f"{what}: training.evaluate_every", got=0, expected="1")
+        is_partial = training.evaluate_clients > 0 or not training.evaluate_personal
+        if metric != "global_common" and is_partial:
+            do = "remove evaluate_clients and evaluate_personal"
+            raise ConfigError(f"{what}: {metric} of some clients only", do=do)
 
 
 def files(document: Mapping[str, Any], folder: str | os.PathLike[str]) -> list[Path]:

@@ -126,7 +126,8 @@ class Row:
 @dataclass(frozen=True)
 class Study:
     """A study: rows in the order of the file, every cell once; layout of a paper's table; figures;
-    metrics by name; and the name of the metric that ranks sets of values."""
+    metrics by name; the name of the metric that ranks sets of values; and the column of accuracy of
+    which the table has the best round too, if there is one."""
 
     name: str
     title: str
@@ -136,6 +137,7 @@ class Study:
     figures: tuple[Drawing, ...] = ()
     metrics: Mapping[str, Metric] = dataclasses.field(default_factory=ALWAYS.copy)
     criterion: str = ACCURACY
+    best_round: str = ""
 
     @cached_property
     def columns(self) -> dict[str, MetricColumn]:
@@ -229,6 +231,13 @@ class Outline:
         return str(self.document.get("search", {}).get("metric", ACCURACY))
 
     @property
+    def best_round(self) -> str:
+        """The column of accuracy of which the table has the best round too; empty for none."""
+        if "report" not in self.document:
+            return ""
+        return self.layout.metric if self.layout else "personal_own"
+
+    @property
     def private_search(self) -> PrivateSearch | None:
         """The guarantee that the study asks of its search, if it does."""
         given = self.document.get("search", {}).get("private")
@@ -297,6 +306,7 @@ class Outline:
             self.figures,
             self.metrics,
             self.criterion,
+            self.best_round,
         )
 
     def __str__(self) -> str:
