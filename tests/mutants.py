@@ -648,6 +648,24 @@ MUTANTS = {
         "training.lr",
         "methods/test_dp_fedsam.py",
     ),
+    "adaptive SAM that is scaled by the weights once": Mutant(
+        "learning/solvers.py",
+        "return scale * scaled * (",
+        "return scaled * (",
+        "test_solvers.py",
+    ),
+    "noise of a former default for the messages of another one": Mutant(
+        "methods/registry.py",
+        "FORMER.get((cell.method, name), item.default)",
+        "item.default",
+        "test_keys.py",
+    ),
+    "a best round in a certified row": Mutant(
+        "report/tidy.py",
+        "if not metric or claim in WITHOUT_DEPARTURES:",
+        "if not metric:",
+        "test_best_round.py",
+    ),
     "nothing dropped": Mutant(
         "simulation/clients.py",
         "whole._where(whole.count == batch_size)",
