@@ -456,7 +456,7 @@ CASES: dict[str, Case] = {
     ),
     "a declared departure of a strict row": Case(
         put("privacy.departures", ["noise_over_all_clients"]),
-        (IN_STUDY, "privacy.departures", "got noise_over_all_clients", "profile: paper"),
+        (IN_STUDY, "privacy.departures", "noise_over_all_clients", "profile: paper"),
     ),
     "a declared departure of calibration without a calibration": Case(
         both(

@@ -205,6 +205,24 @@ MUTANTS = {
         "lr * calibrated.multiplier",
         "methods/test_appfl_steps.py",
     ),
+    "noise over all clients is that of a cohort": Mutant(
+        "privacy/accounting.py",
+        "multiplier = plan.multiplier * math.sqrt(sample_rate)",
+        "multiplier = plan.multiplier",
+        "test_accounting.py",
+    ),
+    "declared departures are certified": Mutant(
+        "study/load.py",
+        "departures = tuple(sorted({*departures, *declared}))",
+        "departures = tuple(sorted(departures))",
+        "test_config.py",
+    ),
+    "a certificate counts noise over all clients as a cohort's": Mutant(
+        "pipeline/recomputed.py",
+        "noise = noise._replace(multiplier=noise.multiplier / math.sqrt(rate))",
+        "noise = noise",
+        "test_certificate.py",
+    ),
     "layers clipped apart but counted as one": Mutant(
         "privacy/ledger.py",
         "noise_multiplier=plan.noise_multiplier / math.sqrt(parts)",
@@ -647,6 +665,24 @@ MUTANTS = {
         "training.lr * training.lr_decay**round",
         "training.lr",
         "methods/test_dp_fedsam.py",
+    ),
+    "adaptive SAM that is scaled by the weights once": Mutant(
+        "learning/solvers.py",
+        "return scale * scaled * (",
+        "return scaled * (",
+        "test_solvers.py",
+    ),
+    "noise of a former default for the messages of another one": Mutant(
+        "methods/registry.py",
+        "FORMER.get((cell.method, name), item.default)",
+        "item.default",
+        "test_keys.py",
+    ),
+    "a best round in a certified row": Mutant(
+        "report/tidy.py",
+        "if not metric or claim in WITHOUT_DEPARTURES:",
+        "if not metric:",
+        "test_best_round.py",
     ),
     "nothing dropped": Mutant(
         "simulation/clients.py",

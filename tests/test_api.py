@@ -149,7 +149,7 @@ SETTINGS = {
         *(
             {"privacy": dataclasses.replace(BUDGET, **{name: OTHER["privacy"][name]})}
             for name in OTHER["privacy"]
-            if name not in ("mechanism", "noise_multiplier", *OF_ADAPTIVE)
+            if name not in ("mechanism", "noise_multiplier", "departures", *OF_ADAPTIVE)
         ),
         *(
             {"privacy": dataclasses.replace(ADAPTIVE, **{name: OTHER["privacy"][name]})}

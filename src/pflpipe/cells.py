@@ -36,6 +36,7 @@ LATER = {
     "head_solver": "sgd",
     "dp_fedsam.adaptive": False,
     "dp_fedsam_topk.adaptive": False,
+    "dp_fedsam_topk.before_noise": True,
 }
 """Hyper-parameters, of all methods or of one, that are younger than studies that were run, and the
 value that is no part of a cell's id, so that ids of then stay."""

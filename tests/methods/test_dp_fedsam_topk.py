@@ -96,6 +96,19 @@ def test_strict_uploads_are_sparse_and_carry_nothing_else_and_the_noise_is_dense
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_after_the_noise_the_server_keeps_the_largest_entries_of_the_sum(backend):
+    values = {"keep_ratio": KEEP, "before_noise": False}
+    _, rounds, models = spied(simulation("dp_fedsam_topk", values, backend=backend))
+    for (uploads, _, released), (before, _), (after, _) in zip(
+        rounds, models[:-1], models[1:], strict=True
+    ):
+        assert uploads.extras == {}
+        assert all((value != 0).all() for value in released.sum.values())
+        kept = largest({name: value.numpy() for name, value in released.sum.items()})
+        numpy_mlp.assert_close(after, {name: before[name].numpy() + kept[name] for name in kept})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_the_papers_messages_are_silent_where_the_private_mask_is_false(backend):
     world = simulation("dp_fedsam_topk", {"keep_ratio": KEEP}, backend=backend, departures=PAPER)
     done, rounds, _ = spied(world)

@@ -79,6 +79,12 @@ def test_departures_follow_the_hyper_parameters_that_take_a_step_out():
     )
 
 
+def test_a_choice_after_the_noise_is_certified_in_both_profiles():
+    assert registry.departures("dp_fedsam_topk", "paper", False) == ("noise_on_support",)
+    after = {"before_noise": False}
+    assert registry.departures("dp_fedsam_topk", "paper", False, hyperparameters=after) == ()
+
+
 def test_departures_follow_the_profile():
     assert registry.departures("feddpa", "strict", False) == ()
     assert registry.departures("feddpa", "paper", False) == ()

@@ -193,5 +193,15 @@ def test_a_table_without_printed_numbers_comes_to_the_same_page(tmp_path, monkey
     assert "Why so low: see the noise." in text.splitlines()
 
 
+def test_verdicts_stand_on_top_of_the_page(made):
+    study, results = made
+    export(study, results, "Measured here.")
+    assert "Verdicts" not in page(results)
+    (results.parent / "docs/reproduction/verdicts.md").write_text("## Verdicts\n\nNone holds.\n")
+    text = page(results)
+    head, first = (text.index(f"## {title}") for title in ("Verdicts", STUDY["title"]))
+    assert head < text.index("None holds.") < first
+
+
 def test_without_a_study_there_is_no_page(tmp_path):
     assert reproduction.write(tmp_path, tmp_path) is None

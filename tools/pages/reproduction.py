@@ -8,6 +8,8 @@ made without ``results/``:
 - ``<study>.json``: for every row where, with what and when it was trained.
 - ``<study>.md``: written by hand: what explains differences to the print, or a number that
   surprises. Without it differences are called unexplained.
+
+``verdicts.md``, written by hand, is the summary on top of the page.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ def write(docs: Path, studies: Path) -> Path | None:
     if not sources:
         return None
     parts = [_part(source, studies) for source in sources]
-    write_text(docs / "reproduction.md", "\n".join([HEAD, "\n\n".join(parts), ""]))
+    parts = [_said(docs / FOLDER / "verdicts"), *parts]
+    write_text(docs / "reproduction.md", "\n".join([HEAD, "\n\n".join(filter(None, parts)), ""]))
     return docs / "reproduction.md"
 
 

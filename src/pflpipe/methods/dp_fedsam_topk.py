@@ -15,11 +15,15 @@ update are kept, so that the clip shortens these less.
     keep_ratio: fraction of each tensor's entries that is kept, the ceil(keep_ratio d) largest by
         absolute value. There is no official code of this step, so the fraction and the choice per
         tensor are uncertain [ours]
+    before_noise: every client keeps its own entries, before clip and noise; if false, the server
+        keeps the largest entries of the noisy sum, one choice for all [paper]
 
 The paper adds noise only to the kept entries (``profile: paper``, departure ``noise_on_support``).
 Which entries a client keeps depends on its data and is visible in the zeros of its message, so this
 noise hides no client. The strict profile keeps the same private choice, and its noise covers every
-coordinate.
+coordinate. A reader of the paper takes it to choose after the noise (issue 8 of DP-FedSAM's code,
+unanswered; the code has no such step): ``before_noise: false`` does so for the sum. That choice
+reads the release alone, so both profiles are then certified.
 """
 
 from __future__ import annotations
@@ -29,14 +33,15 @@ from typing import Annotated
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Method, Option, Upload, add_released
 from pflpipe.methods.dp_fedsam import dp_fedsam
-from pflpipe.trees import ClientState, Params, ServerState
+from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
     title="DP-FedSAM-top-k",
     paper="Shi et al. 2023",
     paper_departures=("noise_on_support",),
+    only_with={"before_noise": ("noise_on_support",)},
     cost=2.0,
 )
 
@@ -46,9 +51,14 @@ def dp_fedsam_topk(
     rho: Annotated[float, Option(least=0)] = 0.05,
     adaptive: bool = False,
     keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.4,
+    before_noise: bool = True,
 ) -> Method:
     """Return the method."""
     dense = dp_fedsam(rho=rho, adaptive=adaptive)
+
+    def largest(update: Tree) -> Tree:
+        sizes = {name: value.abs() for name, value in update.items()}
+        return trees.largest(sizes, [(name,) for name in sizes], keep_ratio)
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
@@ -56,8 +66,7 @@ def dp_fedsam_topk(
         upload, state = dense.local_update(params, server, state, batches, task)
         # The private choice is made before the clip, so that what is sent still has norm <= C and
         # the sensitivity does not depend on the choice.
-        sizes = {name: value.abs() for name, value in upload.update.items()}
-        kept = trees.largest(sizes, [(name,) for name in sizes], keep_ratio)
+        kept = largest(upload.update)
         extras = (
             {f"mask.{name}": mask for name, mask in kept.items()}
             if "noise_on_support" in task.departures
@@ -65,4 +74,11 @@ def dp_fedsam_topk(
         )
         return replace(upload, update=trees.mul(upload.update, kept), extras=extras), state
 
-    return replace(dense, local_update=local_update)
+    def aggregate(
+        params: Params, released: Update, server: ServerState, task: Task
+    ) -> tuple[Params, ServerState]:
+        return add_released(params, trees.mul(released, largest(released)), server, task)
+
+    if before_noise:
+        return replace(dense, local_update=local_update)
+    return replace(dense, aggregate=aggregate)

@@ -85,8 +85,8 @@ def make_plan(
     names = check_departures(departures)
     if not names.issuperset(privacy.departures):
         # Else the run would be certified under a request that declares otherwise.
-        got, do = ", ".join(privacy.departures), "declare them in a study, which names them"
-        raise PrivacyError("privacy.departures", got=got, expected="those of the run", do=do)
+        declared, do = ", ".join(privacy.departures), "declare them in a study, which names them"
+        raise PrivacyError("privacy.departures", got=declared, expected="those of the run", do=do)
     laplace = privacy.mechanism == "laplace"
     private = privacy.mechanism != "none"
     if private and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
