@@ -63,11 +63,7 @@ def weights(
     from safetensors import SafetensorError, deserialize
 
     shapes = architectures.shapes(model, image_shape, classes)
-    names: Mapping[str, str] = {name: name for name in shapes}
-    if outside.is_reference(model.name):
-        from pflpipe.learning import modules
-
-        names = modules.adapt(model.name, model.options, tuple(image_shape), classes).paths
+    names = names_in_file(model, image_shape, classes)
     file, content = model.init, _content(model.init)
     if (found := hashlib.sha256(content).hexdigest()) != model.init_digest:
         do = "its digest is part of the run's id: start again with the file as it is"
@@ -90,6 +86,15 @@ def weights(
             got = "NaN or infinity"
             raise ConfigError(f"{file}: {names[name]}", got=got, expected="finite numbers")
     return values
+
+
+def names_in_file(model: Model, image_shape: tuple[int, ...], classes: int) -> Mapping[str, str]:
+    """Return our name -> the name in a file of every parameter; see ``weights``."""
+    if outside.is_reference(model.name):
+        from pflpipe.learning import modules
+
+        return modules.adapt(model.name, model.options, tuple(image_shape), classes).paths
+    return {name: name for name in architectures.shapes(model, image_shape, classes)}
 
 
 @functools.lru_cache(maxsize=64)

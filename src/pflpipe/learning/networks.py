@@ -50,6 +50,7 @@ class Network:
         known_layers: whether all layers are linear, convolutional or GroupNorm and called as here,
             so that fisher.py applies.
         keyed: whether ``body`` reads the key.
+        model: the settings that ``build`` made it from; None for one of your own.
     """
 
     shapes: Shapes
@@ -57,6 +58,7 @@ class Network:
     start: Callable[[int], Tree] | None = None
     known_layers: bool = True
     keyed: bool = False
+    model: cells.Model | None = None
 
     def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tree:
         """Return randomly initialised parameters."""
@@ -94,7 +96,7 @@ class Network:
 
 def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
     """Return the network of a cell; arguments and errors as for ``initial.weights``."""
-    network = _drawn(model, image_shape, classes)
+    network = dataclasses.replace(_drawn(model, image_shape, classes), model=model)
     weights = initial.weights(model, image_shape, classes)
     if weights is None:
         return network
