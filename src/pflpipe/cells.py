@@ -119,9 +119,10 @@ class Model:
     """name of a network; or file.py:Net, a torch.nn.Module in a file that is run; its path is
     relative to the study's file (in a cell: to the working directory)"""
     hidden: Annotated[
-        tuple[int, ...] | None, Option(least=1, only=("name", "mlp", "embedding"), needed=True)
+        tuple[int, ...] | None,
+        Option(least=1, only=("name", "mlp", "embedding", "gru"), needed=True),
     ] = None
-    """widths of the hidden layers; of embedding: the one number of dimensions"""
+    """widths of the hidden layers; of embedding and gru: the one number of dimensions"""
     items: Annotated[
         int | None, Option(least=2, only=("name", "embedding"), needed=True, phrase="{} items")
     ] = None

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from pflpipe import cells
 from pflpipe.data import outside
-from pflpipe.learning import architectures, counter_rng, initial, modules
+from pflpipe.learning import architectures, counter_rng, initial, modules, sequences
 from pflpipe.learning.architectures import RESNETS, ResNet, Shapes
 from pflpipe.learning.modules import HEAD as HEAD
 from pflpipe.trees import Tree
@@ -117,6 +117,8 @@ def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Ne
         return Network(shapes, _resnet(RESNETS[model.name]))
     body = {
         "mlp": _mlp(model),
+        "linear": _mlp(model),
+        "gru": _gru,
         "embedding": _embedding(model.items or 0),
         "cnn_femnist": _cnn_with_dropout(F.relu if model.relu_everywhere else lambda z: z),
         "cnn_svhn": _cnn_with_dropout(F.relu),
@@ -124,8 +126,9 @@ def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Ne
         "cnn_centaur": _cnn_with_pooling("conv1", "conv2"),
     }[model.name]
     looks_up = model.name == "embedding" and tuple(image_shape) == (1,)
+    known = model.name != "gru" and not looks_up
     keyed = model.name in ("cnn_femnist", "cnn_svhn")
-    return Network(shapes, body, known_layers=not looks_up, keyed=keyed)
+    return Network(shapes, body, known_layers=known, keyed=keyed)
 
 
 def _mlp(model: cells.Model) -> Body:
@@ -157,6 +160,14 @@ def _embedding(items: int) -> Body:
         return weight.gather(1, columns).where(known, 0.0).mT.contiguous()
 
     return body
+
+
+def _gru(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
+    """The last hidden state of a gated recurrent unit (Cho et al., EMNLP 2014) as in torch."""
+    names = ("gru.inputs", "gru.weight", "gru.bias_inputs", "gru.bias")
+    weights = [*(params[name] for name in names), None]
+    start = x.new_zeros(len(x), params["gru.weight"].shape[1])
+    return sequences.steps("GRU", x, weights, start)[1]
 
 
 def _cnn_with_dropout(activation: Callable[[Tensor], Tensor]) -> Body:
