@@ -136,6 +136,11 @@ class Model:
     init: Annotated[str | None, Option(heading="start", phrase="start={}")] = None
     """a safetensors file of initial weights, which no client's rows have made; null draws them from
     the seed; its path is relative to the study's file (in a cell: to the working directory)"""
+    freeze: Annotated[
+        tuple[str, ...],
+        Option(only=("init",), distinct=True, heading="frozen", phrase="frozen={}"),
+    ] = ()
+    """beginnings of names of layers that stay as init has them: nobody trains or sends them"""
     init_digest: str = ""  # SHA-256 of the file (learning/initial.py)
 
 

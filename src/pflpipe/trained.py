@@ -221,8 +221,10 @@ class Result(Trained):
             every = range(self.simulation.plan.clients)
             for client, params in evaluation.personal_models(self.simulation, self.progress, every):
                 if trees.is_finite(params):
-                    digests[str(client)] = _write(_personal(folder, client), params, names)
-        digest = _write(folder / _MODEL, self.params, names)
+                    digests[str(client)] = _write(
+                        _personal(folder, client), self.network.frozen | params, names
+                    )
+        digest = _write(folder / _MODEL, self.network.frozen | self.params, names)
         diagnostics = {
             "clients": [_without_nan(row) for row in self.clients],
             "new_clients": [_without_nan(row) for row in self.new_clients],

@@ -22,7 +22,30 @@ dot; the last component of a normalisation layer starts with ``norm``."""
 
 
 def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
-    """Return the parameters of a network.
+    """Return the parameters that are trained, all but those of ``model.freeze``; see ``whole``."""
+    found = whole(model, image_shape, classes)
+    for name in frozen(model, found):
+        del found[name]
+    return found
+
+
+def frozen(model: cells.Model, names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of a network's parameters that stay as they are.
+
+    Raises:
+        ConfigError: ``model.freeze`` names no layer, or the head.
+    """
+    if not model.freeze:
+        return ()
+    found = layers_named(names, ",".join(model.freeze), "model.freeze")
+    if "head.weight" in found:
+        expected = "layers before the head, which every method trains"
+        raise ConfigError("model.freeze", got="head", expected=expected)
+    return found
+
+
+def whole(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
+    """Return all parameters of a network.
 
     Args:
         model: name and options.
@@ -37,7 +60,8 @@ def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sh
     if outside.is_reference(model.name):
         from pflpipe.learning import modules
 
-        return modules.adapt(model.name, model.options, tuple(image_shape), classes).shapes
+        adapted = modules.adapt(model.name, model.options, tuple(image_shape), classes)
+        return dict(adapted.shapes)
     _check_fit(model, image_shape, classes)
     if model.name in RESNETS:
         body = RESNETS[model.name].shapes(image_shape[2])
@@ -112,12 +136,13 @@ def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -
 
 
 def parameter_names(model: cells.Model) -> tuple[str, ...]:
-    """Return the names of a network's parameters in forward order; they depend on neither the
+    """Return the names of the trained parameters in forward order; they depend on neither the
     images nor the classes."""
     if outside.is_reference(model.name):
         from pflpipe.learning import modules
 
-        return modules.names(model.name, model.options)
+        names = modules.names(model.name, model.options)
+        return tuple(name for name in names if name not in frozen(model, names))
     usual = {"embedding": (1,), "gru": (1, 1), **_IMAGE_SHAPES}
     shape = usual.get(model.name, (32, 32, 3))
     return tuple(shapes(model, shape, classes=10))

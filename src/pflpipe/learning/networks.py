@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +50,7 @@ class Network:
         known_layers: whether all layers are linear, convolutional or GroupNorm and called as here,
             so that fisher.py applies.
         keyed: whether ``body`` reads the key.
+        frozen: parameters that nobody trains or sends, on the CPU.
         model: the settings that ``build`` made it from; None for one of your own.
     """
 
@@ -58,6 +59,7 @@ class Network:
     start: Callable[[int], Tree] | None = None
     known_layers: bool = True
     keyed: bool = False
+    frozen: Tree = field(default_factory=dict)
     model: cells.Model | None = None
 
     def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tree:
@@ -100,9 +102,19 @@ def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Net
     weights = initial.weights(model, image_shape, classes)
     if weights is None:
         return network
-    return dataclasses.replace(
-        network, start=lambda seed: {name: torch.tensor(value) for name, value in weights.items()}
+    shapes = architectures.shapes(model, image_shape, classes)
+    network = dataclasses.replace(
+        network, start=lambda seed: {name: torch.tensor(weights[name]) for name in shapes}
     )
+    frozen = {name: torch.tensor(weights[name]) for name in weights if name not in shapes}
+    if not frozen:
+        return network
+
+    def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
+        constants = {name: value.to(x.device, x.dtype) for name, value in frozen.items()}
+        return network.body(params | constants, x, key)
+
+    return dataclasses.replace(network, shapes=shapes, body=body, known_layers=False, frozen=frozen)
 
 
 def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
@@ -112,7 +124,7 @@ def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Ne
         found = modules.adapt(model.name, model.options, tuple(image_shape), classes)
         # With dropout or without, a module may ask whether it is trained.
         return Network(found.shapes, found.body, found.start, known_layers=False, keyed=True)
-    shapes = architectures.shapes(model, image_shape, classes)
+    shapes = architectures.whole(model, image_shape, classes)
     if model.name in RESNETS:
         return Network(shapes, _resnet(RESNETS[model.name]))
     body = {
