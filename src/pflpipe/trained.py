@@ -127,14 +127,12 @@ class Trained(Predictor):
             DataError: there is no such client, or its model was not saved or is not finite.
         """
         assert self.folder is not None
-        assert self.network.model is not None
         digest = _diagnostics(self.folder)["personal"].get(str(client))
         if digest is None:
             do = "result.save(folder, personal=True) writes those that are finite"
             raise DataError(f"{self.folder}: personal model", got=client, do=do)
-        file, classes = _personal(self.folder, client), self.network.shapes["head.weight"][0]
-        network = _read(self.network.model, file, digest, self.example, classes)
-        return _predictor(network, self.example, self.scale)
+        about = records.load(_About, self.folder / _ABOUT)
+        return _read(about, _personal(self.folder, client), digest)
 
     @cached_property
     def accuracies(self) -> dict[str, float]:
@@ -261,9 +259,7 @@ class Result(Trained):
             raise PrivacyError(
                 "resume: rounds",
                 got=rounds,
-                expected=f"1 to {left}, as {done} of the plan's {planned} rounds are done"
-                if left
-                else f"a run that was stopped: all {planned} rounds of the plan are done",
+                expected=f"1 or more, and no more than the {left} left of the plan's {planned}",
                 do="plan more rounds, Training(rounds=...), and train again",
             )
         last = done + rounds
@@ -306,11 +302,10 @@ def load(folder: str | Path) -> Trained:
         do = "result.save(folder) writes one"
         raise DataError(f"{folder}", got=f"no {_ABOUT}", expected="a saved model", do=do)
     about = records.load(_About, folder / _ABOUT)
-    network = _read(about.model, folder / _MODEL, about.digest, about.example, about.classes)
+    found = _read(about, folder / _MODEL, about.digest)
     diagnostics = _diagnostics(folder)
-    start = _predictor(network, about.example, (about.mean, about.deviation))
     return Trained(
-        **vars(start),
+        **vars(found),
         ledger=about.ledger,
         clients=[_with_nan(row) for row in diagnostics["clients"]],
         new_clients=[_with_nan(row) for row in diagnostics["new_clients"]],
@@ -395,19 +390,15 @@ def _write(file: Path, params: Tree, names: Mapping[str, str]) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _read(
-    model: cells.Model, file: Path, digest: str, example: tuple[int, ...], classes: int
-) -> Network:
-    """Return the network that starts with the parameters in a file."""
-    saved = dataclasses.replace(model, init=str(file), init_digest=digest)
-    return dataclasses.replace(networks.build(saved, example, classes), model=model)
-
-
-def _predictor(
-    network: Network, example: tuple[int, ...], scale: tuple[Sequence[float], Sequence[float]]
-) -> Predictor:
+def _read(about: _About, file: Path, digest: str) -> Predictor:
+    """Return the network with the parameters of a file."""
+    saved = dataclasses.replace(about.model, init=str(file), init_digest=digest)
+    built = networks.build(saved, about.example, about.classes)
     return Predictor(
-        network=network, params=network.init(torch.Generator()), example=example, scale=scale
+        network=built,
+        params=built.init(torch.Generator()),
+        example=about.example,
+        scale=(about.mean, about.deviation),
     )
 
 
