@@ -117,8 +117,10 @@ def test_a_saved_model_can_be_the_public_start_of_another_run(tmp_path):
     found = train()
     found.save(tmp_path)
     start = Model("mlp", (4,), init=str(tmp_path / "model.safetensors"))
-    begun = pflpipe.simulation.rounds.start(train(model=start).simulation)
-    assert same(found, begun)
+    next_one = train(model=start)
+    assert same(found, pflpipe.simulation.rounds.start(next_one.simulation))
+    assert "the initial weights are those of " in next_one.ledger.warnings[0]
+    assert train("fedavg", model=start, privacy=None).ledger.warnings == ()
 
 
 def test_on_round_ends_a_run_and_resume_ends_with_the_bits_of_a_run_in_one_piece():

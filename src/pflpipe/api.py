@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pflpipe import options
 from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, without_defaults
@@ -38,13 +38,18 @@ from pflpipe.simulation.clients import Examples, choose_backend, device_of, one_
 from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.study.plans import plan_of
+from pflpipe.study.plans import START, plan_of
 from pflpipe.trained import Result, as_tensor, finished
 
 Shard = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
 """Examples of one client: ``x`` float ``[n, ...]`` (images channels last), ``y`` integers
 ``[n]``."""
 
+INSTANCE = (
+    "the initial weights are those of the given module: nobody checks whether a client's rows have "
+    "made them, and no epsilon covers that"
+)
+"""Warning of a private run with an instance of a torch module."""
 _PAIRS = (
     "a TensorDataset has the pair in .tensors; for another Dataset, join the batches of a "
     "DataLoader; of a dict, give list(clients.values())"
@@ -77,7 +82,7 @@ def federation(
     method: str | Method,
     clients: Sequence[Shard],
     *,
-    model: str | Model | Network,
+    model: str | Model | Network | nn.Module | Callable[..., nn.Module],
     training: Training,
     privacy: Privacy | None = None,
     server: Server | None = None,
@@ -107,7 +112,9 @@ def federation(
         clients: the examples of each of the M clients. They are not scaled: scale them first. M and
             the form of the examples are public and checked: one dtype, one shape of an example, as
             many labels as examples. A client without examples has ``x [0, ...]``.
-        model: a name or ``Model``, or a ``Network``.
+        model: a name or ``Model``; a torch module, as a class, a function that makes it, or an
+            instance, with whose values every run starts (docs/adding_a_network.md); or a
+            ``Network``.
         training: rounds, local work, sampling.
         privacy: the request, such as ``Privacy(epsilon=8, delta=1e-4, clip_norm=0.5)``; its
             mechanism is then Gaussian. None: no privacy, for methods without a guarantee.
@@ -128,7 +135,7 @@ def federation(
             only M, the shape of an example, and whether there are tests. Calls with one secret and
             different settings share no noise. Calls that differ only in device or backend share
             their noise, and their releases differ by rounding: publish only one of them.
-        method_name, model_name: a name for your own ``Method`` or ``Network``, which represents its
+        method_name, model_name: a name for your own ``Method`` or network, which represents its
             code in the settings. A ``secret`` needs it; give different code a different name.
         allow_large_delta: accept a delta of 1/M or more, which allows one client to be published in
             clear.
@@ -147,8 +154,7 @@ def federation(
     target = device_of(device)
     model = Model(model) if isinstance(model, str) else model
     model = initial.with_digest(model) if isinstance(model, Model) else model
-    do = 'put the class, or the function that makes it, in a file: model="my_net.py:Net"'
-    _require("model", model, Model | Network, "a name, a Model or a Network", do)
+    _require("model", model, Model | Network | Callable, "a name, a Model or a torch module", "")
     expected = "a list with one pair (x, y) of tensors for each client"
     for name, given in (("clients", clients), ("tests", tests or [])):
         _require(name, given, Sequence, expected, _PAIRS, DataError)
@@ -175,13 +181,18 @@ def federation(
     invalid = (y < 0) | (y >= class_count)
     x[invalid], y[invalid] = math.nan, 0
     (shape,) = shapes
-    if isinstance(model, Model) and checks.is_channels_first(shape):
+    if not isinstance(model, Network) and checks.is_channels_first(shape):
         warnings.warn(f"clients: the channels of {shape} come first, moved last", stacklevel=2)
         x = x.movedim(1, -1).contiguous()
         shape = tuple(x.shape[1:])
     # One pair of tensors for training and test; the split has the rows of each.
     examples = Examples(x.to(target), y.to(target))
-    network = model if isinstance(model, Network) else networks.build(model, shape, class_count)
+    if isinstance(model, Model):
+        network = networks.build(model, shape, class_count)
+    elif isinstance(model, Network):
+        network = model
+    else:
+        network = model = networks.of_module(model, shape, class_count)
     # Your own hooks have no departures: they run under the certified mechanism.
     departures: tuple[str, ...] = ()
     values = dict(hyperparameters or {})
@@ -237,7 +248,7 @@ def train(
     method: str | Method,
     clients: Sequence[Shard],
     *,
-    model: str | Model | Network,
+    model: str | Model | Network | nn.Module | Callable[..., nn.Module],
     training: Training,
     privacy: Privacy | None = None,
     server: Server | None = None,
@@ -291,6 +302,13 @@ def train(
     parameters = tuple(simulation.network.shapes)
     source = "the given hooks" if isinstance(method, Method) else ""
     entry = ledger(simulation.plan, privacy, simulation.departures, sizes, parameters, source)
+    settings, start = simulation.network.model, ""
+    if isinstance(model, nn.Module):
+        start = INSTANCE
+    elif settings and settings.init:
+        start = START.format(settings.init, settings.init_digest[:12])
+    if start and simulation.plan.mechanism != "none":
+        entry = dataclasses.replace(entry, warnings=(start, *entry.warnings))
     has_global_model = isinstance(method, Method) or registry.info(method).about.has_global_model
     return finished(simulation, rounds.start(simulation), entry, has_global_model, on_round)
 
@@ -391,7 +409,7 @@ def _named(
 
 def _classes(
     classes: int | None,
-    model: Model | Network,
+    model: object,
     privacy: Privacy,
     x: Tensor,
     y: Tensor,

@@ -23,7 +23,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.nn.functional as F
@@ -120,6 +120,22 @@ def _adapted(
     _check_calls(where, module, params, body, image_shape)
     shapes = {name: tuple(value.shape) for name, value in params.items()}
     return Adapted(shapes, body, start, paths)
+
+
+def of_object(
+    module: nn.Module | Callable[..., nn.Module], image_shape: tuple[int, ...], classes: int
+) -> Adapted:
+    """Return a module of the program that calls, checked as in ``adapt``: a class or a function,
+    called as there, or an instance, which starts for every seed as it is."""
+    kind = type(module) if isinstance(module, nn.Module) else module
+    name = getattr(kind, "__name__", type(kind).__name__)
+
+    def copied(image_shape: tuple[int, ...], classes: int) -> nn.Module:
+        return copy.deepcopy(cast(nn.Module, module))
+
+    factory = copied if isinstance(module, nn.Module) else module
+    # Not from the cache: the values of an instance may change between two calls.
+    return _adapted.__wrapped__(name, factory, "{}", image_shape, classes)
 
 
 def names(reference: str, options: Mapping[str, Any]) -> tuple[str, ...]:

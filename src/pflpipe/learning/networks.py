@@ -117,13 +117,25 @@ def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Net
     return dataclasses.replace(network, shapes=shapes, body=body, known_layers=False, frozen=frozen)
 
 
+def of_module(
+    module: torch.nn.Module | Callable[..., torch.nn.Module],
+    image_shape: tuple[int, ...],
+    classes: int,
+) -> Network:
+    """Return the network of a torch module that has no file; see ``modules.of_object``."""
+    return _of(modules.of_object(module, tuple(image_shape), classes))
+
+
+def _of(found: modules.Adapted) -> Network:
+    # With dropout or without, a module may ask whether it is trained.
+    return Network(found.shapes, found.body, found.start, known_layers=False, keyed=True)
+
+
 def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
     """Return the network with initial parameters that follow from the seed."""
     if outside.is_reference(model.name):
         architectures.check_options(model)
-        found = modules.adapt(model.name, model.options, tuple(image_shape), classes)
-        # With dropout or without, a module may ask whether it is trained.
-        return Network(found.shapes, found.body, found.start, known_layers=False, keyed=True)
+        return _of(modules.adapt(model.name, model.options, tuple(image_shape), classes))
     shapes = architectures.whole(model, image_shape, classes)
     if model.name in RESNETS:
         return Network(shapes, _resnet(RESNETS[model.name]))
