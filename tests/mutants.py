@@ -508,7 +508,32 @@ MUTANTS = {
         "scaled += np.asarray(mean, dtype=np.float32)",
         "test_data.py",
     ),
+    # a trained model
+    "a run goes on beyond its plan": Mutant(
+        "trained.py", "if not 1 <= rounds <= left:", "if not 1 <= rounds:", "test_trained.py"
+    ),
+    "a saved model of other weights is loaded": Mutant(
+        "trained.py",
+        "init_digest=digest)",
+        "init_digest=hashlib.sha256(file.read_bytes()).hexdigest())",
+        "test_trained.py",
+    ),
+    "frozen layers are forgotten by saved models": Mutant(
+        "trained.py", "self.network.frozen | self.params", "self.params", "test_initial.py"
+    ),
     # learning
+    "a recurrent layer runs backwards and returns so": Mutant(
+        "learning/sequences.py",
+        "outputs.append(out.flip(1) if direction else out)",
+        "outputs.append(out)",
+        "test_sequences.py",
+    ),
+    "attention drops no weights": Mutant(
+        "learning/sequences.py",
+        "shares = self.drop(scores.softmax(-1))",
+        "shares = scores.softmax(-1)",
+        "test_sequences.py",
+    ),
     "biases of zero": Mutant(
         "learning/networks.py",
         "bound = 1 / math.sqrt(",

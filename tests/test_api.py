@@ -283,6 +283,33 @@ def test_own_hooks_and_a_network_object_are_taken_as_they_are():
     assert all(torch.equal(named.params[name], again.params[name]) for name in named.params)
 
 
+def small_net(image_shape, classes):
+    return nn.Sequential(nn.Linear(*image_shape, 4), nn.ReLU(), nn.Linear(4, classes))
+
+
+def test_a_torch_module_is_taken_as_a_function_that_makes_it_or_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = f"from torch import nn\n\n\n{inspect.getsource(small_net)}"
+    Path("net.py").write_text(code)
+    quiet = {"privacy": Privacy(noise_multiplier=0.0, delta=1e-3, clip_norm=0.5)}
+    wanted = train(model="net.py:small_net", **quiet).params
+    made = small_net((6,), 3)
+    begin = rounds.start(federation(model=small_net)).params
+    made.load_state_dict(dict(zip(made.state_dict(), begin.values(), strict=True)))
+    for model in (small_net, made):
+        found = train(model=model, **quiet)
+        assert all(torch.equal(value, found.params[name]) for name, value in wanted.items())
+        assert not found.simulation.reviewed
+        assert ("given module" in str(found.ledger.warnings)) == (model is made)
+    assert torch.equal(made[0].weight, begin["0.weight"]), "a copy is trained"
+    with torch.no_grad():
+        made[0].weight.add_(1)
+    again = rounds.start(federation(model=made)).params
+    assert torch.equal(again["0.weight"], made[0].weight), "as it is now"
+    with pytest.raises(ConfigError, match="model_name is missing"):
+        federation(model=made, secret="mine")
+
+
 def test_a_method_without_privacy_has_no_ledger_to_speak_of():
     result = train("fedavg", privacy=None)
     assert result.ledger.claim == "none"
@@ -454,9 +481,15 @@ def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the
         ),
         (NON_PRIVATE | {"classes": 2}, DataError, "classes; got 2; expected at least 3"),
         ({"test_fraction": 1.0}, ConfigError, "0 <= fraction < 1"),
-        ({"model": nn.Linear(6, 3)}, ConfigError, r"model; got 'Linear'; .* in a file: model="),
-        ({"model": nn.Linear}, ConfigError, r"model; got 'Linear'; .* in a file: model="),
-        ({"model": lambda: nn.Linear(6, 3)}, ConfigError, "model; .* the function that makes it"),
+        (
+            {"model": 3},
+            ConfigError,
+            r"model; got 'int'; expected a name, a Model or a torch module",
+        ),
+        ({"model": nn.Linear(6, 3)}, ConfigError, "model Linear; got 'no nn.Linear layer'"),
+        ({"model": nn.Linear}, ConfigError, r"model Linear cannot be made; .*image_shape=\(6,\)"),
+        ({"model": lambda: nn.Linear(6, 3)}, ConfigError, "model <lambda> cannot be made"),
+        ({"model": nn.Sequential(nn.Linear(6, 4))}, ConfigError, "a head with 4 outputs"),
         ({"method": pflpipe.Method}, ConfigError, "method; got 'Method'; .* call a function"),
         ({"shards": dict(enumerate(clients()))}, DataError, r"clients; got 'dict'; .*\.values\(\)"),
         ({"tests": dict(enumerate(clients()))}, DataError, "tests; got 'dict'"),

@@ -212,3 +212,50 @@ def test_bfloat16_is_refused_as_another_dtype():
     model = initial.with_digest(Model("mlp", (8,), init="start.safetensors"))
     with pytest.raises(ConfigError, match=r"fc1.bias; got 'BF16 \[8\]'; expected F32 \[8\]"):
         initial.weights(model, (8, 8, 1), 10)
+
+
+def test_frozen_layers_stay_as_the_file_has_them_and_are_neither_trained_nor_sent():
+    """What is left is the linear head on the features of the frozen layers."""
+    model = dataclasses.replace(stored(), freeze=("fc1",))
+    weights = {name: torch.from_numpy(value) for name, value in drawn().items()}
+    generator = torch.Generator().manual_seed(0)
+    people = [(torch.randn(9, 64, generator=generator), torch.arange(9) % 3) for _ in range(3)]
+    bodies = [((x @ weights["fc1.weight"].T + weights["fc1.bias"]).relu(), y) for x, y in people]
+    head = {name: weights[name].numpy() for name in ("head.weight", "head.bias")}
+    safetensors.numpy.save_file(head, "head.safetensors")
+    settings = {"training": Training(2, 1, 4, "sgd", 0.1), "classes": 10, "secret": "mine"}
+    quiet = Privacy(noise_multiplier=0.0, delta=1e-3, clip_norm=0.5)
+    for backend in ("loop", "vmap"):
+        found, wanted = (
+            pflpipe.train("dp_fedavg", rows, model=one, privacy=quiet, backend=backend, **settings)
+            for rows, one in (
+                (people, model),
+                (bodies, Model("linear", init="head.safetensors")),
+            )
+        )
+        assert list(found.params) == ["head.weight", "head.bias"]
+        assert not torch.equal(found.params["head.bias"], weights["head.bias"])
+        for name, value in wanted.params.items():
+            torch.testing.assert_close(found.params[name], value, rtol=1e-5, atol=1e-6)
+        sent = found.progress.uploaded_bits / found.progress.round
+        assert sent == wanted.progress.uploaded_bits / wanted.progress.round
+    found.save("saved")
+    again = pflpipe.load("saved")
+    assert torch.equal(again.predict(people[0][0]), found.predict(people[0][0]))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"freeze": ["fc1"], "init": None}, "model.freeze is for model.init only; .* add init"),
+        ({"freeze": ["conv"]}, "model.freeze; got 'conv'; expected the beginning of one of fc1"),
+        ({"freeze": ["head"]}, "model.freeze; got 'head'; expected layers before the head"),
+        ({"freeze": ["fc1", "head"]}, "model.freeze; .* at least one layer left"),
+    ],
+)
+def test_what_cannot_be_frozen_is_one_line(model, message):
+    stored()
+    study(**model)
+    with pytest.raises(PflpipeError, match=message) as refused:
+        validate(config.parse({"studies": ["tiny"]}))
+    assert "\n" not in str(refused.value.all[0])

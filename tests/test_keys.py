@@ -47,6 +47,7 @@ OTHER = {
         "relu_everywhere": True,
         "options": {"width": 8},
         "init": "start.safetensors",
+        "freeze": ("conv1",),
         "init_digest": "0" * 64,
     },
     "training": {

@@ -225,6 +225,8 @@ def test_constant_buffers_stay_and_follow_the_examples_dtype(net):
         ("self.bn = nn.BatchNorm1d(4)", "z = self.bn(z)", "BatchNorm1d bn.*use GroupNorm"),
         ("self.norm = nn.InstanceNorm1d(4, track_running_stats=True)", "pass", "InstanceNorm1d"),
         ("pass", "z = z - z.mean(0)", "depend on the others of its batch"),
+        ("pass", "z = z.cumsum(0)", "depend on the others of its batch"),
+        ("self.gru = nn.GRU(4, 4)", "z = self.gru(z[:, None])[0][:, 0]", "depend on the others"),
         ("self.calls = 0.0", "self.calls += 1; z = z * self.calls", "changes what the next one"),
         (
             "self.register_buffer('seen', torch.zeros(4))",

@@ -51,6 +51,18 @@ class Block(nn.Module):
         return (inner + self.shortcut(x)).relu()
 
 
+class Recurrent(nn.Module):
+    """A linear layer on the last hidden state of a GRU."""
+
+    def __init__(self, channels, width, classes):
+        super().__init__()
+        self.gru = nn.GRU(channels, width, batch_first=True)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x):
+        return self.head(self.gru(x)[1][0])
+
+
 def resnet(channels, widths, blocks, groups, classes):
     parts = [
         nn.Conv2d(channels, widths[0], 3, padding=1, bias=False),
@@ -140,6 +152,12 @@ TWINS = {
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(24, 6), nn.ReLU(), nn.Linear(6, 5)),
         (4, 3, 2),
     ),
+    "linear": (
+        build("linear", (4, 3, 2), 5),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(24, 5)),
+        (4, 3, 2),
+    ),
+    "gru": (build("gru", (6, 3), 5, hidden=(4,)), lambda: Recurrent(3, 4, 5), (6, 3)),
     "embedding": (
         build("embedding", (7,), 5, hidden=(3,), items=7),
         lambda: nn.Sequential(nn.Linear(7, 3, bias=False), nn.Linear(3, 5)),
@@ -153,6 +171,8 @@ TWINS = {
     [
         (cells.Model("mlp", (32,)), (8, 8, 1), 10, 2_410),
         (cells.Model("mlp", ()), (7,), 3, 24),
+        (cells.Model("linear"), (7,), 3, 24),
+        (cells.Model("gru", (8,)), (20, 5), 3, 3 * 8 * (5 + 8 + 2) + 27),
         (cells.Model("embedding", (8,), items=135), (1,), 2, 1_098),
         (cells.Model("embedding", (8,), items=135), (135,), 2, 1_098),
         (cells.Model("cnn_femnist"), GREY, 62, 1_206_590),
@@ -201,9 +221,9 @@ def test_values_and_gradients_are_those_of_torch_modules(name):
         for key, value in zip(module.state_dict(), params.values(), strict=True)
     }
     images = normal(2, *shape)
-    inputs = (
-        images if name == "mlp" else images.movedim(-1, 1)
-    )  # mlp flattens with the channels last
+    # mlp and linear flatten with the channels last.
+    as_given = name in ("mlp", "linear", "gru")
+    inputs = images if as_given else images.movedim(-1, 1)
     ours, theirs = network.apply(leaves, images), functional_call(module, twins, inputs)
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
     ours.square().mean().backward()
@@ -334,6 +354,7 @@ def test_a_network_that_reads_its_key_says_so_since_others_get_none(name):
     [
         (build("cnn_cifar"), {"conv1": 27, "conv2": 144, "fc1": 512, "head": 128}),
         (TWINS["embedding"][0], {"embedding": 7, "head": 3}),
+        (build("gru", (9, 3), hidden=(16,)), {"gru": 16, "head": 16}),
         (build("cnn_centaur"), {"conv1": 75, "conv2": 1600, "fc2": 384}),
         (
             build("resnet20", COLOUR),
@@ -379,6 +400,9 @@ def test_initialisation_has_the_bounds_of_torch_modules(network, fan_in):
         (cells.Model("resnet18"), (32, 7, 3), 10, r"got \(32, 7, 3\); expected images"),
         (cells.Model("cnn_cifar", (32,)), COLOUR, 10, "model.hidden"),
         (cells.Model("mlp"), (8, 8, 1), 10, "model.hidden"),
+        (cells.Model("linear", (4,)), (8,), 10, "model.hidden is for .* remove it for linear"),
+        (cells.Model("gru", (4, 4)), (9, 3), 10, "model.hidden of gru; .* one number"),
+        (cells.Model("gru", (4,)), (8, 8, 1), 10, r"got \(8, 8, 1\); expected sequences \[T, C\]"),
         (cells.Model("mlp", (4,)), (8, 8, 1), 1, "at least 2 classes"),
         (cells.Model("mlp", (4,), items=5), (5,), 2, "model.items is for model.name embedding"),
         (cells.Model("embedding", (8,)), (1,), 2, "model.items"),

@@ -19,7 +19,6 @@ from pflpipe._version import __version__
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:
-    from pflpipe.api import Result as Result
     from pflpipe.api import clients_of as clients_of
     from pflpipe.api import federation as federation
     from pflpipe.api import run as run
@@ -52,11 +51,15 @@ if TYPE_CHECKING:
     from pflpipe.privacy.plan import Plan as Plan
     from pflpipe.study.load import load_study as load_study
     from pflpipe.study.planner import plan as plan
+    from pflpipe.trained import Predictor as Predictor
+    from pflpipe.trained import Result as Result
+    from pflpipe.trained import Trained as Trained
+    from pflpipe.trained import load as load
 
 _HOMES = {
     "auditing.audit": ("Audited", "audit"),
     "auditing.claim": ("Claim",),
-    "api": ("Result", "clients_of", "federation", "run", "train"),
+    "api": ("clients_of", "federation", "run", "train"),
     "cells": ("Cell", "Features", "Model", "Partition", "Privacy", "Server", "Training"),
     "learning.networks": ("Network",),
     "learning.task": ("Batches", "Task"),
@@ -67,6 +70,7 @@ _HOMES = {
     "privacy.plan": ("Plan",),
     "study.load": ("load_study",),
     "study.planner": ("plan",),
+    "trained": ("Predictor", "Result", "Trained", "load"),
     "learning.metrics": ("Metric",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

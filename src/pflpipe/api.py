@@ -12,14 +12,12 @@ import math
 import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pflpipe import options
 from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, without_defaults
@@ -28,77 +26,34 @@ from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError, PflpipeError
 from pflpipe.learning import initial, networks
-from pflpipe.learning.metrics import over_clients
 from pflpipe.learning.networks import HEAD, Network
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method
-from pflpipe.privacy import executed
 from pflpipe.privacy.accounting import make_plan
-from pflpipe.privacy.ledger import Ledger, ledger
+from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import check_delta
 from pflpipe.seeds import STREAMS, derived_key, numpy_rng
 from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.clients import Examples, choose_backend, device_of, one_thread
-from pflpipe.simulation.evaluation import accuracies, accuracies_of_new
-from pflpipe.simulation.rounds import CURVES, Progress
+from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.study.plans import plan_of
-from pflpipe.trees import Tree
+from pflpipe.study.plans import START, plan_of
+from pflpipe.trained import Result, as_tensor, finished
 
 Shard = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
 """Examples of one client: ``x`` float ``[n, ...]`` (images channels last), ``y`` integers
 ``[n]``."""
 
+INSTANCE = (
+    "the initial weights are those of the given module: nobody checks whether a client's rows have "
+    "made them, and no epsilon covers that"
+)
+"""Warning of a private run with an instance of a torch module."""
 _PAIRS = (
     "a TensorDataset has the pair in .tensors; for another Dataset, join the batches of a "
     "DataLoader; of a dict, give list(clients.values())"
 )
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a finished run.
-
-    Attributes:
-        simulation, progress: the federation, and its state after the last round: the global model
-            ``progress.params``, the clients' states, the diagnostics of every round
-            ``progress.rows``.
-        ledger: the claims of the run: ``claim``, ``epsilon_central`` at ``delta``, warnings ...
-            (``pflpipe.ledger``). They cover the releases, not the accuracies.
-        clients: one row per client: ``train_size`` and accuracies in percent (``personal_own``,
-            ``personal_common``, ``global_own``, ``global_common``; NaN over no examples). These are
-            diagnostics, measured on the clients' data without noise: no epsilon covers them.
-        new_clients: one row per client that took no part in training (``partition.new_clients`` of
-            a cell): ``personal_new`` and ``global_new`` on its test examples. Diagnostics too.
-    """
-
-    simulation: Simulation
-    progress: Progress
-    ledger: Ledger
-    clients: list[dict[str, float]]
-    new_clients: list[dict[str, Any]]
-
-    @property
-    def params(self) -> Tree:
-        """The global model after the last round: name -> tensor."""
-        return self.progress.params
-
-    @cached_property
-    def accuracies(self) -> dict[str, float]:
-        """Mean accuracies over the clients with test examples, in percent."""
-        return {name: over_clients(row[name] for row in self.clients) for name in CURVES}
-
-    def __repr__(self) -> str:
-        """Return accuracies, epsilon and claim in three lines; tensors would fill pages."""
-        entry = self.ledger
-        means = [f"{name} {value:.1f}" for name, value in self.accuracies.items() if value == value]
-        epsilon = f"{entry.epsilon_central} at delta {entry.delta}" if entry.trust else "none"
-        stated = f", stated as {entry.epsilon_nominal}" if entry.epsilon_nominal else ""
-        return (
-            f"accuracy in percent (no epsilon covers it): {', '.join(means)}\n"
-            f"epsilon: {epsilon}{stated}\nclaim: {entry.claim}"
-        )
 
 
 def clients_of(table: Any, *, user: str, label: str, **layout: Any) -> list[Shard]:
@@ -127,7 +82,7 @@ def federation(
     method: str | Method,
     clients: Sequence[Shard],
     *,
-    model: str | Model | Network,
+    model: str | Model | Network | nn.Module | Callable[..., nn.Module],
     training: Training,
     privacy: Privacy | None = None,
     server: Server | None = None,
@@ -157,7 +112,9 @@ def federation(
         clients: the examples of each of the M clients. They are not scaled: scale them first. M and
             the form of the examples are public and checked: one dtype, one shape of an example, as
             many labels as examples. A client without examples has ``x [0, ...]``.
-        model: a name or ``Model``, or a ``Network``.
+        model: a name or ``Model``; a torch module, as a class, a function that makes it, or an
+            instance, with whose values every run starts (docs/adding_a_network.md); or a
+            ``Network``.
         training: rounds, local work, sampling.
         privacy: the request, such as ``Privacy(epsilon=8, delta=1e-4, clip_norm=0.5)``; its
             mechanism is then Gaussian. None: no privacy, for methods without a guarantee.
@@ -178,7 +135,7 @@ def federation(
             only M, the shape of an example, and whether there are tests. Calls with one secret and
             different settings share no noise. Calls that differ only in device or backend share
             their noise, and their releases differ by rounding: publish only one of them.
-        method_name, model_name: a name for your own ``Method`` or ``Network``, which represents its
+        method_name, model_name: a name for your own ``Method`` or network, which represents its
             code in the settings. A ``secret`` needs it; give different code a different name.
         allow_large_delta: accept a delta of 1/M or more, which allows one client to be published in
             clear.
@@ -197,8 +154,7 @@ def federation(
     target = device_of(device)
     model = Model(model) if isinstance(model, str) else model
     model = initial.with_digest(model) if isinstance(model, Model) else model
-    do = 'put the class, or the function that makes it, in a file: model="my_net.py:Net"'
-    _require("model", model, Model | Network, "a name, a Model or a Network", do)
+    _require("model", model, Model | Network | Callable, "a name, a Model or a torch module", "")
     expected = "a list with one pair (x, y) of tensors for each client"
     for name, given in (("clients", clients), ("tests", tests or [])):
         _require(name, given, Sequence, expected, _PAIRS, DataError)
@@ -225,13 +181,18 @@ def federation(
     invalid = (y < 0) | (y >= class_count)
     x[invalid], y[invalid] = math.nan, 0
     (shape,) = shapes
-    if isinstance(model, Model) and checks.is_channels_first(shape):
+    if not isinstance(model, Network) and checks.is_channels_first(shape):
         warnings.warn(f"clients: the channels of {shape} come first, moved last", stacklevel=2)
         x = x.movedim(1, -1).contiguous()
         shape = tuple(x.shape[1:])
     # One pair of tensors for training and test; the split has the rows of each.
     examples = Examples(x.to(target), y.to(target))
-    network = model if isinstance(model, Network) else networks.build(model, shape, class_count)
+    if isinstance(model, Model):
+        network = networks.build(model, shape, class_count)
+    elif isinstance(model, Network):
+        network = model
+    else:
+        network = model = networks.of_module(model, shape, class_count)
     # Your own hooks have no departures: they run under the certified mechanism.
     departures: tuple[str, ...] = ()
     values = dict(hyperparameters or {})
@@ -287,25 +248,69 @@ def train(
     method: str | Method,
     clients: Sequence[Shard],
     *,
+    model: str | Model | Network | nn.Module | Callable[..., nn.Module],
+    training: Training,
     privacy: Privacy | None = None,
-    on_round: Callable[[Progress], None] = lambda progress: None,
-    **settings: Any,
+    server: Server | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+    tests: Sequence[Shard] | None = None,
+    test_fraction: float = 0.2,
+    classes: int | None = None,
+    seed: int = 0,
+    secret: str | None = None,
+    method_name: str | None = None,
+    model_name: str | None = None,
+    allow_large_delta: bool = False,
+    device: str = "auto",
+    backend: str = "auto",
+    dtype: torch.dtype = torch.float32,
+    on_round: Callable[[Progress], object] = lambda progress: None,
 ) -> Result:
     """Return the result of training a method on your own tensors, with every client's personal
     model tested.
 
+    All arguments but ``on_round`` are those of ``federation``, which explains them.
+
     Args:
-        method, clients, privacy, settings: see ``federation``.
-        on_round: called with the progress after every round.
+        on_round: called with the progress after every round; False ends the run. The ledger keeps
+            the epsilon of all planned rounds, and ``Result.resume`` goes on. That epsilon covers
+            the decision to stop if it follows from ``progress.params``; ``progress.rows`` and
+            ``progress.states`` are diagnostics.
     """
     privacy = _request(method, privacy)
-    simulation = federation(method, clients, privacy=privacy, **settings)
+    simulation = federation(
+        method,
+        clients,
+        model=model,
+        training=training,
+        privacy=privacy,
+        server=server,
+        hyperparameters=hyperparameters,
+        tests=tests,
+        test_fraction=test_fraction,
+        classes=classes,
+        seed=seed,
+        secret=secret,
+        method_name=method_name,
+        model_name=model_name,
+        allow_large_delta=allow_large_delta,
+        device=device,
+        backend=backend,
+        dtype=dtype,
+    )
     sizes = np.array([len(rows) for rows in simulation.split.train])
     parameters = tuple(simulation.network.shapes)
     source = "the given hooks" if isinstance(method, Method) else ""
     entry = ledger(simulation.plan, privacy, simulation.departures, sizes, parameters, source)
+    settings, start = simulation.network.model, ""
+    if isinstance(model, nn.Module):
+        start = INSTANCE
+    elif settings and settings.init:
+        start = START.format(settings.init, settings.init_digest[:12])
+    if start and simulation.plan.mechanism != "none":
+        entry = dataclasses.replace(entry, warnings=(start, *entry.warnings))
     has_global_model = isinstance(method, Method) or registry.info(method).about.has_global_model
-    return _finish(simulation, entry, has_global_model, on_round)
+    return finished(simulation, rounds.start(simulation), entry, has_global_model, on_round)
 
 
 def run(
@@ -314,7 +319,7 @@ def run(
     *,
     device: str = "auto",
     backend: str = "auto",
-    on_round: Callable[[Progress], None] = lambda progress: None,
+    on_round: Callable[[Progress], object] = lambda progress: None,
 ) -> Result:
     """Return the result of one cell of a study (``load_study(name).cells``), with the same bits as
     in the pipeline.
@@ -331,7 +336,8 @@ def run(
     planned = plan_of(cell, sizes, declared=arrays.declared, standardised=arrays.standardised)
     simulation = runs.build(cell, arrays, split, planned.plan, device=device, backend=backend)
     has_global_model = registry.of(cell).about.has_global_model
-    return _finish(simulation, planned.ledger, has_global_model, on_round)
+    start = rounds.start(simulation)
+    return finished(simulation, start, planned.ledger, has_global_model, on_round)
 
 
 def _examples(cell: Cell, data: Path) -> Path:
@@ -346,32 +352,6 @@ def _examples(cell: Cell, data: Path) -> Path:
         with one_thread():
             extraction.make(cell.features, images, file, reference)
     return file
-
-
-def _finish(
-    simulation: Simulation,
-    entry: Ledger,
-    has_global_model: bool,
-    on_round: Callable[[Progress], None],
-) -> Result:
-    done = rounds.run(simulation, rounds.start(simulation), on_round)
-    # A run whose releases are not those of its plan returns no result.
-    if simulation.plan.mechanism != "none":
-        executed.check(
-            simulation.plan,
-            simulation.departures,
-            "this run",
-            releases=done.releases,
-            uploaded=done.uploaded_bits / done.round / 32,
-            residuals=done.residuals,
-        )
-    return Result(
-        simulation,
-        done,
-        entry,
-        accuracies(simulation, done, has_global_model),
-        accuracies_of_new(simulation, done, has_global_model),
-    )
 
 
 def _request(method: str | Method, privacy: Privacy | None) -> Privacy:
@@ -429,7 +409,7 @@ def _named(
 
 def _classes(
     classes: int | None,
-    model: Model | Network,
+    model: object,
     privacy: Privacy,
     x: Tensor,
     y: Tensor,
@@ -488,28 +468,13 @@ def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]
     if len(shard) != 2:
         raise DataError(name, got=f"{len(shard)} items", expected=expected, do=_PAIRS)
     values, labels = shard
-    x, y = _tensor(f"{name}: x", values, "images"), _tensor(f"{name}: y", labels, "labels")
+    x, y = as_tensor(f"{name}: x", values, "images"), as_tensor(f"{name}: y", labels, "labels")
     if x.ndim < 2 or len(x) != len(y) or y.ndim != 1:
         got = f"x {list(x.shape)}, y {list(y.shape)}"
         raise DataError(name, got=got, expected="x [n, ...] and y [n]")
     if y.is_floating_point():
         raise DataError(f"{name}: y", got=str(y.dtype), expected="whole numbers 0 to K - 1")
     return x.to(dtype), y.to(torch.int64)
-
-
-def _tensor(name: str, values: Tensor | np.ndarray, content: str) -> Tensor:
-    """Return real numbers as a tensor; raise DataError for values that would lose something."""
-    if isinstance(values, Tensor):
-        is_real = not values.is_complex()
-    else:
-        values = checks.as_array(name, values, content)
-        is_real = values.dtype.kind in "biuf"
-    if not is_real:
-        raise DataError(name, got=str(values.dtype), expected="real numbers")
-    if isinstance(values, Tensor):
-        return values
-    # torch takes neither another byte order nor reversed rows.
-    return torch.as_tensor(np.asarray(values, values.dtype.newbyteorder("="), order="C"))
 
 
 def _held_out(

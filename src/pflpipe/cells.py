@@ -131,9 +131,10 @@ class Model:
     """name of a network; or file.py:Net, a torch.nn.Module in a file that is run; its path is
     relative to the study's file (in a cell: to the working directory)"""
     hidden: Annotated[
-        tuple[int, ...] | None, Option(least=1, only=("name", "mlp", "embedding"), needed=True)
+        tuple[int, ...] | None,
+        Option(least=1, only=("name", "mlp", "embedding", "gru"), needed=True),
     ] = None
-    """widths of the hidden layers; of embedding: the one number of dimensions"""
+    """widths of the hidden layers; of embedding and gru: the one number of dimensions"""
     items: Annotated[
         int | None, Option(least=2, only=("name", "embedding"), needed=True, phrase="{} items")
     ] = None
@@ -147,6 +148,11 @@ class Model:
     init: Annotated[str | None, Option(heading="start", phrase="start={}")] = None
     """a safetensors file of initial weights, which no client's rows have made; null draws them from
     the seed; its path is relative to the study's file (in a cell: to the working directory)"""
+    freeze: Annotated[
+        tuple[str, ...],
+        Option(only=("init",), distinct=True, heading="frozen", phrase="frozen={}"),
+    ] = ()
+    """beginnings of names of layers that stay as init has them: nobody trains or sends them"""
     init_digest: str = ""  # SHA-256 of the file (learning/initial.py)
 
 

@@ -22,7 +22,30 @@ dot; the last component of a normalisation layer starts with ``norm``."""
 
 
 def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
-    """Return the parameters of a network.
+    """Return the parameters that are trained, all but those of ``model.freeze``; see ``whole``."""
+    found = whole(model, image_shape, classes)
+    for name in frozen(model, found):
+        del found[name]
+    return found
+
+
+def frozen(model: cells.Model, names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of a network's parameters that stay as they are.
+
+    Raises:
+        ConfigError: ``model.freeze`` names no layer, or the head.
+    """
+    if not model.freeze:
+        return ()
+    found = layers_named(names, ",".join(model.freeze), "model.freeze")
+    if "head.weight" in found:
+        expected = "layers before the head, which every method trains"
+        raise ConfigError("model.freeze", got="head", expected=expected)
+    return found
+
+
+def whole(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
+    """Return all parameters of a network.
 
     Args:
         model: name and options.
@@ -37,19 +60,22 @@ def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sh
     if outside.is_reference(model.name):
         from pflpipe.learning import modules
 
-        return modules.adapt(model.name, model.options, tuple(image_shape), classes).shapes
+        adapted = modules.adapt(model.name, model.options, tuple(image_shape), classes)
+        return dict(adapted.shapes)
     _check_fit(model, image_shape, classes)
     if model.name in RESNETS:
         body = RESNETS[model.name].shapes(image_shape[2])
     elif model.name == "embedding":
         body = {"embedding.weight": (*(model.hidden or ()), model.items or 0)}
-    elif model.name == "mlp":
+    elif model.name in ("mlp", "linear"):
         body = _mlp([math.prod(image_shape), *(model.hidden or ())])
+    elif model.name == "gru":
+        body = _gru(image_shape[1], *(model.hidden or ()))
     else:
         body = _cnn(model.name, classes)
-    # The last parameter has as many rows as there are features.
+    # The last parameter has a row for each feature, or three of a gru.
     features = next(reversed(body.values()), (math.prod(image_shape),))[0]
-    return body | _linear("head", features, classes)
+    return body | _linear("head", features // 3 if model.name == "gru" else features, classes)
 
 
 def file_of(model: cells.Model) -> Path | None:
@@ -85,16 +111,20 @@ def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -
             "model cnn_centaur", got=f"{classes} classes", expected="10 or 100, as in the paper"
         )
     shape = tuple(image_shape)
+    if model.name in ("embedding", "gru") and len(model.hidden or ()) != 1:
+        what = f"model.hidden of {model.name}"
+        raise ConfigError(what, got=model.hidden, expected="one number")
     if model.name == "embedding":
-        if len(model.hidden or ()) != 1:
-            raise ConfigError("model.hidden of embedding", got=model.hidden, expected="one number")
         fits = shape in ((1,), (model.items,))
         wanted = f"the index of an item, shape (1,), or one-hot, ({model.items},)"
+    elif model.name == "gru":
+        fits = len(shape) == 2
+        wanted = "sequences [T, C]"
     elif model.name in RESNETS:
         fits = len(shape) == 3 and min(shape[:2]) >= 8 and shape[2] in (1, 3)
         wanted = "images of at least 8 x 8 with 1 or 3 channels"
     else:
-        fits = model.name == "mlp" or shape == _IMAGE_SHAPES[model.name]
+        fits = model.name in ("mlp", "linear") or shape == _IMAGE_SHAPES[model.name]
         wanted = f"shape {_IMAGE_SHAPES.get(model.name)}"
     if not fits:
         raise ConfigError(
@@ -106,13 +136,15 @@ def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -
 
 
 def parameter_names(model: cells.Model) -> tuple[str, ...]:
-    """Return the names of a network's parameters in forward order; they depend on neither the
+    """Return the names of the trained parameters in forward order; they depend on neither the
     images nor the classes."""
     if outside.is_reference(model.name):
         from pflpipe.learning import modules
 
-        return modules.names(model.name, model.options)
-    shape = (1,) if model.name == "embedding" else _IMAGE_SHAPES.get(model.name, (32, 32, 3))
+        names = modules.names(model.name, model.options)
+        return tuple(name for name in names if name not in frozen(model, names))
+    usual = {"embedding": (1,), "gru": (1, 1), **_IMAGE_SHAPES}
+    shape = usual.get(model.name, (32, 32, 3))
     return tuple(shapes(model, shape, classes=10))
 
 
@@ -156,6 +188,13 @@ def _mlp(widths: Sequence[int]) -> Shapes:
     for layer, (wide, narrow) in enumerate(itertools.pairwise(widths), start=1):
         found |= _linear(f"fc{layer}", wide, narrow)
     return found
+
+
+def _gru(channels: int, width: int) -> Shapes:
+    """Return the four tensors of ``nn.GRU``, in its order. They are one layer, whose weight is the
+    matrix of the hidden state: its width bounds the initial values of all, as in torch."""
+    matrices: Shapes = {"gru.inputs": (3 * width, channels), "gru.weight": (3 * width, width)}
+    return matrices | {"gru.bias_inputs": (3 * width,), "gru.bias": (3 * width,)}
 
 
 def _cnn(name: str, classes: int) -> Shapes:
@@ -237,4 +276,4 @@ _IMAGE_SHAPES = {
     "cnn_cifar": (32, 32, 3),
     "cnn_centaur": (32, 32, 3),
 }
-NAMES = ("mlp", "embedding", *_IMAGE_SHAPES, *RESNETS)
+NAMES = ("mlp", "linear", "embedding", "gru", *_IMAGE_SHAPES, *RESNETS)

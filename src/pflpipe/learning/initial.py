@@ -48,7 +48,7 @@ def with_digest(model: Model) -> Model:
 def weights(
     model: Model, image_shape: tuple[int, ...], classes: int
 ) -> dict[str, np.ndarray] | None:
-    """Return the initial weights, float32, by the names of ``architectures.shapes``, which has the
+    """Return the initial weights, float32, by the names of ``architectures.whole``, which has the
     same arguments; None for a model without a file.
 
     The file has each parameter under its name, in a network of the user's under the name that it
@@ -62,12 +62,8 @@ def weights(
         return None
     from safetensors import SafetensorError, deserialize
 
-    shapes = architectures.shapes(model, image_shape, classes)
-    names: Mapping[str, str] = {name: name for name in shapes}
-    if outside.is_reference(model.name):
-        from pflpipe.learning import modules
-
-        names = modules.adapt(model.name, model.options, tuple(image_shape), classes).paths
+    shapes = architectures.whole(model, image_shape, classes)
+    names = names_in_file(model, image_shape, classes)
     file, content = model.init, _content(model.init)
     if (found := hashlib.sha256(content).hexdigest()) != model.init_digest:
         do = "its digest is part of the run's id: start again with the file as it is"
@@ -90,6 +86,15 @@ def weights(
             got = "NaN or infinity"
             raise ConfigError(f"{file}: {names[name]}", got=got, expected="finite numbers")
     return values
+
+
+def names_in_file(model: Model, image_shape: tuple[int, ...], classes: int) -> Mapping[str, str]:
+    """Return our name -> the name in a file of every parameter; see ``weights``."""
+    if outside.is_reference(model.name):
+        from pflpipe.learning import modules
+
+        return modules.adapt(model.name, model.options, tuple(image_shape), classes).paths
+    return {name: name for name in architectures.whole(model, image_shape, classes)}
 
 
 @functools.lru_cache(maxsize=64)

@@ -9,7 +9,8 @@ The network is refused at construction if it would make a privacy claim or a com
 rows of a batch influence each other, if data change its state (BatchNorm does both), if its
 randomness does not come from the key of a step, or if layers follow the head. ``nn.Dropout`` is
 replaced by a layer whose masks come from the key, so that a step is the same in a loop, under vmap
-and after a resume. torch's global generator cannot provide this.
+and after a resume. torch's global generator cannot provide this. sequences.py replaces recurrent
+layers and attention.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +34,7 @@ from torch.nn.parameter import UninitializedParameter
 from pflpipe.data import outside
 from pflpipe.errors import ConfigError
 from pflpipe.files import canonical_json
-from pflpipe.learning import counter_rng
+from pflpipe.learning import counter_rng, sequences
 from pflpipe.trees import Tree
 
 HEAD = ("head.weight", "head.bias")
@@ -118,6 +120,22 @@ def _adapted(
     _check_calls(where, module, params, body, image_shape)
     shapes = {name: tuple(value.shape) for name, value in params.items()}
     return Adapted(shapes, body, start, paths)
+
+
+def of_object(
+    module: nn.Module | Callable[..., nn.Module], image_shape: tuple[int, ...], classes: int
+) -> Adapted:
+    """Return a module of the program that calls, checked as in ``adapt``: a class or a function,
+    called as there, or an instance, which starts for every seed as it is."""
+    kind = type(module) if isinstance(module, nn.Module) else module
+    name = getattr(kind, "__name__", type(kind).__name__)
+
+    def copied(image_shape: tuple[int, ...], classes: int) -> nn.Module:
+        return copy.deepcopy(cast(nn.Module, module))
+
+    factory = copied if isinstance(module, nn.Module) else module
+    # Not from the cache: the values of an instance may change between two calls.
+    return _adapted.__wrapped__(name, factory, "{}", image_shape, classes)
 
 
 def names(reference: str, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -284,12 +302,15 @@ class _Body:
     def of(cls, where: str, module: nn.Module) -> _Body:
         trained = copy.deepcopy(module).train()
         trained.set_submodule(_head_path(where, module), nn.Identity())
-        dropouts = {
-            path: part.p for path, part in trained.named_modules() if isinstance(part, nn.Dropout)
-        }
-        for stream, (path, rate) in enumerate(dropouts.items(), start=counter_rng.DROPOUT):
-            trained.set_submodule(path, _Dropout(rate, stream))
-        keys = tuple(f"{path}.key" for path in dropouts)
+        parts, streams = dict(trained.named_modules()), itertools.count(counter_rng.DROPOUT)
+        for path, part in parts.items():
+            if isinstance(part, nn.Dropout):
+                trained.set_submodule(path, _Dropout(part.p, next(streams)))
+        for part in parts.values():
+            sequences.adapt(part, lambda rate: _Dropout(rate, next(streams)))
+        keys = tuple(
+            f"{path}.key" for path, part in trained.named_modules() if isinstance(part, _Dropout)
+        )
         constants = {path: value for path, value in trained.named_buffers() if path not in keys}
         paths = {ours: path for ours, path in _paths(where, module).items() if ours not in HEAD}
         linear = {
@@ -370,8 +391,9 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
     with torch.no_grad(), _called(where, f"cannot be called in {mode}"):
         with _counted(body.trained) as calls:
             z = body(params, x, key)
-        # Other rows change, or are left out: the features of the first rows must stay.
+        # Other rows change, before and after, or are left out: a row's features must stay.
         others = body(params, torch.cat([x[:1], -x[1:]]), key)
+        first = body(params, torch.cat([-x[:2], x[2:]]), key)
         again, fewer = body(params, x, key), body(params, x[:2], key)
     _check_values(where, f"features, in {mode},", z)
     with torch.no_grad(), outside.restored():
@@ -397,7 +419,7 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
             f"a call that changes {', '.join(changed) or 'what the next one returns'}",
             "no state that data leave behind: it would be released without noise",
         )
-    if not (_close(others[:1], z[:1]) and _close(fewer, z[:2])):
+    if not all(map(_close, (others[:1], fewer, first[2:]), (z[:1], z[:2], z[2:]))):
         _refuse(
             where,
             "features of an example that depend on the others of its batch",

@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from pflpipe import cells
 from pflpipe.data import outside
-from pflpipe.learning import architectures, counter_rng, initial, modules
+from pflpipe.learning import architectures, counter_rng, initial, modules, sequences
 from pflpipe.learning.architectures import RESNETS, ResNet, Shapes
 from pflpipe.learning.modules import HEAD as HEAD
 from pflpipe.trees import Tree
@@ -50,6 +50,8 @@ class Network:
         known_layers: whether all layers are linear, convolutional or GroupNorm and called as here,
             so that fisher.py applies.
         keyed: whether ``body`` reads the key.
+        frozen: parameters that nobody trains or sends, on the CPU.
+        model: the settings that ``build`` made it from; None for one of your own.
     """
 
     shapes: Shapes
@@ -57,6 +59,8 @@ class Network:
     start: Callable[[int], Tree] | None = None
     known_layers: bool = True
     keyed: bool = False
+    frozen: Tree = field(default_factory=dict)
+    model: cells.Model | None = None
 
     def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tree:
         """Return randomly initialised parameters."""
@@ -94,27 +98,51 @@ class Network:
 
 def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
     """Return the network of a cell; arguments and errors as for ``initial.weights``."""
-    network = _drawn(model, image_shape, classes)
+    network = dataclasses.replace(_drawn(model, image_shape, classes), model=model)
     weights = initial.weights(model, image_shape, classes)
     if weights is None:
         return network
-    return dataclasses.replace(
-        network, start=lambda seed: {name: torch.tensor(value) for name, value in weights.items()}
+    shapes = architectures.shapes(model, image_shape, classes)
+    network = dataclasses.replace(
+        network, start=lambda seed: {name: torch.tensor(weights[name]) for name in shapes}
     )
+    frozen = {name: torch.tensor(weights[name]) for name in weights if name not in shapes}
+    if not frozen:
+        return network
+
+    def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
+        constants = {name: value.to(x.device, x.dtype) for name, value in frozen.items()}
+        return network.body(params | constants, x, key)
+
+    return dataclasses.replace(network, shapes=shapes, body=body, known_layers=False, frozen=frozen)
+
+
+def of_module(
+    module: torch.nn.Module | Callable[..., torch.nn.Module],
+    image_shape: tuple[int, ...],
+    classes: int,
+) -> Network:
+    """Return the network of a torch module that has no file; see ``modules.of_object``."""
+    return _of(modules.of_object(module, tuple(image_shape), classes))
+
+
+def _of(found: modules.Adapted) -> Network:
+    # With dropout or without, a module may ask whether it is trained.
+    return Network(found.shapes, found.body, found.start, known_layers=False, keyed=True)
 
 
 def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
     """Return the network with initial parameters that follow from the seed."""
     if outside.is_reference(model.name):
         architectures.check_options(model)
-        found = modules.adapt(model.name, model.options, tuple(image_shape), classes)
-        # With dropout or without, a module may ask whether it is trained.
-        return Network(found.shapes, found.body, found.start, known_layers=False, keyed=True)
-    shapes = architectures.shapes(model, image_shape, classes)
+        return _of(modules.adapt(model.name, model.options, tuple(image_shape), classes))
+    shapes = architectures.whole(model, image_shape, classes)
     if model.name in RESNETS:
         return Network(shapes, _resnet(RESNETS[model.name]))
     body = {
         "mlp": _mlp(model),
+        "linear": _mlp(model),
+        "gru": _gru,
         "embedding": _embedding(model.items or 0),
         "cnn_femnist": _cnn_with_dropout(F.relu if model.relu_everywhere else lambda z: z),
         "cnn_svhn": _cnn_with_dropout(F.relu),
@@ -122,8 +150,9 @@ def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Ne
         "cnn_centaur": _cnn_with_pooling("conv1", "conv2"),
     }[model.name]
     looks_up = model.name == "embedding" and tuple(image_shape) == (1,)
+    known = model.name != "gru" and not looks_up
     keyed = model.name in ("cnn_femnist", "cnn_svhn")
-    return Network(shapes, body, known_layers=not looks_up, keyed=keyed)
+    return Network(shapes, body, known_layers=known, keyed=keyed)
 
 
 def _mlp(model: cells.Model) -> Body:
@@ -155,6 +184,14 @@ def _embedding(items: int) -> Body:
         return weight.gather(1, columns).where(known, 0.0).mT.contiguous()
 
     return body
+
+
+def _gru(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
+    """The last hidden state of a gated recurrent unit (Cho et al., EMNLP 2014) as in torch."""
+    names = ("gru.inputs", "gru.weight", "gru.bias_inputs", "gru.bias")
+    weights = [*(params[name] for name in names), None]
+    start = x.new_zeros(len(x), params["gru.weight"].shape[1])
+    return sequences.steps("GRU", x, weights, start)[1]
 
 
 def _cnn_with_dropout(activation: Callable[[Tensor], Tensor]) -> Body:

@@ -25,6 +25,7 @@ def check(
     releases: int,
     uploaded: float,
     residuals: Residuals,
+    stopped: int | None = None,
 ) -> None:
     """Raise DataError unless the releases, the participation and the noise of a private run are
     those of its plan.
@@ -36,6 +37,7 @@ def check(
         releases: number of rounds with a release.
         uploaded: numbers that a client sends in a round, a mean over the rounds.
         residuals: of all releases.
+        stopped: the round after which the run was stopped; None for a run of all rounds.
     """
 
     def agree(what: str, got: int, expected: int, of: str = "") -> None:
@@ -47,7 +49,8 @@ def check(
                 do="do not publish results of this version",
             )
 
-    rounds, of_plan = plan.rounds, ", the rounds of its plan"
+    rounds = plan.rounds if stopped is None else stopped
+    of_plan = ", the rounds of its plan"
     agree("rounds with a release", releases, rounds, of_plan)
     agree("releases that were drawn again", residuals.releases, rounds, of_plan)
     agree("clients that took part undrawn, or were drawn and did not", residuals.strangers, 0)

@@ -95,6 +95,23 @@ def accuracies(
     return scores
 
 
+def personal_models(
+    simulation: Simulation, progress: Progress, clients: Sequence[int]
+) -> Iterator[tuple[int, Params]]:
+    """Yield each of these clients and its personal model, which ``accuracies`` tests."""
+    task = simulation.task_in(progress.round, progress.bound)
+
+    def hook(state: ClientState, batches: Batches, others: Mapping[str, Schedule]) -> Params:
+        given = progress.params, progress.server, state, batches, task
+        return simulation.method.personalize(*given)
+
+    for client in clients:
+        work = [simulation.work(client, progress.round)]
+        with simulation.calls("personalize", progress.params, progress.server) as what:
+            found = simulation.run_clients(hook, progress.states, [client], work, what)
+        yield client, Params({name: value[0] for name, value in found.items()})
+
+
 def _blocks(clients: Sequence[int]) -> Iterator[Sequence[int]]:
     """Yield the clients in blocks: all schedules at once take 15 kB for each client."""
     for first in range(0, len(clients), BLOCK):

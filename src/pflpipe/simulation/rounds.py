@@ -76,9 +76,10 @@ def start(simulation: Simulation, states: Path | None = None) -> Progress:
 def run(
     simulation: Simulation,
     progress: Progress,
-    on_round: Callable[[Progress], None] = lambda progress: None,
+    on_round: Callable[[Progress], object] = lambda progress: None,
 ) -> Progress:
-    """Return the progress after the last round; ``on_round`` is called after each round.
+    """Return the progress after the last round. ``on_round`` is called after each round and may
+    return False, which ends the run.
 
     Raises:
         PrivacyError: a message of a private run depended on other clients (isolation.py).
@@ -87,7 +88,8 @@ def run(
     with simulation.server_check or contextlib.nullcontext():
         while progress.round < simulation.plan.rounds:
             sample = one_round(simulation, progress) or sample
-            on_round(progress)
+            if on_round(progress) is False:
+                break
 
     def compute(at: Progress, clients: Sequence[int]) -> Tree:
         return local_updates(simulation, at, clients).tree()

@@ -1,0 +1,410 @@
+"""A trained model: what it predicts, what is claimed of it, and its files.
+
+A saved folder has two parts. ``model.safetensors`` and ``model.json`` hold what the ledger covers:
+the released model and the claim. ``diagnostics.json`` and ``personal/`` hold accuracies and the
+clients' own models, which no epsilon covers. ``load`` needs only the first part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pflpipe import cells, records, trees
+from pflpipe.data import checks, datasets
+from pflpipe.errors import ConfigError, DataError, PrivacyError
+from pflpipe.files import atomic, read_json, write_json
+from pflpipe.learning import initial, networks
+from pflpipe.learning.metrics import over_clients
+from pflpipe.learning.networks import Network
+from pflpipe.privacy import executed
+from pflpipe.privacy.ledger import Ledger
+from pflpipe.simulation import evaluation, rounds
+from pflpipe.simulation.rounds import CURVES, Progress
+from pflpipe.simulation.simulation import EXAMPLES_AT_ONCE, Simulation
+from pflpipe.trees import Tree
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MODEL, _ABOUT, _DIAGNOSTICS = "model.safetensors", "model.json", "diagnostics.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """A network with its parameters.
+
+    Attributes:
+        network, params: logits are ``network.apply(params, x)``.
+        example: shape of an example.
+        scale: mean and standard deviation of uint8 images (``datasets.normalise``); empty for
+            examples that are taken as they are.
+    """
+
+    network: Network
+    params: Tree
+    example: tuple[int, ...]
+    scale: tuple[Sequence[float], Sequence[float]] = ((), ())
+
+    @torch.no_grad()
+    def predict(self, x: Tensor | np.ndarray) -> Tensor:
+        """Return the class of each example, int64 ``[n]`` on the CPU; -1 where the logits are not
+        finite.
+
+        Args:
+            x: examples ``[n, ...]`` in the form in which the clients' were given, images also
+                channels first. Images of a cell's data set are uint8.
+
+        Raises:
+            DataError: examples of another shape, or no numbers.
+        """
+        values = as_tensor("x", x, "images")
+        if values.dtype == torch.uint8 and len(self.scale[0]):
+            values = torch.from_numpy(datasets.normalise(values.cpu().numpy(), *self.scale))
+        shape = tuple(values.shape[1:])
+        if shape != self.example and (*shape[1:], *shape[:1]) == self.example:
+            values = values.movedim(1, -1)
+        elif shape != self.example:
+            raise DataError("x", got=list(values.shape), expected=f"[n, {self.example}]")
+        like = next(iter(self.params.values()))
+        answers = []
+        for part in torch.split(values, EXAMPLES_AT_ONCE):
+            logits = self.network.apply(self.params, part.to(like))
+            answers.append(torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1).cpu())
+        return torch.cat(answers)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Trained(Predictor):
+    """A trained model with its claim, as ``pflpipe.load`` returns it.
+
+    Attributes:
+        params: the global model after the last round: name -> tensor.
+        ledger: the claims of the run: ``claim``, ``epsilon_central`` at ``delta``, warnings ...
+            (``pflpipe.ledger``). They cover the releases, not the accuracies.
+        clients: one row per client: ``train_size`` and accuracies in percent (``personal_own``,
+            ``personal_common``, ``global_own``, ``global_common``; NaN over no examples). These are
+            diagnostics, measured on the clients' data without noise: no epsilon covers them.
+        new_clients: one row per client that took no part in training (``partition.new_clients`` of
+            a cell): ``personal_new`` and ``global_new`` on its test examples. Diagnostics too.
+        has_global_model: whether the method makes a model for everybody.
+        folder: where it was loaded from.
+    """
+
+    ledger: Ledger
+    clients: list[dict[str, float]]
+    new_clients: list[dict[str, Any]]
+    has_global_model: bool
+    folder: Path | None = None
+
+    def predict(self, x: Tensor | np.ndarray) -> Tensor:
+        """Return the global model's class of each example; see ``Predictor.predict``.
+
+        Raises:
+            ConfigError: the method has no global model.
+        """
+        if not self.has_global_model:
+            do = "use personal(client).predict(x)"
+            raise ConfigError("predict", got="a method without a global model", do=do)
+        return super().predict(x)
+
+    def personal(self, client: int) -> Predictor:
+        """Return one client's personal model. It is a diagnostic: the client's data made it without
+        noise, and no epsilon covers it or its predictions. Keep it on the client.
+
+        Raises:
+            DataError: there is no such client, or its model was not saved or is not finite.
+        """
+        assert self.folder is not None
+        digest = _diagnostics(self.folder)["personal"].get(str(client))
+        if digest is None:
+            do = "result.save(folder, personal=True) writes those that are finite"
+            raise DataError(f"{self.folder}: personal model", got=client, do=do)
+        about = records.load(_About, self.folder / _ABOUT)
+        return _read(about, _personal(self.folder, client), digest)
+
+    @cached_property
+    def accuracies(self) -> dict[str, float]:
+        """Mean accuracies over the clients with test examples, in percent."""
+        return {name: over_clients(row[name] for row in self.clients) for name in CURVES}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the rows of ``clients`` and ``new_clients`` as a pandas DataFrame."""
+        import pandas as pd  # late: whoever needs no table needs no pandas
+
+        return pd.DataFrame([*self.clients, *self.new_clients])
+
+    def __repr__(self) -> str:
+        """Return accuracies, epsilon and claim in three lines; tensors would fill pages."""
+        entry = self.ledger
+        means = [f"{name} {value:.1f}" for name, value in self.accuracies.items() if value == value]
+        epsilon = f"{entry.epsilon_central} at delta {entry.delta}" if entry.trust else "none"
+        stated = f", stated as {entry.epsilon_nominal}" if entry.epsilon_nominal else ""
+        return (
+            f"accuracy in percent (no epsilon covers it): {', '.join(means) or 'unknown'}\n"
+            f"epsilon: {epsilon}{stated}\nclaim: {entry.claim}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Result(Trained):
+    """The result of a run: a trained model with the federation that trained it.
+
+    Attributes:
+        simulation, progress: the federation, and its state after the last round: the global model
+            ``progress.params``, the clients' states, the diagnostics of every round
+            ``progress.rows``.
+    """
+
+    simulation: Simulation
+    progress: Progress
+
+    def personal(self, client: int) -> Predictor:
+        """Return one client's personal model, as it was tested. It is a diagnostic: the client's
+        data made it without noise, and no epsilon covers it or its predictions. Keep it on the
+        client.
+
+        Raises:
+            DataError: there is no such client.
+        """
+        count = self.simulation.plan.clients
+        if client not in range(count):
+            raise DataError("personal: client", got=client, expected=f"0 to {count - 1}")
+        ((_, params),) = evaluation.personal_models(self.simulation, self.progress, [client])
+        return Predictor(
+            network=self.network, params=params, example=self.example, scale=self.scale
+        )
+
+    def save(self, folder: str | Path, *, personal: bool = False) -> None:
+        """Write the model for ``pflpipe.load``, without pickle.
+
+        ``model.safetensors`` has the released parameters in float32 under their names, in a network
+        of a file under those of its ``state_dict``; ``model.json`` has the claim. The ledger covers
+        these two files. It does not cover ``diagnostics.json`` (``clients``, ``new_clients``).
+
+        Args:
+            folder: made if it is missing; an earlier model in it is replaced.
+            personal: also write every client's finite personal model into ``personal/``, which no
+                epsilon covers.
+
+        Raises:
+            ConfigError: the network is an object of your own, which has no name.
+            DataError: the model is not finite, or the disk is full.
+        """
+        folder, model = Path(folder), self.network.model
+        if model is None:
+            do = 'put the class in a file: model="my_net.py:Net"'
+            raise ConfigError("save: network", got="one of your own without a name", do=do)
+        if not trees.is_finite(self.params):
+            raise DataError("save: model", got="NaN or infinity", expected="finite parameters")
+        classes = self.network.shapes["head.weight"][0]
+        names = initial.names_in_file(model, self.example, classes)
+        # A folder holds one model: what is left of an earlier one would not be this one's.
+        for old in (folder / _ABOUT, folder / _DIAGNOSTICS):
+            old.unlink(missing_ok=True)
+        shutil.rmtree(folder / "personal", ignore_errors=True)
+        digests = {}
+        if personal:
+            every = range(self.simulation.plan.clients)
+            for client, params in evaluation.personal_models(self.simulation, self.progress, every):
+                if trees.is_finite(params):
+                    digests[str(client)] = _write(
+                        _personal(folder, client), self.network.frozen | params, names
+                    )
+        digest = _write(folder / _MODEL, self.network.frozen | self.params, names)
+        diagnostics = {
+            "clients": [_without_nan(row) for row in self.clients],
+            "new_clients": [_without_nan(row) for row in self.new_clients],
+            "personal": digests,
+        }
+        write_json(folder / _DIAGNOSTICS, diagnostics)
+        mean, deviation = (tuple(map(float, values)) for values in self.scale)
+        about = _About(
+            *(model, self.example, classes, mean, deviation, self.has_global_model),
+            *(self.ledger, digest),
+        )
+        write_json(folder / _ABOUT, records.to_json(about))
+
+    def resume(
+        self,
+        rounds: int | None = None,
+        *,
+        on_round: Callable[[Progress], object] = lambda progress: None,
+    ) -> Result:
+        """Return the result of further rounds of a run that ``on_round`` has stopped.
+
+        Args:
+            rounds: how many; None for all that the plan has left. Their noise was planned before
+                the first round, so there are never more.
+            on_round: as in ``train``.
+
+        Raises:
+            PrivacyError: the plan does not cover so many rounds.
+        """
+        planned, done = self.simulation.plan.rounds, self.progress.round
+        left = planned - done
+        rounds = left if rounds is None else rounds
+        if not 1 <= rounds <= left:
+            raise PrivacyError(
+                "resume: rounds",
+                got=rounds,
+                expected=f"1 or more, and no more than the {left} left of the plan's {planned}",
+                do="plan more rounds, Training(rounds=...), and train again",
+            )
+        last = done + rounds
+
+        def until_last(progress: Progress) -> bool:
+            return on_round(progress) is not False and progress.round < last
+
+        progress = dataclasses.replace(
+            self.progress, rows=[*self.progress.rows], timing=[*self.progress.timing]
+        )
+        return finished(self.simulation, progress, self.ledger, self.has_global_model, until_last)
+
+
+@dataclass(frozen=True)
+class _About:
+    """The content of ``model.json``; ``digest`` is that of ``model.safetensors``."""
+
+    model: cells.Model
+    example: tuple[int, ...]
+    classes: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    has_global_model: bool
+    ledger: Ledger
+    digest: str
+
+
+def load(folder: str | Path) -> Trained:
+    """Return the model that ``Result.save`` wrote, on the CPU.
+
+    Of ``diagnostics.json`` and ``personal/``, which need not be there, come ``clients``,
+    ``new_clients`` and ``personal``.
+
+    Raises:
+        DataError, ConfigError: a file is missing, damaged or of another model, or the file of a
+            network of your own has changed its parameters.
+    """
+    folder = Path(folder)
+    if not (folder / _ABOUT).exists():
+        do = "result.save(folder) writes one"
+        raise DataError(f"{folder}", got=f"no {_ABOUT}", expected="a saved model", do=do)
+    about = records.load(_About, folder / _ABOUT)
+    found = _read(about, folder / _MODEL, about.digest)
+    diagnostics = _diagnostics(folder)
+    return Trained(
+        **vars(found),
+        ledger=about.ledger,
+        clients=[_with_nan(row) for row in diagnostics["clients"]],
+        new_clients=[_with_nan(row) for row in diagnostics["new_clients"]],
+        has_global_model=about.has_global_model,
+        folder=folder,
+    )
+
+
+def finished(
+    simulation: Simulation,
+    progress: Progress,
+    entry: Ledger,
+    has_global_model: bool,
+    on_round: Callable[[Progress], object],
+) -> Result:
+    """Return the result of the rounds after ``progress``, until the last one or until ``on_round``
+    returns False.
+
+    Raises:
+        DataError: the releases are not those of the plan.
+    """
+    done = rounds.run(simulation, progress, on_round)
+    # A run whose releases are not those of its plan returns no result.
+    if simulation.plan.mechanism != "none":
+        executed.check(
+            simulation.plan,
+            simulation.departures,
+            "this run",
+            releases=done.releases,
+            uploaded=done.uploaded_bits / done.round / 32,
+            residuals=done.residuals,
+            stopped=done.round,
+        )
+    return Result(
+        network=simulation.network,
+        params=done.params,
+        example=tuple(simulation.train.x.shape[1:]),
+        scale=simulation.scale,
+        ledger=entry,
+        clients=evaluation.accuracies(simulation, done, has_global_model),
+        new_clients=evaluation.accuracies_of_new(simulation, done, has_global_model),
+        has_global_model=has_global_model,
+        simulation=simulation,
+        progress=done,
+    )
+
+
+def as_tensor(name: str, values: Tensor | np.ndarray, content: str) -> Tensor:
+    """Return real numbers as a tensor; raise DataError for values that would lose something."""
+    if isinstance(values, Tensor):
+        is_real = not values.is_complex()
+    else:
+        values = checks.as_array(name, values, content)
+        is_real = values.dtype.kind in "biuf"
+    if not is_real:
+        raise DataError(name, got=str(values.dtype), expected="real numbers")
+    if isinstance(values, Tensor):
+        return values
+    # torch takes neither another byte order nor reversed rows.
+    return torch.as_tensor(np.asarray(values, values.dtype.newbyteorder("="), order="C"))
+
+
+def _personal(folder: Path, client: int) -> Path:
+    return folder / "personal" / f"{client}.safetensors"
+
+
+def _diagnostics(folder: Path) -> dict[str, Any]:
+    """Return what ``diagnostics.json`` says, or nothing of anybody where it was left out."""
+    file = folder / _DIAGNOSTICS
+    return read_json(file) if file.exists() else {"clients": [], "new_clients": [], "personal": {}}
+
+
+def _write(file: Path, params: Tree, names: Mapping[str, str]) -> str:
+    """Write parameters under these names and return the digest of the file."""
+    from safetensors.torch import save
+
+    content = save(
+        {names[name]: value.float().cpu().contiguous() for name, value in params.items()}
+    )
+    with atomic(file) as path:
+        path.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read(about: _About, file: Path, digest: str) -> Predictor:
+    """Return the network with the parameters of a file."""
+    saved = dataclasses.replace(about.model, init=str(file), init_digest=digest)
+    built = networks.build(saved, about.example, about.classes)
+    return Predictor(
+        network=built,
+        params=built.init(torch.Generator()),
+        example=about.example,
+        scale=(about.mean, about.deviation),
+    )
+
+
+def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if value != value else value for name, value in row.items()}
+
+
+def _with_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in row.items()}
