@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import pflpipe
 from pflpipe import cells, trees
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.methods import registry
@@ -185,8 +186,50 @@ def test_a_machine_on_which_bits_follow_places_or_counts_is_noticed(monkeypatch,
     assert odd.isolated("auto").backend == "loop"
     with pytest.raises(ConfigError, match=r"config\.yaml: backend"):
         odd.isolated("vmap")
-    nominal = dataclasses.replace(odd, departures=frozenset({"data_size_weights"}))
-    assert nominal.isolated("vmap").backend == "vmap"
+    without_privacy = dataclasses.replace(odd, plan=simulation("fedavg", backend="vmap").plan)
+    assert without_privacy.isolated("vmap").backend == "vmap"
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_hooks_run_on_kernels_that_repeat_their_bits(backend):
+    """cuDNN's fastest kernels add in any order; the flags forbid them, on every device."""
+    world = simulation("dp_fedavg", backend=backend)
+    seen, local_update = [], world.method.local_update
+
+    def spying(*arguments):
+        seen.append((torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark))
+        return local_update(*arguments)
+
+    method = dataclasses.replace(world.method, local_update=spying)
+    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    rounds.run(dataclasses.replace(world, method=method), rounds.start(world))
+    assert set(seen) == {(True, False)}
+    assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark) == before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("backend", ["loop", "auto"])
+def test_a_convolutional_network_on_a_gpu_passes_the_check_of_a_run(backend):
+    rng = np.random.default_rng(0)
+    rows = [
+        (
+            torch.from_numpy(rng.normal(size=(size, 3, 32, 32)).astype(np.float32)),
+            torch.from_numpy(rng.integers(0, 10, size)),
+        )
+        for size in (40, 90, 64, 200)
+    ]
+    trained = pflpipe.train(
+        "dp_fedavg",
+        rows,
+        model="cnn_cifar",
+        training=cells.Training(2, 1, 64, "sgd", 0.05),
+        privacy=cells.Privacy("gaussian", noise_multiplier=1, delta=1e-3, clip_norm=1.0),
+        classes=10,
+        device="cuda",
+        backend=backend,
+        allow_large_delta=True,
+    )
+    assert trained.ledger.claim == "certified"
 
 
 # ------------------------------------------------------------------- the proof that every run has

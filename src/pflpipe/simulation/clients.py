@@ -337,7 +337,8 @@ def for_each_client(
         groups = [[i] for i in range(len(clients))]
     # Results are written into one tensor: joining a list at the end would need the memory twice.
     computed: Any = None
-    with one_thread() if engine.backend == "vmap" else contextlib.nullcontext():
+    threads = one_thread() if engine.backend == "vmap" else contextlib.nullcontext()
+    with threads, repeatable_kernels():
         for group in groups:
             results = run(group)
             if computed is None:
@@ -366,6 +367,23 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def repeatable_kernels() -> Iterator[None]:
+    """Compute with kernels of cuDNN that give the same bits for the same inputs.
+
+    Others add numbers in the order in which threads of the GPU finish, which depends on what else
+    the GPU does: gradients of a convolution differed from call to call on an H100, for one client
+    alone too.
+    """
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before
 
 
 @contextlib.contextmanager

@@ -85,14 +85,21 @@ def run(
         PrivacyError: a message of a private run depended on other clients (isolation.py).
     """
     sample = None
-    with simulation.server_check or contextlib.nullcontext():
-        while progress.round < simulation.plan.rounds:
-            sample = one_round(simulation, progress) or sample
-            if on_round(progress) is False:
-                break
+    # The libraries of a GPU choose kernels by shapes and memory: learn after one round, and not
+    # after the last one, that some kernel does not keep clients apart.
+    early = simulation.train.x.device.type == "cuda"
 
     def compute(at: Progress, clients: Sequence[int]) -> Tree:
         return local_updates(simulation, at, clients).tree()
+
+    with simulation.server_check or contextlib.nullcontext():
+        while progress.round < simulation.plan.rounds:
+            sample = one_round(simulation, progress) or sample
+            if early and sample is not None:
+                sample.check(compute)
+                early = False
+            if on_round(progress) is False:
+                break
 
     if simulation.plan.mechanism != "none":
         # All cohorts since the run was resumed were empty: compute one round for the check alone.
@@ -100,7 +107,7 @@ def run(
             clients = range(simulation.plan.clients)[: 2 * CLIENTS]
             sample = Sample.begin(simulation.key, progress, clients)
             sample = sample.among(clients, compute(progress, clients))
-        # Once per run and not per round: the check costs the work of its clients again.
+        # Not in every round: the check costs the work of its clients again.
         sample.check(compute)
     return progress
 

@@ -211,7 +211,7 @@ class Simulation:
 
     @outside.restored()  # the user's network is called
     def isolated(self, asked: str) -> Simulation:
-        """Return the simulation on a backend that keeps clients apart, if its release is certified.
+        """Return the simulation on a backend that keeps clients apart, if it releases with noise.
 
         Args:
             asked: the requested backend.
@@ -219,8 +219,7 @@ class Simulation:
         Raises:
             ConfigError: vmap was requested by name and does not keep clients apart.
         """
-        certified = self.plan.mechanism != "none" and not self.departures
-        if self.backend != "vmap" or not certified or self.keeps_apart:
+        if self.backend != "vmap" or self.plan.mechanism == "none" or self.keeps_apart:
             return self
         if asked == "auto":
             return dataclasses.replace(self, backend="loop")
