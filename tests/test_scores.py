@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from pflpipe.errors import ConfigError
 from pflpipe.simulation import evaluation, rounds, scores
 from pflpipe.simulation.simulation import Simulation
 from simulations import simulation, with_states
@@ -63,6 +64,12 @@ def test_a_search_learns_validation_accuracies_and_nothing_of_test_data():
     found = scores.accuracies(unreadable, progress, has_global_model=True, validation_only=True)
     kept = ("client", "train_size", "personal_validation", "global_validation")
     np.testing.assert_equal(found, [{name: row[name] for name in kept} for row in rows])
+
+
+def test_a_test_of_no_run_is_refused_and_not_an_empty_table(tmp_path):
+    """Snakemake plans it where it does not look at parameters, and the choice is an old one."""
+    with pytest.raises(ConfigError, match=r"evaluate: cells; got 'none'.*another search"):
+        scores.places_of([], [], tmp_path / "results", tmp_path)
 
 
 def test_no_examples_means_no_accuracy():

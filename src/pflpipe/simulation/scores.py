@@ -52,8 +52,16 @@ def places_of(
 
     Raises:
         ConfigError: an id is of no cell, since the study's file was edited after the job was
-            planned.
+            planned; or there is no id, since its search has chosen among other candidates.
     """
+    names = list(names)
+    if not names:
+        raise ConfigError(
+            "evaluate: cells",
+            got="none",
+            expected="the runs of the study",
+            do=f"its choice is of another search: remove its file in {results / 'searches'}",
+        )
     by_id = {cell.id: cell for cell in cells}
     places = []
     for name in names:
