@@ -70,9 +70,11 @@ def write(docs: Path) -> list[Path]:
         for study in studies
         if study.about.missing
     )
+    maps = [parts for parts in found.values() if len(parts) > 1]
     summary = [
         HEAD.strip(),
-        *(part for parts in found.values() if len(parts) > 1 for part in _map(parts)),
+        *["## The map: where private personalization pays"][: len(maps)],
+        *(part for parts in maps for part in _map(parts)),
         *_studies(single),
         *(_together(together, single) if together else ()),
         *map(wording.escaped, waiting),
@@ -87,7 +89,6 @@ def write(docs: Path) -> list[Path]:
 
 def _map(found: Sequence[Panel]) -> Iterator[str]:
     study = found[0].study
-    yield "## The map: where private personalization pays"
     yield (
         f"{_link(study)} A message has {found[0].numbers} numbers. The advice holds for these "
         "data; the page has the intervals of every region."
