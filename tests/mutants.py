@@ -305,8 +305,8 @@ MUTANTS = {
     ),
     "no proof of isolation": Mutant(
         "simulation/rounds.py",
-        "        sample.check(compute)",
-        "        del sample",
+        "        sample.check(compute)\n    return progress",
+        "        del sample\n    return progress",
         "test_isolation.py",
     ),
     "the proof of isolation looks at the first client alone": Mutant(

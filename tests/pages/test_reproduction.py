@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import fake_results
@@ -201,6 +202,19 @@ def test_verdicts_stand_on_top_of_the_page(made):
     text = page(results)
     head, first = (text.index(f"## {title}") for title in ("Verdicts", STUDY["title"]))
     assert head < text.index("None holds.") < first
+
+
+def test_the_table_of_rounds_is_what_the_file_of_rounds_gives():
+    folder = malformed.ROOT / "docs/reproduction"
+    shown = {"fedavg": "FedAvg", "dp_fedavg": "DP-FedAvg", "dp_fedsim": "DP-FedSim"}
+    text = (folder / "dp_fedsim_table1_cifar10.md").read_text()
+    runs = pd.read_csv(folder / "rounds/dp_fedsim_readings.csv").groupby(["method", "seed"])
+    assert set(runs["round"].agg(list).map(tuple)) == {tuple(range(1, 101))}
+    for (method, seed), rows in runs:
+        values = rows["global_common"]
+        numbers = (values.iloc[-1], values.iloc[-5:].mean(), values.max())
+        columns = [str(seed), *(f"{number:.1f}" for number in numbers)]
+        assert f"| {shown[method]} | {' | '.join(columns)} |" in text
 
 
 def test_without_a_study_there_is_no_page(tmp_path):

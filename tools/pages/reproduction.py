@@ -9,7 +9,8 @@ made without ``results/``:
 - ``<study>.md``: written by hand: what explains differences to the print, or a number that
   surprises. Without it differences are called unexplained.
 
-``verdicts.md``, written by hand, is the summary on top of the page.
+``verdicts.md``, written by hand, is the summary on top of the page. ``rounds/<study>.csv`` has the
+accuracy of every round of runs without such rows, whose table an ``.md`` has.
 """
 
 from __future__ import annotations
