@@ -245,6 +245,25 @@ def test_the_same_results_give_the_same_bytes_with_real_text_at_the_width(
     assert sizes == {6.5, 8.0}
 
 
+def test_a_bare_figure_has_its_heading_and_its_note_in_a_text_beside_it(
+    study: Study, folder: Path, tmp_path: Path
+) -> None:
+    few = only(study, "fedavg", "dp_fedavg", "feddpa")
+    drawing, frame = Drawing("privacy_utility", "privacy_utility", width=3.3), table(few, folder)
+    places = (few, drawing, folder / "results", folder / "data")
+    with matplotlib.rc_context(fname=style.SHEET):
+        whole = registry.draw(*places, frame)
+    registry.write(*places, tmp_path / "a.png", frame, bare=True)
+    text, svg = (tmp_path / "a.txt").read_text(), (tmp_path / "a.svg").read_text()
+    said = f"{whole.get_suptitle()} {whole.get_supxlabel()}".replace("-\n", "-")
+    assert text.split() == said.split()
+    assert "dp_fedavg" in svg
+    assert "95" not in "".join(re.findall(r"<text[^>]*>([^<]*)", svg))
+    lines = [*whole.get_suptitle().splitlines(), *whole.get_supxlabel().strip().splitlines()]
+    height = float(re.search(r'height="([\d.]+)pt"', svg)[1]) / 72
+    assert height == pytest.approx(whole.get_figheight() - style.LINE * len(lines))
+
+
 @pytest.mark.parametrize("kind", ["privacy_utility", "partition"])
 def test_a_line_says_that_no_epsilon_covers_what_is_measured(
     kind: str, study: Study, folder: Path

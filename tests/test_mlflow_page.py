@@ -42,7 +42,8 @@ def command() -> list[str]:
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """MLflow, as the page says, on a study of eight settings in a folder that was moved."""
+    """The printed address, of MLflow as the page says, on a study of eight settings in a folder
+    that was moved."""
     folder, moved = tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("moved")
     base = fake_results.BASE
     training = dataclasses.replace(base.training, evaluate_every=1)
@@ -54,7 +55,8 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         figures = world.results / "figures" / "digits"
         figures.mkdir(parents=True)
         shutil.copy(FIGURE, figures / "best.png")
-        assert world.sync().startswith("done: 16 runs")
+        done = world.sync()
+        assert done.startswith("done: 16 runs")
     shutil.move(world.results, moved / "results")
     port = free_port()
     server = subprocess.Popen(
@@ -70,7 +72,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert server.poll() is None, server.communicate()[0]
         assert time.monotonic() < until
         time.sleep(0.2)  # polling a process that starts
-    yield f"http://127.0.0.1:{port}/#/experiments/1"
+    yield done.partition(", page ")[2].replace(":5000/", f":{port}/")
     os.killpg(server.pid, signal.SIGTERM)  # the group of this very process
     server.communicate(timeout=60)
 
@@ -90,8 +92,23 @@ def page(uri: str) -> Iterator[Page]:
         yield page
 
 
+def test_the_printed_address_opens_the_runs_with_accuracy_claim_and_epsilon(
+    page: Page, uri: str
+) -> None:
+    page.goto(uri)
+    row = page.locator(".ag-row", has=page.get_by_text("dp_fedavg eps=8", exact=True)).first
+    number = row.get_attribute("row-index")
+    cells = page.locator(f".ag-row[row-index='{number}'] .ag-cell")
+    page.locator(".ag-cell", has_text="certified").first.wait_for()
+    heads = page.locator(".ag-header-cell").all_inner_texts()
+    assert {"personal_own", "claim", "epsilon"} <= set(heads)
+    texts = cells.all_inner_texts()
+    assert {"certified", "8"} <= set(texts), texts
+    assert page.get_by_text("Error loading shared view").count() == 0
+
+
 def test_settings_are_filtered_and_two_are_compared(page: Page, uri: str) -> None:
-    page.goto(f"{uri}/runs")
+    page.goto(uri)
     page.get_by_text("study digits").wait_for()
     for name in ("fedavg eps=inf", "local_only no eps", "dp_fedavg eps=8", "feddpa eps=2"):
         assert page.get_by_text(name, exact=True).count() == 1, name
@@ -112,7 +129,7 @@ def test_settings_are_filtered_and_two_are_compared(page: Page, uri: str) -> Non
 
 
 def test_accuracy_by_round_is_a_curve(page: Page, uri: str) -> None:
-    page.goto(f"{uri}/runs")
+    page.goto(uri)
     page.get_by_text("dp_fedavg eps=8", exact=True).click()
     page.get_by_role("tab", name="Model metrics").click()
     page.get_by_placeholder("Search metric charts").fill("^personal_own$")
@@ -124,7 +141,7 @@ def test_accuracy_by_round_is_a_curve(page: Page, uri: str) -> None:
 
 def test_files_of_the_study_are_shown_where_the_folder_is_now(page: Page, uri: str) -> None:
     page.goto("about:blank")  # MLflow remembers the filter of the page that it is on
-    page.goto(f"{uri}/runs?searchFilter=tags.level%20%3D%20%27study%27")
+    page.goto(f"{uri}&searchFilter=tags.level%20%3D%20%27study%27")
     page.get_by_text("study digits").click()
     page.get_by_role("tab", name="Artifacts").click()
     page.get_by_text("figures", exact=True).click()

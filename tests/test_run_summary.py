@@ -102,6 +102,10 @@ def test_files_are_named_that_are_there(outline) -> None:
         line for line in lines(outline, address="sqlite:////a b%2/c.db") if "mlflow ui" in line
     ]
     assert "'sqlite:////a b%2/c.db' --artifacts-destination /a%20b%252/mlartifacts, exp" in line
+    page = "http://m/#/experiments/7/runs"
+    (RESULTS / "tracking/good.done").write_text(f"done: 1, page {page}\nfailed before: 1\n")
+    assert f"  MLflow: {page}" in lines(outline, address="http://me:secret@m")
+    assert any(line.endswith(f"/mlartifacts, {page}") for line in lines(outline))
     (RESULTS / "tracking/good.done").write_text("pending: no answer")
     assert any("not sent yet" in line for line in lines(outline))
 

@@ -363,7 +363,7 @@ def test_a_folder_of_any_name_has_database_and_files_in_its_results(
     monkeypatch.chdir(folder)
     shutil.copy(tree / "results/mlflow.db", "results/mlflow.db")
     world = World(Path(), small("anywhere", methods=("fedavg",)))
-    assert world.sync().endswith(" in experiment anywhere at sqlite:///results/mlflow.db")
+    assert " in experiment anywhere at sqlite:///results/mlflow.db, page http" in world.sync()
     assert world.files(world.entries()["study"]) >= {"table/anywhere.csv"}
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
     assert not Path("mlruns").exists()
@@ -403,7 +403,8 @@ def test_files_are_found_after_the_folder_has_moved(tmp_path: Path, tree: Path) 
 def test_a_second_sync_keeps_every_run_and_writes_the_same_words(world: World) -> None:
     assert "(2 new, 0 kept, 0 replaced)" in world.sync()
     before = {cell: run.info.run_id for cell, run in world.runs().items()}
-    text = world.sync()
+    text, _, page = world.sync().partition(", page ")
+    assert page.startswith("http://127.0.0.1:5000/#/experiments/")
     assert text == (
         f"done: 2 runs (0 new, 2 kept, 0 replaced) in experiment {world.study.name} "
         f"at sqlite:///{world.results.resolve() / 'mlflow.db'}"

@@ -89,5 +89,28 @@ def test_opened_as_files_its_search_finds_and_no_page_is_wider_than_a_telephone(
     assert heard.requests == []
 
 
+def test_a_click_on_a_head_sorts_a_table_by_its_numbers_and_a_second_one_reverses_it(site):
+    file = site / "results/people_spi.html"
+    with chromium() as browser, opened(browser, file, 1280) as (page, heard):
+        table = page.locator("table", has=page.locator("th", has_text="to released")).first
+        head = table.locator("th", has_text="to released")
+        place = 1 + head.evaluate("(node) => node.cellIndex")
+        cells = table.locator(f"tbody td:nth-child({place})")
+        before = cells.all_inner_texts()
+        orders = []
+        for _ in range(2):
+            head.click()
+            texts = cells.all_inner_texts()
+            assert sorted(texts) == sorted(before)
+            filled = [text for text in texts if text != "–"]
+            assert texts == [*filled, *["–"] * texts.count("–")]
+            orders.append([float(text.split()[0]) for text in filled])
+    rising, falling = orders
+    assert len(set(rising)) > 5
+    assert rising == sorted(rising)
+    assert falling == rising[::-1]
+    assert heard.errors == []
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100

@@ -88,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     figures.add_argument("--results", type=Path, default=Path("results"), help="%(default)s")
     figures.add_argument("--data", type=Path, default=Path("data"), help="%(default)s")
     figures.add_argument("--out", type=Path, help="default: RESULTS/figures/STUDY")
+    figures.add_argument(
+        "--bare", action="store_true", help="without heading and note, which become a .txt"
+    )
     add(_status, "show the progress of the running workflow")
     track = add(_track, "export a study's finished runs to MLflow")
     _add_study(track)
@@ -252,13 +255,15 @@ def _figures(arguments: argparse.Namespace) -> list[str]:
     study = load_study(arguments.study, results=arguments.results)
     folder = arguments.out or arguments.results / "figures" / study.name
     drawings = [figures.find(study, name) for name in arguments.name] or study.figures
+    results, bare = arguments.results, arguments.bare
     for drawing in drawings:
         target = folder / f"{drawing.name}.png"
         if drawing.kind in figures.ATTACKS:
-            attacks.write(study, drawing, arguments.results, target)
+            attacks.write(study, drawing, results, target, bare)
         else:
-            registry.write(study, drawing, arguments.results, arguments.data, target)
-    return [f"{folder}/{drawing.name}.png, .svg, .pdf" for drawing in drawings]
+            registry.write(study, drawing, results, arguments.data, target, bare=bare)
+    kinds = ".png, .svg, .pdf" + ", .txt" * bare
+    return [f"{folder}/{drawing.name}{kinds}" for drawing in drawings]
 
 
 def _status(arguments: argparse.Namespace) -> list[str]:

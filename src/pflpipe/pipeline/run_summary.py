@@ -57,15 +57,18 @@ def _study(outline: Outline, results: Path, address: str) -> Iterator[str]:
     marker = results / "tracking" / f"{outline.name}.done"
     if marker.exists():
         server = mlflow_export.without_credentials(address)
-        if marker.read_text(encoding="utf-8").startswith("pending"):
+        text = marker.read_text(encoding="utf-8")
+        page = text.partition(", page ")[2].partition("\n")[0]  # an old marker has none
+        experiment = f"experiment {outline.name}"
+        if text.startswith("pending"):
             yield f"  MLflow: not sent yet; the same command tries again ({marker})"
         elif address.startswith("http"):
-            yield f"  MLflow: experiment {outline.name} at {server}"
+            yield f"  MLflow: {page or f'{experiment} at {server}'}"
         else:
             file = mlflow_export.database_file(address)
             files = quote(f"{file.parent if file else results}/{mlflow_export.ARTIFACTS}")
             where = shlex.join(["--backend-store-uri", server, "--artifacts-destination", files])
-            yield f"  MLflow: mlflow ui {where}, experiment {outline.name}"
+            yield f"  MLflow: mlflow ui {where}, {page or experiment}"
     try:
         yield from best(outline, results)
     except PflpipeError as error:  # such as a table of another version

@@ -53,6 +53,10 @@ ARTIFACTS = "mlartifacts"
 METRICS_PER_CALL, PARAMS_PER_CALL = 800, 100
 """MLflow's REST API accepts 1000 metrics, params and tags per call."""
 PARENT = "mlflow.parentRunId"
+VIEW = "pflpipe"
+"""The key of the view that the printed address opens; MLflow keeps a shared view as a tag."""
+LOCAL_SERVER = "http://127.0.0.1:5000"
+"""Where ``mlflow ui`` answers by default."""
 KEY, DIGEST, GENERATION = "pflpipe.key", "pflpipe.digest", "pflpipe.generation"
 # MLflow's own defaults wait four minutes for a dead server, print two lines for every run, and
 # report usage to its makers.
@@ -96,7 +100,7 @@ def export(study: Study, results: Path, uri: str | None = None, *, partial: bool
         partial: export what is finished; otherwise the study's table must exist.
 
     Returns:
-        ``done: ...``.
+        ``done: ...``, with the address of the runs at its end.
 
     Raises:
         ConfigError: MLflow cannot use the address. DataError: a result is missing.
@@ -187,7 +191,8 @@ def _send(study: Study, tracked: Sequence[Tracked], results: Path, uri: str | No
         with FileLock(folder / ".mlflow.lock", timeout=PATIENCE):
             for attempt in range(1, ATTEMPTS + 1):
                 try:
-                    counts = _Experiment(address, folder, study).update(tracked)
+                    experiment = _Experiment(address, folder, study)
+                    counts = experiment.update(tracked)
                     break
                 except MlflowException as error:
                     if attempt == ATTEMPTS or not re.search(_COLLISION, str(error)):
@@ -198,7 +203,9 @@ def _send(study: Study, tracked: Sequence[Tracked], results: Path, uri: str | No
     there, rows = counts.total(), len(study.rows)
     runs = f"{there} of {rows} runs" if there < rows else f"{rows} runs"
     text = ", ".join(f"{count} {what}" for what, count in counts.items())
-    return f"done: {runs} ({text}) in experiment {study.name} at {where}"
+    server = where.rstrip("/") if address.startswith("http") else LOCAL_SERVER
+    page = f"{server}/#/experiments/{experiment.id}/runs?viewStateShareKey={VIEW}"
+    return f"done: {runs} ({text}) in experiment {study.name} at {where}, page {page}"
 
 
 # ---------------------------------------------------------------- the experiment
@@ -232,6 +239,10 @@ class _Experiment:
         if experiment.tags.get(NOTE, "") == experiment.tags.get("pflpipe.note", "") != note:
             for key, value in {NOTE: note, "pflpipe.note": note, "kind": "diagnostics"}.items():
                 self.client.set_experiment_tag(self.id, key, value)
+        names = [f"metrics.`{next(iter(study.columns))}`", "tags.`claim`", "tags.`epsilon`"]
+        view, shared = canonical_json({"selectedColumns": names}), f"mlflow.sharedViewState.{VIEW}"
+        if experiment.tags.get(shared) != view:
+            self.client.set_experiment_tag(self.id, shared, view)
 
     def update(self, tracked: Sequence[Tracked]) -> Counter[str]:
         """Write the runs that are new or changed. Runs that left the study stay and get a tag.

@@ -31,13 +31,12 @@ def draw(study: Study, drawing: Drawing, results: Path) -> Figure:
     return figure
 
 
-def write(study: Study, drawing: Drawing, results: Path, target: Path) -> None:
-    """Draw as ``draw`` does and write ``target`` (.png) and, next to it, .svg, .pdf and the numbers
-    as .csv.
+def write(study: Study, drawing: Drawing, results: Path, target: Path, bare: bool = False) -> None:
+    """Draw as ``draw`` does and write the numbers (.csv) and the files of ``style.save``.
 
     Raises:
         ConfigError: the study has no run for the attack. DataError: results are missing.
     """
     with atomic(target.with_suffix(".csv")) as path:
         SHOWN[drawing.kind].table(study, results).to_csv(path, index=False)
-    style.save(lambda: draw(study, drawing, results), target)
+    style.save(lambda: draw(study, drawing, results), target, bare)

@@ -56,6 +56,7 @@ def write(
     data: Path,
     target: Path,
     frame: pd.DataFrame | None = None,
+    bare: bool = False,
 ) -> None:
-    """Draw a figure as ``draw`` does and write ``target`` (.png) and, next to it, .svg and .pdf."""
-    style.save(lambda: draw(study, drawing, results, data, frame), target)
+    """Draw a figure as ``draw`` does and write its files as ``style.save`` does."""
+    style.save(lambda: draw(study, drawing, results, data, frame), target, bare)

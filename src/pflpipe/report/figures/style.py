@@ -9,6 +9,7 @@ is invisible on white.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from pflpipe.files import atomic
+from pflpipe.files import atomic, write_text
 
 SHEET = Path(__file__).with_name("pflpipe.mplstyle")
 CERTIFIED, UNREVIEWED, NOMINAL, PLAIN = "#0072B2", "#CC79A7", "#D55E00", "#777777"
@@ -42,17 +43,34 @@ _METADATA: Mapping[str, Mapping[str, None]] = {
 }
 
 
-def save(draw: Callable[[], Figure], target: Path) -> None:
+def save(draw: Callable[[], Figure], target: Path, bare: bool = False) -> None:
     """Draw in the style of all figures and write ``target`` (.png) and, next to it, .svg and
-    .pdf."""
+    .pdf. ``bare`` leaves heading and note out and writes them as .txt instead."""
     with matplotlib.rc_context(fname=SHEET):
         figure = draw()
+        if bare:
+            write_text(target.with_suffix(".txt"), _without_text(figure))
         FigureCanvasAgg(figure)
         figure.draw_without_rendering()
         figure.set_layout_engine(None)  # the layout is computed once for all files
         for kind, metadata in _METADATA.items():
             with atomic(target.with_suffix(f".{kind}")) as path:
                 figure.savefig(path, format=kind, metadata=metadata)
+
+
+def _without_text(figure: Figure) -> str:
+    # Undo ``head`` and ``foot``; return their text. What ``legend`` reserves stays.
+    heading, below = figure.get_suptitle(), figure.get_supxlabel()
+    note = below.lstrip("\n")
+    figure.suptitle("")
+    figure.supxlabel(below.removesuffix(note))
+    lines = len([*heading.splitlines(), *note.splitlines()])
+    figure.set_figheight(figure.get_figheight() - LINE * lines)
+    for one in figure.legends:
+        one.set_bbox_to_anchor((0, 0))
+    # A line that ends with a hyphen was broken inside of a word.
+    texts = (re.sub(r"(?<!-)\n", " ", text).replace("\n", "") for text in (heading, note))
+    return "\n\n".join(filter(None, texts)) + "\n"
 
 
 def lines_of(text: str, width: float, size: float = 8) -> list[str]:
