@@ -545,7 +545,8 @@ def test_a_server_gets_the_same_runs_and_its_death_costs_nothing(
 ) -> None:
     uri = server.uri
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)  # wins over the configured address
-    assert world.sync("sqlite:////nowhere/at/all.db").endswith(f"at {uri}")
+    said = world.sync("sqlite:////nowhere/at/all.db")
+    assert f" at {uri}, page {uri}/#/experiments/" in said
     runs = world.runs(uri)
     assert set(runs) == {cell.id for cell in world.study.cells}
     run = runs[world.study.cells[1].id]
