@@ -28,7 +28,7 @@ _ETA = {"logarithmic": 0, "geometric": 1}
 class PrivateSearch:
     """A choice among candidates that has a guarantee of its own."""
 
-    trials: Annotated[float, Option(above=1)]
+    trials: Annotated[float, Option(above=1, most=1_000_000)]
     """expected number of trials; the number is drawn and never published"""
     distribution: Annotated[str, Option(choices=tuple(_ETA))] = "logarithmic"
     """of the number of trials, at least one: logarithmic costs less, geometric is seldom as small
@@ -45,7 +45,7 @@ class PrivateSearch:
         if self.distribution == "geometric":
             return 1 / self.trials
         # E[K] = (1 / gamma - 1) / log(1 / gamma), here solved for log(1 / gamma).
-        root = brentq(lambda x: math.expm1(x) / x - self.trials, 1e-9, 700.0, xtol=1e-12)
+        root = brentq(lambda x: math.expm1(x) / x - self.trials, 1e-300, 700.0, xtol=1e-12)
         return math.exp(-float(root))
 
     def number(self, rng: np.random.Generator) -> int:
