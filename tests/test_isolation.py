@@ -201,9 +201,15 @@ def test_hooks_run_on_kernels_that_repeat_their_bits(backend):
         return local_update(*arguments)
 
     method = dataclasses.replace(world.method, local_update=spying)
-    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     rounds.run(dataclasses.replace(world, method=method), rounds.start(world))
     assert set(seen) == {(True, False)}
+
+
+def test_the_kernels_of_the_caller_are_as_they_were():
+    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    assert before == (False, False)
+    with clients.repeatable_kernels():
+        assert torch.backends.cudnn.deterministic
     assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark) == before
 
 

@@ -94,6 +94,12 @@ def test_the_number_of_trials_has_the_asked_mean_and_law(distribution):
     assert shares == pytest.approx(law, abs=0.012)
 
 
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("trials", [math.nextafter(1, 2), 1 + 1e-12, 1_000_000])
+def test_a_number_can_be_drawn_at_both_ends_of_the_range(trials, distribution):
+    assert PrivateSearch(trials, distribution).number(np.random.default_rng(0)) >= 1
+
+
 def test_every_trial_is_a_run_of_its_own_and_candidates_are_drawn_with_replacement(outline):
     line = of(outline=changed(private={"trials": 60}))
     trials = [row for candidate in line.candidates for row in candidate.trials]
@@ -120,6 +126,7 @@ def test_trials_draw_afresh_for_each_method(outline):
         ({"values": {"training.rounds": [1, 2]}}, "cannot choose training.rounds"),
         ({"metric": "macro_f1"}, "search.metric"),
         ({"private": {"trials": 1}}, "search.private.trials"),
+        ({"private": {"trials": 1e16}}, "search.private.trials"),
         ({"private": {"trials": 8, "distribution": "poisson"}}, "logarithmic, geometric"),
     ],
 )

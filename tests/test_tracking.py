@@ -404,7 +404,9 @@ def test_a_second_sync_keeps_every_run_and_writes_the_same_words(world: World) -
     assert "(2 new, 0 kept, 0 replaced)" in world.sync()
     before = {cell: run.info.run_id for cell, run in world.runs().items()}
     text, _, page = world.sync().partition(", page ")
-    assert page.startswith("http://127.0.0.1:5000/#/experiments/")
+    experiment = world.client().get_experiment_by_name(world.study.name).experiment_id
+    view = f"#/experiments/{experiment}/runs?viewStateShareKey=pflpipe"
+    assert page == f"http://127.0.0.1:5000/{view}"
     assert text == (
         f"done: 2 runs (0 new, 2 kept, 0 replaced) in experiment {world.study.name} "
         f"at sqlite:///{world.results.resolve() / 'mlflow.db'}"

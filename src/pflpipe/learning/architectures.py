@@ -73,9 +73,9 @@ def whole(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sha
         body = _gru(image_shape[1], *(model.hidden or ()))
     else:
         body = _cnn(model.name, classes)
-    # The last parameter has a row for each feature, or three of a gru.
-    features = next(reversed(body.values()), (math.prod(image_shape),))[0]
-    return body | _linear("head", features // 3 if model.name == "gru" else features, classes)
+    # Without a last width, the last parameter has a row for each feature.
+    rows = next(reversed(body.values()), (math.prod(image_shape),))[0]
+    return body | _linear("head", model.hidden[-1] if model.hidden else rows, classes)
 
 
 def file_of(model: cells.Model) -> Path | None:
