@@ -31,12 +31,13 @@ def accuracy(train: np.ndarray, test: np.ndarray, labels: np.ndarray, truth: np.
     for rate in RATES:
         weight = torch.zeros(x.shape[1], int(labels.max()) + 1, requires_grad=True)
         bias = torch.zeros(weight.shape[1], requires_grad=True)
-        optimizer = torch.optim.SGD([weight, bias], rate)
-        for _ in range(EPOCHS):
-            for rows in torch.arange(len(x)).split(BATCH):
-                optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(x[rows] @ weight + bias, y[rows]).backward()
-                optimizer.step()
+        for first in [*range(0, len(x), BATCH)] * EPOCHS:
+            rows = slice(first, first + BATCH)
+            loss = torch.nn.functional.cross_entropy(x[rows] @ weight + bias, y[rows])
+            slopes = torch.autograd.grad(loss, (weight, bias))
+            with torch.no_grad():
+                weight -= rate * slopes[0]
+                bias -= rate * slopes[1]
         found.append(float(((seen @ weight + bias).argmax(1).numpy() == truth).mean()))
     return 100 * max(found)
 
@@ -69,11 +70,9 @@ def main(file: Path) -> None:
                 plain = made
             result = accuracy(made.train_images, made.test_images, *answers)
             print(f"{name}: {result:.1f} %", flush=True)
-    own = [
-        extraction.standardise(values, plain.train_images, 5.0)
-        for values in (plain.train_images, plain.test_images)
-    ]
-    print(f"by their own statistics: {accuracy(*own, *answers):.1f} %")
+    public = plain.train_images
+    train, test = (extraction.standardise(v, public, 5.0) for v in (public, plain.test_images))
+    print(f"by their own statistics: {accuracy(train, test, *answers):.1f} %")
 
 
 if __name__ == "__main__":
