@@ -8,11 +8,14 @@ import sys
 import warnings
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import TensorDataset
 
 import malformed
 import pflpipe
@@ -28,6 +31,7 @@ ROWS = 40
 TABLE = {"file": "answers.csv", "user": "person", "label": "y", "classes": [False, True]}
 CITIES = {"vocabularies": {"city": ["Oslo", "Rome", "Turin"]}}
 LEAF = {"file": "all.json", "classes": 3}
+TFF = {"file": "all.h5", "example": "image", "label": "label", "classes": 3}
 PICTURES = {"folder": "pictures", "classes": ["cat", "dog"]}
 
 
@@ -58,6 +62,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         image = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
         Image.fromarray(image).save(folder / f"{name}.png")
     leaf("all.json", {"u": [0, 1, 2, 0], "v": [2, 1, 0]})
+    with h5py.File("all.h5", "w") as file:
+        for user, labels in {"u": [0, 1, 2, 0], "v": [2, 1, 0]}.items():
+            client = file.create_group(f"examples/{user}")
+            client["image"] = rng.integers(0, 256, (len(labels), 8, 8, 3), dtype=np.uint8)
+            client["label"] = np.array(labels)
+            client["words"] = ["a text"] * len(labels)
     return tmp_path
 
 
@@ -150,6 +160,56 @@ def test_a_file_of_leaf_becomes_a_data_set(files):
     assert [tuple(row) for row in rows_of(arrays)] == sorted(
         (user, y, 0.5, y) for user, labels in enumerate([[0, 1, 2, 0], [2, 1, 0]]) for y in labels
     )
+
+
+def test_a_file_of_tff_becomes_a_data_set(files):
+    line, arrays = prepared(TFF)
+    assert line.endswith("TFF: each of examples is a user; image, label label")
+    with h5py.File("all.h5") as file:
+        written = [
+            (place, label, *image.ravel())
+            for place, client in enumerate(file["examples"].values())
+            for image, label in zip(client["image"][()], client["label"][()], strict=True)
+        ]
+    assert rows_of(arrays) == sorted(written)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"example": "pixels"}, "cannot be read; got 'KeyError: .*pixels"),
+        ({"example": "words"}, "got 'ValueError: words holds object, no numbers'"),
+        ({"file": "all.json.h5"}, "cannot be read; got 'OSError: .*signature"),
+        ({"classes": 2}, "classes"),
+    ],
+)
+def test_a_file_that_is_not_tffs_is_one_clear_line(changes, words, files):
+    Path("all.json.h5").write_bytes(Path("all.json").read_bytes())
+    with pytest.raises(DataError, match=words) as caught:
+        prepared(TFF | changes)
+    assert "\n" not in str(caught.value)
+
+
+PER_CLIENT = """
+import numpy as np, torch
+from torch.utils.data import TensorDataset
+def load():
+    x = torch.arange(24).reshape(8, 3) / 10
+    y = torch.arange(8) % 2
+    return [(x[:5].numpy(), y[:5].numpy()), TensorDataset(x[5:], y[5:])]
+def wrong():
+    return [(np.zeros((2, 3)), np.zeros(2, int)), (np.zeros((2, 4)), np.zeros(2, int))]
+"""
+
+
+def test_a_function_may_return_a_pair_or_a_dataset_for_each_client(files):
+    Path("mine.py").write_text(PER_CLIENT)
+    _, arrays = prepared(Path("mine.py:load"))
+    x = (np.arange(24).reshape(8, 3) / 10).astype(np.float32)
+    users = [0] * 5 + [1] * 3
+    assert rows_of(arrays) == sorted((u, i % 2, *x[i]) for i, u in enumerate(users))
+    with pytest.raises(DataError, match=r"mine.py:wrong returned: client 1; got 'x \[2, 4\], y"):
+        prepared(Path("mine.py:wrong"))
 
 
 def test_a_folder_of_pictures_becomes_a_data_set(files):
@@ -400,6 +460,29 @@ def test_a_data_frame_becomes_clients_that_train():
     training = pflpipe.Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
     model = pflpipe.Model("mlp", hidden=())
     assert pflpipe.train("fedavg", clients, model=model, training=training).accuracies
+
+
+def test_a_table_of_another_library_is_taken_as_its_data_frame():
+    table, layout = answers(), {"user": "person", "label": "y", "classes": ["no", "Yes"], **CITIES}
+    for (x, y), (same_x, same_y) in zip(
+        pflpipe.clients_of(table, **layout),
+        pflpipe.clients_of(pa.Table.from_pandas(table), **layout),
+        strict=True,
+    ):
+        assert np.array_equal(x, same_x)
+        assert np.array_equal(y, same_y)
+
+
+def test_a_dataset_for_each_client_trains_as_its_tensors():
+    rng = torch.Generator().manual_seed(0)
+    pairs = [(torch.randn(n, 6, generator=rng), torch.arange(n) % 3) for n in (4, 7)]
+    training = pflpipe.Training(rounds=2, local_epochs=1, batch_size=2, optimizer="sgd", lr=0.1)
+    runs = [
+        pflpipe.train("fedavg", clients, model="linear", training=training, classes=3)
+        for clients in (pairs, [TensorDataset(*pair) for pair in pairs])
+    ]
+    for name, values in runs[0].params.items():
+        assert torch.equal(values, runs[1].params[name])
 
 
 def test_tensors_with_channels_first_are_moved_and_this_is_said():

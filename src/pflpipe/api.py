@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from pflpipe import options
 from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, without_defaults
-from pflpipe.data import checks, datasets, extraction, features, partition
+from pflpipe.data import checks, datasets, extraction, features, partition, per_client
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError, PflpipeError
@@ -41,19 +42,15 @@ from pflpipe.simulation.simulation import Simulation
 from pflpipe.study.plans import START, plan_of
 from pflpipe.trained import Result, as_tensor, finished
 
-Shard = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
-"""Examples of one client: ``x`` float ``[n, ...]`` (images channels last), ``y`` integers
-``[n]``."""
+Shard = tuple[Tensor | np.ndarray, Tensor | np.ndarray] | Dataset[Any]
+"""Examples of one client: ``x`` float ``[n, ...]`` (images channels last) and ``y`` integers
+``[n]``, or a Dataset of such rows."""
 
 INSTANCE = (
     "the initial weights are those of the given module: nobody checks whether a client's rows have "
     "made them, and no epsilon covers that"
 )
 """Warning of a private run with an instance of a torch module."""
-_PAIRS = (
-    "a TensorDataset has the pair in .tensors; for another Dataset, join the batches of a "
-    "DataLoader; of a dict, give list(clients.values())"
-)
 
 
 def clients_of(table: Any, *, user: str, label: str, **layout: Any) -> list[Shard]:
@@ -61,7 +58,8 @@ def clients_of(table: Any, *, user: str, label: str, **layout: Any) -> list[Shar
     in the order of their ids as text.
 
     Args:
-        table: the DataFrame.
+        table: the DataFrame, or a table with ``to_pandas()``: of Hugging Face's datasets, Arrow,
+            polars.
         user, label: the columns of client ids and of labels.
         layout: ``classes``, all labels or how many there are, which is required, ``features``,
             ``vocabularies``, ``encoding`` and ``ranges`` as in a block of config.yaml
@@ -72,6 +70,8 @@ def clients_of(table: Any, *, user: str, label: str, **layout: Any) -> list[Shar
     """
     from pflpipe.data import tables  # late: other clients need no pandas
 
+    if hasattr(table, "to_pandas"):
+        table = table.to_pandas()
     x, y, users, _ = tables.arrays(table, user=user, label=label, **layout)
     _, client, sizes = np.unique(np.asarray(users), return_inverse=True, return_counts=True)
     order, ends = np.argsort(client, kind="stable"), np.cumsum(sizes)[:-1]
@@ -155,9 +155,9 @@ def federation(
     model = Model(model) if isinstance(model, str) else model
     model = initial.with_digest(model) if isinstance(model, Model) else model
     _require("model", model, Model | Network | Callable, "a name, a Model or a torch module", "")
-    expected = "a list with one pair (x, y) of tensors for each client"
     for name, given in (("clients", clients), ("tests", tests or [])):
-        _require(name, given, Sequence, expected, _PAIRS, DataError)
+        expected = f"a list with {per_client.EXPECTED}"
+        _require(name, given, Sequence, expected, per_client.DO, DataError)
     shards = [_shard(f"clients[{i}]", shard, dtype) for i, shard in enumerate(clients)]
     if not shards:
         raise DataError("clients", got="none", expected="one pair (x, y) for each client")
@@ -463,11 +463,7 @@ def _require(
 
 def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return a client's tensors; raise DataError for another form. The check reads no values."""
-    expected = "a pair (x, y) of tensors"
-    _require(name, shard, tuple | list, expected, _PAIRS, DataError)
-    if len(shard) != 2:
-        raise DataError(name, got=f"{len(shard)} items", expected=expected, do=_PAIRS)
-    values, labels = shard
+    values, labels = per_client.pair(name, shard)
     x, y = as_tensor(f"{name}: x", values, "images"), as_tensor(f"{name}: y", labels, "labels")
     if x.ndim < 2 or len(x) != len(y) or y.ndim != 1:
         got = f"x {list(x.shape)}, y {list(y.shape)}"

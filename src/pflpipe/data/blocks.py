@@ -24,10 +24,12 @@ that says what was taken for what."""
 
 TABLES = (".csv", ".tsv", ".parquet")
 LEAF = ".json"
+TFF = ".h5"
 _OF_TABLES = ("user", "label", "classes", "features", "vocabularies", "encoding", "ranges")
 KEYS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(TABLES, ("file", "test", *_OF_TABLES)),
     LEAF: ("file", "test", "classes"),
+    TFF: ("file", "test", "example", "label", "classes"),
     "folder": ("folder", "classes", "size", "channels"),
 }
 """Ending of a file, or ``folder`` -> the keys of its block."""
@@ -40,7 +42,7 @@ SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        **dict.fromkeys(("file", "folder", "test", "user", "label"), _TEXT),
+        **dict.fromkeys(("file", "folder", "test", "user", "example", "label"), _TEXT),
         "classes": _WORDS | {"type": ["integer", "array"], "minimum": 2},
         "features": {"type": "array", "items": _TEXT, "minItems": 1, "uniqueItems": True},
         "vocabularies": {"type": "object", "additionalProperties": _WORDS},
@@ -72,14 +74,15 @@ def check(block: Mapping[str, Any]) -> None:
     if form not in KEYS:
         raise DataError(
             f"file: {block['file']}",
-            expected=f"a file that ends in {', '.join((*TABLES, LEAF))}",
+            expected=f"a file that ends in {', '.join((*TABLES, LEAF, TFF))}",
             do="an .npz file and a function have no block: write the path alone",
         )
     for key in block:
         if key not in KEYS[form]:
             raise DataError(f"{key} is not for {form}", do=nearest(key, KEYS[form]))
-    if form in TABLES and "label" not in block:
-        raise DataError("label is missing", do="write label: and the name of its column")
+    for key in ("label",) if form in TABLES else ("example", "label") if form == TFF else ():
+        if key not in block:
+            raise DataError(f"{key} is missing", do=f"write {key}: and its name in the file")
     for path in paths(block):
         if not (path.is_dir() if form == "folder" else path.is_file()):
             raise DataError(f"{path} does not exist", do="mend the path, or make it")

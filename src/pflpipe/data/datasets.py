@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import checks, downloads, limits, outside, pfllib, pins
+from pflpipe.data import checks, downloads, limits, outside, per_client, pfllib, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
 from pflpipe.data.checks import FOUND, IMAGES, KEYS, LABELS, SCALED, USERS, Shape, example_shape
 from pflpipe.errors import DataError, located, nearest
@@ -295,12 +295,16 @@ def _returned(reference: str) -> tuple[list[str], dict[str, np.ndarray]]:
     file = outside.file_of(reference)
     with outside.in_one_line(f"{reference}() failed in {file}", str(file.resolve()), DataError):
         returned = function()
+        if isinstance(returned, list):  # here, because the user's code makes a Dataset's items
+            with located(f"{reference} returned"):
+                returned = per_client.arrays(returned)
         arrays = dict(returned) if isinstance(returned, Mapping) else {}
     if not isinstance(returned, Mapping):
         raise DataError(
             f"{reference} returned",
             got=type(returned).__name__,
-            expected="a dict of NumPy arrays: train_images, train_labels ...",
+            expected="a dict of NumPy arrays: train_images, train_labels ..., or a list with a "
+            "pair (x, y) for each client",
         )
     with located(f"{reference} returned"):
         checks.check_names(arrays)

@@ -65,10 +65,14 @@ def prepare(dataset: str, source: Source | None, downloads: Path, target: Path) 
 
 def _arrays(block: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:
     """Return what ``datasets.arrays_from`` takes, and what was taken for what."""
-    from pflpipe.data import leaf, pictures, tables  # late: a named data set needs no pandas
+    from pflpipe.data import leaf, pictures, tables, tff  # late: a named data set needs no pandas
 
     blocks.check(block)
-    readers: dict[str, Callable[..., Part]] = {blocks.LEAF: leaf.read, "folder": pictures.read}
+    readers: dict[str, Callable[..., Part]] = {
+        blocks.LEAF: leaf.read,
+        blocks.TFF: tff.read,
+        "folder": pictures.read,
+    }
     read: Callable[..., Part] = readers.get(blocks.kind(block), tables.read)
     layout = {key: value for key, value in block.items() if key not in ("file", "folder", "test")}
     raw: dict[str, np.ndarray] = {}
