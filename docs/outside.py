@@ -21,6 +21,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "src/pflpipe/pipeline/certificate-1.schema.json": "reference/certificate-1.schema.json",
+    "workflow/report/tables.js": "assets/tables.js",
 }
 """Documents outside of docs/ that are pages or files of the site, by their paths in both."""
 LINK = re.compile(r"\[([^]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
