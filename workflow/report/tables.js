@@ -3,7 +3,7 @@
 // A click on the head of a column, or Enter there, sorts the rows of each section of the table; a
 // second one reverses the order. Numbers come before words, and empty cells (–) last in both
 // orders. A long table has a field above it, which keeps the rows with all words that it contains.
-const LONG = 8;
+const LONG = 12;
 const EMPTY = ["", "–"];
 
 const number = (text) =>
