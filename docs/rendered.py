@@ -25,14 +25,27 @@ from pages import study_page
 CARDS = "<!-- cards of all methods -->"
 KEYS = re.compile(r"<!-- keys: (\w+) -->")
 
-GREEK = dict(
-    zip(
-        "alpha beta gamma eta lambda mu rho sigma theta Sigma".split(), "αβγηλμρσθΣ", strict=True
-    )
-)
+GREEK = {
+    **{"alpha": "α", "beta": "β", "gamma": "γ", "eta": "η", "theta": "θ", "lambda": "λ"},
+    **{"mu": "μ", "rho": "ρ", "sigma": "σ", "Sigma": "Σ"},
+}
 WORDS = {
-    *("change", "clients", "clip", "cross", "drawn", "end", "global", "grad", "gradient", "gram"),
-    *("head", "local", "max", "mean", "min", "noise", "of", "over", "penalty", "sqrt", "start"),
+    *("change", "clients", "clip", "cross", "dCE", "drawn", "dw", "end", "global", "grad"),
+    *(
+        "gradient",
+        "gram",
+        "head",
+        "local",
+        "max",
+        "mean",
+        "min",
+        "noise",
+        "of",
+        "over",
+        "penalty",
+        "sqrt",
+        "start",
+    ),
     *("std", "sum", "the", "tw", "weight"),
 }
 """Words in formulas; all others are names in code."""
@@ -72,14 +85,15 @@ def _blocks(notebook: dict[str, Any]) -> Iterator[str]:
 
 
 def _formula(code: re.Match[str]) -> str:
-    """Return code as it is, unless it is a formula: its words are single letters, Greek letters and
-    ``WORDS``, and one of them is a letter."""
+    """Return code as it is, unless it is a formula: its words are letters, Latin or Greek, and
+    ``WORDS``, and it has a letter or an operator."""
     text = code[1]
     if text is None or re.search(r"[:{}]", text):
         return code[0]
     names = re.findall(_NAME, re.sub(r"_(?:[a-z0-9]|min)\b", "", text))
     letters = [name for name in names if len(name) == 1 or name in GREEK]
-    if not letters or not {*names} <= {*letters} | WORDS:
+    has_sign = letters or " - " in text or " * " in text
+    if not has_sign or not {*names} <= {*letters} | WORDS:
         return code[0]
     return f'<span class="formula">{_typeset(code[1])}</span>'
 
