@@ -491,6 +491,38 @@ def test_accuracy_by_round_is_the_mean_over_seeds(study: Study, folder: Path) ->
 
 
 @pytest.mark.slow
+def test_the_bar_of_a_named_curve_is_the_range_of_its_seeds_in_the_last_round(
+    study: Study, tmp_path: Path
+) -> None:
+    part = only(study, "dp_fedavg")
+    results = fake_results.write(part, tmp_path)
+    for cell, accuracy in zip(part.cells, (50.0, 60.0, 85.0) * 2, strict=True):
+        path = results / "runs" / methods.run_id(cell) / "rounds.csv"
+        rounds = pd.read_csv(path)
+        rounds.loc[rounds.index[-1], "personal_own"] = accuracy + 5 * cell.seed
+        rounds.to_csv(path, index=False)
+    figure = draw("convergence", part, tmp_path)
+    ends = []
+    for axes in figure.axes:
+        (curve,), (bars,) = axes.lines, axes.collections
+        (((right, low), (_, high)),) = bars.get_segments()
+        assert right > max(curve.get_xdata())
+        assert low < curve.get_ydata()[-1] < high
+        ends.append((low, high))
+    read = [
+        sorted(
+            pd.read_csv(results / "runs" / methods.run_id(cell) / "rounds.csv")[
+                "personal_own"
+            ].iloc[-1]
+            for cell in part.cells
+            if cell.privacy.epsilon == epsilon
+        )
+        for epsilon in (2.0, 8.0)
+    ]
+    assert ends == [(values[0], values[-1]) for values in read]
+
+
+@pytest.mark.slow
 def test_the_curves_that_a_study_names_stand_out(study: Study, folder: Path) -> None:
     figure = draw("convergence", study, folder, strong=("fedavg",))
     axes = figure.axes[0]
