@@ -1,4 +1,4 @@
-"""A hook of mkdocs: what the documents say of files outside of docs/, which a site does not have.
+"""A hook of mkdocs: what the documents say of files that are no pages, which a site does not have.
 
 A link to one of ``PAGES`` leads to its page in the site, a link to another file of the repository
 becomes its words. Links are relative to where a document lies, so that they work on GitHub too.
@@ -21,8 +21,10 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "src/pflpipe/pipeline/certificate-1.schema.json": "reference/certificate-1.schema.json",
+    "docs/notebook.ipynb": "notebook.md",
+    "workflow/report/tables.js": "assets/tables.js",
 }
-"""Documents outside of docs/ that are pages or files of the site, by their paths in both."""
+"""Files that are pages or files of the site under another path, by their paths in both."""
 LINK = re.compile(r"\[([^]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _log = logging.getLogger("mkdocs.hooks.outside")
 

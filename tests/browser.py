@@ -11,18 +11,23 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-WIDTHS = (400, 1280)
+WIDTHS = (390, 1400)
 """Of a phone and of a desk, in CSS pixels."""
 
 # Boxes beyond the right edge, but for those inside a box that scrolls; cutting off is not fitting.
-_BEYOND = """() => {
+_BEYOND = """(within) => {
   const scrolls = (node) => node && node !== document.body && (
     ['auto', 'scroll'].includes(getComputedStyle(node).overflowX) || scrolls(node.parentElement));
-  return [...document.querySelectorAll('body *')]
+  return [...document.querySelectorAll(`${within} *`)]
     .filter((node) => node.getClientRects().length && !scrolls(node.parentElement)
       && node.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
     .map((node) => node.outerHTML.slice(0, 120));
 }"""
+
+
+_CUT = """(boxes) => [...document.querySelectorAll(boxes)]
+  .filter((box) => box.scrollWidth > box.clientWidth + 1)
+  .map((box) => `${box.scrollWidth} of ${box.clientWidth}: ${box.innerText.slice(0, 60)}`)"""
 
 
 @dataclass
@@ -67,8 +72,19 @@ def opened(browser: Browser, address: str | Path, width: int) -> Iterator[tuple[
     page.close()
 
 
-def beyond(page: Page) -> list[str]:
+def beyond(page: Page, within: str = "body") -> list[str]:
     """Return the beginnings of the elements that are wider than the page, none of them inside a
-    box that scrolls by itself."""
-    found: list[str] = page.evaluate(_BEYOND)
+    box that scrolls by itself.
+
+    Args:
+        within: selector of the part of the page that is looked at.
+    """
+    found: list[str] = page.evaluate(_BEYOND, within)
+    return found
+
+
+def cut(page: Page, boxes: str) -> list[str]:
+    """Return the beginnings of the boxes, given by a selector, that show a part of their content
+    and scroll to the rest."""
+    found: list[str] = page.evaluate(_CUT, boxes)
     return found

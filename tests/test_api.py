@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import json
 import math
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -575,6 +578,33 @@ def test_a_cell_on_features_that_the_rows_have_standardised_is_warned_of_that(tm
         datasets.prepare("wisdm", folder / "own.npz", folder, folder / "wisdm.npz")
         warnings = pflpipe.run(cell, folder, device="cpu").ledger.warnings
         assert (STANDARDISED in warnings[:1]) == (name == "by rows")
+
+
+def test_a_progress_bar_advances_once_a_round_and_changes_neither_bits_nor_when_a_run_stops(
+    monkeypatch,
+):
+    heard = []
+
+    @contextlib.contextmanager
+    def tqdm(**options):
+        yield types.SimpleNamespace(update=lambda: heard.append(options))
+        heard.append("closed")
+
+    monkeypatch.setitem(sys.modules, "tqdm", types.ModuleType("tqdm"))
+    monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=tqdm))
+    shown, silent = (train(secret="a", progress_bar=bar) for bar in (True, False))
+    options = {"total": 3, "unit": "round", "disable": None}
+    assert heard == [options, options, options, "closed"]
+    assert all(torch.equal(shown.params[name], silent.params[name]) for name in silent.params)
+    stopped = train(progress_bar=True, on_round=lambda progress: progress.round < 2)
+    assert stopped.progress.round == 2
+    assert heard[4:] == [options, options, "closed"]
+
+
+def test_a_progress_bar_without_tqdm_is_one_clear_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with pytest.raises(ConfigError, match=r"progress_bar.*no tqdm.*pip install tqdm"):
+        train(progress_bar=True)
 
 
 @pytest.mark.docs

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
@@ -142,12 +144,19 @@ def test_a_method_that_there_is_not_has_none():
         cards.card("feddpaa")
 
 
+PAGES = {"notebook.md": "notebook.ipynb"}
+
+
 def hook(page: str) -> str:
     """A page as the site has it."""
     spec = importlib.util.spec_from_file_location("rendered", DOCS / "rendered.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.on_page_markdown((DOCS / page).read_text(encoding="utf-8"), page=None)
+    source, uri = PAGES.get(page, page), types.SimpleNamespace(src_uri=page)
+    return module.on_page_markdown(
+        (DOCS / source).read_text(encoding="utf-8"),
+        page=types.SimpleNamespace(file=uri, meta={}),
+    )
 
 
 def test_the_site_is_built_with_the_hook():
@@ -159,6 +168,39 @@ def test_the_page_of_methods_has_every_card_and_anchor():
     page = hook("reference/methods.md")
     assert re.findall(r"^## (\w+)$", page, re.M)[-len(registry.NAMES) :] == list(registry.NAMES)
     assert page.count("**Claim**") == len(registry.NAMES)
+
+
+def test_formulas_of_the_page_are_typeset_and_names_in_code_are_not():
+    page = hook("reference/methods.md")
+    for formula in (
+        "<i>w</i> − <i>w</i><sup><i>t</i></sup>",
+        "|<i>x</i>|<sub>2</sub>",
+        "<i>f</i>(<i>w</i>) + <i>λ</i><sub>1</sub> / 2",
+        "⟨<i>v</i> − <i>w</i>, ∇<i>f</i>(<i>α</i> <i>v</i> + (1 − <i>α</i>) <i>w</i>)⟩",
+        "<i>c</i><sub><i>k</i></sub><sup>+</sup> = weight",
+        "≤ <i>C</i><sup>2</sup>",
+    ):
+        assert formula in page, formula
+    for code in ("`clip_norm`", "`alpha` = `0.5`", "`lambda_1` = ", "`profile: paper`", "`start`"):
+        assert code in page, code
+    assert not re.findall(r"`[^`\n]*(?: - |\w\^\w|\|_2)[^`\n]*`", page), "a formula as code"
+
+
+def test_the_page_of_the_notebook_has_its_cells_and_the_outputs_that_are_stored_in_it():
+    page = hook("notebook.md")
+    cells = json.loads((DOCS / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    for cell in cells:
+        assert "".join(cell["source"]) in page
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    assert page.count("```text\n") == len(outputs) > 5
+    assert "epsilon_central" in page.partition("```text")[2]
+
+
+def test_the_source_of_a_default_is_in_the_last_brackets_of_its_line():
+    knobs = registry.info("apfl").hyperparameters
+    meaning, origin = cards.header("apfl", knobs=knobs).knobs["adaptive"]
+    assert meaning.endswith("kept in [0, 1]")
+    assert origin == "paper"
 
 
 PAGE = DOCS / "reference/study.md"

@@ -82,6 +82,9 @@ def draw(kind: str, study: Study, folder: Path, **options: Any) -> Figure:
         return registry.draw(study, drawing, results, folder / "data")
 
 
+IN_PRINT = {"dp_fedavg": "DP-FedAvg", "feddpa": "FedDPA"}
+
+
 def only(study: Study, *names: str) -> Study:
     return dataclasses.replace(
         study, rows=tuple(row for row in study.rows if row.cell.method in names)
@@ -187,12 +190,12 @@ def test_a_method_far_below_all_others_does_not_press_them_together(
     assert -100 < axes.get_xlim()[0] < 0
     (arrow,) = [line for line in axes.lines if line.get_marker() == "<"]
     places = dict(zip(axes.get_yticks(), rows(far), strict=True))
-    assert places[arrow.get_ydata()[0]] == "fedrep"
+    assert places[arrow.get_ydata()[0]] == "FedRep"
     assert arrow.get_xdata()[0] == axes.get_xlim()[0]
     assert not [
         places[line.get_ydata()[0]]
         for line in axes.lines
-        if line.get_ydata()[0] in places and places[line.get_ydata()[0]] != "fedrep"
+        if line.get_ydata()[0] in places and places[line.get_ydata()[0]] != "FedRep"
         if min(line.get_xdata()) < axes.get_xlim()[0]
     ], "nobody else's interval is cut"
     reference = drawn("local_only")
@@ -237,7 +240,8 @@ def test_the_same_results_give_the_same_bytes_with_real_text_at_the_width(
     svg = (tmp_path / "privacy_utility_a.svg").read_text()
     assert float(re.search(r'width="([\d.]+)pt"', svg)[1]) == pytest.approx(72 * 3.3)
     assert "<text" in svg
-    assert "dp_fedavg" in svg
+    assert "DP-FedAvg" in svg
+    assert "dp_fedavg" not in svg
     pdf = (tmp_path / "privacy_utility_a.pdf").read_bytes()
     assert b"/FontFile2" in pdf
     assert b"/Type3" not in pdf
@@ -257,7 +261,8 @@ def test_a_bare_figure_has_its_heading_and_its_note_in_a_text_beside_it(
     text, svg = (tmp_path / "a.txt").read_text(), (tmp_path / "a.svg").read_text()
     said = f"{whole.get_suptitle()} {whole.get_supxlabel()}".replace("-\n", "-")
     assert text.split() == said.split()
-    assert "dp_fedavg" in svg
+    assert "DP-FedAvg" in svg
+    assert "dp_fedavg" not in svg
     assert "95" not in "".join(re.findall(r"<text[^>]*>([^<]*)", svg))
     lines = [*whole.get_suptitle().splitlines(), *whole.get_supxlabel().strip().splitlines()]
     height = float(re.search(r'height="([\d.]+)pt"', svg)[1]) / 72
@@ -294,12 +299,15 @@ def test_methods_stand_at_their_difference_to_the_reference_best_first(
     figure = draw("privacy_utility", study, folder)
     assert [axes.get_title("left") for axes in figure.axes] == ["ε = 2", "ε = 8"]
     marks = dots(figure, 1)
-    for label, epsilon in {"feddpa": 8.0, "local_only\nsends nothing": None}.items():
-        own = values(study, folder, label.partition("\n")[0], epsilon)
+    for name, label, epsilon in (
+        ("feddpa", "FedDPA", 8.0),
+        ("local_only", "Local only\nsends nothing", None),
+    ):
+        own = values(study, folder, name, epsilon)
         difference = own - values(study, folder, "dp_fedavg", 8.0)
         assert float(marks[label].get_xdata()[0]) == pytest.approx(difference.mean())
-    assert float(marks["dp_fedavg"].get_xdata()[0]) == 0
-    certified = [name for name in rows(figure, 1) if name in ("dp_fedavg", "feddpa")]
+    assert float(marks["DP-FedAvg"].get_xdata()[0]) == 0
+    certified = [name for name in rows(figure, 1) if name in ("DP-FedAvg", "FedDPA")]
     places = [float(marks[name].get_xdata()[0]) for name in certified]
     assert places == sorted(places, reverse=True)
     numbers = {text.get_text() for text in figure.axes[1].texts}
@@ -311,8 +319,8 @@ def test_a_nominal_row_is_hollow_and_names_the_epsilon_that_holds(
 ) -> None:
     marks = dots(draw("privacy_utility", study, folder))
     hollow = [name for name, line in marks.items() if line.get_markerfacecolor() == "white"]
-    assert hollow == ["feddpa (official code) †\nhonest ε = ∞"]
-    assert {"fedavg\nno privacy", "local_only\nsends nothing", "dp_fedavg"} < set(marks)
+    assert hollow == ["FedDPA (official code) †\nhonest ε = ∞"]
+    assert {"FedAvg\nno privacy", "Local only\nsends nothing", "DP-FedAvg"} < set(marks)
 
 
 def test_without_the_reference_accuracies_stand_for_themselves(study: Study, folder: Path) -> None:
@@ -320,7 +328,7 @@ def test_without_the_reference_accuracies_stand_for_themselves(study: Study, fol
     figure = draw("privacy_utility", few, folder)
     assert figure.axes[0].get_xlabel() == "accuracy (%)"
     mean = values(study, folder, "feddpa", 2.0).mean()
-    assert float(dots(figure)["feddpa"].get_xdata()[0]) == pytest.approx(mean)
+    assert float(dots(figure)["FedDPA"].get_xdata()[0]) == pytest.approx(mean)
     alone = draw("privacy_utility", only(study, "local_only"), folder)
     assert [axes.get_title("left") for axes in alone.axes] == ["no privacy"]
 
@@ -330,10 +338,10 @@ def test_a_figure_shows_what_its_study_chose(study: Study, folder: Path) -> None
         "privacy_utility", study, folder, methods=("feddpa",), where={"privacy.epsilon": [8]}
     )
     assert [axes.get_title("left") for axes in figure.axes] == ["ε = 8"]
-    assert {name.partition(" ")[0] for name in rows(figure)} == {"dp_fedavg", "feddpa"}
+    assert {name.partition(" ")[0] for name in rows(figure)} == {"DP-FedAvg", "FedDPA"}
     common = draw("privacy_utility", study, folder, metric="global_common")
     assert "common test, global model" in " ".join(common.get_suptitle().split())
-    assert not any(name.startswith("local_only") for name in rows(common))
+    assert not any(name.startswith("Local only") for name in rows(common))
 
 
 @pytest.mark.slow
@@ -391,18 +399,18 @@ def test_an_interval_is_students_over_the_differences_at_the_same_seeds(
     reach = 4.302652729911275 * (own - base).std(ddof=1) / 3**0.5  # t(0.975; 2)
     mean = (own - base).mean()
     axes, marks = figure.axes[1], dots(figure, 1)
-    height = marks["feddpa"].get_ydata()[0]
+    height = marks["FedDPA"].get_ydata()[0]
     (bar,) = (line for line in axes.lines if list(line.get_ydata()) == [height, height])
     assert list(bar.get_xdata()) == pytest.approx([mean - reach, mean + reach])
 
 
 def test_ranks_are_those_of_certified_methods(study: Study, folder: Path) -> None:
     figure = draw("ranks", study, folder)
-    assert {*rows(figure)} == {"dp_fedavg", "feddpa"}
+    assert {*rows(figure)} == {*IN_PRINT.values()}
     best = rows(figure)[0]
     assert float(dots(figure)[best].get_xdata()[0]) == 1
     for panel, epsilon in enumerate((2.0, 8.0)):
-        own = {name: values(study, folder, name, epsilon) for name in ("dp_fedavg", "feddpa")}
+        own = {IN_PRINT[name]: values(study, folder, name, epsilon) for name in IN_PRINT}
         words = (study.name, f"ε = {epsilon:g}")
         expected = statistics.rank_intervals(pd.DataFrame(own), *words)
         axes, marks = figure.axes[panel], dots(figure, panel)
@@ -428,7 +436,7 @@ def test_a_cost_is_a_clients_bytes_of_all_rounds_and_blue_on_the_frontier(
         [0.0, 1e-6 * per_round / cohort * fake_results.ROUNDS]
     )
     height = dict(zip(rows(figure), figure.axes[0].get_yticks(), strict=True))
-    means = {name: values(study, folder, name, 2.0).mean() for name in ("dp_fedavg", "feddpa")}
+    means = {IN_PRINT[name]: values(study, folder, name, 2.0).mean() for name in IN_PRINT}
     colours = {
         name: line.get_color()
         for name in means
@@ -459,7 +467,7 @@ def test_gains_count_the_clients_that_are_better_off_than_alone(study: Study, fo
         differences += list(own - alone)
     gain = np.array(differences)
     axes = figure.axes[0]
-    height = dict(zip(rows(figure), axes.get_yticks(), strict=True))["dp_fedavg"]
+    height = dict(zip(rows(figure), axes.get_yticks(), strict=True))["DP-FedAvg"]
     bars = [bar for bar in axes.patches if bar.get_y() < height < bar.get_y() + bar.get_height()]
     found = sorted(bar.get_width() for bar in bars)
     edges = (0.0, *clients.STEPS)
@@ -483,11 +491,43 @@ def test_accuracy_by_round_is_the_mean_over_seeds(study: Study, folder: Path) ->
 
 
 @pytest.mark.slow
+def test_the_bar_of_a_named_curve_is_the_range_of_its_seeds_in_the_last_round(
+    study: Study, tmp_path: Path
+) -> None:
+    part = only(study, "dp_fedavg")
+    results = fake_results.write(part, tmp_path)
+    for cell, accuracy in zip(part.cells, (50.0, 60.0, 85.0) * 2, strict=True):
+        path = results / "runs" / methods.run_id(cell) / "rounds.csv"
+        rounds = pd.read_csv(path)
+        rounds.loc[rounds.index[-1], "personal_own"] = accuracy + 5 * cell.seed
+        rounds.to_csv(path, index=False)
+    figure = draw("convergence", part, tmp_path)
+    ends = []
+    for axes in figure.axes:
+        (curve,), (bars,) = axes.lines, axes.collections
+        (((right, low), (_, high)),) = bars.get_segments()
+        assert right > max(curve.get_xdata())
+        assert low < curve.get_ydata()[-1] < high
+        ends.append((low, high))
+    read = [
+        sorted(
+            pd.read_csv(results / "runs" / methods.run_id(cell) / "rounds.csv")[
+                "personal_own"
+            ].iloc[-1]
+            for cell in part.cells
+            if cell.privacy.epsilon == epsilon
+        )
+        for epsilon in (2.0, 8.0)
+    ]
+    assert ends == [(values[0], values[-1]) for values in read]
+
+
+@pytest.mark.slow
 def test_the_curves_that_a_study_names_stand_out(study: Study, folder: Path) -> None:
     figure = draw("convergence", study, folder, strong=("fedavg",))
     axes = figure.axes[0]
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown == ["fedavg, no privacy"]
+    assert shown == ["FedAvg, no privacy"]
     assert sum(line.get_color() == style.REST for line in axes.lines) == 4
 
 
@@ -527,7 +567,7 @@ def test_missing_accuracies_leave_gaps(study: Study, folder: Path, tmp_path: Pat
     file.write_text(
         "\n".join([header, *(",".join([*line.split(",")[:3], *[""] * 8]) for line in lines)]) + "\n"
     )
-    assert rows(draw("privacy_utility", part, tmp_path)) == ["dp_fedavg"]
+    assert rows(draw("privacy_utility", part, tmp_path)) == ["DP-FedAvg"]
 
 
 @pytest.mark.parametrize(

@@ -359,7 +359,7 @@ def test_of_a_loss_the_least_is_bold_and_comes_first(reported):
     assert bold["personal own"] == ["fedavg"]
     assert bold["log loss, personal own"] == ["local_only"]
     assert "Accuracy in percent, log loss (less is better) after the last round" in summary.caption
-    for metric, first in (("personal_own", "fedavg"), ("log_loss_personal_own", "local_only")):
+    for metric, first in (("personal_own", "FedAvg"), ("log_loss_personal_own", "Local only")):
         drawing = Drawing("cost", "cost", metric=metric)
         figure = draw(lossy, drawing, results, results.parent / "data")
         names = figure.axes[0].get_yticklabels()

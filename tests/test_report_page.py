@@ -169,3 +169,25 @@ def test_a_page_is_no_wider_than_the_window_and_needs_no_network(
         before = box.locator("tbody td").first.bounding_box()
         box.evaluate("(node) => node.scrollTo(200, 0)")
         assert box.locator("tbody td").first.bounding_box() == before
+
+
+@pytest.mark.docs
+def test_the_reports_table_sorts_each_of_its_sections_and_is_whole_on_a_desk(
+    results: Path, chromium: browser.Browser
+) -> None:
+    with browser.opened(chromium, results / "report.html", browser.WIDTHS[1]) as (page, heard):
+        assert browser.cut(page, "section .scroll") == []
+        table = page.locator("section table").first
+        head = table.locator("th", has_text="personal own").first
+        place = 1 + head.evaluate("(node) => node.cellIndex")
+        bodies = table.locator("tbody").all()
+        before = [body.inner_text().split("\n") for body in bodies]
+        for sign in (1, -1):
+            head.press("Enter")
+            for body, lines in zip(bodies, before, strict=True):
+                assert sorted(body.inner_text().split("\n")) == sorted(lines)
+                texts = body.locator(f"td:nth-child({place})").all_inner_texts()
+                numbers = [sign * float(text.split()[0]) for text in texts if text]
+                assert numbers == sorted(numbers)
+        assert max(map(len, before)) > 1, "a section with something to sort"
+        assert heard.errors == []

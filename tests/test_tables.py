@@ -764,6 +764,20 @@ def test_the_tex_table_is_balanced(study: Study, frame: pd.DataFrame) -> None:
     assert not re.search(r"(?<!\\)[_#%]", text.partition("\n")[2].replace(r"\label{tab:tiny}", ""))
 
 
+def test_the_tex_table_names_methods_as_print_does_and_the_other_tables_have_their_keys(
+    study: Study, results: Path, tmp_path: Path
+) -> None:
+    write_study(study, results, tmp_path / "tiny.csv")
+    texts = {kind: (tmp_path / f"tiny.{kind}").read_text() for kind in ("tex", "md", "csv")}
+    names = {cell.method: registry.of(cell).about.title for cell in study.cells}
+    assert names["dp_fedavg"] == "DP-FedAvg"
+    for key, title in names.items():
+        assert re.search(rf"^{title}\b", texts["tex"], re.MULTILINE), title
+        assert not re.search(rf"(?<![\w.]){key}(?!\w)", texts["tex"].replace("\\_", "_")), key
+        assert f"| {key}" in texts["md"].replace("\\_", "_")
+        assert f",{key}," in texts["csv"]
+
+
 def test_characters_that_latex_would_trip_over_are_escaped() -> None:
     assert tex_escape("a_b & 50% {x} #1 $ ~ ^ \\") == (
         r"a\_b \& 50\% \{x\} \#1 \$ \textasciitilde{} \textasciicircum{} \textbackslash{}"

@@ -7,6 +7,7 @@ missing data.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import secrets
@@ -265,19 +266,25 @@ def train(
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
     on_round: Callable[[Progress], object] = lambda progress: None,
+    progress_bar: bool = False,
 ) -> Result:
     """Return the result of training a method on your own tensors, with every client's personal
     model tested.
 
-    All arguments but ``on_round`` are those of ``federation``, which explains them.
+    All arguments but the last two are those of ``federation``, which explains them.
 
     Args:
         on_round: called with the progress after every round; False ends the run. The ledger keeps
             the epsilon of all planned rounds, and ``Result.resume`` goes on. That epsilon covers
             the decision to stop if it follows from ``progress.params``; ``progress.rows`` and
             ``progress.states`` are diagnostics.
+        progress_bar: show the rounds with tqdm in a notebook or a terminal; a file gets nothing.
+
+    Raises:
+        ConfigError: as ``federation``; ``progress_bar`` without tqdm.
     """
     privacy = _request(method, privacy)
+    bar = _bar(training.rounds) if progress_bar else contextlib.nullcontext()
     simulation = federation(
         method,
         clients,
@@ -310,7 +317,24 @@ def train(
     if start and simulation.plan.mechanism != "none":
         entry = dataclasses.replace(entry, warnings=(start, *entry.warnings))
     has_global_model = isinstance(method, Method) or registry.info(method).about.has_global_model
-    return finished(simulation, rounds.start(simulation), entry, has_global_model, on_round)
+    before = rounds.start(simulation)
+    with bar as shown:
+
+        def advance(progress: Progress) -> object:
+            if shown is not None:
+                shown.update()
+            return on_round(progress)
+
+        return finished(simulation, before, entry, has_global_model, advance)
+
+
+def _bar(total: int) -> Any:
+    """Return a progress bar of rounds, which is not drawn into a file."""
+    try:
+        from tqdm.auto import tqdm  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        raise ConfigError("progress_bar", got="no tqdm here", do="pip install tqdm") from None
+    return tqdm(total=total, unit="round", disable=None)
 
 
 def run(

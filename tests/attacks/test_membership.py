@@ -570,7 +570,7 @@ def test_the_figure_has_every_setting_and_a_dashed_bound_where_there_is_one(tmp_
     assert titles == list(membership.SCORES.values())
     for panel in figure.axes:
         assert sum(line.get_linestyle() == "--" for line in panel.lines) == 2
-    names = ["fedavg, no privacy", "dp_fedavg, σ = 2", "dp_fedavg, σ = 0.5"]
+    names = ["FedAvg, no privacy", "DP-FedAvg, σ = 2", "DP-FedAvg, σ = 0.5"]
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == [f"{name} ({', '.join(['0.82'] * 4)})" for name in names]
 

@@ -538,7 +538,7 @@ def test_the_figure_has_a_line_for_each_setting_and_marks_what_is_refuted(stored
     (axes,) = shown.figure(*stored, 3.3).axes
     words = [label.get_text() for label in axes.get_yticklabels()]
     assert len(words) == 4
-    assert words[1] == "dp_fedavg, ε = 1"
+    assert words[1] == "DP-FedAvg, ε = 1"
     lines = {line.get_label(): line for line in axes.lines}
     assert lines["bound that refutes"].get_ydata().tolist() == list(axes.get_yticks()[1:3])
     assert lines["bound"].get_ydata().tolist() == list(axes.get_yticks()[::3])

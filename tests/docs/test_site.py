@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from blocks import ROOT
 
 import once
 import pflpipe
-from browser import chromium, opened
+from browser import WIDTHS, Browser, beyond, chromium, cut, opened
 
 pytestmark = pytest.mark.docs
 STRICT = (sys.executable, "-m", "mkdocs", "build", "--strict")
@@ -28,6 +29,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert done.returncode == 0, done.stderr
 
     return once.folder(tmp_path_factory, "site", make)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
 
 
 def test_no_page_needs_anything_from_elsewhere(site):
@@ -72,26 +79,31 @@ def test_the_page_about_python_has_every_public_name():
     assert sorted(named) == sorted(set(pflpipe.__all__) - {"__version__"})
 
 
-def test_opened_as_files_its_search_finds_and_no_page_is_wider_than_a_telephone(site):
+def test_opened_as_files_its_search_finds_no_page_is_too_wide_and_no_table_is_cut_on_a_desk(
+    site, browser
+):
     pages = set(site.rglob("*.html")) - {site / "404.html"}  # for a server, whose root it names
-    wide = []
-    with chromium() as browser, opened(browser, site / "index.html", 400) as (page, heard):
+    wide = {}
+    phone, desk = WIDTHS
+    with opened(browser, site / "index.html", phone) as (page, heard):
         for file in sorted(pages):
+            page.set_viewport_size({"width": phone, "height": 900})
             page.goto(file.as_uri(), wait_until="domcontentloaded")
-            if page.evaluate("document.documentElement.scrollWidth") > 400:
-                wide.append(str(file.relative_to(site)))
-        page.set_viewport_size({"width": 1280, "height": 800})
+            if page.evaluate("document.documentElement.scrollWidth") > phone:
+                wide[file.name] = ["the page"]
+            page.set_viewport_size({"width": desk, "height": 900})
+            wide.setdefault(file.name, []).extend(cut(page, ".md-typeset__scrollwrap"))
         page.goto((site / "index.html").as_uri())
         page.locator(".md-search__input").fill("worst decile")
         page.locator(".md-search-result__item").first.wait_for(timeout=120_000)
-    assert wide == []
+    assert {name: boxes for name, boxes in wide.items() if boxes} == {}
     assert heard.errors == []
     assert heard.requests == []
 
 
-def test_a_click_on_a_head_sorts_a_table_by_its_numbers_and_a_second_one_reverses_it(site):
+def test_a_click_on_a_head_sorts_a_table_by_its_numbers_and_a_second_one_reverses_it(site, browser):
     file = site / "results/people_spi.html"
-    with chromium() as browser, opened(browser, file, 1280) as (page, heard):
+    with opened(browser, file, 1280) as (page, heard):
         table = page.locator("table", has=page.locator("th", has_text="to released")).first
         head = table.locator("th", has_text="to released")
         place = 1 + head.evaluate("(node) => node.cellIndex")
@@ -110,6 +122,47 @@ def test_a_click_on_a_head_sorts_a_table_by_its_numbers_and_a_second_one_reverse
     assert rising == sorted(rising)
     assert falling == rising[::-1]
     assert heard.errors == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "name", ["index", "notebook", "results/people_spi", "reference/methods", "reproduction"]
+)
+def test_what_a_page_shows_is_inside_the_window_or_a_box_that_scrolls(name, width, site, browser):
+    with opened(browser, site / f"{name}.html", width) as (page, heard):
+        assert beyond(page, ".md-content") == []
+        assert heard.errors == []
+
+
+def test_home_says_how_to_install_and_a_page_of_results_begins_with_its_figure(site, browser):
+    with opened(browser, site / "index.html", WIDTHS[1]) as (page, _):
+        assert "make install" in page.locator("pre", has_text="make quickstart").inner_text()
+        page.goto((site / "results/people_spi.html").as_uri())
+        figure = page.locator(".md-content img").first.bounding_box()
+        assert figure["y"] < 600
+        assert figure["y"] < page.locator(".md-content li").first.bounding_box()["y"]
+
+
+def test_citations_are_whole_on_a_phone_and_formulas_are_typeset(site, browser):
+    with opened(browser, site / "reference/methods.html", WIDTHS[0]) as (page, _):
+        assert cut(page, ".language-bibtex code") == []
+        formula = page.locator("#ditto ~ ul .formula", has_text="weight").first
+        assert formula.inner_text() == "f(v) + weight / 2 |v − wt|22"
+        assert formula.locator("sup").count() == 2
+
+
+def test_the_field_above_a_table_keeps_the_rows_with_all_of_its_words(site, browser):
+    file = site / "results/people_spi.html"
+    with opened(browser, file, WIDTHS[1]) as (page, _):
+        field = page.get_by_label("Filter rows").first
+        rows = page.locator("table tbody").first.locator("tr")
+        everything = rows.count()
+        field.fill("Certified fedrep")
+        shown = rows.filter(visible=True).all_inner_texts()
+        assert 4 < len(shown) < everything
+        assert all("certified" in text and "fedrep" in text for text in shown)
+        field.fill("")
+        assert rows.filter(visible=True).count() == everything
 
 
 def test_the_readme_is_short():

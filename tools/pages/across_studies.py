@@ -122,39 +122,46 @@ def _over(differences: Sequence[Mapping[str, Difference]], baseline: str) -> str
     return f"{said}, and {names(worse)} {are(worse)} worse in every one" if worse else said
 
 
-def table(found: Standings) -> Table:
-    """Return the lines that two studies or more have, by budget, beside learning alone and the
-    released model in each of them."""
+def tables(found: Standings) -> Iterator[Table]:
+    """Yield the lines that two studies or more have, by budget, compared with learning alone and
+    with the released model in each of them."""
     studies = list(dict.fromkeys(study for standings in found.values() for study in standings))
-    return Table(
-        "the studies beside each other",
-        "mean differences in percent points to learning alone (a) and to the released model (b), "
-        "of personal models on their clients' own test rows. ↑, ↓: the adjusted 95 % interval, "
-        "which stands in the study's own table, excludes 0; it is adjusted to the lines of one "
-        "study and not to several. First those who are bold in most studies, then those with most "
-        "↑ beside (b). –: was not compared.",
-        (f"Bold, among the certified rows of one study and budget: {BOLD_WORDS}.",),
-        ("method", "budget", *(word for _ in studies for word in ("to alone", "to released"))),
-        tuple(tuple(_rows(budget, standings, studies)) for budget, standings in found.items()),
-        labels=2,
-        groups=("", "", *(study for study in studies for _ in range(2))),
-    )
+    for name, rival, differences in (
+        ("to alone", "learning alone (a)", lambda one: one.alone),
+        ("to released", "the released model (b)", lambda one: one.released),
+    ):
+        yield Table(
+            f"the studies compared, {name}",
+            f"mean differences in percent points to {rival}, of personal models on their clients' "
+            "own test rows. ↑, ↓: the adjusted 95 % interval, which is in the study's own table, "
+            "excludes 0; it is adjusted to the lines of one study and not to several. First those "
+            "who are bold in most studies, then those with most ↑ compared with (b). –: was not "
+            "compared.",
+            (f"Bold, among the certified rows of one study and budget: {BOLD_WORDS}.",),
+            ("method", "budget", *studies),
+            tuple(
+                tuple(_rows(budget, standings, studies, differences))
+                for budget, standings in found.items()
+            ),
+            labels=2,
+        )
 
 
 def _rows(
-    budget: str, standings: Mapping[str, Standing], studies: list[str]
+    budget: str,
+    standings: Mapping[str, Standing],
+    studies: list[str],
+    differences: Callable[[Standing], Mapping[str, Difference]],
 ) -> Iterator[tuple[Entry, ...]]:
     def order(label: str) -> tuple[int, int, str]:
         ups = [one.released[label].sign for one in standings.values() if label in one.released]
         return -_count(label, [one.kept for one in standings.values()]), -ups.count(1), label
 
+    nothing = Standing((), {}, {}, {}, frozenset())
     for label in sorted(_labels(standings), key=order):
-        entries = [Entry(label), Entry(budget)]
-        for study in studies:
-            one = standings.get(study, Standing((), {}, {}, {}, frozenset()))
-            bold = label in one.kept
-            entries += [_entry(one.alone.get(label), bold), _entry(one.released.get(label), bold)]
-        yield tuple(entries)
+        places = [standings.get(study, nothing) for study in studies]
+        entries = (_entry(differences(one).get(label), label in one.kept) for one in places)
+        yield (Entry(label), Entry(budget), *entries)
 
 
 def _labels(standings: Mapping[str, Standing]) -> list[str]:

@@ -1,7 +1,7 @@
 """The page of one study, written from its folder in ``docs/results/`` alone (archive.py).
 
-It begins with a few sentences whose words of comparison follow from intervals (sentences.py), then
-come its figures, whatever images lie in its folder, and its tables. A study of several numbers of
+It begins with its figures, whatever images are in its folder. Then come a few sentences whose words
+of comparison follow from intervals (sentences.py), and its tables. A study of several numbers of
 people or of rows is a map (gain_map.py).
 """
 
@@ -281,12 +281,12 @@ class Page:
         """Yield the page below its note, beside the folder of ``images``."""
         about = self.study.about
         yield f"This page is about one setting: {self.panel.setting}."
-        yield numbered(self.sentences())
         yield from (
             f"![{self.study.name}: {path.stem}]({quote(f'{self.study.name}/{path.name}')})"
             for path in sorted(images.iterdir())
             if path.suffix in IMAGES
         )
+        yield numbered(self.sentences())
         yield from filter(None, [wording.escaped(about.description)])
         yield wording.escaped(about.caption)
         yield markdown(self.accuracy()).strip()

@@ -142,11 +142,10 @@ def _together(found: across_studies.Standings, single: dict[str, Panel]) -> Iter
 
 
 def _across(found: across_studies.Standings) -> str:
-    return "\n\n".join(
-        [
-            "# The methods in all studies",
-            "Written by `make results` from `docs/results/`; do not edit. How to read it: "
-            "[Results](../results.md).",
-            f"{markdown(across_studies.table(found)).strip()}\n",
-        ]
-    )
+    parts = [
+        "# The methods in all studies",
+        "Written by `make results` from `docs/results/`; do not edit. How to read it: "
+        "[Results](../results.md).",
+        *(markdown(table).strip() for table in across_studies.tables(found)),
+    ]
+    return "\n\n".join(parts) + "\n"

@@ -172,6 +172,12 @@ def of(cell: cells.Cell) -> MethodInfo:
     return info(cell.method, cell.source)
 
 
+def in_print(label: str, cell: cells.Cell) -> str:
+    """Return the label of a line of a cell's method with the method's name in print, for figures
+    and papers; tables for machines have its key."""
+    return of(cell).about.title + label.removeprefix(cell.method)
+
+
 def trained(cell: cells.Cell) -> cells.Cell:
     """Return the cell with only the settings that training reads.
 

@@ -77,8 +77,9 @@ def header(name: str, source: str = "", knobs: typing.Collection[str] = ()) -> H
         if key in FORMULAS:
             formulas[key] = value
         elif key in knobs:
-            meaning, _, origin = value.partition(" [")
-            meanings[key] = (meaning, origin.removesuffix("]"))
+            # Brackets inside of a meaning are intervals.
+            meaning, _, origin = value.removesuffix("]").rpartition(" [")
+            meanings[key] = (meaning, origin) if value.endswith("]") else (value, "")
         else:
             continue
         ends.append(item.span())

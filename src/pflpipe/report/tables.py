@@ -3,15 +3,18 @@ over seeds and the table in a paper's layout."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 
 import pandas as pd
 
 from pflpipe import records
 from pflpipe.files import write_text
+from pflpipe.methods import registry
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report import paper_table
-from pflpipe.report.render_table import Table, latex, markdown
+from pflpipe.report.render_table import Entry, Table, latex, markdown
 from pflpipe.report.summary import summarise
 from pflpipe.report.tidy import tidy, write
 from pflpipe.study.study_spec import Study
@@ -19,12 +22,31 @@ from pflpipe.study.study_spec import Study
 
 def write_study(study: Study, results: Path, target: Path) -> None:
     """Write the tidy table to ``target`` (.csv), and the summary and the table in a paper's layout
-    next to it (.md, .tex)."""
+    next to it (.md, .tex). The latter names methods as print does."""
     frame = tidy(study, results)
     tables = shown(study, frame, results)
     write_text(target.with_suffix(".md"), "\n".join(map(markdown, tables)))
-    write_text(target.with_suffix(".tex"), "\n".join(map(latex, tables)))
+    write_text(target.with_suffix(".tex"), "\n".join(latex(in_print(study, one)) for one in tables))
     write(frame, target)
+
+
+def in_print(study: Study, table: Table) -> Table:
+    """Return a table of a study with the names of its methods in print in place of their keys."""
+    titles = {cell.method: registry.of(cell).about.title for cell in study.cells}
+    key = re.compile(rf"(?<![\w.:/])({'|'.join(map(re.escape, titles))})(?![\w/]|\.\w)")
+
+    def titled(text: str) -> str:
+        return key.sub(lambda found: titles[found[0]], text)
+
+    return dataclasses.replace(
+        table,
+        caption=titled(table.caption),
+        notes=tuple(map(titled, table.notes)),
+        sections=tuple(
+            tuple(tuple(Entry(titled(one.text), one.bold) for one in line) for line in section)
+            for section in table.sections
+        ),
+    )
 
 
 def shown(study: Study, frame: pd.DataFrame, results: Path) -> list[Table]:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from pflpipe import records
 from pflpipe.attacks import registry
 from pflpipe.cells import Cell
+from pflpipe.methods import registry as methods
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report.figures import rows
 from pflpipe.report.tidy import existing
@@ -66,7 +67,8 @@ class Attacked:
     def name(self) -> str:
         """The name of the setting in a figure."""
         setting = self.setting
-        return ", ".join(filter(None, [setting.label, setting.budget, setting.facet_text]))
+        label = methods.in_print(setting.label, self.cells[0])
+        return ", ".join(filter(None, [label, setting.budget, setting.facet_text]))
 
 
 def attacked(attack: str, study: Study, results: Path) -> list[Attacked]:

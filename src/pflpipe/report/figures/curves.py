@@ -17,12 +17,15 @@ from pflpipe.report.figures.source import Panel, Source
 
 BEST = 3
 """Number of certified or unreviewed methods that are emphasised by default."""
+_APART = 0.02
+"""Distance between the bars of ranges, as a share of the rounds."""
 _DASHES = dict(zip(CLAIMS, ("-", "-.", ":", "--"), strict=True))
 
 
 def convergence(source: Source) -> Figure:
-    """Draw accuracy by round, mean over seeds, a panel for each budget. Emphasised methods have the
-    range of their seeds and a name in the legend; the others are grey.
+    """Draw accuracy by round, mean over seeds, a panel for each budget. Emphasised methods have a
+    name in the legend and, right of their last round, a bar with the range of their seeds there
+    (shaded ranges of several methods hide the curves); the others are grey.
 
     Solid: certified. Dash-dotted: unreviewed. Dotted: nominal. Dashed: no privacy.
     """
@@ -38,7 +41,7 @@ def convergence(source: Source) -> Figure:
     others = "" if is_all else "; grey: the other methods"
     heading = (
         f"Accuracy by round, {source.subject}{_tested(source)}. Mean over {source.seeds_text}, "
-        f"shaded: their range{others}."
+        f"bars: their range in the last round{others}."
     )
     width = source.drawing.width
     height = 1.5 + 3.4 * style.LINE
@@ -55,10 +58,11 @@ def convergence(source: Source) -> Figure:
             if group.label not in strong:
                 axes.plot(mean.index, mean, color=style.REST, linewidth=0.7)
                 continue
-            colour = style.STRONG[strong.index(group.label)]
-            axes.fill_between(
-                mean.index, table.min(axis=1), table.max(axis=1), color=colour, alpha=0.12, lw=0
-            )
+            place = strong.index(group.label)
+            colour = style.STRONG[place]
+            last = table.iloc[-1]
+            beside = mean.index[-1] + _APART * (1 + place) * (mean.index[-1] - mean.index[0])
+            axes.vlines(beside, last.min(), last.max(), color=colour)
             dashes = _DASHES[group.claim]
             look: Any = {"color": colour, "linestyle": dashes, "marker": ".", "markersize": 3}
             axes.plot(mean.index, mean, label=source.name(group).replace("\n", ", "), **look)

@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pflpipe.cells import CLAIMS
+from pflpipe.methods import registry
 from pflpipe.report import comparison
 from pflpipe.report.comparison import PLAIN, Group, of_claim
 from pflpipe.report.figures import rows, style
@@ -27,6 +28,7 @@ _LOOKS: Mapping[str, dict[str, Any]] = {
 }
 _CLAIMS = "Filled: certified{}. Hollow: nominal, with the ε that holds. Grey: no privacy."
 _UNREVIEWED = " Diamond: unreviewed, its ε holds only if the method's file keeps the rules."
+_BASELINE = registry.info(PLAIN).about.title
 _LEVEL = f"{100 * (1 - ALPHA):g} %"
 
 Part = tuple[str, Mapping[Group, tuple[float, float, float]]]
@@ -53,7 +55,7 @@ def privacy_utility(source: Source) -> Figure:
         parts.append((panel.title, numbers))
     what = f"{_sentence(source.what)}, {source.subject}"
     if compared:
-        what += f": difference to {PLAIN} on the same splits"
+        what += f": difference to {_BASELINE} on the same splits"
     delta = layout(source.study).shared.get("privacy.delta")
     claims = _CLAIMS.format(f" (δ = {delta:g})" if delta else "")
     heading = f"{what}. Mean and {_LEVEL} interval over {source.seeds_text}. {claims}"
@@ -65,7 +67,7 @@ def privacy_utility(source: Source) -> Figure:
     beyond = [[g for g, (mean, *_) in numbers.items() if mean < least] for _, numbers in parts]
     if any(map(len, beyond)):
         heading += " Arrow: further to the left."
-    label = f"{source.points} above {PLAIN}" if compared else source.axis
+    label = f"{source.points} above {_BASELINE}" if compared else source.axis
     figure, places = _dotted(source, parts, heading, label, sign=sign, zero=compared)
     if compared:
         for place, part in zip(places, values, strict=True):

@@ -12,6 +12,7 @@ import pandas as pd
 
 from pflpipe.errors import DataError
 from pflpipe.learning.metrics import Metric
+from pflpipe.methods import registry
 from pflpipe.report import comparison
 from pflpipe.report.comparison import MAIN, PLAIN, Group
 from pflpipe.report.tidy import existing
@@ -79,15 +80,16 @@ class Source:
         return {group: values for group, values in series.items() if values.notna().any()}
 
     def name(self, group: Group) -> str:
-        """Return a group's label and, in a second line, its privacy unless it is certified. †
-        marks a group with a diverged seed."""
+        """Return a group's label, with the method's name in print, and in a second line its privacy
+        unless it is certified. † marks a group with a diverged seed."""
         privacy = {
             "certified": "",
             "unreviewed": "\nunreviewed",
             "nominal": f"\nhonest ε = {group.worst('epsilon_central')}",
             "none": "\nno privacy" if group.sends else "\nsends nothing",
         }
-        return group.label + " †" * bool(group.diverged) + privacy[group.claim]
+        label = registry.in_print(group.label, self.study.rows[group.indices[0]].cell)
+        return label + " †" * bool(group.diverged) + privacy[group.claim]
 
     def rounds(self, group: Group, column: str) -> pd.DataFrame:
         """Return a column of rounds.csv [rounds, seeds], without rounds in which no seed has a
