@@ -65,7 +65,7 @@ docs-check: install ## build the site, run what README.md and docs/ say; needs c
 	$(PYTEST) -m docs
 
 test-faults: install ## kills, full disks, dead servers, files that were tampered with
-	$(PYTEST) -m faults
+	$(PYTEST) -m "faults and not night"
 
 test-cluster: install ## a study through a real one-node SLURM, which this starts and stops; needs slurm-wlm and munge
 	$(PYTEST) -m "cluster and not night"

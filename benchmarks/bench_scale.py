@@ -2,7 +2,7 @@
 gains; and how a study grows with its runs and its clients (docs/scale.md).
 
     python benchmarks/bench_scale.py [--images 50000] [--rounds 50] [--repeats 5] [--runs 10000]
-    [--clients 100000] [--out scale.json] [--only NAME ...]
+    [--clients 100000] [--stored 100] [--out scale.json] [--only NAME ...]
 
 The work: CIFAR-10 CNN (343,946 parameters), every client has 5 random images, batch 5, one local
 epoch of Adam per round; random images cost what real ones do. Each case is a process of its own
@@ -18,11 +18,13 @@ one process and by two, in turn; and evaluation of all.
 planning: CPU seconds and largest memory of ``snakemake --dry-run`` for the table of a study with
 so many runs, and with a tenth of them in a batch. files: a study of fedavg with 4 and then with 12
 seeds is run up to its MLflow runs: files, bytes, bytes of the database and of Snakemake's own
-records for each further run. clients: people with 4 training answers to 135 questions each, the
-network ``embedding`` with a private head, 100 of whom take part: CPU seconds and bytes of the
-partition, CPU seconds of a round, of the evaluation of all and of the scores file, its bytes, those
-of the states file and of what a checkpoint notes of it, largest memory until the partition is read,
-and until the end. ``exponents`` are the slopes of log cost over log size.
+records for each further run. store: the same for studies whose runs, plans and partitions are in an
+object store, with its requests and objects, next to the same studies on the disk. clients: people
+with 4 training answers to 135 questions each, the network ``embedding`` with a private head, 100 of
+whom take part: CPU seconds and bytes of the partition, CPU seconds of a round, of the evaluation of
+all and of the scores file, its bytes, those of the states file and of what a checkpoint notes of
+it, largest memory until the partition is read, and until the end. ``exponents`` are the slopes of
+log cost over log size.
 """
 
 from __future__ import annotations
@@ -259,12 +261,14 @@ def processes(args: argparse.Namespace) -> dict[str, Any]:
     return ratios
 
 
-def snakemake(folder: Path, *words: str) -> dict[str, float]:
+def snakemake(folder: Path, *words: str, **environment: str) -> dict[str, float]:
     """Run Snakemake on a folder; return its CPU seconds, children included, and its memory."""
     program = Path(sys.executable).parent / "snakemake"
     options = ["--quiet", "all", "--cores", "1", "--directory", folder]
     command = [program, *options, "--snakefile", ROOT / "Snakefile", *words]
-    process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=ENVIRONMENT | environment, stdout=subprocess.DEVNULL
+    )
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -291,34 +295,63 @@ def planning(args: argparse.Namespace) -> dict[str, Any]:
     return {**found, "exponents": exponents(sizes, found), "batch of a tenth": batch}
 
 
-def files(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what each further run leaves on the disk, and its share of the CPU time."""
-    few, more = 4, 12
-    found = []
+def left_by(seeds: int, store: str, environment: dict[str, str]) -> dict[str, float]:
+    """Return what a study of fedavg with so many seeds leaves on the disk, and its seconds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "studies").mkdir()
-        (folder / "config.yaml").write_text("studies: [few]\n", encoding="utf-8")
-        for seeds in (few, more):
-            training = STUDY["training"] | {"rounds": 1}
-            study = {key: value for key, value in STUDY.items() if key != "privacy"}
-            study |= {"seeds": list(range(seeds)), "methods": [{"name": "fedavg"}]}
-            study |= {"training": training}
-            (folder / "studies" / "few.yaml").write_text(json.dumps(study), encoding="utf-8")
-            snakemake(folder, "--", "results/tracking/few.done")
-            paths = [path for path in folder.rglob("*") if path.is_file()]
-            records = [path for path in paths if ".snakemake" in path.parts]
-            database = folder / "results" / "mlflow.db"
-            found.append(
-                {
-                    "files": len(paths),
-                    "files of snakemake": len(records),
-                    "folders": sum(path.is_dir() for path in folder.rglob("*")),
-                    "bytes": sum(path.stat().st_size for path in paths),
-                    "bytes of mlflow.db": database.stat().st_size,
-                }
-            )
-    return {name: (found[1][name] - found[0][name]) / (more - few) for name in found[0]}
+        settings = {"studies": ["few"]} | ({"store": store} if store else {})
+        (folder / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+        training = STUDY["training"] | {"rounds": 1}
+        study = {key: value for key, value in STUDY.items() if key != "privacy"}
+        study |= {"seeds": list(range(seeds)), "methods": [{"name": "fedavg"}]}
+        study |= {"training": training}
+        (folder / "studies" / "few.yaml").write_text(json.dumps(study), encoding="utf-8")
+        began = time.monotonic()
+        used = snakemake(folder, "--", "results/tracking/few.done", **environment)
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        records = [path for path in paths if ".snakemake" in path.parts]
+        database = folder / "results" / "mlflow.db"
+        return used | {
+            "seconds": time.monotonic() - began,
+            "files": len(paths),
+            "files of snakemake": len(records),
+            "folders": sum(path.is_dir() for path in folder.rglob("*")),
+            "bytes": sum(path.stat().st_size for path in paths),
+            "bytes of mlflow.db": database.stat().st_size,
+        }
+
+
+def each_further(few: dict[str, float], more: dict[str, float], runs: int) -> dict[str, float]:
+    """Return the difference of two studies for each run that the second has more."""
+    return {name: (more[name] - few[name]) / runs for name in few}
+
+
+def files(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what each further run leaves on the disk, and its share of the CPU time."""
+    return each_further(left_by(4, "", {}), left_by(12, "", {}), 8)
+
+
+def store(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the same for studies in an object store (moto, on this machine) and on the disk."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from lab import ObjectStore
+
+    sizes = args.stored // 10, args.stored
+    stored, on_disk = [], [left_by(size, "", {}) for size in sizes]
+    for size in sizes:
+        place = ObjectStore("results")
+        used = left_by(size, "s3://results/lab", place.environment)
+        used |= {f"requests {method}": count for method, count in place.requests.items()}
+        stored.append(used | {"objects": len(place.keys("results"))})
+        place.stop()
+    further = sizes[1] - sizes[0]
+    return {
+        "stored": stored[1],
+        "each further run": each_further(*stored, further),
+        "each further run on the disk": each_further(*on_disk, further),
+        "exponents": exponents([0, *sizes], dict(zip(map(str, sizes), stored, strict=True))),
+    }
 
 
 def clients(args: argparse.Namespace) -> dict[str, Any]:
@@ -336,7 +369,7 @@ def exponents(sizes: list[int], found: dict[str, dict[str, float]]) -> dict[str,
 
 PARTS = {
     part.__name__: part
-    for part in (thousand, population, cohort, processes, planning, files, clients)
+    for part in (thousand, population, cohort, processes, planning, files, store, clients)
 }
 
 
@@ -362,6 +395,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--clients", type=int, default=100_000, help="of the largest federation of one round"
+    )
+    parser.add_argument(
+        "--stored", type=int, default=100, help="runs of the larger study in an object store"
     )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)

@@ -55,13 +55,21 @@ class Server:
     Args:
         folder: gets mlflow.db, mlartifacts and the server's log.
         database: its address; default: mlflow.db.
+        artifacts: where the files of runs are.
         copy: a database to begin with, because making one takes long.
     """
 
-    def __init__(self, folder: Path, database: str = "", copy: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        database: str = "",
+        copy: Path | None = None,
+        artifacts: str = "mlartifacts",
+    ) -> None:
         self.folder, self.port = folder, free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         self.database = database or "sqlite:///mlflow.db"
+        self.artifacts = artifacts
         if copy is not None:
             shutil.copy(copy, folder / "mlflow.db")
         (folder / "serve.py").write_text(_PROGRAM)
@@ -69,7 +77,7 @@ class Server:
     def start(self) -> Server:
         """Start, and wait until it answers."""
         (self.folder / "pid").unlink(missing_ok=True)
-        words = [self.database, "mlartifacts", str(self.port)]
+        words = [self.database, self.artifacts, str(self.port)]
         with open(self.folder / "log", "ab") as log:
             process = subprocess.Popen(
                 [warm.interpreter(), self.folder / "serve.py", *words],

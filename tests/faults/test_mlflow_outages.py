@@ -245,7 +245,7 @@ def test_a_read_only_database_of_ones_own_is_named(
     assert "make that file writable" in line
 
 
-_PIPELINE = """
+PIPELINE = """
 import sys
 from pathlib import Path
 import tracked
@@ -259,7 +259,7 @@ def test_two_pipelines_at_once_leave_every_run_once(
     server: Server, tmp_path: Path, world: World, long: bool
 ) -> None:
     program = tmp_path / "pipeline.py"
-    program.write_text(_PIPELINE)
+    program.write_text(PIPELINE)
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     clean = {name: value for name, value in os.environ.items() if name not in SETTINGS[:1]}
     for number in range(10 if long else 1):

@@ -49,7 +49,7 @@ rule attack_figure:
                 PROJECT.attacked(dict(wc.items())),
             )
         ),
-        plans=ask(lambda wc: each(PLAN, PROJECT.attacked(dict(wc.items())))),
+        plans=ask(lambda wc: files(PLAN, PROJECT.attacked(dict(wc.items())))),
     output:
         png=f"{RESULTS}/figures/{{study}}/{{attack}}.png",
         svg=f"{RESULTS}/figures/{{study}}/{{attack}}.svg",

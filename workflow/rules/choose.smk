@@ -5,7 +5,7 @@ checkpoint choose:
         scores=ask(lambda wc: PROJECT.trials(wc.study, PROJECT.scores)),
         plans=ask(
             lambda wc: PROJECT.trials(
-                wc.study, lambda search: each(PLAN, PROJECT.study(search).cells)
+                wc.study, lambda search: files(PLAN, PROJECT.study(search).cells)
             )
         ),
     output:

@@ -71,6 +71,8 @@ EXAMPLES = f"{DATA}/{{data}}.npz"  # the data set, or features of it
 PARTITION = f"{RESULTS}/partitions/{{partition}}.npz"
 PLAN = f"{RESULTS}/plans/{{plan}}.json"
 RUN = f"{RESULTS}/runs/{{run}}"
+# What is as many as runs, and may be in an object store.
+STORED = (PARTITION, PLAN, RUN)
 
 # A job on a cluster starts its own snakemake. It does not check or choose again, but reads in a file with which digests it was planned.
 MAIN = workflow.is_main_process
@@ -133,14 +135,30 @@ def cells_of(wildcards):
     return PROJECT.cells(dict(wildcards.items()))
 
 
+def stored(path):
+    """Returns a file of the object store of config.yaml, of which Snakemake gives each job a copy; without a store the path itself."""
+    return storage(f"{SETTINGS.store}/{path}") if SETTINGS.store else path
+
+
+def files(pattern, cells):
+    """Returns the path of each cell."""
+    found = each(pattern, cells)
+    return list(map(stored, found)) if pattern in STORED else found
+
+
 def paths(pattern, chosen=lambda cells: cells):
     """Makes an input function that returns the path of each cell, or of those that `chosen` returns."""
-    return ask(lambda wc: each(pattern, chosen(cells_of(wc))))
+    return ask(lambda wc: files(pattern, chosen(cells_of(wc))))
 
 
 def code(name, files=lambda wc: ()):
     """Makes a parameter from the digests of the code of a script and of these files."""
     return ask(lambda wc: PROJECT.code(name, files(wc)))
+
+
+# Scripts look for copies in RESULTS.
+for pattern in STORED if SETTINGS.store and MAIN else ():
+    check(project.link, Path(pattern).parent, Path(stored(pattern)).parent)
 
 
 wildcard_constraints:

@@ -3,7 +3,7 @@ rule partition:
     input:
         data=paths(DATASET),
     output:
-        PARTITION,
+        stored(PARTITION),
     log:
         "logs/partition/{partition}.log",
     localrule: True

@@ -2,7 +2,7 @@
 rule plan:
     input:
         partition=ask(
-            lambda wc: each(
+            lambda wc: files(
                 PARTITION, [cell for cell in cells_of(wc) if cell.plan_needs_partition]
             )
         ),
@@ -12,7 +12,7 @@ rule plan:
             )
         ),
     output:
-        PLAN,
+        stored(PLAN),
     log:
         "logs/plan/{plan}.log",
     localrule: True

@@ -7,7 +7,7 @@ rule train:
         data=paths(EXAMPLES),
     output:
         # One output instead of five files: Snakemake looks at every output of every run, for every rule that needs the run.
-        directory(RUN),
+        stored(RUN) if SETTINGS.store else directory(RUN),
     log:
         "logs/train/{run}.log",
     conda:

@@ -382,6 +382,23 @@ def _cells_digest(outline: Outline) -> str:
     return hashlib.sha256(canonical_json(cells).encode()).hexdigest()[:10]
 
 
+def link(folder: Path, copies: Path) -> None:
+    """Make a folder of results a link to the local copies of what is in an object store.
+
+    Raises:
+        ConfigError: the folder has files of its own.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        raise ConfigError(
+            f"{folder} is a folder of this disk, and `store` names an object store",
+            do="copy its files to the store and remove it, or take another `results_dir`",
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.symlink_to(os.path.relpath(copies, folder.parent))
+
+
 _IDS: dict[str, Callable[[Cell], str]] = {
     "{cell}": lambda cell: cell.id,
     "{run}": registry.run_id,

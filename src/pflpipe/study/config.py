@@ -37,6 +37,8 @@ class Config:
     """folder of data sets, relative to the working directory, without braces or a first ~"""
     results_dir: Annotated[Path, Option(pattern=FOLDER)] = RESULTS
     """folder of results, without braces or a first ~"""
+    store: Annotated[str | None, Option(pattern=r"^\w+://[^{}\s]*[^/{}\s]$")] = None
+    """object store of runs, plans and partitions, such as s3://bucket/folder; null = results_dir"""
     tracking_uri: Annotated[str | None, Option()] = None
     """MLflow server or database; null = MLFLOW_TRACKING_URI, or the default of tracking"""
     device: Annotated[str, Option(pattern="^(auto|cpu|cuda(:[0-9]+)?)$")] = "auto"

@@ -1,0 +1,242 @@
+"""What a lab has beyond one machine: MLflow on PostgreSQL with its files in an object store, and
+the runs of a study in an object store. Whatever happens to them, every run is there once."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+from test_kills import killed
+from test_mlflow_outages import PIPELINE, TESTS, at_request, complete, refused
+
+import lab
+import malformed
+import test_workflow
+import tracked
+import warm
+from faulty import SCORES, Ready
+from mlflow_server import Server
+from reliability import record
+from tracked import SETTINGS, World, small
+
+pytestmark = [pytest.mark.faults, pytest.mark.pipeline]
+BUCKET, STORE = "mlflow", "s3://results/lab"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[lab.ObjectStore]:
+    if why := lab.missing():
+        pytest.skip(why)
+    store = lab.ObjectStore(BUCKET)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment.items():
+            patch.setenv(name, value)
+        yield store
+    store.stop()
+
+
+# ------------------------------------------------- MLflow on PostgreSQL, with its files in a store
+
+
+@pytest.fixture(scope="module")
+def database(store: lab.ObjectStore) -> Iterator[lab.PostgreSQL]:
+    if why := lab.missing(database=True):
+        pytest.skip(why)
+    database = lab.PostgreSQL().start()
+    yield database
+    database.remove()
+
+
+@pytest.fixture(scope="module")
+def server(database: lab.PostgreSQL, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    place = tmp_path_factory.mktemp("server")
+    server = Server(place, database.uri, artifacts=f"s3://{BUCKET}").start()
+    MlflowClient(server.uri).search_experiments(max_results=1)  # which makes the tables
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def patient() -> Iterator[None]:
+    with tracked.environment():
+        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "60"
+        yield
+
+
+def files_are_stored(world: World, uri: str, store: lab.ObjectStore) -> None:
+    """Check that each run's two files are objects of the bucket."""
+    keys = store.keys(BUCKET)
+    for run in world.runs(uri).values():
+        path = run.info.artifact_uri.removeprefix("mlflow-artifacts:/")
+        assert {f"{path}/run.json", f"{path}/rounds.csv"} <= keys
+
+
+def test_two_pipelines_of_which_one_is_killed_leave_every_run_once_in_postgresql(
+    server: Server, store: lab.ObjectStore, tmp_path: Path, patient: None
+) -> None:
+    program = tmp_path / "pipeline.py"
+    program.write_text(PIPELINE)
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    clean = {name: value for name, value in os.environ.items() if name not in SETTINGS[:1]}
+    meeting = World(tmp_path / "meeting", small("postgresql"))
+
+    def start(who: str) -> subprocess.Popen[bytes]:
+        words = [str(tmp_path / who), meeting.study.name, server.uri]
+        return subprocess.Popen(
+            [warm.interpreter(), program, *words],
+            env=clean | {"PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    jobs = [start(who) for who in "ab"]
+    client = MlflowClient(server.uri)
+    until = time.monotonic() + 300
+    while not (found := client.get_experiment_by_name(meeting.study.name)) or not (
+        client.search_runs([found.experiment_id])
+    ):
+        assert time.monotonic() < until
+        time.sleep(0.05)  # polling until they have begun
+    jobs[1].kill()
+    jobs[1].communicate()
+    for job in (start("b"), jobs[0]):
+        output, errors = job.communicate(timeout=300)
+        assert output.startswith(b"done: 2 runs"), output + errors
+    complete(meeting, server.uri)
+    files_are_stored(meeting, server.uri, store)
+    record(
+        "MLflow on PostgreSQL with its files in an object store: two pipelines copy a study at "
+        "once, one is killed (kill -9) and started again",
+        "every run is there once, with its files in the store",
+    )
+
+
+def test_a_database_that_is_restarted_meanwhile_has_every_run_once(
+    server: Server,
+    database: lab.PostgreSQL,
+    store: lab.ObjectStore,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    patient: None,
+    long: bool,
+) -> None:
+    with at_request(0, False, None) as sent:
+        World(tmp_path / "calm", small("calm_postgresql")).sync(server.uri)
+    # One request in the middle of a run; at night each of them.
+    for number in range(1, len(sent) + 1) if long else [len(sent) // 2]:
+        world = World(tmp_path / f"{number}", small(f"restarted_{number}"))
+        with at_request(number, False, database.kill):
+            line = refused(world, server.uri, capsys)
+        assert "its log says why" in line
+        database.start()
+        complete(world, server.uri)
+        files_are_stored(world, server.uri, store)
+    record(
+        "MLflow on PostgreSQL: the database is killed while a study is copied, and started again",
+        "one line says to look at the server's log; the next attempt completes the runs, each once",
+    )
+
+
+def test_a_store_that_refuses_files_is_one_line_and_no_run_twice(
+    server: Server,
+    store: lab.ObjectStore,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    patient: None,
+) -> None:
+    world = World(tmp_path, small("refused_files"))
+    store.disturb = lambda: "403 Forbidden"
+    refused(world, server.uri, capsys)
+    store.disturb = lambda: ""
+    complete(world, server.uri)
+    files_are_stored(world, server.uri, store)
+
+
+# ---------------------------------------------------------------- runs of a study in a store
+
+
+def runs_of(store: lab.ObjectStore) -> dict[str, bytes]:
+    """Return the files of the only run in the store that do not depend on times."""
+    bucket, _, folder = STORE.removeprefix("s3://").partition("/")
+    client, found = store.client(), {}
+    for key in store.keys(bucket):
+        name = key.rpartition("/")[2]
+        if key.startswith(f"{folder}/results/runs/"):
+            found[name] = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+    return found
+
+
+def empty(store: lab.ObjectStore) -> None:
+    """Remove all objects of results."""
+    bucket = STORE.removeprefix("s3://").partition("/")[0]
+    for key in store.keys(bucket):
+        store.client().delete_object(Bucket=bucket, Key=key)
+
+
+@pytest.fixture
+def project(ready: Ready, store: lab.ObjectStore, tmp_path: Path) -> Path:
+    """A project with a store of results, in which nothing is trained."""
+    folder = tmp_path / "project"
+    shutil.copytree(ready.folder, folder)
+    malformed.put("store", STORE, "config.yaml")(folder)
+    return folder
+
+
+def same_bits(folder: Path, store: lab.ObjectStore, ready: Ready) -> None:
+    """Check that the store has the run, the disk its scores, and no copy is left."""
+    assert (folder / SCORES).read_bytes() == ready.bits[Path(SCORES).name]
+    stored = runs_of(store)
+    assert {name: stored[name] for name in ready.bits if name in stored} == {
+        name: bits for name, bits in ready.bits.items() if name != Path(SCORES).name
+    }
+    copies = (folder / ".snakemake/storage").rglob("*")
+    assert not [path for path in copies if path.is_file()]
+
+
+def test_results_of_this_disk_are_not_taken_for_those_of_a_store(project: Path) -> None:
+    again = test_workflow.snakemake(project, SCORES, code=2)
+    assert "is a folder of this disk, and `store` names an object store" in again.stderr
+
+
+def test_a_worker_that_is_killed_and_a_store_that_refuses_end_with_the_same_bits(
+    project: Path, store: lab.ObjectStore, ready: Ready, long: bool
+) -> None:
+    answers = itertools.cycle([*[""] * 9, "429 Too Many Requests", *[""] * 9, "503 Slow Down"])
+    for name in ("partitions", "plans"):
+        shutil.rmtree(project / "results" / name)
+    for number in range(10 if long else 1):
+        # Its checkpoint is on this disk, where the next worker finds it.
+        assert killed(project, "worker", ready.seconds * (number + 1) / 10)
+        store.disturb = lambda: next(answers)
+        test_workflow.snakemake(project, SCORES)
+        store.disturb = lambda: ""
+        same_bits(project, store, ready)
+        empty(store)
+        (project / SCORES).unlink()
+    record(
+        "runs in an object store: kill -9 of a worker, and a store that refuses every tenth "
+        "request (429, 503)",
+        "the same command ends with the same bits; no copy is left on the disk",
+    )
+
+
+@pytest.mark.night
+def test_a_store_that_is_gone_loses_nothing(
+    project: Path, store: lab.ObjectStore, ready: Ready
+) -> None:
+    for name in ("partitions", "plans"):
+        shutil.rmtree(project / "results" / name)
+    answers = itertools.chain([""] * 40, itertools.repeat("503 Slow Down"))
+    store.disturb = lambda: next(answers)
+    test_workflow.snakemake(project, SCORES, code=1)
+    store.disturb = lambda: ""
+    test_workflow.snakemake(project, SCORES)
+    same_bits(project, store, ready)
+    empty(store)
