@@ -7,7 +7,17 @@ import os
 
 import pytest
 
-from pflpipe.files import atomic, canonical_json, read_json, write_json, write_text
+from pflpipe.errors import DataError
+from pflpipe.files import (
+    atomic,
+    canonical_json,
+    intact,
+    read_json,
+    with_digest,
+    write_joined,
+    write_json,
+    write_text,
+)
 
 
 def test_a_reader_of_the_old_file_never_sees_half_of_the_new_one(tmp_path):
@@ -53,3 +63,17 @@ def test_json_has_one_spelling_and_comes_back(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "a.json", {"a": math.nan})
     assert read_json(tmp_path / "a.json") == {"a": 1, "b": "inf"}
+
+
+def test_csvs_are_joined_to_what_would_have_been_written_at_once(tmp_path):
+    texts = ["a,b\n1,x\n2,\n", "a,b\n3,y\n"]
+    parts = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    for part, text in zip(parts, texts, strict=True):
+        write_text(part, with_digest(text))
+    joined = tmp_path / "joined.csv"
+    write_joined(joined, parts)
+    assert joined.read_text() == with_digest("a,b\n1,x\n2,\n3,y\n")
+    assert intact(joined) == joined
+    parts[1].write_text(parts[1].read_text().replace("y", "z"))
+    with pytest.raises(DataError, match=r"two\.csv is damaged"):
+        write_joined(joined, parts)

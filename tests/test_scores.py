@@ -1,13 +1,17 @@
 """Evaluation: what is counted, for whom, and what is left empty."""
 
 import dataclasses
+import os
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+import fake_results
 from pflpipe.errors import ConfigError
-from pflpipe.simulation import evaluation, rounds, scores
+from pflpipe.files import intact
+from pflpipe.simulation import evaluation, rounds, runs, scores
 from pflpipe.simulation.simulation import Simulation
 from simulations import simulation, with_states
 
@@ -157,3 +161,73 @@ def test_methods_only_ever_see_the_clients_training_examples():
     scores.accuracies(watched, progress, has_global_model=True)
     own = [world.train.x[rows] for rows in world.split.train] * 3
     assert all(torch.equal(*pair) for pair in zip(seen, own, strict=True))
+
+
+class Interrupted:
+    """Three runs on disk whose rows are made up, and who was computed; the third may fail."""
+
+    def __init__(self, folder, monkeypatch):
+        self.out, self.computed, self.fails = folder / "scores/s/m.csv", [], True
+        cells = [dataclasses.replace(fake_results.BASE, seed=seed) for seed in range(3)]
+        files = [folder / name for name in ("plan.json", "partition.npz", "data.npz")]
+        for file in files:
+            file.write_text(file.name)
+        self.places = []
+        for cell in cells:
+            run = folder / f"runs/{cell.seed}"
+            run.mkdir(parents=True)
+            (run / "state.pt").write_text("state")
+            self.places.append((cell, runs.Inputs(*files), run))
+        monkeypatch.setattr(scores.runs, "simulate", lambda cell, *_, **__: cell.seed)
+        monkeypatch.setattr(scores.runs, "load_final", lambda *_: None)
+        monkeypatch.setattr(scores, "accuracies", self.accuracies)
+        monkeypatch.setattr(scores, "accuracies_of_new", lambda *_: [])
+
+    def accuracies(self, seed, *_, **__):
+        if seed == 2 and self.fails:
+            raise KeyboardInterrupt
+        self.computed.append(seed)
+        return [{"client": client, "personal_own": seed / 3} for client in range(2)]
+
+    def evaluate(self, code="program"):
+        scores.evaluate_cells(self.places, self.out, device="cpu", backend="loop", code=code)
+
+
+@pytest.fixture
+def interrupted(tmp_path, monkeypatch):
+    made = Interrupted(tmp_path, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        made.evaluate()
+    assert not made.out.exists()
+    made.computed.clear()
+    made.fails = False
+    return made
+
+
+def test_an_interrupted_evaluation_goes_on_with_the_runs_that_are_missing(interrupted):
+    interrupted.evaluate()
+    assert interrupted.computed == [2]
+    found = interrupted.out.read_bytes()
+    assert [file.name for file in interrupted.out.parent.iterdir()] == ["m.csv"]
+    interrupted.out.unlink()
+    interrupted.evaluate()
+    assert interrupted.computed == [2, 0, 1, 2]
+    assert interrupted.out.read_bytes() == found
+    assert intact(interrupted.out)
+    assert list(pd.read_csv(interrupted.out)["cell"]) == [
+        cell.id for cell, _, _ in interrupted.places for _ in range(2)
+    ]
+
+
+def test_scores_of_another_program_or_of_a_run_that_was_trained_again_are_not_taken(interrupted):
+    _, _, run = interrupted.places[1]
+    os.utime(run / "state.pt", ns=(1, 1))
+    interrupted.evaluate()
+    assert interrupted.computed == [1, 2]
+    interrupted.fails = True
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.evaluate()
+    interrupted.computed.clear()
+    interrupted.fails = False
+    interrupted.evaluate(code="another")
+    assert interrupted.computed == [0, 1, 2]

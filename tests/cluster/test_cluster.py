@@ -19,12 +19,12 @@ import torch
 
 import fake_audits
 import malformed
-from one_node import OneNode, missing, until
 from pflpipe.methods import registry
 from pflpipe.pipeline.project import each
 from pflpipe.simulation import runs
 from pflpipe.study.load import load_study
 from reliability import record
+from slurm import Slurm, missing, until
 from test_workflow import STUDY, environment, snakemake, write_project
 
 pytestmark = pytest.mark.cluster
@@ -43,14 +43,39 @@ PATIENCE = ("--max-status-checks-per-second", "0.5", "--latency-wait", "10")
 TABLE = "results/tables/tiny.csv"
 
 
+PREEMPTION = """
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
+"""
+
+
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneNode]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     if why := missing():
         pytest.skip(why)
-    node = OneNode(tmp_path_factory.mktemp("slurm"))
+    node = Slurm(tmp_path_factory.mktemp("slurm"))
     node.start()
     yield node
     node.stop()
+
+
+@pytest.fixture
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """Three nodes, which are given up after twenty seconds of silence, and preempt jobs."""
+    if why := missing():
+        pytest.skip(why)
+    three = Slurm(tmp_path_factory.mktemp("slurm"), 3)
+    three.start(f"SlurmdTimeout=20\n{PREEMPTION}")
+    yield three
+    three.stop()
+
+
+def start_again(cluster: Slurm) -> None:
+    """Let jobs that SLURM put into the queue again start now, not in two minutes."""
+    for number in cluster.jobs("", "--states=PENDING"):
+        cluster.answer("scontrol", "update", f"jobid={number}", "starttime=now")
 
 
 class Folder:
@@ -158,7 +183,7 @@ class Snakemake:
 
     def __init__(
         self,
-        cluster: OneNode,
+        cluster: Slurm,
         folder: Folder,
         *words: str,
         targets: Sequence[str] = (TABLE,),
@@ -235,7 +260,7 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, m
     command.until(lambda: len(cluster.jobs()) == 1)
     first = folder.resumed(slow)
     command.until(lambda: folder.checkpoint_round(slow) > first)
-    cluster.lose_node()
+    cluster.lose_node(*cluster.nodes)
     command.until(lambda: folder.resumed(slow) > first)
     folder.tell(slow, seconds=0)
     assert command.end() == 0, command.said()
@@ -353,3 +378,78 @@ def test_jobs_cancelled_at_random_moments_change_no_bit(cluster, tmp_path, monke
     for number in range(4):
         assert folder.bits(number) == folder.undisturbed(number)
     record("SLURM: 20 jobs cancelled at random moments", "20 identical results")
+
+
+@pytest.mark.night
+def test_a_node_that_dies_costs_no_run(nodes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Folder(tmp_path / "project", 3)
+    for number in range(3):
+        folder.tell(number, seconds=2)
+    command = Snakemake(nodes, folder)
+    command.until(lambda: all(map(folder.has_checkpoint, range(3))))
+    (job,) = nodes.jobs(folder.ids[0])
+    nodes.power_off(nodes.answer("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip())
+    command.until(lambda: nodes.jobs(folder.ids[0]).get(job) == "PENDING")
+    start_again(nodes)
+    command.until(lambda: folder.resumed(0))
+    for number in range(3):
+        folder.tell(number, seconds=0)
+    assert command.end() == 0, command.said()
+    assert len(pd.read_csv(folder.path / TABLE)) == 3
+    for number in range(3):
+        assert nodes.history(folder.ids[number]) == ["COMPLETED"]
+        assert folder.bits(number) == folder.undisturbed(number)
+    record("SLURM: a node dies, of three", "its jobs go on on another one, the same bits")
+
+
+@pytest.mark.night
+def test_a_job_that_is_preempted_goes_on_afterwards(nodes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Folder(tmp_path / "project", 2)
+    for number in range(2):
+        folder.tell(number, seconds=2)
+    command = Snakemake(nodes, folder)
+    command.until(lambda: all(map(folder.has_checkpoint, range(2))))
+    words = ("--partition=urgent", "--nodes=3", "--exclusive", "--wrap=sleep 1000")
+    nodes.answer("sbatch", "--output=/dev/null", "--job-name=urgent", *words)
+    command.until(lambda: set(nodes.jobs("rule_train").values()) == {"PENDING"})
+    nodes.answer("scancel", "--name=urgent")
+    start_again(nodes)
+    command.until(lambda: all(map(folder.resumed, range(2))))
+    for number in range(2):
+        folder.tell(number, seconds=0)
+    assert command.end() == 0, command.said()
+    for number in range(2):
+        assert nodes.history(folder.ids[number]) == ["COMPLETED"]
+        assert folder.bits(number) == folder.undisturbed(number)
+    record("SLURM: jobs are preempted and put into the queue again", "resumed, the same bits")
+
+
+@pytest.mark.night
+def test_a_study_in_one_job_goes_on_when_its_node_dies(nodes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Folder(tmp_path / "project", 3)
+    (folder.path / ".venv").symlink_to(sys.prefix)
+    folder.tell(0, seconds=2)
+    log = folder.path / "slurm-1.out"
+    words = ("env", f"--chdir={folder.path}", "sbatch", "profiles/slurm/one_job.sh", TABLE)
+    assert nodes.answer(*words) == "Submitted batch job 1\n"
+
+    def said() -> str:
+        return (log.read_text() if log.exists() else "") + nodes.log()[-5000:]
+
+    until(lambda: folder.has_ended(1) and folder.has_ended(2) and folder.has_checkpoint(0), said)
+    first = [folder.run(number).stat().st_mtime_ns for number in (1, 2)]
+    nodes.power_off(nodes.answer("squeue", "--noheader", "--format=%N").strip())
+    until(lambda: "PENDING" in nodes.jobs().values(), said)
+    start_again(nodes)
+    until(lambda: folder.resumed(0), said)
+    folder.tell(0, seconds=0)
+    until(lambda: not nodes.jobs(), said)
+    assert nodes.history("") == ["COMPLETED"], said()
+    assert len(pd.read_csv(folder.path / TABLE)) == 3
+    assert [folder.run(number).stat().st_mtime_ns for number in (1, 2)] == first
+    for number in range(3):
+        assert folder.bits(number) == folder.undisturbed(number)
+    record("SLURM: the node of a study that is one job dies", "goes on on another, the same bits")

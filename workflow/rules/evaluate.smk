@@ -36,6 +36,6 @@ rule evaluate:
         script(
             "evaluate",
             "--study {wildcards.study} --cells {params.cells:q} --data DATA --results RESULTS"
-            " --out {output:q} {resources.compute} --processes {threads}",
+            " --out {output:q} --code {params.code:q} {resources.compute} --processes {threads}",
             measured="{wildcards.study}/{wildcards.method}",
         )

@@ -3,14 +3,16 @@ one row per client."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
-from pflpipe.files import with_digest, write_text
+from pflpipe.files import with_digest, write_joined, write_text
 from pflpipe.methods import registry
 from pflpipe.simulation import runs
 from pflpipe.simulation.evaluation import (
@@ -88,6 +90,7 @@ def evaluate_cells(
     *,
     device: str,
     backend: str,
+    code: str = "",
     processes: Processes = ALONE,
     validation_only: bool = False,
     measures: Measures = NO_MEASURES,
@@ -95,11 +98,15 @@ def evaluate_cells(
     """Write the scores file of several cells: one row per cell and client, new clients last,
     accuracies in percent, empty where undefined, and the digest of all of them.
 
+    The rows of each cell are kept next to ``out`` until all cells are done. If it is interrupted,
+    the next call takes those of the same files and the same code, and computes the rest.
+
     Args:
         places: for each cell its input files and the folder of its run.
         out: the CSV to write.
         device: ``cpu``, ``cuda`` or ``auto``.
         backend: ``loop``, ``vmap`` or ``auto``.
+        code: names the program and the metrics.
         processes: share the clients; the first one writes the file.
         validation_only: of a search; the columns of test data stay empty.
         measures: metrics besides accuracy.
@@ -128,7 +135,22 @@ def evaluate_cells(
             # Columns that do not apply to a client stay NaN, an empty field of the file.
             yield dict.fromkeys(columns, math.nan) | {"cell": cell.id} | row
 
-    # Rows become text one by one: as objects they take ten times the memory.
-    text = runs.text_of(columns, (row for place in places for row in rows(*place)))
+    kept = out.with_suffix(".parts")
+    parts = [kept / f"{_key(code, *place)}.csv" for place in places]
+    # Before the first part is written, so that all processes find the same ones.
+    missing = [number for number, part in enumerate(parts) if not part.exists()]
+    for number in missing:
+        # Rows become text one by one: as objects they take ten times the memory.
+        text = runs.text_of(columns, rows(*places[number]))
+        if processes.is_first:
+            write_text(parts[number], with_digest(text))
     if processes.is_first:
-        write_text(out, with_digest(text))
+        write_joined(out, parts)
+        shutil.rmtree(kept)
+
+
+def _key(code: str, cell: Cell, inputs: runs.Inputs, run: Path) -> str:
+    """Return what the rows of a cell depend on, its files by name, size and time of change."""
+    files = [inputs.plan, inputs.partition, inputs.data, *sorted(run.iterdir())]
+    states = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+    return hashlib.sha256(repr([code, cell.id, states]).encode()).hexdigest()[:16]

@@ -1,4 +1,6 @@
-"""A SLURM of one node, for the tests alone: its own controller, node, key, ports and folders.
+"""A SLURM for the tests and a benchmark: its own controller, nodes, key, ports and folders.
+
+All nodes are on this machine, each a slurmd with a name and a port of its own.
 
 The daemons live in namespaces of their own (unshare(1)): what is in ``/etc/slurm`` there is a
 folder of the test's, and whatever a job leaves behind ends with the namespace's first process,
@@ -6,8 +8,8 @@ which ends with the process that started it, however that ends. Nothing outside 
 written.
 
 SLURM without systemd, cgroups and a database: processes are found and measured by /proc, memory
-is looked at once a second, jobs are remembered by the controller, and the two GPUs are declared
-with device files that every machine has.
+is looked at once a second, jobs are remembered by the controller, and the two GPUs of
+each node are declared with device files that every machine has.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-NODE = socket.gethostname().split(".")[0]
+HOST = socket.gethostname().split(".")[0]
 NEEDS = {
     "slurmctld": "slurm-wlm",
     "slurmd": "slurm-wlm",
@@ -37,11 +40,11 @@ NEEDS = {
 # The executor plugin takes SLURM_CONF out of a job's environment, so the file has to be where SLURM
 # looks by itself. The shell stays the first process of the namespace: somebody has to wait for
 # orphans.
-FIRST = """
+KEEP = '"$@" & wait'
+FIRST = f"""
 mount --bind "$0/etc" /etc/slurm
 mount --bind "$0/sacct" "$(command -v sacct)"
-"$@" &
-wait
+{KEEP}
 """
 # There is no database of jobs. What it would be asked, the controller knows.
 SACCT = """#!/bin/sh
@@ -55,18 +58,17 @@ esac
 """
 CONFIGURATION = f"""
 ClusterName=pflpipe
-SlurmctldHost={NODE}(127.0.0.1)
+SlurmctldHost={HOST}(127.0.0.1)
 SlurmctldPort={{controller}}
-SlurmdPort={{node}}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={{folder}}/munge.socket
 CredType=cred/munge
 SlurmctldPidFile={{folder}}/slurmctld.pid
-SlurmdPidFile={{folder}}/slurmd.pid
+SlurmdPidFile={{folder}}/slurmd-%n.pid
 StateSaveLocation={{folder}}/state
-SlurmdSpoolDir={{folder}}/spool
+SlurmdSpoolDir={{folder}}/spool-%n
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
@@ -83,9 +85,9 @@ AccountingStorageType=accounting_storage/none
 KillWait=2
 MinJobAge=3600
 GresTypes=gpu
-NodeName={NODE} NodeAddr=127.0.0.1 CPUs=16 RealMemory=32000 Gres=gpu:2 State=UNKNOWN
-PartitionName=all Nodes={NODE} Default=YES MaxTime=INFINITE State=UP
+NodeName=DEFAULT CPUs={{cpus}} RealMemory=32000 Gres=gpu:2
 """
+PARTITION = "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
 
 
 def missing() -> str:
@@ -101,26 +103,42 @@ def missing() -> str:
     return ""
 
 
-def _free_ports() -> list[int]:
-    with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
+def _free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
             each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in (one, other)]
+        return [each.getsockname()[1] for each in sockets]
 
 
-class OneNode:
-    """A SLURM at work from ``start`` to ``stop``; ``folder`` is where its files are."""
+def _child(process: int) -> int:
+    (child,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return int(child)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
 
-    def start(self) -> None:
-        """Start the daemons and wait until the node takes jobs."""
-        for name in ("etc", "state", "spool"):
+class Slurm:
+    """A SLURM of some nodes at work from ``start`` to ``stop``; ``folder`` has its files."""
+
+    def __init__(self, folder: Path, nodes: int = 1, cpus: int = 16) -> None:
+        self.folder, self.cpus = folder, cpus
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+
+    def start(self, settings: str = PARTITION) -> None:
+        """Start the daemons and wait until the nodes take jobs.
+
+        Args:
+            settings: further lines of slurm.conf: the partitions, and what a test changes.
+        """
+        for name in ("etc", "state", *(f"spool-{node}" for node in self.nodes)):
             (self.folder / name).mkdir(parents=True)
-        controller, node = _free_ports()
-        values = {"folder": self.folder, "controller": controller, "node": node}
-        (self.folder / "etc/slurm.conf").write_text(CONFIGURATION.format(**values))
+        controller, *ports = _free_ports(1 + len(self.nodes))
+        lines = [CONFIGURATION.format(folder=self.folder, controller=controller, cpus=self.cpus)]
+        lines += [
+            f"NodeName={node} NodeHostname={HOST} NodeAddr=127.0.0.1 Port={port}\n"
+            for node, port in zip(self.nodes, ports, strict=True)
+        ]
+        (self.folder / "etc/slurm.conf").write_text("".join(lines) + settings)
         (self.folder / "etc/gres.conf").write_text("Name=gpu File=/dev/null,/dev/zero\n")
         (self.folder / "sacct").write_text(SACCT)
         (self.folder / "sacct").chmod(0o755)
@@ -139,16 +157,20 @@ class OneNode:
         )
         until((self.folder / "munge.socket").exists, self.log)
         self.start_controller()
-        self.start_node()
+        for node in self.nodes:
+            self.start_node(node)
 
     def start_controller(self) -> None:
         """Start slurmctld, the first time or after it was killed."""
         self._daemon(*self.inside("slurmctld", "-D"))
 
-    def start_node(self) -> None:
+    def start_node(self, node: str) -> None:
         """Start slurmd, which knows nothing of jobs, and wait until the node takes some."""
-        self._daemon(*self.inside("slurmd", "-D", "-c"))
-        until(lambda: "idle" in self._asked("sinfo", "-h", "-o", "%t").stdout, self.log)
+        own = ("unshare", "--pid", "--mount-proc", "--fork", "--kill-child", "sh", "-c", KEEP, "sh")
+        words = self.inside(*own, "slurmd", "-D", "-c", "-N", node)
+        self._nodes[node] = self._daemon(*words)
+        asked = ("sinfo", "-h", "-n", node, "-o", "%t")
+        until(lambda: "idle" in self._asked(*asked).stdout.split(), self.log)
 
     def kill_controller(self) -> None:
         """End slurmctld without warning; jobs that run go on.
@@ -177,8 +199,13 @@ class OneNode:
         for number in self.jobs(words):
             self.answer("scontrol", "update", f"jobid={number}", "endtime=now+1")
 
-    def lose_node(self) -> None:
-        """Drain the node, lose it with the jobs on it, and have it back when they have ended there.
+    def power_off(self, node: str) -> None:
+        """End a node and everything that runs on it, at once; the controller is told nothing."""
+        os.kill(self._first_on(node), signal.SIGKILL)
+        self._nodes[node].wait()
+
+    def lose_node(self, node: str) -> None:
+        """Drain a node, lose it with the jobs on it, and have it back when they have ended there.
 
         SLURM puts the jobs into the queue again, for two minutes later, which are not waited for.
         By then the node's daemon would have noticed that they have ended, for which it looks once a
@@ -188,15 +215,16 @@ class OneNode:
 
         def be(*states: str) -> None:
             for state in states:
-                words = (f"nodename={NODE}", f"state={state}", "reason=test")
+                words = (f"nodename={node}", f"state={state}", "reason=test")
                 self.answer("scontrol", "update", *words)
 
         be("drain", "down")
-        until(lambda: not self.processes("slurmstepd"), self.log)
-        self._kill("slurmd")
+        first = self._first_on(node)
+        until(lambda: not self.processes("slurmstepd", first), self.log)
+        self.power_off(node)
         be("resume", "down")
-        self.start_node()
-        for number in self.jobs():
+        self.start_node(node)
+        for number in self.jobs("", "--states=PENDING"):
             self.answer("scontrol", "update", f"jobid={number}", "starttime=now")
 
     def stop(self) -> None:
@@ -220,9 +248,10 @@ class OneNode:
         return ["nsenter", f"--target={self._first_inside()}", "--all", "--", *command]
 
     def _first_inside(self) -> str:
-        process = self._first.pid
-        (first,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        return first
+        return str(_child(self._first.pid))
+
+    def _first_on(self, node: str) -> int:
+        return _child(_child(self._nodes[node].pid))  # of nsenter's child, unshare
 
     def _asked(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.inside(*command), capture_output=True, text=True, check=False)
@@ -233,12 +262,12 @@ class OneNode:
         assert done.returncode == 0, (command, done.stderr, self.log()[-5000:])
         return done.stdout
 
-    def processes(self, program: str) -> set[str]:
-        """Return the numbers of a program's processes in there.
+    def processes(self, program: str, first: int | None = None) -> set[str]:
+        """Return the numbers of a program's processes in there, or where a node's first one is.
 
         Asked of the machine's /proc: it is asked often, and a command in there costs more.
         """
-        space = Path(f"/proc/{self._first_inside()}/ns/pid").readlink()
+        space = Path(f"/proc/{first or self._first_inside()}/ns/pid").readlink()
         found = set()
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended
@@ -246,6 +275,15 @@ class OneNode:
                 if name == program and (process / "ns/pid").readlink() == space:
                     found.add(process.name)
         return found
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of what has ended on the nodes: jobs, and SLURM's own processes."""
+        ticks = 0
+        for node in self.nodes:
+            # The 16th and 17th field, cutime and cstime of proc(5), behind a name in parentheses.
+            text = Path(f"/proc/{self._first_on(node)}/stat").read_text()
+            ticks += sum(map(int, text.rpartition(")")[2].split()[13:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def jobs(self, words: str = "", *which: str) -> dict[str, str]:
         """Return number and state of the jobs with these words in Snakemake's comment, oldest
