@@ -245,7 +245,7 @@ def tested(simulation: Simulation) -> Simulation:
         own = {name: value for name, value in state.items() if name != "right"}
         upload, new = method.local_update(params, server, own, batches, task)
         model = new or trees.add(params, upload.update)
-        return upload, new | {"right": task.correct(model, common)}
+        return upload, new | {"right": task.score(model, common)}
 
     return dataclasses.replace(
         simulation,
@@ -452,8 +452,8 @@ def bench_passes(args: argparse.Namespace) -> Any:
         cases[f"Fisher, {model}"] = lambda task=one.task, params=params, rows=pass_: task.fisher(
             params, rows
         )
-        cases[f"evaluation, {model}"] = lambda task=one.task, params=params, rows=whole: (
-            task.correct(params, rows)
+        cases[f"evaluation, {model}"] = lambda task=one.task, params=params, rows=whole: task.score(
+            params, rows
         )
         images |= {f"Fisher, {model}": 128, f"evaluation, {model}": 1024}
     times = in_turn(cases, args.pairs)

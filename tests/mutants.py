@@ -705,8 +705,8 @@ MUTANTS = {
     ),
     "a best round in a certified row": Mutant(
         "report/tidy.py",
-        "if not metric or claim in WITHOUT_DEPARTURES:",
-        "if not metric:",
+        "if not column or claim in WITHOUT_DEPARTURES:",
+        "if not column:",
         "test_best_round.py",
     ),
     "nothing dropped": Mutant(

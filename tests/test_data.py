@@ -754,7 +754,7 @@ BAD = {
     "one-hot labels": ({"train_labels": np.eye(6, dtype=np.int64)}, "train_labels"),
     "float labels": (
         {"train_labels": np.zeros(6)},
-        "train_labels; got 'dtype float64'; expected integers",
+        "labels; got 'float64.*expected integers, or floats of one shape",
     ),
     "float users": ({"train_users": np.zeros(6)}, "train_users; got 'dtype float64'"),
     "negative label": (

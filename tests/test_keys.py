@@ -64,6 +64,7 @@ OTHER = {
         "groups": 2,
         "augment": ("flip",),
         "precision": "bf16",
+        "loss": "binary",
     },
     "privacy": {
         "mechanism": "laplace",

@@ -306,7 +306,7 @@ def test_a_search_chooses_by_the_metric_in_the_direction_that_is_better(folder):
         target = outline.choices(results)
         (choice,) = search.write(outline, results, target)
         chosen[criterion] = choice.values["hyperparameters.tau"]
-        column = metrics.column(criterion, "personal_validation")
+        column = metrics.column(outline.metrics, criterion, "personal_validation")
         assert all(column in one for one in read_json(target)["lines"][0]["candidates"])
     assert chosen == {"accuracy": 0.4, "calibration": 0.1}
 

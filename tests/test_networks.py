@@ -403,7 +403,6 @@ def test_initialisation_has_the_bounds_of_torch_modules(network, fan_in):
         (cells.Model("linear", (4,)), (8,), 10, "model.hidden is for .* remove it for linear"),
         (cells.Model("gru", (4, 4)), (9, 3), 10, "model.hidden of gru; .* one number"),
         (cells.Model("gru", (4,)), (8, 8, 1), 10, r"got \(8, 8, 1\); expected sequences \[T, C\]"),
-        (cells.Model("mlp", (4,)), (8, 8, 1), 1, "at least 2 classes"),
         (cells.Model("mlp", (4,), items=5), (5,), 2, "model.items is for model.name embedding"),
         (cells.Model("embedding", (8,)), (1,), 2, "model.items"),
         (cells.Model("embedding", items=5), (1,), 2, "model.hidden"),

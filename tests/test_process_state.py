@@ -95,7 +95,7 @@ def called() -> None:
 
 def measured() -> None:
     problems = Problems()
-    metrics.read({"metrics": ["own.py:measured"]}, "study.yaml", problems)
+    metrics.read({"metrics": ["own.py:measured"]}, "study.yaml", [], problems)
     problems.stop()
 
 

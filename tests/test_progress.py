@@ -23,7 +23,7 @@ from pflpipe.study.load import load_outline
 
 RUNS = {"s": {run: Run(f"run {run}", 10.0) for run in "abcdef"}}
 RESULTS = Path("results")
-ROUND = {"round": 12, "rounds": 30, "metric": "personal_own", "value": 83.2, "seconds_left": 40.0}
+ROUND = {"round": 12, "rounds": 30, "measured": "personal_own 83.2 %", "seconds_left": 40.0}
 
 
 @pytest.fixture(autouse=True)

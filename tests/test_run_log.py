@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from pflpipe.learning.metrics import ACCURACY, BUILT_IN
 from pflpipe.simulation import runs
 from pflpipe.simulation.rounds import CURVES, Progress
 
@@ -47,7 +48,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def begun(file: Path, rounds: int, round: int = 0) -> runs.Report:
-    report = runs.Report("run", rounds, file)
+    report = runs.Report("run", rounds, file, BUILT_IN[ACCURACY])
     report.begin(round)
     return report
 
@@ -82,8 +83,7 @@ def test_the_last_accuracy_and_the_time_that_is_left_stand_in_the_line_and_in_th
     assert json.loads(file.read_text()) == {
         "round": 4,
         "rounds": 10,
-        "metric": "personal_own",
-        "value": 81.25,
+        "measured": "personal_own 81.2 %",
         "seconds_left": 60.0,
     }
 

@@ -86,7 +86,7 @@ def test_bf16_tests_models_and_takes_fisher_information_in_float32():
     progress = rounds.start(world)
     task, schedule = world.task, world.train.schedule(world.work(0, 0)["all"])
     task.fisher(progress.params, schedule)
-    task.correct(progress.params, schedule)
+    task.score(progress.params, schedule)
     assert set(seen) == {torch.float32}
     evaluation.accuracies(world, progress, has_global_model=True)
     assert torch.bfloat16 in seen, "a personal model is trained"

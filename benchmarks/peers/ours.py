@@ -102,9 +102,7 @@ def main() -> None:
             found: float | None = None
             if asked.evaluation == "central":
                 found = (
-                    100
-                    * world.task.correct(progress.params, common).item()
-                    / len(world.split.common)
+                    100 * world.task.score(progress.params, common).item() / len(world.split.common)
                 )
             elif asked.evaluation == "each":
                 found = evaluation.means(world, progress, has_global_model=True)["personal_common"]

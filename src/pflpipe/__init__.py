@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pflpipe.cells import Privacy as Privacy
     from pflpipe.cells import Server as Server
     from pflpipe.cells import Training as Training
+    from pflpipe.learning.losses import Loss as Loss
     from pflpipe.learning.metrics import Metric as Metric
     from pflpipe.learning.networks import Network as Network
     from pflpipe.learning.task import Batches as Batches
@@ -71,6 +72,7 @@ _HOMES = {
     "study.load": ("load_study",),
     "study.planner": ("plan",),
     "trained": ("Predictor", "Result", "Trained", "load"),
+    "learning.losses": ("Loss",),
     "learning.metrics": ("Metric",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

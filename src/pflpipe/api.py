@@ -27,7 +27,8 @@ from pflpipe.data import checks, datasets, extraction, features, partition, per_
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError, PflpipeError
-from pflpipe.learning import initial, networks
+from pflpipe.learning import initial, losses, networks
+from pflpipe.learning.losses import Loss
 from pflpipe.learning.networks import HEAD, Network
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method
@@ -45,7 +46,7 @@ from pflpipe.trained import Result, as_tensor, finished
 
 Shard = tuple[Tensor | np.ndarray, Tensor | np.ndarray] | Dataset[Any]
 """Examples of one client: ``x`` float ``[n, ...]`` (images channels last) and ``y`` integers
-``[n]``, or a Dataset of such rows."""
+``[n]`` or, for a loss of real numbers, floats ``[n]`` or ``[n, K]``; or a Dataset of such rows."""
 
 INSTANCE = (
     "the initial weights are those of the given module: nobody checks whether a client's rows have "
@@ -54,15 +55,18 @@ INSTANCE = (
 """Warning of a private run with an instance of a torch module."""
 
 
-def clients_of(table: Any, *, user: str, label: str, **layout: Any) -> list[Shard]:
+def clients_of(
+    table: Any, *, user: str, label: str | None = None, target: str | None = None, **layout: Any
+) -> list[Shard]:
     """Return the examples of each client from a pandas DataFrame with a row for each, the clients
     in the order of their ids as text.
 
     Args:
         table: the DataFrame, or a table with ``to_pandas()``: of Hugging Face's datasets, Arrow,
             polars.
-        user, label: the columns of client ids and of labels.
-        layout: ``classes``, all labels or how many there are, which is required, ``features``,
+        user, label: the columns of client ids and of labels that are classes.
+        target: instead of ``label``, the column of numbers to predict.
+        layout: ``classes``, all labels or how many there are, which labels need, ``features``,
             ``vocabularies``, ``encoding`` and ``ranges`` as in a block of config.yaml
             (docs/own_files.md).
 
@@ -73,7 +77,7 @@ def clients_of(table: Any, *, user: str, label: str, **layout: Any) -> list[Shar
 
     if hasattr(table, "to_pandas"):
         table = table.to_pandas()
-    x, y, users, _ = tables.arrays(table, user=user, label=label, **layout)
+    x, y, users, _ = tables.arrays(table, user=user, label=label, target=target, **layout)
     _, client, sizes = np.unique(np.asarray(users), return_inverse=True, return_counts=True)
     order, ends = np.argsort(client, kind="stable"), np.cumsum(sizes)[:-1]
     return list(zip(np.split(x[order], ends), np.split(y[order], ends), strict=True))
@@ -126,7 +130,8 @@ def federation(
             separate stream and left out of training.
         classes: the number of classes K, which a private run needs unless ``model`` is a
             ``Network``. None: K of the ``Network``, or one more than the largest label, at least 2;
-            every smaller label must then occur.
+            every smaller label must then occur; 2 for the loss ``binary``. Labels that are real
+            numbers have none.
         seed: seed of everything that runs share to be comparable: initial parameters, batches,
             held-out rows.
         secret: determines noise and cohorts, together with the settings. None: a fresh secret for
@@ -159,17 +164,21 @@ def federation(
     for name, given in (("clients", clients), ("tests", tests or [])):
         expected = f"a list with {per_client.EXPECTED}"
         _require(name, given, Sequence, expected, per_client.DO, DataError)
-    shards = [_shard(f"clients[{i}]", shard, dtype) for i, shard in enumerate(clients)]
+    loss = losses.find(training.loss)
+    shards = [_shard(f"clients[{i}]", shard, dtype, loss) for i, shard in enumerate(clients)]
     if not shards:
         raise DataError("clients", got="none", expected="one pair (x, y) for each client")
     if not allow_large_delta:
         check_delta(privacy.delta, len(shards))
     if tests is not None and len(tests) != len(shards):
         raise DataError("tests", got=f"{len(tests)} pairs", expected=f"{len(shards)}, as clients")
-    test_shards = [_shard(f"tests[{i}]", shard, dtype) for i, shard in enumerate(tests or [])]
+    test_shards = [_shard(f"tests[{i}]", shard, dtype, loss) for i, shard in enumerate(tests or [])]
     shapes = {tuple(x.shape[1:]) for x, _ in (*shards, *test_shards)}
     if len(shapes) > 1:
         raise DataError("clients: shapes of an example", got=sorted(shapes), expected="one")
+    of_labels = {tuple(y.shape[1:]) for _, y in (*shards, *test_shards)}
+    if len(of_labels) > 1:
+        raise DataError("clients: shapes of a label", got=sorted(of_labels), expected="one")
     x, y = (torch.cat(tensors) for tensors in zip(*shards, *test_shards, strict=True))
     ends = np.cumsum([len(y) for _, y in (*shards, *test_shards)])
     rows = np.split(np.arange(len(y)), ends[:-1])
@@ -177,10 +186,16 @@ def federation(
     if tests is None:
         train, test = _held_out(train, test_fraction, seed)
     split = Split(train, [np.arange(0) for _ in shards], test, np.concatenate(test))
-    class_count = _classes(classes, model, privacy, x, y)
-    # In place: these tensors are joined copies, so the caller's tensors do not change.
-    invalid = (y < 0) | (y >= class_count)
-    x[invalid], y[invalid] = math.nan, 0
+    if loss.one_logit and classes is None:
+        classes = 2
+    width = _width(y, classes) if loss.numbers else _classes(classes, model, loss, privacy, x, y)
+    outputs = losses.outputs(training.loss, width, loss.numbers)
+    if privacy.mechanism == "none" and not bool(x.isfinite().all() and y.isfinite().all()):
+        raise DataError("examples", got="NaN or infinity", expected="finite numbers")
+    if not loss.numbers:
+        # In place: these tensors are joined copies, so the caller's tensors do not change.
+        invalid = (y < 0) | (y >= width)
+        x[invalid], y[invalid] = math.nan, 0
     (shape,) = shapes
     if not isinstance(model, Network) and checks.is_channels_first(shape):
         warnings.warn(f"clients: the channels of {shape} come first, moved last", stacklevel=2)
@@ -189,11 +204,15 @@ def federation(
     # One pair of tensors for training and test; the split has the rows of each.
     examples = Examples(x.to(target), y.to(target))
     if isinstance(model, Model):
-        network = networks.build(model, shape, class_count)
+        network = networks.build(model, shape, outputs)
     elif isinstance(model, Network):
         network = model
     else:
-        network = model = networks.of_module(model, shape, class_count)
+        network = model = networks.of_module(model, shape, outputs)
+    if (has := network.shapes[HEAD[0]][0]) != outputs:
+        what = f"outputs of training.loss {training.loss}"
+        what = what if loss.numbers or loss.one_logit else "classes"
+        raise ConfigError(what, got=outputs, expected=f"{has}, the outputs of the network")
     # Your own hooks have no departures: they run under the certified mechanism.
     departures: tuple[str, ...] = ()
     values = dict(hyperparameters or {})
@@ -201,6 +220,7 @@ def federation(
         hooks = method
     else:
         values = registry.check_hyperparameters(method, values)
+        registry.check_loss(method, training.loss, values)
         hooks = registry.info(method).factory(**values)
         departures = registry.departures(method, "strict", False)
     plan = make_plan(
@@ -431,24 +451,23 @@ def _named(
     return [name, value.shapes if isinstance(value, Network) else {}]
 
 
+def _width(y: Tensor, classes: int | None) -> int:
+    """Return how many real numbers the label of an example has."""
+    if classes is not None:
+        expected = "none for labels that are real numbers"
+        raise ConfigError("classes", got=classes, expected=expected, do="leave it out")
+    return y.shape[1] if y.ndim > 1 else 1
+
+
 def _classes(
-    classes: int | None,
-    model: object,
-    privacy: Privacy,
-    x: Tensor,
-    y: Tensor,
+    classes: int | None, model: object, loss: Loss, privacy: Privacy, x: Tensor, y: Tensor
 ) -> int:
     """Return the number of classes K. Only without a mechanism it may come from the examples; then
     values that cannot be trained on raise DataError."""
     if classes is not None:
         checks.check_class_count(classes)
-    if isinstance(model, Network):
-        outputs = model.shapes[HEAD[0]][0]
-        if classes not in (None, outputs):
-            raise ConfigError(
-                "classes", got=classes, expected=f"{outputs}, the outputs of the network"
-            )
-        classes = outputs
+    elif isinstance(model, Network) and not loss.one_logit:
+        classes = model.shapes[HEAD[0]][0]
     if privacy.mechanism != "none":
         if classes is None:
             raise ConfigError(
@@ -461,8 +480,6 @@ def _classes(
     lowest, highest = (int(y.min()), int(y.max())) if len(y) else (0, 0)
     if lowest < 0:
         raise DataError("labels", got=lowest, expected="whole numbers 0 to K - 1")
-    if not bool(torch.isfinite(x).all()):
-        raise DataError("examples", got="NaN or infinity", expected="finite numbers")
     largest = highest + 1
     if classes is not None and largest > classes:
         raise DataError("classes", got=classes, expected=f"at least {largest}, of the labels")
@@ -485,13 +502,16 @@ def _require(
         raise error(name, got=got, expected=expected, do=do)
 
 
-def _shard(name: str, shard: Shard, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _shard(name: str, shard: Shard, dtype: torch.dtype, loss: Loss) -> tuple[Tensor, Tensor]:
     """Return a client's tensors; raise DataError for another form. The check reads no values."""
     values, labels = per_client.pair(name, shard)
     x, y = as_tensor(f"{name}: x", values, "images"), as_tensor(f"{name}: y", labels, "labels")
-    if x.ndim < 2 or len(x) != len(y) or y.ndim != 1:
+    if x.ndim < 2 or len(x) != len(y) or y.ndim not in (1, 1 + loss.numbers):
         got = f"x {list(x.shape)}, y {list(y.shape)}"
-        raise DataError(name, got=got, expected="x [n, ...] and y [n]")
+        expected = "x [n, ...] and y [n]" + " or [n, K]" * loss.numbers
+        raise DataError(name, got=got, expected=expected)
+    if loss.numbers:
+        return x.to(dtype), y.to(dtype)
     if y.is_floating_point():
         raise DataError(f"{name}: y", got=str(y.dtype), expected="whole numbers 0 to K - 1")
     return x.to(dtype), y.to(torch.int64)

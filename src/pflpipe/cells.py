@@ -212,6 +212,10 @@ class Training:
     """precision of products: float32; tf32 (a GPU rounds the factors of matrix products and
     convolutions); bf16 (forward passes of training); parameters, clipping, noise and optimizer are
     always float32"""
+    loss: Annotated[str, Option(phrase="loss {}")] = "cross_entropy"
+    """cross_entropy; binary (one output for two classes); squared_error or absolute_error (labels
+    are real numbers); or file.py:name, a pflpipe.Loss in a file that is run; its path is relative
+    to the study's file (in a cell: to the working directory)"""
 
 
 _NOISY = ("mechanism", "gaussian", "laplace")

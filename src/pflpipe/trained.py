@@ -26,7 +26,7 @@ from pflpipe.data import checks, datasets
 from pflpipe.errors import ConfigError, DataError, PrivacyError
 from pflpipe.files import atomic, read_json, write_json
 from pflpipe.learning import initial, networks
-from pflpipe.learning.metrics import over_clients
+from pflpipe.learning.metrics import ACCURACY, BUILT_IN, over_clients
 from pflpipe.learning.networks import Network
 from pflpipe.privacy import executed
 from pflpipe.privacy.ledger import Ledger
@@ -50,17 +50,19 @@ class Predictor:
         example: shape of an example.
         scale: mean and standard deviation of uint8 images (``datasets.normalise``); empty for
             examples that are taken as they are.
+        metric: name of the metric of its loss; it tells whether labels are classes.
     """
 
     network: Network
     params: Tree
     example: tuple[int, ...]
     scale: tuple[Sequence[float], Sequence[float]] = ((), ())
+    metric: str = ACCURACY
 
     @torch.no_grad()
     def predict(self, x: Tensor | np.ndarray) -> Tensor:
         """Return the class of each example, int64 ``[n]`` on the CPU; -1 where the logits are not
-        finite.
+        finite. Of labels that are real numbers, return the outputs ``[n, K]``.
 
         Args:
             x: examples ``[n, ...]`` in the form in which the clients' were given, images also
@@ -81,7 +83,12 @@ class Predictor:
         answers = []
         for part in torch.split(values, EXAMPLES_AT_ONCE):
             logits = self.network.apply(self.params, part.to(like))
-            answers.append(torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1).cpu())
+            if self.metric != ACCURACY:
+                answers.append(logits.cpu())
+                continue
+            one_logit = logits.shape[-1] == 1
+            guess = (logits.squeeze(-1) > 0).long() if one_logit else logits.argmax(-1)
+            answers.append(torch.where(logits.isfinite().all(-1), guess, -1).cpu())
         return torch.cat(answers)
 
 
@@ -93,7 +100,8 @@ class Trained(Predictor):
         params: the global model after the last round: name -> tensor.
         ledger: the claims of the run: ``claim``, ``epsilon_central`` at ``delta``, warnings ...
             (``pflpipe.ledger``). They cover the releases, not the accuracies.
-        clients: one row per client: ``train_size`` and accuracies in percent (``personal_own``,
+        clients: one row per client: ``train_size`` and accuracies in percent, or errors for a loss
+            of real numbers (``personal_own``,
             ``personal_common``, ``global_own``, ``global_common``; NaN over no examples). These are
             diagnostics, measured on the clients' data without noise: no epsilon covers them.
         new_clients: one row per client that took no part in training (``partition.new_clients`` of
@@ -131,12 +139,12 @@ class Trained(Predictor):
         if digest is None:
             do = "result.save(folder, personal=True) writes those that are finite"
             raise DataError(f"{self.folder}: personal model", got=client, do=do)
-        about = records.load(_About, self.folder / _ABOUT)
+        about = _about(self.folder)
         return _read(about, _personal(self.folder, client), digest)
 
     @cached_property
     def accuracies(self) -> dict[str, float]:
-        """Mean accuracies over the clients with test examples, in percent."""
+        """Mean accuracies over the clients with test examples, in percent, or mean errors."""
         return {name: over_clients(row[name] for row in self.clients) for name in CURVES}
 
     def to_frame(self) -> pd.DataFrame:
@@ -148,11 +156,16 @@ class Trained(Predictor):
     def __repr__(self) -> str:
         """Return accuracies, epsilon and claim in three lines; tensors would fill pages."""
         entry = self.ledger
-        means = [f"{name} {value:.1f}" for name, value in self.accuracies.items() if value == value]
+        metric = BUILT_IN[self.metric]
+        means = [
+            f"{name} {value:.{metric.digits}f}"
+            for name, value in self.accuracies.items()
+            if value == value
+        ]
         epsilon = f"{entry.epsilon_central} at delta {entry.delta}" if entry.trust else "none"
         stated = f", stated as {entry.epsilon_nominal}" if entry.epsilon_nominal else ""
         return (
-            f"accuracy in percent (no epsilon covers it): {', '.join(means) or 'unknown'}\n"
+            f"{metric.described} (no epsilon covers it): {', '.join(means) or 'unknown'}\n"
             f"epsilon: {epsilon}{stated}\nclaim: {entry.claim}"
         )
 
@@ -183,7 +196,11 @@ class Result(Trained):
             raise DataError("personal: client", got=client, expected=f"0 to {count - 1}")
         ((_, params),) = evaluation.personal_models(self.simulation, self.progress, [client])
         return Predictor(
-            network=self.network, params=params, example=self.example, scale=self.scale
+            network=self.network,
+            params=params,
+            example=self.example,
+            scale=self.scale,
+            metric=self.metric,
         )
 
     def save(self, folder: str | Path, *, personal: bool = False) -> None:
@@ -232,7 +249,7 @@ class Result(Trained):
         mean, deviation = (tuple(map(float, values)) for values in self.scale)
         about = _About(
             *(model, self.example, classes, mean, deviation, self.has_global_model),
-            *(self.ledger, digest),
+            *(self.ledger, digest, self.metric),
         )
         write_json(folder / _ABOUT, records.to_json(about))
 
@@ -285,6 +302,7 @@ class _About:
     has_global_model: bool
     ledger: Ledger
     digest: str
+    metric: str
 
 
 def load(folder: str | Path) -> Trained:
@@ -301,7 +319,7 @@ def load(folder: str | Path) -> Trained:
     if not (folder / _ABOUT).exists():
         do = "result.save(folder) writes one"
         raise DataError(f"{folder}", got=f"no {_ABOUT}", expected="a saved model", do=do)
-    about = records.load(_About, folder / _ABOUT)
+    about = _about(folder)
     found = _read(about, folder / _MODEL, about.digest)
     diagnostics = _diagnostics(folder)
     return Trained(
@@ -344,6 +362,7 @@ def finished(
         params=done.params,
         example=tuple(simulation.train.x.shape[1:]),
         scale=simulation.scale,
+        metric=simulation.loss_function.metric,
         ledger=entry,
         clients=evaluation.accuracies(simulation, done, has_global_model),
         new_clients=evaluation.accuracies_of_new(simulation, done, has_global_model),
@@ -370,6 +389,12 @@ def as_tensor(name: str, values: Tensor | np.ndarray, content: str) -> Tensor:
 
 def _personal(folder: Path, client: int) -> Path:
     return folder / "personal" / f"{client}.safetensors"
+
+
+def _about(folder: Path) -> _About:
+    # A model of an earlier version has no metric: it classifies.
+    file = folder / _ABOUT
+    return records.from_json(_About, {"metric": ACCURACY, **read_json(file)}, str(file))
 
 
 def _diagnostics(folder: Path) -> dict[str, Any]:
@@ -399,6 +424,7 @@ def _read(about: _About, file: Path, digest: str) -> Predictor:
         params=built.init(torch.Generator()),
         example=about.example,
         scale=(about.mean, about.deviation),
+        metric=about.metric,
     )
 
 

@@ -17,6 +17,7 @@ import pflpipe
 import warm
 from called import called
 from pflpipe import cells
+from pflpipe.data import datasets
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.methods import plugins, registry
 from pflpipe.methods.base import Method
@@ -323,7 +324,7 @@ def test_validation_accepts_the_hooks_of_every_method_of_the_package(name):
     )
     refusals = []
     try:
-        trial.check(cell, (8, 8, 1), 10)
+        trial.check(cell, datasets.Header((8, 8, 1), 10, 100, None))
     except PflpipeError as error:
         refusals.append(str(error))
     assert not refusals

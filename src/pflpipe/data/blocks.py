@@ -19,13 +19,14 @@ Source = Path | dict[str, Any]
 """A path, a function ``my_data.py:load`` as a path, or a block."""
 
 Part = tuple[np.ndarray, np.ndarray, np.ndarray | None, str]
-"""What is read of a file: examples, labels int64 ``[N]``, users text ``[N]`` or None, and a line
-that says what was taken for what."""
+"""What is read of a file: examples, labels int64 ``[N]`` or numbers float32 ``[N]``, users text
+``[N]`` or None, and a line that says what was taken for what."""
 
 TABLES = (".csv", ".tsv", ".parquet")
 LEAF = ".json"
 TFF = ".h5"
-_OF_TABLES = ("user", "label", "classes", "features", "vocabularies", "encoding", "ranges")
+_OF_ROWS = ("user", "label", "target", "classes")
+_OF_TABLES = (*_OF_ROWS, "features", "vocabularies", "encoding", "ranges")
 KEYS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(TABLES, ("file", "test", *_OF_TABLES)),
     LEAF: ("file", "test", "classes"),
@@ -42,7 +43,7 @@ SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        **dict.fromkeys(("file", "folder", "test", "user", "example", "label"), _TEXT),
+        **dict.fromkeys(("file", "folder", "test", "user", "example", "label", "target"), _TEXT),
         "classes": _WORDS | {"type": ["integer", "array"], "minimum": 2},
         "features": {"type": "array", "items": _TEXT, "minItems": 1, "uniqueItems": True},
         "vocabularies": {"type": "object", "additionalProperties": _WORDS},
@@ -80,9 +81,14 @@ def check(block: Mapping[str, Any]) -> None:
     for key in block:
         if key not in KEYS[form]:
             raise DataError(f"{key} is not for {form}", do=nearest(key, KEYS[form]))
-    for key in ("label",) if form in TABLES else ("example", "label") if form == TFF else ():
-        if key not in block:
+    if form in TABLES and "label" not in block and "target" not in block:
+        raise DataError("label is missing", do="write label: and the name of its column")
+    for key in ("example", "label"):
+        if form == TFF and key not in block:
             raise DataError(f"{key} is missing", do=f"write {key}: and its name in the file")
+    if "target" in block and {"label", "classes"} & block.keys():
+        got, expected = sorted(block), "target without label and classes"
+        raise DataError("target, the column of numbers to predict", got=got, expected=expected)
     for path in paths(block):
         if not (path.is_dir() if form == "folder" else path.is_file()):
             raise DataError(f"{path} does not exist", do="mend the path, or make it")

@@ -146,14 +146,15 @@ def check_shapes(arrays: Mapping[str, Shape], dataset: str | None) -> None:
         else:
             part, _, content = key.partition("_")
             rows = arrays[f"{part}_images"][0][0]
-            if shape != (rows,):
+            numbers = key in LABELS and dtype.kind == "f"
+            if shape != (rows,) and not (numbers and shape[:1] == (rows,) and len(shape) == 2):
                 raise DataError(
                     key,
                     got=f"shape {shape}",
                     expected=f"({rows},), one for each image of {part}_images",
                 )
-            if dtype.kind not in ("iuU" if key in USERS else "iu"):
-                kinds = "integers or text (dtype 'U')" if key in USERS else "integers"
+            if dtype.kind not in ("iuU" if key in USERS else "iuf"):
+                kinds = "integers or text (dtype 'U')" if key in USERS else "integers or floats"
                 raise DataError(key, got=f"dtype {dtype}", expected=kinds, do=_REMEDIES[content])
 
 
@@ -177,8 +178,14 @@ def _check_image_shape(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -
         raise DataError(key, got=f"an empty array {list(shape)}", expected="at least one example")
 
 
+def are_numbers(labels: np.ndarray) -> bool:
+    """Return whether labels are real numbers, and not classes."""
+    return labels.dtype.kind == "f"
+
+
 def number_of_classes(arrays: Mapping[str, np.ndarray], dataset: str | None) -> tuple[int, bool]:
-    """Return the number of classes K, and whether the package or the source declares it.
+    """Return the number of classes K, and whether the package or the source declares it. Of labels
+    that are real numbers, K is how many each example has.
 
     Args:
         arrays: labels, and users and ``classes`` if there are any; other arrays are not read.
@@ -186,9 +193,17 @@ def number_of_classes(arrays: Mapping[str, np.ndarray], dataset: str | None) -> 
 
     Raises:
         DataError: labels outside 0..K-1, a class without examples if K is not declared, or an
-            impossible K.
+            impossible K; or some labels are classes and others real numbers.
     """
     labels = {key: arrays[key] for key in LABELS if key in arrays}
+    forms = {are_numbers(rows) and rows.shape[1:] for rows in labels.values()}
+    if forms != {False}:
+        width = labels["train_labels"].shape[1:] or (1,)
+        if len(forms) > 1 or dataset in DATASETS or arrays.get("classes", width[0]) != width[0]:
+            got = ", ".join(f"{rows.dtype} {list(rows.shape)}" for rows in labels.values())
+            expected = "integers, or floats of one shape without classes"
+            raise DataError("labels", got=got, expected=expected, do=_NUMBERING)
+        return width[0], True
     distinct = np.unique(np.concatenate([rows.astype(np.int64) for rows in labels.values()]))
     known = DATASETS.get(dataset or "")
     declared = known is not None or "classes" in arrays
@@ -279,6 +294,11 @@ def finite_images(key: str, images: np.ndarray) -> np.ndarray:
         )
         raise DataError(key, got=got, expected="finite numbers", do="clean the features")
     return features
+
+
+def as_labels(key: str, labels: np.ndarray) -> np.ndarray:
+    """Return classes as int64, real numbers as float32; raise DataError for NaN or infinity."""
+    return finite_images(key, labels) if are_numbers(labels) else labels.astype(np.int64)
 
 
 def are_standardised(train: np.ndarray, *test: np.ndarray) -> bool:

@@ -5,10 +5,11 @@
 ``<dataset>.pin``, a digest of the values that belong to this name:
 
 - ``train_images`` uint8 [N, H, W] or [N, H, W, C] (channels last), or float32 [N, D] features or
-  [N, T, C] sequences (time, then channels); ``train_labels`` int64 [N] in 0..K-1; ``test_images``,
-  ``test_labels`` likewise; ``classes`` int64 scalar K; ``classes_found`` true, only if K is
-  not declared and therefore one more than the largest label; ``standardised_by_rows`` true, only
-  if every float feature has mean 0 and deviation 1 over the rows;
+  [N, T, C] sequences (time, then channels); ``train_labels`` int64 [N] in 0..K-1, or real numbers
+  to predict, float32 [N] or [N, K]; ``test_images``, ``test_labels`` likewise; ``classes`` int64
+  scalar K; ``classes_found`` true, only if K is not declared and therefore one more than the
+  largest label; ``standardised_by_rows`` true, only if every float feature has mean 0 and
+  deviation 1 over the rows;
 - ``mean``, ``std`` float64 [C] or [1]: the constants of ``normalise``, which follow from the data
   set's name and never from its values;
 - ``train_users``, ``test_users`` int64 [N] in 0..U-1, numbered in the sorted order of the original
@@ -66,6 +67,11 @@ class Arrays:
     std: Sequence[float] = (0.5,)
 
     @property
+    def numbers(self) -> bool:
+        """Whether labels are real numbers, of which each example has ``classes``."""
+        return checks.are_numbers(self.train_labels)
+
+    @property
     def users(self) -> np.ndarray | None:
         """All users in ascending order, int64 [U], or None."""
         if self.train_users is None or self.test_users is None:
@@ -77,6 +83,8 @@ class Arrays:
         rows = len(self.train_labels) + len(self.test_labels)
         users = "" if self.users is None else f" of {len(self.users):,} users"
         classes = f"{self.classes} classes" + ("" if self.declared else " (from the labels)")
+        if self.numbers:
+            classes = f"{self.classes} number{'s' * (self.classes > 1)} to predict"
         shape = example_shape(self.train_images.shape, self.train_images.dtype)
         if self.train_images.dtype == np.uint8:
             example = "images of {} x {} pixels" + " in {} channels" * (shape[-1] > 1)
@@ -92,11 +100,12 @@ class Header:
 
     Attributes:
         image_shape: (H, W, C) of uint8 images, (D,) of float features, (T, C) of sequences.
-        classes: number of classes K.
+        classes: number of classes K; of labels that are real numbers, how many an example has.
         train_size: training examples, after the test set has been set aside.
         users: number of user ids, with and without training rows, or None.
         declared: as in ``Arrays``.
         standardised: as in ``Arrays``; known once the file is made.
+        numbers: whether labels are real numbers.
     """
 
     image_shape: tuple[int, ...]
@@ -105,6 +114,7 @@ class Header:
     users: int | None
     declared: bool = True
     standardised: bool = False
+    numbers: bool = False
 
 
 def info(dataset: str, listed: Iterable[str] = ()) -> DatasetInfo:
@@ -176,13 +186,15 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
         classes, declared = checks.number_of_classes(small, dataset)
         checks.check_users(small)
         # Without users all rows are those of one.
-        groups = small.get("train_users", np.zeros_like(small["train_labels"]))
+        labels = small["train_labels"]
+        groups = small.get("train_users", np.zeros(len(labels)))
         sizes = np.unique(groups, return_counts=True)[1]
         held_out = 0 if "test_labels" in small else _test_size(sizes)
     count = len(checks.user_ids(small)) if "train_users" in small else None
     shape, train_size = example_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
     declared = declared and FOUND not in shapes
-    return Header(shape, classes, train_size, count, declared, SCALED in shapes)
+    facts = declared, SCALED in shapes, checks.are_numbers(labels)
+    return Header(shape, classes, train_size, count, *facts)
 
 
 def load_arrays(path: Path) -> Arrays:
@@ -339,8 +351,8 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
         classes, declared = checks.number_of_classes(raw, dataset)
         checks.check_users(raw)
         images = {key: checks.finite_images(key, raw[key]) for key in IMAGES if key in raw}
+        labels = {key: checks.as_labels(key, raw[key]) for key in LABELS if key in raw}
     standardised = checks.are_standardised(*images.values())
-    labels = {key: raw[key].astype(np.int64) for key in LABELS if key in raw}
     users: dict[str, np.ndarray | None] = dict.fromkeys(USERS)
     if "train_users" in raw:
         ids = checks.user_ids(raw)
@@ -410,7 +422,7 @@ def _split(arrays: dict[str, Any], name: str) -> dict[str, Any]:
         rng = numpy_rng(0, "data", name, "test", group)
         test[rows] = (
             hold_out(labels[rows], TEST_FRACTION, rng)
-            if users is None
+            if users is None and not checks.are_numbers(labels)
             else draw_out(len(rows), TEST_FRACTION, rng)
         )
     parts = {"train": ~test, "test": test}

@@ -173,7 +173,7 @@ def check(
 
     Args:
         partition: the request.
-        classes: number of classes K of the data set.
+        classes: number of classes K of the data set; 0 if its labels are real numbers.
         train_size: number of training examples N.
         users: number of user ids, or None.
         location: names the study in messages.
@@ -184,6 +184,12 @@ def check(
     """
     p = partition
     options.check(p, location)
+    if not classes and p.kind in ("dirichlet", "pathological"):
+        raise ConfigError(
+            f"{location}.kind",
+            got=f"{p.kind}, with labels that are real numbers",
+            expected="natural or iid, which need no classes",
+        )
     if p.classes_per_client is not None and p.classes_per_client > classes:
         raise ConfigError(
             f"{location}.classes_per_client",
@@ -247,9 +253,13 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
         ConfigError, DataError: see ``check``; DataError also when pathological classes are too
             small, or all natural users.
     """
-    labels, classes = arrays.train_labels, arrays.classes
+    labels, test_labels, classes = arrays.train_labels, arrays.test_labels, arrays.classes
     users = arrays.users
-    check(partition, classes, len(labels), None if users is None else len(users))
+    known = 0 if arrays.numbers else classes
+    check(partition, known, len(labels), None if users is None else len(users))
+    if arrays.numbers:  # own tests are drawn as if all rows had one class
+        labels, test_labels = (np.zeros(len(rows), np.int64) for rows in (labels, test_labels))
+        classes = 1
     rng = numpy_rng(seed, "partition", "train")
     common = np.arange(len(arrays.test_labels))
     if partition.kind == "natural":
@@ -273,7 +283,7 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
             shares = _pathological(labels, classes, everyone, rng)
         if partition.test_fraction is None:
             held = np.stack([np.bincount(labels[rows], minlength=classes) for rows in shares])
-            test = _own_tests(arrays.test_labels, held, numpy_rng(seed, "partition", "test"))
+            test = _own_tests(test_labels, held, numpy_rng(seed, "partition", "test"))
     if 0 < partition.common_test < len(common):
         stream = numpy_rng(seed, "partition", "common")
         common = np.sort(stream.choice(common, partition.common_test, replace=False))

@@ -14,7 +14,7 @@ DO = "join the batches of a DataLoader; of a dict, give list(clients.values())"
 
 
 def pair(name: str, client: Any) -> tuple[Any, Any]:
-    """Return a client's examples ``[n, ...]`` and labels ``[n]``. The items of a Dataset are read
+    """Return a client's examples ``[n, ...]`` and labels ``[n, ...]``. The items of a Dataset are read
     in order, as a DataLoader would join them.
 
     Raises:
@@ -50,9 +50,11 @@ def arrays(clients: Sequence[Any]) -> dict[str, np.ndarray]:
     pairs = [pair(f"client {place}", client) for place, client in enumerate(clients)]
     x, y = ([np.asarray(values) for values in part] for part in zip(*pairs, strict=True))
     for place, (images, labels) in enumerate(zip(x, y, strict=True)):
-        if images.shape[1:] != x[0].shape[1:] or labels.shape != images.shape[:1]:
+        form, label = (part[0].shape[1:] for part in (x, y))
+        wrong = images.shape[1:] != form or labels.shape[1:] != label
+        if wrong or len(images) != len(labels):
             got = f"x {list(images.shape)}, y {list(labels.shape)}"
-            expected = f"x {['n', *x[0].shape[1:]]} and y ['n']"
+            expected = f"x {['n', *form]} and y {['n', *label]}"
             raise DataError(f"client {place}", got=got, expected=expected)
     users = np.repeat(np.arange(len(y)), [len(labels) for labels in y])
     return {

@@ -84,6 +84,6 @@ def _arrays(block: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:
         notes.add(note)
     if len(notes) > 1:
         raise DataError(block["test"], got="other columns than file", do="write features: [...]")
-    classes = block["classes"]
-    raw["classes"] = np.asarray(classes if isinstance(classes, int) else len(classes))
+    if classes := block.get("classes"):
+        raw["classes"] = np.asarray(classes if isinstance(classes, int) else len(classes))
     return raw, notes.pop()

@@ -47,7 +47,8 @@ def read(path: Path, **layout: Any) -> Part:
 def arrays(
     table: pd.DataFrame,
     *,
-    label: str,
+    label: str | None = None,
+    target: str | None = None,
     classes: int | Sequence[Any] | None = None,
     user: str | None = None,
     features: Sequence[str] | None = None,
@@ -59,7 +60,8 @@ def arrays(
 
     Args:
         table: a row for each example.
-        label: the column of labels.
+        label: the column of labels that are classes.
+        target: instead of ``label``, the column of numbers to predict, which ``ranges`` scales too.
         classes: all labels in the order of their numbers, or how many there are: 0, 1, ...
         user: the column of user ids.
         features: the columns of features. None: all others that have a name.
@@ -68,13 +70,16 @@ def arrays(
         ranges: column of numbers -> the two values that become -1 and 1.
 
     Returns:
-        features float32 ``[N, D]``, labels int64 ``[N]``, users text ``[N]`` or None, the line.
+        features float32 ``[N, D]``, labels int64 ``[N]`` or targets float32 ``[N]``, users text
+        ``[N]`` or None, the line.
 
     Raises:
         DataError: no ``classes``; a column is missing, a value is missing or not declared, or a
             column of text has no vocabulary.
     """
-    own = [name for name in (user, label) if name is not None]
+    if (label is None) == (target is None):
+        raise DataError("the table", got=f"label {label}, target {target}", expected="one of them")
+    own = [name for name in (user, label, target) if name is not None]
     named = (name for name in map(str, table.columns) if not name.startswith(_NAMELESS))
     taken = features or [name for name in named if name not in own]
     if not (len(table) and taken):
@@ -90,14 +95,11 @@ def arrays(
             one_hot = encoding == "one_hot"
             columns.append(np.eye(len(declared))[numbers] if one_hot else numbers[:, None])
             words.append(f"{name} (one of {len(declared)})")
-        elif (values := _numbers(table[name])) is None:
+        elif (values := _numbers(table[name], ranges.get(name))) is None:
             undeclared[name] = vocabulary.listed(_text(table[name]))
         else:
-            low, high = ranges.get(name, (-1, 1))
-            if not low < high:
-                raise DataError(f"ranges.{name}", got=[low, high], expected="the lower one first")
-            columns.append((2 * values - low - high)[:, None] / (high - low))
-            words.append(name if name not in ranges else f"{name} ({low:g} to {high:g})")
+            columns.append(values[:, None])
+            words.append(_ranged(name, ranges))
     if undeclared:
         every = ", ".join(f"{name}: {values}" for name, values in undeclared.items())
         raise DataError(
@@ -105,9 +107,16 @@ def arrays(
             expected="all values that each may have, declared: rows of one person would decide it",
             do=f"write vocabularies: {{{every}}}, or leave them out by features: [...]",
         )
-    labels = vocabulary.number(_text(table[label]), classes, "classes")
-    users = None if user is None else _text(table[user])
-    note = f"user {user}; label {label}; features {', '.join(words)}"
+    users, note = None if user is None else _text(table[user]), f"label {label}"
+    if target is not None:
+        given = _numbers(table[target], ranges.get(target))
+        note = f"target {_ranged(target, ranges)}"
+        if given is None:
+            raise DataError(f"target: {target}", got="a column of text", expected="numbers")
+        labels = given.astype(np.float32)
+    else:
+        labels = vocabulary.number(_text(table[label]), classes, "classes")
+    note = f"user {user}; {note}; features {', '.join(words)}"
     return np.concatenate(columns, axis=1).astype(np.float32), labels, users, note
 
 
@@ -121,15 +130,25 @@ def _text(column: pd.Series) -> np.ndarray:
     return column.astype(str).to_numpy(dtype=str)
 
 
-def _numbers(column: pd.Series) -> np.ndarray | None:
-    """Return the values of a column as float64 ``[N]``, or None if none is a number."""
+def _ranged(name: str, ranges: Mapping[str, Sequence[float]]) -> str:
+    """Return a column of numbers as the line has it: with its range, if it has one."""
+    return name if name not in ranges else "{} ({:g} to {:g})".format(name, *ranges[name])
+
+
+def _numbers(column: pd.Series, scale: Sequence[float] | None = None) -> np.ndarray | None:
+    """Return the values of a column as float64 ``[N]``, or None if none is a number. The two values
+    of ``scale`` become -1 and 1."""
     is_number = pd.api.types.is_numeric_dtype(column)  # dates would become nanoseconds
     given = column if is_number else column.astype(str)
     values = pd.to_numeric(given, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     if not is_number and np.isnan(values).all() and (given != "").any():
         return None
     _require(pd.Series(~np.isfinite(values)), column, "a finite number")
-    return values
+    low, high = scale or (-1, 1)
+    if not low < high:
+        raise DataError(f"ranges.{column.name}", got=[low, high], expected="the lower one first")
+    scaled: np.ndarray = (2 * values - low - high) / (high - low)
+    return scaled
 
 
 def _require(wrong: pd.Series, column: pd.Series, expected: str) -> None:

@@ -50,7 +50,7 @@ def whole(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sha
     Args:
         model: name and options.
         image_shape: shape of one example: ``(H, W, C)``, ``(T, C)`` or ``(D,)``.
-        classes: number of classes K.
+        classes: number of outputs, which for cross-entropy is the number of classes K.
 
     Raises:
         ConfigError: the model is unknown, has unknown options, or does not fit the examples or the
@@ -104,8 +104,6 @@ def check_options(model: cells.Model) -> None:
 
 def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> None:
     """Check that a network of this package fits the images and classes."""
-    if classes < 2:
-        raise ConfigError("data set", got=classes, expected="at least 2 classes")
     if model.name == "cnn_centaur" and classes not in _CENTAUR_WIDTHS:
         raise ConfigError(
             "model cnn_centaur", got=f"{classes} classes", expected="10 or 100, as in the paper"

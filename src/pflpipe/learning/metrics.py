@@ -25,19 +25,20 @@ def over_clients(values: Iterable[float]) -> float:
     return float(np.nanmean(numbers)) if not np.isnan(numbers).all() else float("nan")
 
 
-def worst_tenth(values: np.ndarray) -> float:
-    """Return the mean of the lowest ceil(n / 10) of n values."""
-    return over_clients(np.sort(values)[: math.ceil(len(values) / 10)])
+def worst_tenth(values: np.ndarray, sign: int = 1) -> float:
+    """Return the mean of the worst ceil(n / 10) of n values; ``sign`` is -1 if less is better."""
+    return sign * over_clients(np.sort(sign * values)[: math.ceil(len(values) / 10)])
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of classification.
+    """A metric.
 
     Attributes:
         heading: name in tables and figures, such as ``macro F1``.
         of: computes the metric of one client, in ``unit``, from ``(probabilities [n, K], labels
-            [n])`` of its rows, n >= 1: read-only arrays of float64 and int64. NaN means undefined.
+            [n])`` of its rows, n >= 1: read-only arrays of float64 and int64. Of labels that are
+            real numbers it gets ``(outputs [n, K], targets [n, K])``. NaN means undefined.
         higher_is_better: whether larger values are better.
         unit: ``%`` or another unit; empty for a plain number.
         average: computes the value of a run from the values of its clients, without the undefined
@@ -127,17 +128,21 @@ def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
 
 def mean_absolute_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
     """Return the mean absolute difference between the probabilities of all classes and the one-hot
-    labels."""
-    return float(np.abs(probabilities - _one_hot(probabilities, labels)).mean())
+    labels, or between predicted and true numbers."""
+    return float(np.abs(probabilities - _targets(probabilities, labels)).mean())
 
 
 def mean_squared_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
     """Return the mean squared difference between the probabilities of all classes and the one-hot
-    labels: the Brier score (1950) divided by the number of classes."""
-    return float(((probabilities - _one_hot(probabilities, labels)) ** 2).mean())
+    labels: the Brier score (1950) divided by the number of classes. Of numbers, the mean squared
+    error of the predictions."""
+    return float(((probabilities - _targets(probabilities, labels)) ** 2).mean())
 
 
-def _one_hot(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _targets(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return one-hot labels ``[n, K]``; numbers as they are."""
+    if labels.dtype.kind == "f":
+        return labels
     one_hot: np.ndarray = np.eye(probabilities.shape[1])[labels]
     return one_hot
 

@@ -49,7 +49,8 @@ class Schedule:
     """A client's examples and the rows of each of its S steps.
 
     Attributes:
-        x: the client's examples ``[n, ...]``, padded under vmap; y: labels ``[n]``.
+        x: the client's examples ``[n, ...]``, padded under vmap; y: labels ``[n]``, or numbers
+            ``[n, K]``.
         index: rows of each step ``[S, B]``, as indices into ``x``.
         count: number of real rows of each step ``[S]``; the rest of a step is padding.
         sizes: ``count`` as Python numbers if batches have their true size (loop), ``None`` under

@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe.errors import ConfigError
-from pflpipe.learning import fisher, heads, solvers
+from pflpipe.learning import fisher, heads, losses, solvers
 from pflpipe.learning.architectures import norm_names
+from pflpipe.learning.losses import CROSS_ENTROPY
 from pflpipe.learning.networks import HEAD, Network
 from pflpipe.learning.solvers import Batch, Minimize, Objective, Schedule, Solver
 from pflpipe.privacy.plan import Plan
@@ -28,8 +29,6 @@ from pflpipe.trees import AnyTree, Params, Tree
 Loss = Callable[[Tree, Batch], Tensor]
 Transform = Callable[[Tensor, Tensor], Tensor]  # (x [B, ...], key []) -> x
 _UNDECLARED = "batches.{} is for methods that declare it"
-VECTOR = 16
-"""Number of float32 values in the widest vector register of a CPU."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,7 @@ class Task:
             ``solvers.minimize_functional``).
         augment: the training transforms of the study, or ``None``.
         precision: precision of matrix products, see cells.Training; only ``bf16`` changes the task.
+        loss_function: the study's loss of one example (losses.py).
     """
 
     network: Network
@@ -104,6 +104,7 @@ class Task:
     minimize_on: Minimize
     augment: Transform | None = None
     precision: str = "float32"
+    loss_function: losses.Loss = CROSS_ENTROPY
 
     @property
     def clip_norm(self) -> float:
@@ -126,8 +127,8 @@ class Task:
         return norm_names(self.network.shapes)
 
     def loss(self, params: Tree, batch: Batch, *, dropout: bool = True) -> Tensor:
-        """Return the mean cross-entropy over the real examples of a batch. A batch with a key has
-        training transforms and, unless ``dropout`` is false, dropout."""
+        """Return the mean loss over the real examples of a batch. A batch with a key has training
+        transforms and, unless ``dropout`` is false, dropout."""
         return self.logits_loss(self.forward(params, batch, dropout=dropout)[1], batch)
 
     def forward(self, params: Tree, batch: Batch, *, dropout: bool = True) -> tuple[Tensor, Tensor]:
@@ -148,14 +149,14 @@ class Task:
         return z.to(x.dtype), logits.to(x.dtype)
 
     def head_loss(self, head: Tree, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy of the linear head on a batch of ``features``."""
+        """Return the mean loss of the linear head on a batch of ``features``."""
         return self.logits_loss(self.network.head(head, batch.x), batch)
 
     def logits_loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy of ``logits [B, K]`` over the real examples of a batch."""
-        if batch.valid is None:
+        """Return the mean loss of ``logits [B, K]`` over the real examples of a batch."""
+        if batch.valid is None and self.loss_function is CROSS_ENTROPY:
             return F.cross_entropy(logits, batch.y)
-        return batch.mean(_cross_entropies(logits, batch.y))
+        return batch.mean(self.loss_function.of(logits, batch.y))
 
     def minimize(
         self,
@@ -202,28 +203,36 @@ class Task:
         return Params(params | self.minimize(head, features, self.head_loss, solver=solver)[0])
 
     def gradient(self, params: Tree, schedule: Schedule) -> Tree:
-        """Return the gradient of the mean cross-entropy over the schedule's examples."""
+        """Return the gradient of the mean loss over the schedule's examples."""
         return solvers.gradient(params, schedule, self.loss)
 
     def fisher(self, params: Tree, schedule: Schedule) -> Tree:
-        """Return the diagonal empirical Fisher information of ``log p(y | x; params)`` over the
-        schedule's examples."""
+        """Return the diagonal empirical Fisher information of ``log p(y | x; params)``, which is
+        minus the loss, over the schedule's examples."""
 
         def log_likelihoods(tree: Tree, batch: Batch) -> Tensor:
-            return -_cross_entropies(self.network.apply(tree, batch.x), batch.y)
+            return -self.loss_function.of(self.network.apply(tree, batch.x), batch.y)
 
         compute = fisher.fisher if self.network.known_layers else fisher.one_by_one
         return compute(params, schedule, log_likelihoods)
 
-    def correct(self, params: Params, schedule: Schedule) -> Tensor:
-        """Return the number of the schedule's examples that are classified correctly. Logits that
-        are not finite are never correct."""
-        right = schedule.count.new_zeros(())
+    def score(self, params: Params, schedule: Schedule) -> Tensor:
+        """Return the sum over the schedule's examples of the metric of the loss: 1 for an example
+        that is classified correctly, int64, or its error, float64. An output that is not finite is
+        never correct, and its error is infinite."""
+        total = schedule.count.new_zeros(())
         for batch in schedule:
-            logits = self.network.apply(params, batch.x)
-            hit = (logits.argmax(-1) == batch.y) & logits.isfinite().all(-1)
-            right = right + (hit if batch.valid is None else hit & batch.valid).sum()
-        return right
+            outputs = self.network.apply(params, batch.x)
+            is_finite = outputs.isfinite().all(-1)
+            if self.loss_function.numbers:
+                error = losses.ERRORS[self.loss_function.metric](outputs.double(), batch.y.double())
+                each = error.where(is_finite, torch.inf)
+            else:
+                one_logit = self.loss_function.one_logit
+                guess = outputs.squeeze(-1) > 0 if one_logit else outputs.argmax(-1)
+                each = ((guess == batch.y) & is_finite).long()
+            total = total + (each if batch.valid is None else each.where(batch.valid, 0)).sum()
+        return total
 
     def logits(self, params: Params, schedule: Schedule, rows: int) -> Tensor:
         """Return the logits ``[rows, K]`` of the examples of one pass, in order; rows after the
@@ -231,17 +240,3 @@ class Task:
         nothing = params["head.weight"].new_zeros(0, params["head.weight"].shape[0])
         found = torch.cat([nothing, *(self.network.apply(params, batch.x) for batch in schedule)])
         return F.pad(found[:rows], (0, 0, 0, max(rows - len(found), 0)))
-
-
-def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each example ``[B]``, from ``logits [B, K]``.
-
-    Under torch.func this is a fifth faster than F.cross_entropy, which uses a decomposition in
-    Python there.
-    """
-    # If a row is shorter than a vector register, torch computes its softmax one number at a time.
-    # With the classes as the first axis it is two to six times as fast, which is a quarter of a
-    # step of a small network.
-    axis = -2 if logits.shape[-1] < VECTOR else -1
-    scores = logits.mT if axis == -2 else logits
-    return -scores.log_softmax(axis).gather(axis, labels.unsqueeze(axis)).squeeze(axis)

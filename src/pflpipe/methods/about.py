@@ -30,7 +30,8 @@ class About:
         trains: another method with the same training, to the bit, at equal values of their common
             hyper-parameters. The two may differ in ``personalize`` only. Empty if there is none.
         needs: parts that a network must have: ``body`` (layers before the head), ``norm``
-            (normalisation layers). Without them this would be another method.
+            (normalisation layers). Without them this would be another method. ``classes``: it is
+            made for cross-entropy, and takes no other loss.
         departures: departures of both profiles, such as the weights of a non-private method.
         paper_departures: further departures of ``profile: paper``.
         official_departures: further departures of ``official_code: true``.

@@ -67,7 +67,9 @@ from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.methods.centaur import centaur
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="FedPAC", paper="Xu et al., ICLR 2023", has_global_model=False, needs=("body",))
+ABOUT = About(
+    title="FedPAC", paper="Xu et al., ICLR 2023", has_global_model=False, needs=("body", "classes")
+)
 
 
 def class_means(params: Tree, batches: Batches, task: Task) -> tuple[Tensor, Tensor]:

@@ -57,7 +57,7 @@ from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="One-shot ridge", paper="Alsulaimawi 2026", cost=0.1)
+ABOUT = About(title="One-shot ridge", paper="Alsulaimawi 2026", needs=("classes",), cost=0.1)
 
 
 def moments(params: Tree, batches: Batches, task: Task) -> Update:

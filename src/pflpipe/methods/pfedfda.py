@@ -64,7 +64,7 @@ ABOUT = About(
     title="pFedFDA",
     paper="McLaughlin and Su, NeurIPS 2024",
     has_global_model=False,
-    needs=("body",),
+    needs=("body", "classes"),
     cost=1.2,
 )
 

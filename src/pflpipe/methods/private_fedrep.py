@@ -71,7 +71,7 @@ ABOUT = About(
     title="Private FedRep",
     paper="Snedeker et al., ICML 2025",
     has_global_model=False,
-    needs=("body",),
+    needs=("body", "classes"),
     cost=0.4,
 )
 

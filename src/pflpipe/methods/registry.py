@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pflpipe import cells, options
 from pflpipe.errors import ConfigError, Problems, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import architectures
+from pflpipe.learning import architectures, losses
 from pflpipe.methods import about as declarations
 from pflpipe.methods import plugins
 from pflpipe.methods.about import About
@@ -47,6 +47,8 @@ _PARTS = {
     "body": "a network with layers before the head",
     "norm": "a network with normalisation layers, such as resnet20",
 }
+CLASSES = "classes"
+"""What a method needs that is made for cross-entropy: prototypes or one-hot labels of K classes."""
 
 
 FORMER = {
@@ -156,7 +158,7 @@ def _info(name: str, source: str) -> MethodInfo:
     for key, item in hyperparameters.items():
         options.check_value(item.default, item, f"hyper-parameter {name}.{key}")
     for what, words, known in (
-        ("needs", about.needs, _PARTS),
+        ("needs", about.needs, (*_PARTS, CLASSES)),
         ("trains", filter(None, [about.trains]), NAMES),
         ("only_with", about.only_with, hyperparameters),
         ("official_defaults", about.official_defaults, hyperparameters),
@@ -289,8 +291,8 @@ def check_model(
     layers = architectures.layers_of(names)
     parts = {"body": set(layers) - {"head"}, "norm": architectures.norm_names(names)}
     entry = info(name, source)
-    for part in entry.about.needs:
-        if not parts[part]:
+    for part in _PARTS:
+        if part in entry.about.needs and not parts[part]:
             raise ConfigError(
                 f"method {name}: model",
                 got=model.name,
@@ -308,6 +310,23 @@ def check_model(
             elif value > len(layers):
                 expected = f"at most {len(layers)}, the model's layers"
                 raise ConfigError(location, got=value, expected=expected)
+
+
+def check_loss(name: str, loss: str, hyperparameters: Mapping[str, Any], source: str = "") -> None:
+    """Raise ConfigError if the method, or a solver of heads among its hyper-parameters, is made for
+    cross-entropy and the loss is another one."""
+    exact = ("ridge", "newton")  # heads.EXACT, which needs torch
+    solvers = [key for key, value in hyperparameters.items() if value in exact]
+    if loss != "cross_entropy" and (solvers or CLASSES in info(name, source).about.needs):
+        what = f"method {name}" + "".join(f": {key}={hyperparameters[key]}" for key in solvers)
+        do = "leave the method out here" if not solvers else f"take sgd for {solvers[0]}"
+        raise ConfigError(f"{what}: training.loss", got=loss, expected="cross_entropy", do=do)
+
+
+def own_files(cell: cells.Cell) -> list[Path]:
+    """Return the user's files of a cell's network and loss, on which its run depends."""
+    files = architectures.file_of(cell.model), losses.file_of(cell.training.loss)
+    return [file for file in files if file is not None]
 
 
 def check_hyperparameters(

@@ -52,7 +52,6 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
     metrics = [*METRICS, *(name for name in others if not name.startswith(BEST_ROUND))]
     if metric not in metrics:
         raise ConfigError(f"metric {metric!r} does not exist", do=nearest(metric, metrics))
-    digits, unit = (1, " in percent") if metric in METRICS else (3, "")
     key, differing = _key(*sides)
     a, b = (_groups(frame, key) for frame in sides)
     a, b = _at_budgets(a, b, key), _at_budgets(b, a, key)
@@ -63,6 +62,8 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
     yield f"B: {second}"
     for name, (of_a, of_b) in differing.items():
         yield f"  {name}: {of_a} | {of_b}"
+    in_percent = metric in METRICS and a[both[0]].metric.unit == "%"
+    digits, unit = (1, " in percent") if in_percent else (3, "")
     yield f"{metric}{unit}: A | B | B - A ± its standard error over the seeds that both have"
     varying = [len(set(values)) > 1 for values in zip(*both, strict=True)]
     for values in both:

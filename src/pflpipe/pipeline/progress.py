@@ -198,6 +198,6 @@ class Progress:
 def _text(state: Mapping[str, Any]) -> str:
     if not state["round"]:
         return "starting"
-    metric = f", {state['metric']} {state['value']:.1f} %" if state["metric"] else ""
+    metric = f", {state['measured']}" if state["measured"] else ""
     left = f", {duration_text(state['seconds_left'])} left"
     return f"round {state['round']} of {state['rounds']}{metric}{left}"

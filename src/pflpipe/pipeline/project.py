@@ -20,7 +20,6 @@ from pflpipe.cells import Cell, Model, Privacy, Training
 from pflpipe.data import sources
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import architectures
 from pflpipe.methods import registry
 from pflpipe.pipeline import code_version
 from pflpipe.study import config, metrics, printed
@@ -327,10 +326,9 @@ class Project:
         return " ".join([code, *document.get("metrics", ())])
 
     def files_of(self, cells: Iterable[Cell]) -> list[Path]:
-        """Return the files of the methods of cells, and of the user's own networks."""
-        of_methods = {self._method_file(cell.method, cell.source) for cell in cells}
-        networks_of_users = {architectures.file_of(cell.model) for cell in cells}
-        return sorted(of_methods | {file for file in networks_of_users if file is not None})
+        """Return the files of the methods of cells, and of the user's own networks and losses."""
+        files = {self._method_file(cell.method, cell.source) for cell in cells}
+        return sorted(files.union(*map(registry.own_files, cells)))
 
     def method_files(self, names: Iterable[str]) -> list[Path]:
         """Return the files of these methods of the package."""

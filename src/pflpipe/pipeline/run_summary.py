@@ -92,7 +92,8 @@ def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
     for group in comparison.ranked(rivals or groups)[:most]:
         facet = "".join(f", {name} {value}" for name, value in group.facet.items())
         yield (
-            f"  {group.label}{facet}: personal accuracy {group.text()} %, {group.claim}, "
+            f"  {group.label}{facet}: personal {group.metric.heading} "
+            f"{f'{group.text()} {group.metric.unit}'.rstrip()}, {group.claim}, "
             f"ε = {epsilon_text(group)}"
         )
     diverged = int(frame["diverged_round"].notna().sum())

@@ -38,6 +38,7 @@ FORMULAS = {
 _LACKS = {
     "body": "a network that is nothing but its head",
     "norm": "a network without normalisation layers: of pflpipe's own all but the ResNets",
+    "classes": "`training.loss` other than cross_entropy",
 }
 _CITATIONS = Path(registry.__file__).with_name("citations.bib")
 _ITEM = re.compile(r"    (\w+): (.*(?:\n {8}.*)*)\n?")

@@ -8,15 +8,17 @@ published one).
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
-from pflpipe.learning.metrics import ALWAYS
+from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, Metric
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
 from pflpipe.study.metrics import BEST_ROUND, columns
@@ -27,6 +29,9 @@ ALONE, PLAIN, OPEN = "local_only", "dp_fedavg", "fedavg"
 """The baselines: learning alone, DP-FedAvg fine-tuned by every client, the same without privacy."""
 METRICS = columns(ALWAYS)
 """The columns of accuracy; those of a study's other metrics are in ``Study.columns``."""
+FIRST_METRIC = "training.metric"
+"""Key in the column ``hyperparameters`` of a tidy table: the metric of the loss, if it is not
+accuracy."""
 MAIN = "personal_own"
 """The metric that groups are ranked by."""
 BOLD_WORDS = (
@@ -115,8 +120,27 @@ class Group:
         """Return the mean over the seeds that have a value; minus infinity where none has."""
         return over_seeds(self.rows[column])
 
-    def text(self, column: str = MAIN, digits: int = 1) -> str:
-        """Return mean and standard deviation over the seeds; see ``mean_text``."""
+    @cached_property
+    def metric(self) -> Metric:
+        """The first metric of its study, by which groups are ranked."""
+        settings = self.first("hyperparameters") if "hyperparameters" in self.rows else None
+        return BUILT_IN[json.loads(settings or "{}").get(FIRST_METRIC, ACCURACY)]
+
+    @property
+    def worth(self) -> float:
+        """The mean of ``MAIN``, negated where less is better; minus infinity without a value."""
+        mean = self.mean()
+        return self.metric.sign * mean if math.isfinite(mean) else mean
+
+    @property
+    def mean_words(self) -> str:
+        """The mean of ``MAIN`` with its unit, such as ``83.8 %``."""
+        return f"{self.mean():.{self.metric.digits}f} {self.metric.unit}".rstrip()
+
+    def text(self, column: str = MAIN, digits: int | None = None) -> str:
+        """Return mean and standard deviation over the seeds, by default with the digits of the
+        first metric; see ``mean_text``."""
+        digits = self.metric.digits if digits is None else digits
         return mean_text(finite(self.rows[column]), len(self.rows), digits)
 
     def worst(self, column: str) -> str:
@@ -144,7 +168,7 @@ def groups(study: Study, frame: pd.DataFrame) -> list[Group]:
 
 def sections(members: Iterable[Group]) -> list[list[Group]]:
     """Return sections of groups that compete: those with the same facet, budget and claim. In a
-    section the largest mean comes first."""
+    section the best mean comes first."""
     competing = by(members, lambda group: (tuple(group.facet.values()), group.budget, group.claim))
     facets = list(dict.fromkeys(facet for facet, *_ in competing))
     ordered = sorted(
@@ -154,8 +178,8 @@ def sections(members: Iterable[Group]) -> list[list[Group]]:
 
 
 def ranked(members: Iterable[Group]) -> list[Group]:
-    """Return the groups, the largest mean first."""
-    return sorted(members, key=lambda group: (-group.mean(), group.label))
+    """Return the groups, the best mean first."""
+    return sorted(members, key=lambda group: (-group.worth, group.label))
 
 
 def of_claim(members: Iterable[Group], *claims: str) -> list[Group]:
@@ -201,12 +225,13 @@ def best(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> frozens
 def against(
     members: Iterable[Group], baseline: Group | None, column: str = MAIN
 ) -> dict[Group, Difference]:
-    """Return the difference of every group to a baseline, adjusted for their number; nothing
+    """Return by how much every group is better than a baseline, adjusted for their number; nothing
     without a baseline, and never of a group to itself."""
     if baseline is None:
         return {}
     others = [group for group in members if group is not baseline]
-    return statistics.against(table(others, column), baseline.values(column))
+    sign = baseline.metric.sign
+    return statistics.against(sign * table(others, column), sign * baseline.values(column))
 
 
 def pairs(members: Sequence[Group]) -> Iterator[tuple[Group | None, Group | None]]:

@@ -137,6 +137,7 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
         if published
         and sound
         and sound.claim == "certified"
+        and sound.metric.unit == "%"
         and (gap := comparison.over_seeds(_gaps(published, sound, MAIN))) > -math.inf
     ]
     if costs:
@@ -243,7 +244,9 @@ def _cost(published: Group | None, sound: Group | None, metric: str) -> str:
     if published is None or sound is None:
         return "not run"
     gaps = _gaps(published, sound, metric)
-    text = comparison.mean_text(gaps, max(len(published.rows), len(sound.rows)))
+    text = comparison.mean_text(
+        gaps, max(len(published.rows), len(sound.rows)), sound.metric.digits
+    )
     return f"+{text}" if gaps and sum(gaps) > 0 else text.replace("-", "−")
 
 

@@ -33,9 +33,7 @@ _COSTS = {
     "seconds_per_round": "seconds of training per round, all clients together",
     "upload_megabytes_per_round": "megabytes uploaded per round, all clients together",
 }
-QUANTITIES = {
-    name: f"accuracy in percent ({column.heading})" for name, column in METRICS.items()
-} | _COSTS
+QUANTITIES = {name: column.heading for name, column in METRICS.items()} | _COSTS
 Places = Sequence[Group | None]
 """One row of the table: the group of each column, None if the study has no run for it."""
 
@@ -47,7 +45,7 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
         frame: the tidy table of the study.
     """
     grid = layouts.grid(layout, study.rows)
-    shown = _with_quantity(layout, frame)
+    shown = _with_quantity(layout, frame, study.metric.sign)
     lines: list[tuple[layouts.Line, Places]] = [
         (line, [_group(study, line.name, shown, indices) for indices in line.locations])
         for line in grid.lines
@@ -73,7 +71,7 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
     return Table(
         name=f"{study.name}_printed",
         caption=(
-            f"{study.title.rstrip('.')}. In the layout of the paper: {QUANTITIES[layout.metric]}, "
+            f"{study.title.rstrip('.')}. In the layout of the paper: {_quantity(study, layout)}, "
             f"{spread}. {not_covered(study)}"
         ),
         notes=tuple(_notes(layout, everywhere, ours_too=bool(sections[1]))),
@@ -84,7 +82,13 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
     )
 
 
-def _with_quantity(layout: PaperLayout, frame: pd.DataFrame) -> pd.DataFrame:
+def _quantity(study: Study, layout: PaperLayout) -> str:
+    """Return what the entries show, in words."""
+    words = QUANTITIES[layout.metric]
+    return words if layout.metric in _COSTS else f"{study.metric.described} ({words})"
+
+
+def _with_quantity(layout: PaperLayout, frame: pd.DataFrame, sign: int) -> pd.DataFrame:
     """Return the frame with two more columns: ``quantity``, which is shown, and ``worth``, of which
     more is better."""
     if layout.metric == "seconds_per_round":
@@ -93,7 +97,8 @@ def _with_quantity(layout: PaperLayout, frame: pd.DataFrame) -> pd.DataFrame:
         quantity = frame["upload_bytes_per_round"] / 1e6
     else:
         quantity = frame[layout.metric]
-    return frame.assign(quantity=quantity, worth=-quantity if layout.metric in _COSTS else quantity)
+    worth = -quantity if layout.metric in _COSTS else sign * quantity
+    return frame.assign(quantity=quantity, worth=worth)
 
 
 def _group(study: Study, name: str, frame: pd.DataFrame, indices: Sequence[int]) -> Group | None:
@@ -118,11 +123,11 @@ def _lines(
 ) -> Iterator[tuple[Entry, ...]]:
     """Yield a method's row of the table and, below it, its best round, the printed numbers and the
     epsilons."""
-    digits = 2 if layout.metric in _COSTS else 1
     claims = {group.claim for group in places if group is not None}
     marks = "".join(f" [{claim}]" for claim in ("unreviewed", "nominal") if claim in claims)
 
     def ours(group: Group) -> Entry:
+        digits = 2 if layout.metric in _COSTS else group.metric.digits
         text = comparison.mean_text(finite(group.rows["quantity"]), len(group.rows), digits)
         gain = f" ↑{gains[group]:.{digits}f}" if gains.get(group) else ""
         return Entry(text + gain + dagger(group), bold=group in gains)

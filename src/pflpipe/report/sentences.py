@@ -80,7 +80,10 @@ def leaders(budgets: Budgets, whose: str = "certified personal models") -> Itera
 
 def references(groups: Sequence[Group]) -> Iterator[str]:
     """Yield the accuracies without privacy."""
-    means = [f"{group.label} {group.mean():.1f}" for group in of_claim(groups, "none")]
+    means = [
+        f"{group.label} {group.mean():.{group.metric.digits}f}"
+        for group in of_claim(groups, "none")
+    ]
     if means:
         yield f"Without privacy: {', '.join(means)}."
 
@@ -156,24 +159,26 @@ def leader(members: Sequence[Group], whose: str) -> str:
         whose: what is compared, such as ``certified personal models``.
     """
     # No contest: one group only, or too few common seeds.
-    outcome = comparison.contest(members)
-    top = outcome.leader if outcome else max(members, key=Group.mean)
-    place = f"of the {whose} ({top.mean():.1f} %)"
+    metric = members[0].metric
+    outcome = comparison.contest(members, sign=metric.sign)
+    top = outcome.leader if outcome else max(members, key=lambda group: group.worth)
+    place = f"of the {whose} ({top.mean_words})"
+    extreme = "highest" if metric.sign > 0 else "lowest"
     if outcome is None:
         alone = "there is nothing to compare it with"
         few = f"fewer than {MIN_SEEDS} common seeds rank no method"
         reason = alone if len(members) == 1 else few
-        return f"{top.name} has the highest mean {place}, but {reason}"
+        return f"{top.name} has the {extreme} mean {place}, but {reason}"
     if outcome.decided:
         return f"{top.name} is the best {place}"
     if not outcome.bold:
         seeds = max(difference.seeds for difference in outcome.behind.values())
         return (
-            f"{top.name} has the highest mean {place}, but {seeds} seeds separate none of the "
+            f"{top.name} has the {extreme} mean {place}, but {seeds} seeds separate none of the "
             f"{len(outcome.kept)} methods"
         )
-    others = sorted(outcome.kept - {top}, key=lambda group: (-group.mean(), group.label))
+    others = comparison.ranked(outcome.kept - {top})
     rivals = names([group.name for group in others])
     return (
-        f"{top.name} has the highest mean {place}, but the seeds do not separate it from {rivals}"
+        f"{top.name} has the {extreme} mean {place}, but the seeds do not separate it from {rivals}"
     )

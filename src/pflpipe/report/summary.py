@@ -13,7 +13,6 @@ from functools import partial
 import pandas as pd
 
 from pflpipe.cells import WITHOUT_DEPARTURES
-from pflpipe.learning.metrics import ACCURACY
 from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite, round_up
 from pflpipe.report.render_table import Entry, Table
@@ -117,8 +116,8 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
             f" Privacy of whole clients: adjacency {', '.join(adjacency)}, trust central (the "
             "server sees noisy sums only)."
         )
-    others = [metric.described for name, metric in study.metrics.items() if name != ACCURACY]
-    shown = ", ".join(["Accuracy in percent", *others])
+    shown = ", ".join(metric.described for metric in study.metrics.values())
+    shown = f"{shown[:1].upper()}{shown[1:]}"
     sentence += f" {shown} after the last round, mean ± standard deviation over n seeds."
     return f"{sentence} {not_covered(study)}"
 

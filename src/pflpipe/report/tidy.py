@@ -23,6 +23,7 @@ from pflpipe.learning.metrics import ALWAYS
 from pflpipe.privacy import executed
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
+from pflpipe.report.comparison import FIRST_METRIC
 from pflpipe.simulation.record import Record
 from pflpipe.study import epsilon_as_published
 from pflpipe.study.metrics import BEST_ROUND, MetricColumn, columns
@@ -64,8 +65,8 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
     """Return one row per cell of the study, in the study's order, with ``COLUMNS`` followed by the
     columns of the study's other metrics and, if it reports it, of the best round.
 
-    Accuracies are percentages, seconds are wall time of training, infinite epsilons are ``inf``;
-    missing values are ``None``.
+    Accuracies are percentages, and errors if the study's loss is one of real numbers; seconds are
+    wall time of training, infinite epsilons are ``inf``; missing values are ``None``.
 
     Args:
         results: folder with scores, runs and plans, also those of the methods as published.
@@ -120,6 +121,8 @@ def _record(
     solver = {name: getattr(training, name) for name in _SOLVER}
     solver |= {"augment": training.augment} if training.augment else {}
     solver |= {"precision": training.precision} if training.precision != "float32" else {}
+    if training.loss != "cross_entropy":
+        solver |= {"training.loss": training.loss, FIRST_METRIC: next(iter(study.metrics))}
     solver |= {"groups": training.groups} if training.groups > 1 else {}
     solver |= {"band": cell.privacy.band} if cell.privacy.band > 1 else {}
     solver |= {"buffers": cell.privacy.buffers} if cell.privacy.buffers else {}
@@ -153,16 +156,18 @@ def _record(
         "paper_metric": row.paper_metric,
         "cell": cell.id,
         "nonfinite_uploads": run.diagnostics.nonfinite_uploads,
-        **_best_round(study.best_round, ledger.claim, folder),
+        **_best_round(study, ledger.claim, folder),
     }
 
 
-def _best_round(metric: str, claim: str, run: Path) -> dict[str, float]:
+def _best_round(study: Study, claim: str, run: Path) -> dict[str, float]:
     """Return the metric after its best round, which the test data chose; nothing for a row with a
     guarantee, whose number has to hold for data that chose nothing."""
-    if not metric or claim in WITHOUT_DEPARTURES:
+    column, sign = study.best_round, study.metric.sign
+    if not column or claim in WITHOUT_DEPARTURES:
         return {}
-    return {BEST_ROUND + metric: float(pd.read_csv(existing(run / "rounds.csv"))[metric].max())}
+    values = pd.read_csv(existing(run / "rounds.csv"))[column]
+    return {BEST_ROUND + column: sign * float((sign * values).max())}
 
 
 def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:

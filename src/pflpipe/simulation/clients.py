@@ -234,7 +234,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples of all clients on the device: ``x [N, ...]`` and ``y [N]``."""
+    """Examples of all clients on the device: ``x [N, ...]`` and ``y [N]`` or ``[N, K]``."""
 
     x: Tensor
     y: Tensor
@@ -243,7 +243,8 @@ class Examples:
         """Return a copy of these rows, ``[n]`` or, for several clients, ``[M, n]``."""
         rows = torch.from_numpy(row_indices.reshape(-1)).to(self.x.device)
         x, y = self.x.index_select(0, rows), self.y.index_select(0, rows)
-        return Examples(x.view(*row_indices.shape, *x.shape[1:]), y.view(row_indices.shape))
+        shape = row_indices.shape
+        return Examples(x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]))
 
     def schedule(self, rows: Rows) -> Schedule:
         """Return a schedule with true batch sizes and a copy of its rows."""

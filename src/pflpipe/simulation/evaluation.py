@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pflpipe.learning.losses import Loss
 from pflpipe.learning.metrics import over_clients
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches, Task
@@ -30,7 +31,8 @@ from pflpipe.simulation.simulation import SEEN_BY_METHODS, Simulation, batches
 from pflpipe.trees import ClientState, Params
 
 Measures = Mapping[str, Callable[[np.ndarray, np.ndarray], float]]
-"""Name of a metric -> ``(probabilities [n, K], labels [n])`` of one client's rows -> number."""
+"""Name of a metric -> ``(probabilities [n, K], labels [n])`` of one client's rows, or ``(outputs
+[n, K], targets [n, K])`` of real numbers -> number."""
 NO_MEASURES: Measures = {}
 BLOCK = 2**12
 """Clients whose schedules and answers are in memory at once; large enough to fill groups."""
@@ -76,7 +78,7 @@ def accuracies(
         personal = method.personalize(progress.params, progress.server, state, batches, task)
         answers = tests.answers(task, personal, progress.params, others)
         if common is not None:
-            answers["right"]["personal_common"] = task.correct(personal, common)
+            answers["sums"]["personal_common"] = task.score(personal, common)
         return answers
 
     scores: list[dict[str, float]] = []
@@ -89,8 +91,8 @@ def accuracies(
         with simulation.calls("personalize", progress.params, progress.server) as what:
             answers = simulation.run_clients(hook, progress.states, block, work, what)
             if common is not None:
-                right = task.correct(progress.params, common)
-                answers["right"]["global_common"] = right.expand(len(block))
+                total = task.score(progress.params, common)
+                answers["sums"]["global_common"] = total.expand(len(block))
         scores += tests.scores(answers, block)
     return scores
 
@@ -193,52 +195,63 @@ class _Tests:
     def answers(
         self, task: Task, personal: Params, released: Params, schedules: Mapping[str, Schedule]
     ) -> _Answers:
-        """Return, for one client and by ``<model>_<rows>``, the number of right predictions and, if
-        there are further metrics, the logits."""
-        answers: _Answers = {"right": {}, "logits": {}}
+        """Return, for one client and by ``<model>_<rows>``, the sum of ``Task.score`` and, if there
+        are further metrics, the outputs."""
+        answers: _Answers = {"sums": {}, "outputs": {}}
         for model, params in (("personal", personal), ("global", released)):
             for name in self.held_out:
                 column = f"{model}_{name}"
                 # Counts and not rates: sums of whole numbers have no rounding.
-                answers["right"][column] = task.correct(params, schedules[name])
+                answers["sums"][column] = task.score(params, schedules[name])
                 if self.measures:
-                    logits = task.logits(params, schedules[name], self.most[name])
-                    answers["logits"][column] = logits
+                    outputs = task.logits(params, schedules[name], self.most[name])
+                    answers["outputs"][column] = outputs
         return answers
 
     def scores(self, answers: _Answers, clients: Sequence[int]) -> Iterator[dict[str, Any]]:
         """Yield the row of each of these clients, whose answers are stacked in their order."""
-        right = {column: counts.tolist() for column, counts in answers["right"].items()}
+        sums = {column: values.tolist() for column, values in answers["sums"].items()}
+        loss = self.simulation.loss_function
         for place, client in enumerate(clients):
             size = len(self.simulation.split.train[client])
             row: dict[str, Any] = {"client": client, "train_size": size}
-            for column, counts in right.items():
+            for column, totals in sums.items():
                 model, _, name = column.partition("_")
                 common = self.simulation.split.common
                 rows = common if name == "common" else self.held_out[name][client]
                 defined = len(rows) > 0 and (model == "personal" or self.has_global_model)
-                row[column] = 100 * counts[place] / len(rows) if defined else math.nan
-                if column not in answers["logits"]:
+                row[column] = _mean(loss, totals[place], len(rows)) if defined else math.nan
+                if column not in answers["outputs"]:
                     continue
                 labels = self.simulation.examples(name).y[torch.from_numpy(rows)].cpu()
-                logits = answers["logits"][column][place, : len(rows)].cpu()
-                probabilities = _probabilities(logits, labels)
+                outputs = answers["outputs"][column][place, : len(rows)].cpu()
+                given = _given(loss, outputs, labels)
                 for metric, measure in self.measures.items():
-                    value = measure(probabilities, labels.numpy()) if defined else math.nan
+                    value = measure(*given) if defined else math.nan
                     row[f"{metric}_{column}"] = value
             yield row
 
 
-def _probabilities(logits: Tensor, labels: Tensor) -> np.ndarray:
-    """Return the probabilities ``[n, K]`` of logits, in float64.
+def _mean(loss: Loss, total: float, rows: int) -> float:
+    """Return accuracy in percent, or the mean error, from the sum of ``Task.score``."""
+    return total / rows if loss.numbers else 100 * total / rows
 
-    A row that is not finite becomes a wrong prediction with probability 1. If it were left out, a
-    model that diverges on its difficult rows would score better.
+
+def _given(loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return what a metric gets of a network's outputs and labels: probabilities ``[n, K]`` and
+    classes ``[n]``, or predicted and true numbers ``[n, K]``, all of these in float64.
+
+    A row that is not finite becomes a wrong prediction with probability 1, or infinite. If it were
+    left out, a model that diverges on its difficult rows would score better.
     """
+    finite = outputs.isfinite().all(-1, keepdim=True)
+    if loss.numbers:
+        targets = labels.double().view_as(outputs)
+        return outputs.double().where(finite, torch.inf).numpy(), targets.numpy()
+    logits = F.pad(outputs, (1, 0)) if loss.one_logit else outputs
     classes = logits.shape[-1]
     wrong = F.one_hot((labels + 1) % classes, classes).double()
-    finite = logits.isfinite().all(-1, keepdim=True)
-    return torch.where(finite, logits.double().softmax(-1), wrong).numpy()
+    return torch.where(finite, logits.double().softmax(-1), wrong).numpy(), labels.numpy()
 
 
 def means(simulation: Simulation, progress: Progress, has_global_model: bool) -> dict[str, float]:
@@ -266,4 +279,4 @@ def _released(simulation: Simulation, progress: Progress) -> float:
         return math.nan
     task = simulation.task_in(progress.round, progress.bound)
     schedule = simulation.test.schedule(simulation.in_order(rows))
-    return 100 * int(task.correct(progress.params, schedule)) / len(rows)
+    return _mean(task.loss_function, task.score(progress.params, schedule).item(), len(rows))

@@ -32,8 +32,9 @@ from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, write_text
-from pflpipe.learning import architectures, networks
+from pflpipe.learning import losses, networks
 from pflpipe.learning.augment import Augment
+from pflpipe.learning.metrics import BUILT_IN, Metric
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
@@ -135,7 +136,8 @@ def build(
 
     def examples(images: np.ndarray, labels: np.ndarray) -> Examples:
         x = torch.from_numpy(datasets.normalise(images, *scale)).to(target, dtype)
-        return Examples(x, torch.from_numpy(labels).to(target, torch.int64))
+        kind = dtype if arrays.numbers else torch.int64
+        return Examples(x, torch.from_numpy(labels).to(target, kind))
 
     examples_of_training = examples(arrays.train_images, arrays.train_labels)
     # Only if the cell requests it: without TF32 both backends, and CPU and GPU, agree up to float32
@@ -148,7 +150,8 @@ def build(
         # Transforms fill with black as the network sees it, not with 0.
         black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), *scale)[0, 0, 0]
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
-    network = networks.build(cell.model, tuple(examples_of_training.x.shape[1:]), arrays.classes)
+    width = losses.outputs(cell.training.loss, arrays.classes, arrays.numbers)
+    network = networks.build(cell.model, tuple(examples_of_training.x.shape[1:]), width)
     chosen = choose_backend(backend, target.type, network.parameters)
     check = None
     if cell.source and plan.mechanism != "none" and processes.is_first:
@@ -171,7 +174,7 @@ def build(
         augment=transform,
         processes=processes,
         name=cell.method,
-        reviewed=not cell.source and architectures.file_of(cell.model) is None,
+        reviewed=not (cell.source or registry.own_files(cell)),
         server_check=check,
         scale=scale,
     ).isolated(backend)
@@ -211,7 +214,8 @@ def train(
         processes: the processes that share the clients; the first one writes the files.
     """
     name = registry.run_id(cell)
-    report = Report(name, cell.training.rounds, checkpoints / f"{name}.json")
+    metric = BUILT_IN[losses.find(cell.training.loss).metric]
+    report = Report(name, cell.training.rounds, checkpoints / f"{name}.json", metric)
     try:
         simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
         fingerprint = _fingerprint(cell, inputs, simulation, code)
@@ -400,7 +404,7 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) 
     digest.update(f"{asdict(simulation.plan)} {simulation.backend} {machine}".encode())
     digest.update(registry.file_of(cell.method, cell.source).read_bytes())
     digest.update(inputs.partition.read_bytes())
-    if file := architectures.file_of(cell.model):
+    for file in registry.own_files(cell):
         digest.update(file.read_bytes())
     for values in (simulation.train.x, simulation.train.y):
         digest.update(values.cpu().contiguous().numpy().tobytes())
@@ -412,10 +416,11 @@ class Report:
     tenth of the rounds, and when nothing was printed for half a minute. For pipeline/progress.py a
     JSON file, replaced every few seconds, whose ``round`` is 0 at the start."""
 
-    def __init__(self, name: str, rounds: int, file: Path) -> None:
+    def __init__(self, name: str, rounds: int, file: Path, metric: Metric) -> None:
         self.name, self.rounds, self.file, self.live = name, rounds, file, sys.stderr.isatty()
+        self.digits, self.unit = metric.digits, metric.unit
         self.every = 1 if self.live else max(1, math.ceil(rounds / 10))
-        self.metric, self.value = "", 0.0
+        self.measured = ""
 
     def begin(self, round: int) -> None:
         """Note that the run begins, or goes on after a round."""
@@ -425,7 +430,7 @@ class Report:
 
     def note(self, **state: float) -> None:
         """Replace the file; a disk that refuses it costs the file and not the run."""
-        content = {"rounds": self.rounds, "metric": self.metric, "value": self.value, **state}
+        content = {"rounds": self.rounds, "measured": self.measured, **state}
         with contextlib.suppress(OSError, DataError):
             write_text(self.file, json.dumps(content))
 
@@ -435,7 +440,7 @@ class Report:
         row, timing, now = progress.rows[-1], progress.timing[-1], time.monotonic()
         for metric in CURVES:
             if row[metric] == row[metric]:
-                self.metric, self.value = metric, row[metric]
+                self.measured = f"{metric} {row[metric]:.{self.digits}f} {self.unit}".rstrip()
                 break
         left = (now - self.began) / (progress.round - self.first) * (self.rounds - progress.round)
         if now - self.noted > NOTED:
@@ -446,7 +451,7 @@ class Report:
             return
         self.printed = now
         words = f"{self.name}  round {progress.round}/{self.rounds}  loss {row['loss']:.4f}"
-        words += f"  {self.metric} {self.value:.1f} %" if self.metric else ""
+        words += f"  {self.measured}" if self.measured else ""
         words += f"  {timing['images_per_second']:.0f} images/s"
         if progress.diverged_round is not None:
             words += f"  diverged in round {progress.diverged_round}"

@@ -30,13 +30,13 @@ def main(descriptor: int) -> None:
     about = json.loads(connection.recv_bytes())
     # One image of zeros gives the shapes; no client has any rows.
     image = np.zeros((1, *about["shape"]), about["kind"])
-    label = np.zeros(1, np.int64)
+    label, none = np.zeros(1, about["labels"]), np.zeros(0, np.int64)
     plan = records.from_json(Plan, about["plan"], "plan")
-    no_rows = [label[:0]] * plan.clients
+    no_rows = [none] * plan.clients
     simulation = runs.build(
         Cell.from_dict(about["cell"]),
         Arrays(image, label, image, label, about["classes"]),
-        Split(no_rows, no_rows, no_rows, label[:0]),
+        Split(no_rows, no_rows, no_rows, none),
         plan,
         device=about["device"],
         backend=about["backend"],

@@ -51,6 +51,7 @@ class ServerCheck:
             "shape": list(images.shape[1:]),
             "kind": str(images.dtype),
             "classes": arrays.classes,
+            "labels": str(arrays.train_labels.dtype),
             "plan": asdict(plan),
             "device": device,
             "backend": backend,

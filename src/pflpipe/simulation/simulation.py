@@ -21,6 +21,7 @@ from pflpipe.data import outside
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError
 from pflpipe.learning.gradients import saved_bytes
+from pflpipe.learning.losses import Loss, find
 from pflpipe.learning.networks import Network
 from pflpipe.learning.solvers import Batch, Schedule, Solver
 from pflpipe.learning.task import Batches, Task, Transform
@@ -144,7 +145,13 @@ class Simulation:
             minimize,
             self.augment,
             training.precision,
+            self.loss_function,
         )
+
+    @cached_property
+    def loss_function(self) -> Loss:
+        """The loss of one example."""
+        return find(self.training.loss)
 
     @cached_property
     def correlated(self) -> Correlated:
@@ -179,10 +186,11 @@ class Simulation:
         generator = torch.Generator().manual_seed(0)
         shape, classes = (count * size, *x.shape[1:]), network.shapes["head.weight"][0]
         # Random examples and not the clients': the choice of the backend is public.
-        examples = Examples(
-            torch.randn(shape, generator=generator, dtype=x.dtype).to(x.device),
-            torch.randint(classes, shape[:1], generator=generator).to(x.device),
-        )
+        inputs = torch.randn(shape, generator=generator, dtype=x.dtype)
+        labels = torch.randint(classes, shape[:1], generator=generator)
+        if self.loss_function.numbers:
+            labels = torch.randn(shape[0], classes, generator=generator, dtype=x.dtype)
+        examples = Examples(inputs.to(x.device), labels.to(x.device))
         params = {name: v.to(x.device) for name, v in network.init(generator, self.dtype).items()}
         task = dataclasses.replace(self.task, minimize_on=minimizer("vmap"))
         engine = dataclasses.replace(self.engine, backend="vmap", processes=ALONE)
@@ -245,7 +253,8 @@ class Simulation:
             return (vmap(loss)(*tensors[-2:], *tensors[:-2]),)
 
         def kept(count: int) -> int:
-            data = x.new_zeros(2, count, *x.shape[1:]), self.train.y.new_zeros(2, count)
+            y = self.train.y
+            data = x.new_zeros(2, count, *x.shape[1:]), y.new_zeros(2, count, *y.shape[1:])
             return saved_bytes(losses, points, *data)
 
         # Two clients with two more examples each; the difference cancels the fixed part.

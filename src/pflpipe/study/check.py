@@ -10,7 +10,7 @@ from pflpipe.cells import Model
 from pflpipe.data import datasets, features, partition, sources
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import architectures, initial
+from pflpipe.learning import architectures, initial, losses
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import check_delta
 from pflpipe.study import load
@@ -96,22 +96,24 @@ def _check_data(
             with problems.at("" if name in settings.datasets else location):
                 headers[name] = _header(settings, name)
     fitting: dict[Model, datasets.Header] = {}
-    needs = ((c.dataset, c.features, c.partition, c.model, c.training.augment) for c in study.cells)
+    needs = ((c.dataset, c.features, c.partition, c.model, c.training) for c in study.cells)
     # Distinct combinations only: a study has thousands of cells, but few of these.
-    for dataset, made, wanted, model, transforms in dict.fromkeys(needs):
+    for dataset, made, wanted, model, training in dict.fromkeys(needs):
         header = headers[dataset]
         if header is not None:
             with problems.at(location):
-                partition.check(wanted, header.classes, header.train_size, header.users)
+                classes = 0 if header.numbers else header.classes
+                partition.check(wanted, classes, header.train_size, header.users)
             with problems.at(location):
                 public = headers[made.public or dataset] or header
                 shape = features.shape(made, header.image_shape, public.image_shape)
                 with problems.at(location):
-                    architectures.shapes(model, shape, header.classes)
-                    initial.weights(model, shape, header.classes)
+                    width = losses.outputs(training.loss, header.classes, header.numbers)
+                    architectures.shapes(model, shape, width)
+                    initial.weights(model, shape, width)
                     fitting[model] = dataclasses.replace(header, image_shape=shape)
                 with problems.at(location):
-                    check_augment(transforms, shape)
+                    check_augment(training.augment, shape)
     for cell in () if outline.document.get("allow_large_delta") else study.cells:
         header, wanted = headers[cell.dataset], cell.partition
         if header is not None and header.users and not wanted.clients:
@@ -130,7 +132,7 @@ def _check_data(
         from pflpipe.study import trial  # it imports torch, as the method's file does
 
         with problems.at(location):
-            trial.check(cell, fitting[cell.model].image_shape, fitting[cell.model].classes)
+            trial.check(cell, fitting[cell.model])
 
 
 def check_augment(names: Sequence[str], image_shape: tuple[int, ...]) -> None:

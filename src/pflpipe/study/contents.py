@@ -48,12 +48,15 @@ def lines(dataset: str, settings: Config) -> Iterator[str]:
         advice = ": scale large ones by constants" * bool(abs(train).max() > _LARGE)
         yield f"features from {train.min():g} to {train.max():g}{advice}"
     yield from _users(arrays)
-    named = source.get("classes") if isinstance(source, dict) else None
-    names = named if isinstance(named, list) else range(arrays.classes)
     labels = np.concatenate([arrays.train_labels, arrays.test_labels])
-    counts = np.bincount(labels, minlength=arrays.classes)
-    yield f"rows by class{', the first' * (len(counts) > _MOST_CLASSES)}:"
-    yield from _bars(map(str, names), counts[:_MOST_CLASSES])
+    if arrays.numbers:
+        yield f"labels from {labels.min():g} to {labels.max():g}, mean {labels.mean():g}"
+    else:
+        named = source.get("classes") if isinstance(source, dict) else None
+        names = named if isinstance(named, list) else range(arrays.classes)
+        counts = np.bincount(labels, minlength=arrays.classes)
+        yield f"rows by class{', the first' * (len(counts) > _MOST_CLASSES)}:"
+        yield from _bars(map(str, names), counts[:_MOST_CLASSES])
     pin = made.with_suffix(".pin")
     if pin.exists():
         same = "" if pins.fits(datasets.values(arrays), pin) else "not "

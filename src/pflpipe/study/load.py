@@ -18,7 +18,8 @@ from pflpipe.cells import BLOCKS, Cell, Privacy, Server
 from pflpipe.data import features, outside
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import read_json
-from pflpipe.learning import architectures, initial
+from pflpipe.learning import architectures, initial, losses
+from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import registry
 from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
 from pflpipe.privacy.plan import check_delta, check_fixed
@@ -114,9 +115,6 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if not all("name" in entry for entry in document["methods"]):
         return None
     entries = expansion.check(document, str(file), problems)
-    measured = {}
-    if not any(violation.path[:1] in (("metrics",), ("search",)) for violation in wrong):
-        measured = metrics.read(document, str(file), problems)
     lookup = printed.lookup({}, file)
     layout = None
     if not any(violation.path[:1] in (("paper",), ("layout",)) for violation in wrong):
@@ -126,6 +124,10 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
             layout = layouts.read(document, str(file))
     lines = list(_lines(document, entries, file, lookup, problems))
     rows = [row for line in lines for row in line.candidates[0].rows]
+    measured = dict(ALWAYS)
+    if not any(violation.path[:1] in (("metrics",), ("search",)) for violation in wrong):
+        named = dict.fromkeys(row.cell.training.loss for row in rows)
+        measured = metrics.read(document, str(file), map(losses.find, named), problems)
     if layout is not None and lines and not problems:
         with problems.at():
             layouts.grid(layout, rows)
@@ -296,6 +298,12 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
         problems.refuse("training.batch_size", got=0, expected=">= 1", do=do)
     problems.stop()
     # Jobs run in the project's folder, not in that of the study's file.
+    loss = blocks["training"].loss
+    if outside.is_reference(loss):
+        loss = outside.beside(loss, file.parent)
+        blocks["training"] = dataclasses.replace(blocks["training"], loss=loss)
+    losses.find(loss)
+    registry.check_loss(name, loss, hyperparameters, source)
     if outside.is_reference(blocks["model"].name):
         network = outside.beside(blocks["model"].name, file.parent)
         blocks["model"] = dataclasses.replace(blocks["model"], name=network)

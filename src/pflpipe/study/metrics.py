@@ -1,4 +1,5 @@
-"""The metrics of a study: its ``metrics`` list, and the columns of its table."""
+"""The metrics of a study: that of its loss, which is reported first, its ``metrics`` list, and the
+columns of its table."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ import numpy as np
 from pflpipe.cells import WITHOUT_DEPARTURES, Cell
 from pflpipe.data import outside
 from pflpipe.errors import ConfigError, Problems, located, nearest
-from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, Metric, worst_tenth
+from pflpipe.learning.losses import ERRORS, Loss
+from pflpipe.learning.metrics import ACCURACY, BUILT_IN, Metric, worst_tenth
 
 _PLACES = {
     "personal_own": ("personal own", "own test, personal model"),
@@ -31,13 +33,15 @@ _PLACES = {
     "personal_new": ("personal new", "own test of new clients, personal model"),
     "global_new": ("global new", "own test of new clients, global model"),
 }
-"""Model and rows of each column of accuracy: in a table's heading, and in a figure's heading."""
+"""Model and rows of each column of the first metric: in a table's heading, and in a figure's
+heading."""
 BY_ROUND = ("personal_own", "personal_common", "global_common")
-"""Columns of accuracy that a run measures after a round (simulation/rounds.py)."""
+"""Columns of the first metric that a run measures after a round (simulation/rounds.py)."""
 BEST_ROUND = "best_round_"
-"""Beginning of the name of a column with an accuracy after its best round."""
+"""Beginning of the name of a column with the first metric after its best round."""
 _OWN_ROWS = ("personal_own", "global_own", "personal_new", "global_new")
 _TRIAL = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.5, 0.4, 0.1]]), np.array([0, 1, 2])
+_TRIAL_OF_NUMBERS = np.array([[1.0], [2.0], [-1.0]]), np.array([[1.5], [2.0], [0.0]])
 
 
 @dataclass(frozen=True)
@@ -58,37 +62,56 @@ class MetricColumn:
 
 
 def columns(metrics: Mapping[str, Metric]) -> dict[str, MetricColumn]:
-    """Return the columns of a table by name: those of accuracy, then those of other metrics."""
+    """Return the columns of a table by name: those of the first metric, then those of others."""
     columns = {}
+    first = next(iter(metrics))
     for name, metric in metrics.items():
-        for place in _PLACES if name == ACCURACY else _OWN_ROWS:
+        for place in _PLACES if name == first else _OWN_ROWS:
             heading, words = _PLACES[place]
-            if name != ACCURACY:
+            if name != first:
                 heading = f"{metric.heading}, {heading}"
-            columns[column(name, place)] = MetricColumn(heading, words, metric, column(name, place))
-    tenth = dataclasses.replace(metrics[ACCURACY], average=worst_tenth)
+            scores = column(metrics, name, place)
+            columns[scores] = MetricColumn(heading, words, metric, scores)
+    worst_first = functools.partial(worst_tenth, sign=metrics[first].sign)
+    tenth = dataclasses.replace(metrics[first], average=worst_first)
     worst = MetricColumn(*_PLACES["personal_own_worst_decile"], tenth, "personal_own")
     return columns | {"personal_own_worst_decile": worst}
 
 
-def read(document: Mapping[str, Any], file: str, problems: Problems) -> dict[str, Metric]:
-    """Return the metrics of a schema-checked study by name, accuracy first; add an error to
-    ``problems`` for each metric that cannot be computed."""
-    metrics = dict(ALWAYS)
+def read(
+    document: Mapping[str, Any], file: str, losses: Iterable[Loss], problems: Problems
+) -> dict[str, Metric]:
+    """Return the metrics of a schema-checked study by name, that of its losses first; add an error
+    to ``problems`` for each metric that cannot be computed, and for losses of several metrics."""
+    firsts = list(dict.fromkeys(loss.metric for loss in losses)) or [ACCURACY]
+    if len(firsts) > 1:
+        expected = "losses with one metric, which ranks all rows of the study"
+        problems.refuse(f"{file}: training.loss", got=", ".join(firsts), expected=expected)
+    first = firsts[0]
+    metrics = {first: BUILT_IN[first]}
+    known = BUILT_IN if first == ACCURACY else {name: BUILT_IN[name] for name in ERRORS}
     for written in document.get("metrics", ()):
         with problems.at(), located(f"{file}: metrics"):
             if outside.is_reference(written):
-                name, metric = _load(outside.beside(written, Path(file).parent))
+                trial = _TRIAL if first == ACCURACY else _TRIAL_OF_NUMBERS
+                name, metric = _load(outside.beside(written, Path(file).parent), trial)
                 if name in metrics or name in BUILT_IN:
                     what = f"two metrics have the name {name!r}"
                     raise ConfigError(what, do="rename the one in the file")
                 metrics[name] = metric
-            elif written in BUILT_IN:
+            elif written in known:
                 metrics[written] = BUILT_IN[written]
+            elif written in BUILT_IN:
+                expected = f"{', '.join(known)}, or file.py:name: the labels are real numbers"
+                raise ConfigError("metric of classes", got=written, expected=expected)
             else:
-                do = f"{nearest(written, BUILT_IN)} one of your own is written file.py:name"
+                do = f"{nearest(written, known)} one of your own is written file.py:name"
                 raise ConfigError("unknown metric", got=written, do=do)
-    criterion = document.get("search", {}).get("metric", ACCURACY)
+    search = document.get("search", {})
+    if "private" in search and first != ACCURACY:
+        expected = f"a loss of classes: of {ACCURACY} a client moves the sum by at most 1"
+        problems.refuse(f"{file}: training.loss of a private search", got=first, expected=expected)
+    criterion = search.get("metric", first)
     if criterion not in metrics and not problems:
         expected = f"one of the study's `metrics`: {', '.join(metrics)}"
         problems.refuse(f"{file}: search.metric", got=criterion, expected=expected)
@@ -96,7 +119,7 @@ def read(document: Mapping[str, Any], file: str, problems: Problems) -> dict[str
 
 
 def check_best_round(metric: str, cells: Iterable[Cell], file: str) -> None:
-    """Check that a study has the accuracies whose best round it reports.
+    """Check that a study has the values of its first metric whose best round it reports.
 
     Raises:
         ConfigError: a run without a guarantee does not measure this metric of all clients by round.
@@ -119,17 +142,17 @@ def files(document: Mapping[str, Any], folder: str | os.PathLike[str]) -> list[P
     return sorted({outside.file_of(outside.beside(name, folder)) for name in written})
 
 
-def column(metric: str, accuracy: str) -> str:
-    """Return the column of a metric that corresponds to a column of accuracy, such as
-    ``personal_own``."""
-    return accuracy if metric == ACCURACY else f"{metric}_{accuracy}"
+def column(metrics: Mapping[str, Metric], metric: str, place: str) -> str:
+    """Return the column of one of a study's metrics that corresponds to a column of the first one,
+    such as ``personal_own``."""
+    return place if metric == next(iter(metrics)) else f"{metric}_{place}"
 
 
-def _load(reference: str) -> tuple[str, Metric]:
+def _load(reference: str, trial: tuple[np.ndarray, np.ndarray]) -> tuple[str, Metric]:
     """Return name and metric of ``file.py:name``.
 
-    The function is called with three rows and with one: a mistake in it must not wait for the end
-    of training.
+    The function is called with the three rows of ``trial`` and with one: a mistake in it must not
+    wait for the end of training.
     """
     file, name = outside.file_of(reference), reference.rpartition(":")[2]
     metric, location = outside.load(reference), f"metric {name} of {file}"
@@ -144,7 +167,7 @@ def _load(reference: str) -> tuple[str, Metric]:
     )
     # A single row has one class, for which some metrics are undefined or divide by zero.
     for rows in (3, 1):
-        of(*(array[:rows] for array in _TRIAL))
+        of(*(array[:rows] for array in trial))
     average(np.array([1.0, 2.0]))
     return name, dataclasses.replace(metric, of=of, average=average)
 

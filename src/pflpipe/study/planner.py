@@ -24,7 +24,7 @@ from pflpipe.cells import Cell, Privacy
 from pflpipe.data import features, outside
 from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError
-from pflpipe.learning import architectures
+from pflpipe.learning import architectures, losses
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
 from pflpipe.study import catalog, config, load, runtime_estimate
@@ -237,7 +237,7 @@ def _forecast(cell: Cell, known: Header, shape: tuple[int, ...]) -> dict[str, An
     """Return what follows from a plan and the size of a message."""
     training = cell.training
     planned = plan_for(cell, _clients(cell, known))
-    sent = _sent(cell, shape, known.classes, planned)
+    sent = _sent(cell, shape, _outputs(cell, known), planned)
     once = dataclasses.replace(planned, noise_multiplier=1.0)
     length = planned.multiplier * noise_length(once, sent)
     shares = curve().shares(length / math.sqrt(training.rounds))
@@ -255,7 +255,8 @@ def _forecast(cell: Cell, known: Header, shape: tuple[int, ...]) -> dict[str, An
 def _rough_length(cell: Cell, known: Header, shape: tuple[int, ...]) -> float:
     """Return about r of a cell with Gaussian noise that sends its whole network."""
     privacy, training = cell.privacy, cell.training
-    sent = sum(map(math.prod, architectures.shapes(cell.model, shape, known.classes).values()))
+    shapes = architectures.shapes(cell.model, shape, _outputs(cell, known))
+    sent = sum(map(math.prod, shapes.values()))
     multiplier = privacy.noise_multiplier
     if multiplier is None:
         assert privacy.epsilon is not None
@@ -264,6 +265,10 @@ def _rough_length(cell: Cell, known: Header, shape: tuple[int, ...]) -> float:
             privacy.epsilon, privacy.delta, training.sample_rate, training.rounds
         )
     return multiplier * math.sqrt(sent) / (training.sample_rate * _clients(cell, known))
+
+
+def _outputs(cell: Cell, known: Header) -> int:
+    return losses.outputs(cell.training.loss, known.classes, known.numbers)
 
 
 def _clients(cell: Cell, known: Header) -> int:
@@ -302,12 +307,12 @@ def _epsilon(plan: Plan, multiplier: float) -> float:
     return spent if spent <= MOST else math.inf
 
 
-def _sent(cell: Cell, shape: tuple[int, ...], classes: int, plan: Plan) -> int:
+def _sent(cell: Cell, shape: tuple[int, ...], outputs: int, plan: Plan) -> int:
     """Return how many numbers a client sends in a round."""
     from pflpipe.learning import networks, solvers
     from pflpipe.learning.task import Task
 
-    training, network = cell.training, networks.build(cell.model, shape, classes)
+    training, network = cell.training, networks.build(cell.model, shape, outputs)
     solver = solvers.Solver(training.optimizer, training.lr)
     task = Task(network, plan, solver, training.local_epochs, frozenset(), solvers.minimize_loop)
     method = registry.of(cell).factory(**cell.hyperparameters)

@@ -43,7 +43,7 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
         DataError: a file or a cell is missing, or no client has validation examples.
     """
     metric = study.metrics[study.criterion]
-    column = metrics.column(study.criterion, VALIDATION)
+    column = metrics.column(study.metrics, study.criterion, VALIDATION)
     entries: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for row in study.rows:
         entries[row.cell.method, row.variant].append(row.cell)

@@ -23,7 +23,7 @@ import numpy as np
 from pflpipe import records
 from pflpipe.cells import WITHOUT_DEPARTURES, Cell
 from pflpipe.files import write_json
-from pflpipe.learning.metrics import ACCURACY, Metric
+from pflpipe.learning.metrics import Metric
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.privacy.private_search import PrivateSearch
@@ -50,7 +50,8 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
         DataError: a score file or a run in it is missing, or no client has validation examples.
     """
     metric, private = outline.metrics[outline.criterion], outline.private_search
-    column = metrics.column(outline.criterion, ranking.VALIDATION)
+    column = metrics.column(outline.metrics, outline.criterion, ranking.VALIDATION)
+    first = next(iter(outline.metrics.values()))
 
     @functools.cache
     def answers(method: str, column: str) -> Mapping[str, np.ndarray]:
@@ -76,7 +77,7 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
         best = line.candidates[index]
         facts = _cost(line, best, results, private)
         if answers(line.method, "global_validation") and not private:
-            facts["global_validation"] = mean(best, "global_validation", outline.metrics[ACCURACY])
+            facts["global_validation"] = mean(best, "global_validation", first)
         runs = None if private else len(_runs(line))
         choices.append(Chosen(index, best.values, len(line.candidates), runs, **facts))
         tried = [] if private else _tried(line, column, values)

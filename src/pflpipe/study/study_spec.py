@@ -139,6 +139,11 @@ class Study:
     criterion: str = ACCURACY
     best_round: str = ""
 
+    @property
+    def metric(self) -> Metric:
+        """The metric of its loss, which is reported first and ranks its rows."""
+        return next(iter(self.metrics.values()))
+
     @cached_property
     def columns(self) -> dict[str, MetricColumn]:
         """The columns of its table that are metrics, by name."""
@@ -210,7 +215,7 @@ class Outline:
         lines: lines in the order of the file.
         layout: layout of a paper's table, if there is one.
         figures: its figures.
-        metrics: accuracy and the study's own metrics by name.
+        metrics: that of the loss, and the study's own metrics, by name.
     """
 
     name: str
@@ -222,13 +227,13 @@ class Outline:
 
     @property
     def measures(self) -> dict[str, Measure]:
-        """The functions that compute the metrics besides accuracy, by name."""
-        return {name: metric.of for name, metric in self.metrics.items() if name != ACCURACY}
+        """The functions that compute the metrics besides the first one, by name."""
+        return {name: metric.of for name, metric in [*self.metrics.items()][1:]}
 
     @property
     def criterion(self) -> str:
         """The metric by which a search chooses."""
-        return str(self.document.get("search", {}).get("metric", ACCURACY))
+        return str(self.document.get("search", {}).get("metric", next(iter(self.metrics))))
 
     @property
     def best_round(self) -> str:
@@ -269,7 +274,7 @@ class Outline:
             for line in self.searched
             for c in line.candidates
         ]
-        by: list[Any] = [self.criterion] * (self.criterion != ACCURACY)
+        by: list[Any] = [self.criterion] * (self.criterion != next(iter(self.metrics)))
         if self.private_search:
             by.append(dataclasses.asdict(self.private_search))
         return hashlib.sha256(canonical_json([*tried, *by]).encode()).hexdigest()[:10]

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from pflpipe.cells import Cell
 from pflpipe.data import outside
+from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError, located
-from pflpipe.learning import networks
+from pflpipe.learning import losses, networks
 from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.solvers import Schedule, Solver, minimize_loop
 from pflpipe.learning.task import Batches, Task
@@ -27,29 +28,34 @@ ROWS = 4
 """Number of random rows of the client."""
 
 
-def check(cell: Cell, image_shape: tuple[int, ...], classes: int) -> None:
+def check(cell: Cell, header: Header) -> None:
     """Call the hooks of a cell's method for one client with random rows.
 
     Args:
         cell: of a method from outside the package.
-        image_shape, classes: shape of one example, and K.
+        header: the header of its data set, with the shape that its network gets.
 
     Raises:
         PflpipeError: a hook raises, or returns what no run can use.
     """
     entry = registry.of(cell)
     method = entry.factory(**cell.hyperparameters)
-    network = networks.build(cell.model, image_shape, classes)
+    loss, image_shape = losses.find(cell.training.loss), header.image_shape
+    outputs = losses.outputs(cell.training.loss, header.classes, header.numbers)
+    network = networks.build(cell.model, image_shape, outputs)
     training, clip, clients = cell.training, cell.privacy.clip_norm, cell.partition.clients
     # Any noise will do: nothing is released.
     of_rounds = training.sample_rate, training.rounds
     plan = Plan("gaussian", 2, clip or 1.0, 1.0, *of_rounds, 1e-5, clients or 2)
     solver = Solver(training.optimizer, training.lr, training.momentum, training.weight_decay)
     of_run = network, plan, solver, training.local_epochs, frozenset(cell.departures)
-    task = Task(*of_run, minimize_loop, precision=training.precision)
+    task = Task(*of_run, minimize_loop, precision=training.precision, loss_function=loss)
     generator = torch.Generator().manual_seed(0)
     params, shapes = network.init(generator), network.shapes
-    x, y = torch.randn(ROWS, *image_shape, generator=generator), torch.arange(ROWS) % classes
+    x = torch.randn(ROWS, *image_shape, generator=generator)
+    y = torch.arange(ROWS) % header.classes
+    if header.numbers:
+        y = torch.randn(ROWS, header.classes, generator=generator)
 
     def steps(count: int, **keys: Tensor) -> Schedule:
         index, sizes = torch.arange(ROWS).expand(count, ROWS), (ROWS,) * count

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from pflpipe.data.checks import are_numbers
 from pflpipe.data.partition import Split
 from pflpipe.report.comparison import ALONE, Group
 from pflpipe.report.figures import rows, style
@@ -30,7 +31,8 @@ _DETAILS = {
 
 def gains(source: Source) -> Figure:
     """Draw for each method the share of clients whose personal model is better, or worse, on their
-    test rows than the model that they train alone on the same split.
+    test rows than the model that they train alone on the same split. Large differences in accuracy
+    are darker.
 
     Shares and not a density, because a client with few test rows has few possible accuracies.
     """
@@ -47,17 +49,18 @@ def gains(source: Source) -> Figure:
                 net = {group: gain[0] - loss[0] for group, (gain, loss) in shares.items()}
                 parts.append((shares, rows.ranked(source, panel.title, net)))
     source.require(bool(parts), f"{ALONE} and another method")
+    darker = f"; darker: by more than {' and '.join(f'{step:g}' for step in STEPS)} points"
     heading = (
         "Who gains: clients whose personal model is better (blue) or worse (orange) on their own "
-        "test than the model that they train alone; darker: by more than "
-        f"{' and '.join(f'{step:g}' for step in STEPS)} points. Clients of {source.seeds_text}."
+        f"test than the model that they train alone{darker if source.in_points else ''}. Clients "
+        f"of {source.seeds_text}."
     )
     figure, places = rows.draw([block for _, block in parts], source.drawing.width, heading)
     for place, (shares, _) in zip(places, parts, strict=True):
         (axes,) = place.axes
         for group, (gain, loss) in shares.items():
             for sign, kind, colours in ((1, gain, _GAIN), (-1, loss, _LOSS)):
-                for length, colour in zip(kind, colours, strict=True):
+                for length, colour in zip(kind, colours, strict=False):
                     axes.barh(place.heights[group], sign * length, 0.75, color=colour)
         axes.axvline(0, color="#000000", linewidth=0.6)
         axes.set_xlabel("worse    clients (%)    better")
@@ -73,12 +76,16 @@ def _shares(
     """Return the percentages of clients that gain more than 0 and more than each of ``STEPS``, and
     of those that lose as much; None without clients to compare."""
     runs = source.clients(group)
-    differences = [(test - alone[split]).dropna() for split, test in runs if split in alone]
+    better = source.study.metric.sign
+    differences = [
+        better * (test - alone[split]).dropna() for split, test in runs if split in alone
+    ]
     gain = np.concatenate(differences) if differences else np.empty(0)
     if not len(gain):
         return None
     gains, losses = (
-        [float(100 * (sign * gain > step).mean()) for step in (0.0, *STEPS)] for sign in (1, -1)
+        [float(100 * (sign * gain > step).mean()) for step in (0.0, *STEPS[: 2 * source.in_points])]
+        for sign in (1, -1)
     )
     return gains, losses
 
@@ -97,6 +104,8 @@ def partition(source: Source) -> Figure:
     for block, cell in zip(blocks[:, 0], cells.values(), strict=True):
         with np.load(existing(source.data / f"{cell.dataset}.npz"), allow_pickle=False) as arrays:
             labels, classes = arrays["train_labels"], int(arrays["classes"])
+        if are_numbers(labels):  # drawn as one class
+            labels, classes = np.zeros(len(labels), np.int64), 1
         split = Split.load(existing(source.results / "partitions" / f"{cell.partition_id}.npz"))
         _holdings(block, split, labels, classes)
         detail = _DETAILS.get(cell.partition.kind, "")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -40,8 +40,8 @@ def convergence(source: Source) -> Figure:
     is_all = all(group.label in strong for panel in panels for group in panel.groups)
     others = "" if is_all else "; grey: the other methods"
     heading = (
-        f"Accuracy by round, {source.subject}{_tested(source)}. Mean over {source.seeds_text}, "
-        f"bars: their range in the last round{others}."
+        f"{source.what[:1].upper()}{source.what[1:]} by round, {source.subject}{_tested(source)}. "
+        f"Mean over {source.seeds_text}, bars: their range in the last round{others}."
     )
     width = source.drawing.width
     height = 1.5 + 3.4 * style.LINE
@@ -72,7 +72,7 @@ def convergence(source: Source) -> Figure:
         axes.margins(x=0.02)
         axes.label_outer()
     for axes in grid[:, 0]:
-        axes.set_ylabel("accuracy (%)")
+        axes.set_ylabel(source.axis)
     for axes in grid[-1]:
         axes.set_xlabel("round")
     style.legend(figure, *grid.flat, columns=style.columns(width))
@@ -95,7 +95,8 @@ def _strong(source: Source, panel: Panel, tables: Mapping[Group, pd.DataFrame]) 
         return [group.label for group in chosen][: len(style.STRONG)]
 
     def last(group: Group) -> float:
-        return float(np.nan_to_num(tables[group].iloc[-1].mean()))
+        mean = source.metric.sign * float(tables[group].iloc[-1].mean())
+        return -math.inf if math.isnan(mean) else mean
 
     rivals = [group for group in of_claim(drawn, *WITHOUT_DEPARTURES) if group.label != PLAIN]
     best = sorted(rivals, key=lambda group: (-last(group), group.label))[:BEST]

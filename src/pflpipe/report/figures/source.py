@@ -147,6 +147,11 @@ class Source:
         """The unit of a difference: ``points``, or the metric itself."""
         return "points" if self.metric.unit == "%" else self.metric.heading
 
+    @property
+    def in_points(self) -> bool:
+        """Whether the study's first metric is in percent."""
+        return self.study.metric.unit == "%"
+
     @cached_property
     def seeds_text(self) -> str:
         """``3 seeds``, or ``2 to 3 seeds`` where groups differ."""
