@@ -14,8 +14,8 @@ DO = "join the batches of a DataLoader; of a dict, give list(clients.values())"
 
 
 def pair(name: str, client: Any) -> tuple[Any, Any]:
-    """Return a client's examples ``[n, ...]`` and labels ``[n, ...]``. The items of a Dataset are read
-    in order, as a DataLoader would join them.
+    """Return a client's examples ``[n, ...]`` and labels ``[n, ...]``. The items of a Dataset are
+    read in order, as a DataLoader would join them.
 
     Raises:
         DataError: neither a pair nor a Dataset with a length, or a Dataset without items.
