@@ -22,7 +22,7 @@ rule report:
             project.settings_words(config, Path("config.yaml"))
         ),
         code=code(
-            "report", lambda wc: sorted((ROOT / "workflow/report").glob("*.html"))
+            "report", lambda wc: sorted((ROOT / "workflow/report").iterdir())
         ),
     message:
         "Report"
