@@ -14,7 +14,7 @@ rule ledger:
         code=code(
             "ledger",
             lambda wc: [
-                *sorted((ROOT / "workflow/report").glob("*.html")),
+                *sorted((ROOT / "workflow/report").iterdir()),
                 *PROJECT.method_files(PROJECT.methods()),
             ],
         ),

@@ -21,9 +21,7 @@ rule report:
         settings=lambda wc, input: shlex.join(
             project.settings_words(config, Path("config.yaml"))
         ),
-        code=code(
-            "report", lambda wc: sorted((ROOT / "workflow/report").glob("*.html"))
-        ),
+        code=code("report", lambda wc: sorted((ROOT / "workflow/report").iterdir())),
     message:
         "Report"
     shell:
