@@ -4,6 +4,7 @@ images a second."""
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 import fake_results
 from pflpipe.cells import Cell, Partition
 from pflpipe.data.datasets import Header, describe
-from pflpipe.study import catalog, runtime_estimate
+from pflpipe.errors import ConfigError
+from pflpipe.study import catalog, cluster_cost, config, runtime_estimate
 from pflpipe.study.load import load_outline
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,3 +75,29 @@ def test_without_the_size_of_the_data_there_is_no_estimate() -> None:
 )
 def test_durations_are_in_the_unit_that_people_would_use(seconds: float, words: str) -> None:
     assert runtime_estimate.duration_text(seconds) == words
+
+
+def test_the_cost_of_a_study_is_training_and_the_measured_rates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    outline = load_outline("quickstart", ROOT / "studies")
+    runs = catalog.runs(outline).values()
+    training = runtime_estimate.total(runs, describe)
+    assert training is not None
+    head, *ways = cluster_cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True)
+    assert head.startswith(f"quickstart: {len(runs):,} runs; {23.1 * len(runs):,.0f} files")
+    methods = len({cell.method for cell in runs})
+    jobs = [1, math.ceil(len(runs) / 20) + methods, len(runs) + methods]
+    for line, way, number in zip(ways, cluster_cost.WAYS, jobs, strict=True):
+        hours = (training + len(runs) * way.seconds) / 3600
+        assert line == f"{way.name}: {number:,} submitted, {hours:.3g} CPU-hours"
+    _, here = cluster_cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=False)
+    assert here == ways[0].partition("submitted, ")[2]
+
+
+def test_the_cost_of_unknown_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(catalog, "headers", lambda settings: lambda name: None)
+    with pytest.raises(ConfigError, match="quickstart: the size of its data is not known yet"):
+        list(cluster_cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True))

@@ -74,6 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     of = "accuracy in percent, measured on public rows, of "
     plan.add_argument("--alone", type=float, help=f"{of}clients who learn alone")
     plan.add_argument("--without-privacy", type=float, help=f"{of}the methods without noise")
+    cost = add(_cost, "estimate a study's CPU time and disk; start no job")
+    _add_study(cost)
+    ways = "for each way to submit it to SLURM"
+    cost.add_argument("--cluster", action="store_true", help=ways)
     rank = add(
         _rank, "rank a study's hyper-parameter sets by validation accuracy, or its search's metric"
     )
@@ -230,6 +234,13 @@ def _plan(arguments: argparse.Namespace) -> list[str]:
 
     given = arguments.study, arguments.alone, arguments.without_privacy
     return list(planner.lines(planner.plan(*given, settings=config.load(arguments.config))))
+
+
+def _cost(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.study import cluster_cost, config
+
+    settings = config.load(arguments.config)
+    return list(cluster_cost.lines(arguments.study, settings, arguments.cluster))
 
 
 def _rank(arguments: argparse.Namespace) -> list[str]:
