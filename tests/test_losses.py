@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import yaml
 import fake_results
 import pflpipe
 from pflpipe import cells
-from pflpipe.data import partition, sources
+from pflpipe.data import outside, partition, sources
 from pflpipe.data.datasets import load_arrays
 from pflpipe.errors import ConfigError, DataError, PflpipeError
 from pflpipe.learning import losses
@@ -358,3 +359,64 @@ def test_a_frame_gives_targets_to_train() -> None:
     assert [y.tolist() for _, y in given] == [[0.5, 1.5], [2.5, 3.5]]
     with pytest.raises(DataError, match="label None, target None'; expected one of them"):
         pflpipe.clients_of(table, user="who")
+
+
+@pytest.mark.slow
+def test_the_example_of_load_forecasting_trains_on_its_stand_in_and_on_a_file_in_its_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(tmp_path)
+    file = shutil.copy(root / "docs/examples/load_forecasting.py", tmp_path)
+    module = outside.module(str(file))
+    made = module.load()
+    assert "a generated stand-in" in capsys.readouterr().out
+    np.savez("NRELCAdataset.npz", data=module.generated(buildings=3, days=4))
+    sources.prepare("loads", Path("load_forecasting.py:load"), Path(), Path("loads.npz"))
+    assert "load forecasting: NRELCAdataset.npz" in capsys.readouterr().out
+    arrays = load_arrays(Path("loads.npz"))
+    assert (arrays.numbers, arrays.train_images.shape[1:]) == (True, made["train_images"].shape[1:])
+    given = [(arrays.train_images, arrays.train_labels)] * 2
+    network = cells.Model("load_forecasting.py:LSTM")
+    result = trained("dp_fedavg", given, model=network, dtype=torch.float32)
+    assert math.isfinite(result.accuracies["personal_own"])
+
+
+WORDS = """
+import numpy as np
+import torch
+def load():  # windows of 4 tokens of 6; the label is the token that follows
+    text = np.arange(400) * np.arange(400) % 6
+    windows = np.lib.stride_tricks.sliding_window_view(text, 5)
+    who = np.arange(len(windows)) % 4
+    rows, labels = windows[:, :4].astype(np.float32), windows[:, 4].astype(int)
+    return {"train_images": rows, "train_labels": labels, "train_users": who, "classes": 6}
+class Net(torch.nn.Module):
+    def __init__(self, image_shape, classes):
+        super().__init__()
+        self.embed = torch.nn.Embedding(classes, 3)
+        self.head = torch.nn.Linear(3 * image_shape[0], classes)
+    def forward(self, x):
+        return self.head(self.embed(x.abs().long().clamp(max=5)).flatten(1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["binary", "next token"])
+def test_other_tasks_go_from_their_file_to_accuracies(folder: Path, task: str) -> None:
+    source: Any = {"file": "weights.csv", "user": "person", "label": "late", "classes": [0, 1]}
+    rows = TABLE.splitlines()
+    late = [rows[0] + ",late", *(f"{row},{int(int(row.split(',')[1]) > 40)}" for row in rows[1:])]
+    Path("weights.csv").write_text("\n".join(late))
+    Path("words.py").write_text(WORDS)
+    source |= {"features": ["age", "city"], "ranges": {"age": [20, 70], "city": [0, 6]}}
+    source = source if task == "binary" else Path("words.py:load")
+    sources.prepare("later", source, Path(), Path("data/later.npz"))
+    loss = "binary" if task == "binary" else "cross_entropy"
+    model = STUDY["model"] if task == "binary" else {"name": "../words.py:Net"}
+    training = {"loss": loss, "rounds": 20, "lr": 0.5}
+    write(
+        training, dataset="later", model=model, metrics=["log_loss"], methods=[{"name": "fedavg"}]
+    )
+    result = pflpipe.run(load_outline("weights").study().cells[0])
+    assert result.accuracies["personal_own"] > 60
