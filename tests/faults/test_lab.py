@@ -213,7 +213,7 @@ def test_a_worker_that_is_killed_and_a_store_that_refuses_end_with_the_same_bits
         shutil.rmtree(project / "results" / name)
     for number in range(10 if long else 1):
         # Its checkpoint is on this disk, where the next worker finds it.
-        assert killed(project, "worker", ready.seconds * (number + 1) / 10)
+        assert killed(project, "worker", ready.seconds * (0.6 + 0.03 * number))
         store.disturb = lambda: next(answers)
         test_workflow.snakemake(project, SCORES)
         store.disturb = lambda: ""
