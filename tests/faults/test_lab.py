@@ -118,6 +118,7 @@ def test_two_pipelines_of_which_one_is_killed_leave_every_run_once_in_postgresql
     )
 
 
+@pytest.mark.night
 def test_a_database_that_is_restarted_meanwhile_has_every_run_once(
     server: Server,
     database: lab.PostgreSQL,
@@ -144,6 +145,7 @@ def test_a_database_that_is_restarted_meanwhile_has_every_run_once(
     )
 
 
+@pytest.mark.night
 def test_a_store_that_refuses_files_is_one_line_and_no_run_twice(
     server: Server,
     store: lab.ObjectStore,
