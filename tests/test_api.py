@@ -127,6 +127,7 @@ NETWORK = networks.build(MLP, (6,), 3)
 OWN_NAMES = {"method": OWN, "model": NETWORK, "method_name": "mine", "model_name": "net"}
 ADAPTIVE = dataclasses.replace(BUDGET, clip_quantile=0.5, clip_bit_noise=1.0)
 OF_ADAPTIVE = ("clip_quantile", "clip_lr", "clip_bit_noise")
+NUMBERS = [(x, y.float()) for x, y in clients()]
 NO_SETTINGS = {"secret", "device", "backend", "allow_large_delta"}
 """Of the parameters of ``federation``: what a key is made with, how a run is computed, a word."""
 SETTINGS = {
@@ -143,6 +144,15 @@ SETTINGS = {
         *(
             {"training": dataclasses.replace(LOCAL, **{name: value})}
             for name, value in OTHER["training"].items()
+            if name != "loss"
+        ),
+        *(
+            {
+                "shards": NUMBERS,
+                "classes": None,
+                "training": dataclasses.replace(LOCAL, loss=loss),
+            }
+            for loss in ("squared_error", "absolute_error")
         ),
     ],
     "privacy": [

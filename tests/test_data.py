@@ -1198,7 +1198,7 @@ def test_a_function_is_not_run_to_be_described_and_its_data_are_once_they_are_ma
         ("import nowhere_at_all as load", "my_data.py:1: ModuleNotFoundError"),
         ("def load(path): ...", r"my_data.py:load\(\) failed in my_data.py: TypeError: .* 'path'"),
         ("def load():\n    return 1 / 0", r"load\(\) failed in my_data.py:2: ZeroDivisionError"),
-        ("def load(): return [1]", "returned; got 'list'; expected a dict of NumPy arrays"),
+        ("def load(): return [1]", "client 0; got 'int'; expected a pair"),
         ("def load(): return {}", "train_images is missing"),
         (
             returning("train_images=[[1]]"),

@@ -36,7 +36,7 @@ def test_every_argument_of_a_federation_is_in_the_signature_of_train():
     ours, theirs = (
         inspect.signature(one).parameters for one in (pflpipe.train, pflpipe.federation)
     )
-    assert [*ours] == [*theirs, "on_round"]
+    assert [*ours] == [*theirs, "on_round", "progress_bar"]
     assert all(ours[name] == theirs[name] for name in theirs)
 
 

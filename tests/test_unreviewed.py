@@ -292,8 +292,11 @@ def test_a_figure_gives_it_a_mark_of_its_own_and_says_what_the_mark_means(study,
         zip(axes.get_yticks(), (text.get_text() for text in axes.get_yticklabels()), strict=True)
     )
     marks = {names[line.get_ydata()[0]]: line for line in axes.lines if line.get_marker() == "D"}
-    assert list(marks) == ["easgd\nunreviewed"]
-    assert marks["easgd\nunreviewed"].get_color() not in (style.CERTIFIED, style.NOMINAL)
+    assert list(marks) == ["Elastic averaging\nunreviewed"]
+    assert marks["Elastic averaging\nunreviewed"].get_color() not in (
+        style.CERTIFIED,
+        style.NOMINAL,
+    )
     assert "Diamond: unreviewed" in " ".join(figure.get_suptitle().split())
 
 
