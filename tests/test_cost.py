@@ -15,7 +15,7 @@ import fake_results
 from pflpipe.cells import Cell, Partition
 from pflpipe.data.datasets import Header, describe
 from pflpipe.errors import ConfigError
-from pflpipe.study import catalog, cluster_cost, config, runtime_estimate
+from pflpipe.study import catalog, config, cost, runtime_estimate
 from pflpipe.study.load import load_outline
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,14 +85,14 @@ def test_the_cost_of_a_study_is_training_and_the_measured_rates(
     runs = catalog.runs(outline).values()
     training = runtime_estimate.total(runs, describe)
     assert training is not None
-    head, *ways = cluster_cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True)
+    head, *ways = cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True)
     assert head.startswith(f"quickstart: {len(runs):,} runs; {23.1 * len(runs):,.0f} files")
     methods = len({cell.method for cell in runs})
     jobs = [1, math.ceil(len(runs) / 20) + methods, len(runs) + methods]
-    for line, way, number in zip(ways, cluster_cost.WAYS, jobs, strict=True):
+    for line, way, number in zip(ways, cost.WAYS, jobs, strict=True):
         hours = (training + len(runs) * way.seconds) / 3600
         assert line == f"{way.name}: {number:,} submitted, {hours:.3g} CPU-hours"
-    _, here = cluster_cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=False)
+    _, here = cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=False)
     assert here == ways[0].partition("submitted, ")[2]
 
 
@@ -100,4 +100,4 @@ def test_the_cost_of_unknown_data_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(catalog, "headers", lambda settings: lambda name: None)
     with pytest.raises(ConfigError, match="quickstart: the size of its data is not known yet"):
-        list(cluster_cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True))
+        list(cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True))

@@ -74,6 +74,10 @@ def test_csvs_are_joined_to_what_would_have_been_written_at_once(tmp_path):
     write_joined(joined, parts)
     assert joined.read_text() == with_digest("a,b\n1,x\n2,\n3,y\n")
     assert intact(joined) == joined
+    # The name of the column is no digest.
+    joined.write_text(joined.read_text().rpartition(",")[0] + ",sha256\n")
+    with pytest.raises(DataError, match="other values than were written"):
+        intact(joined)
     parts[1].write_text(parts[1].read_text().replace("y", "z"))
     with pytest.raises(DataError, match=r"two\.csv is damaged"):
         write_joined(joined, parts)

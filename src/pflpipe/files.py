@@ -153,7 +153,8 @@ def intact(path: Path) -> Path:
         # Every row carries the digest, so that a file without its first or last rows is noticed.
         elif text.partition(b"\n")[0].endswith(f",{DIGEST}".encode()):
             digest = _of_lines(row for row, _ in _rows(io.BytesIO(text)))
-            if {last for _, last in _rows(io.BytesIO(text))} != {DIGEST.encode(), digest.encode()}:
+            rows = itertools.islice(_rows(io.BytesIO(text)), 1, None)
+            if {last for _, last in rows} != {digest.encode()}:
                 problem = "other values than were written"
     elif path.suffix == ".pt":
         try:

@@ -155,7 +155,7 @@ def test_a_store_that_refuses_files_is_one_line_and_no_run_twice(
 ) -> None:
     world = World(tmp_path, small("refused_files"))
     store.disturb = lambda: "403 Forbidden"
-    refused(world, server.uri, capsys)
+    assert "did not take study refused_files" in refused(world, server.uri, capsys)
     store.disturb = lambda: ""
     complete(world, server.uri)
     files_are_stored(world, server.uri, store)
@@ -237,7 +237,9 @@ def test_a_store_that_is_gone_loses_nothing(
         shutil.rmtree(project / "results" / name)
     answers = itertools.chain([""] * 40, itertools.repeat("503 Slow Down"))
     store.disturb = lambda: next(answers)
-    test_workflow.snakemake(project, SCORES, code=1)
+    stopped = test_workflow.snakemake(project, SCORES, code=1)
+    assert "503" in stopped.stdout + stopped.stderr
+    assert not (project / SCORES).exists()
     store.disturb = lambda: ""
     test_workflow.snakemake(project, SCORES)
     same_bits(project, store, ready)

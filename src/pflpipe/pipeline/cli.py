@@ -237,10 +237,10 @@ def _plan(arguments: argparse.Namespace) -> list[str]:
 
 
 def _cost(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import cluster_cost, config
+    from pflpipe.study import config, cost
 
     settings = config.load(arguments.config)
-    return list(cluster_cost.lines(arguments.study, settings, arguments.cluster))
+    return list(cost.lines(arguments.study, settings, arguments.cluster))
 
 
 def _rank(arguments: argparse.Namespace) -> list[str]:
