@@ -30,6 +30,14 @@ def normal(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def examples(name, *lead):
+    """Return normal numbers, or tokens for a network of these, ``[*lead, ...]``."""
+    network, _, shape = TWINS[name]
+    numbers = normal(*lead, *shape)
+    tokens = name == "gru of tokens"
+    return (100 * numbers).floor().remainder(network.model.items) if tokens else numbers
+
+
 class Block(nn.Module):
     """A basic block of a ResNet with GroupNorm, written with modules; a shortcut is a convolution
     where the width changes."""
@@ -61,6 +69,16 @@ class Recurrent(nn.Module):
 
     def forward(self, x):
         return self.head(self.gru(x)[1][0])
+
+
+class Tokens(Recurrent):
+    def __init__(self, items, channels, width, classes):
+        super().__init__(channels, width, classes)
+        vectors = {"vectors": nn.Embedding(items, channels)}
+        self._modules = vectors | self._modules  # its parameters come first
+
+    def forward(self, x):
+        return super().forward(self.vectors(x.long()))
 
 
 def resnet(channels, widths, blocks, groups, classes):
@@ -158,6 +176,11 @@ TWINS = {
         (4, 3, 2),
     ),
     "gru": (build("gru", (6, 3), 5, hidden=(4,)), lambda: Recurrent(3, 4, 5), (6, 3)),
+    "gru of tokens": (
+        build("gru", (6,), 5, hidden=(3, 4), items=9),
+        lambda: Tokens(9, 3, 4, 5),
+        (6,),
+    ),
     "embedding": (
         build("embedding", (7,), 5, hidden=(3,), items=7),
         lambda: nn.Sequential(nn.Linear(7, 3, bias=False), nn.Linear(3, 5)),
@@ -173,6 +196,7 @@ TWINS = {
         (cells.Model("mlp", ()), (7,), 3, 24),
         (cells.Model("linear"), (7,), 3, 24),
         (cells.Model("gru", (8,)), (20, 5), 3, 3 * 8 * (5 + 8 + 2) + 27),
+        (cells.Model("gru", (5, 8), items=90), (20,), 3, 90 * 5 + 3 * 8 * (5 + 8 + 2) + 27),
         (cells.Model("embedding", (8,), items=135), (1,), 2, 1_098),
         (cells.Model("embedding", (8,), items=135), (135,), 2, 1_098),
         (cells.Model("cnn_femnist"), GREY, 62, 1_206_590),
@@ -207,7 +231,7 @@ def test_every_network_has_a_twin_and_is_named_in_the_documents():
 def test_values_and_gradients_are_those_of_torch_modules(name):
     """The twins pool after ReLU and keep PyTorch's own layers; their parameters come in the same,
     forward, order."""
-    network, twin, shape = TWINS[name]
+    network, twin, _ = TWINS[name]
     with torch.device("meta"):
         module = twin().eval()
     params = {key: value + 0.1 * normal(*value.shape) for key, value in drawn(network).items()}
@@ -220,9 +244,9 @@ def test_values_and_gradients_are_those_of_torch_modules(name):
         key: value.detach().clone().requires_grad_()
         for key, value in zip(module.state_dict(), params.values(), strict=True)
     }
-    images = normal(2, *shape)
+    images = examples(name, 2)
     # mlp and linear flatten with the channels last.
-    as_given = name in ("mlp", "linear", "gru")
+    as_given = name in ("mlp", "linear", "gru", "gru of tokens")
     inputs = images if as_given else images.movedim(-1, 1)
     ours, theirs = network.apply(leaves, images), functional_call(module, twins, inputs)
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
@@ -235,9 +259,9 @@ def test_values_and_gradients_are_those_of_torch_modules(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_vmap_over_clients_with_dropout_gives_what_each_client_gets(name):
-    network, _, shape = TWINS[name]
+    network, _, _ = TWINS[name]
     params = {key: torch.stack([value, 0.9 * value]) for key, value in drawn(network).items()}
-    images, keys = normal(2, 2, *shape), torch.tensor([3, 2**40])
+    images, keys = examples(name, 2, 2), torch.tensor([3, 2**40])
 
     def loss(tree, x, key):
         logits = network.apply(tree, x, key)
@@ -349,6 +373,13 @@ def test_a_network_that_reads_its_key_says_so_since_others_get_none(name):
 # Initialisation and refusals
 
 
+def test_vectors_of_tokens_start_as_those_of_torch():
+    params = build("gru", (9,), 2, hidden=(30, 4), items=90).init(torch.Generator().manual_seed(0))
+    values = params["tokens.weight"]
+    assert abs(values.mean()) < 5 * 2700**-0.5
+    assert abs(values.std() - 1) < 5 * 5400**-0.5
+
+
 @pytest.mark.parametrize(
     ("network", "fan_in"),
     [
@@ -402,6 +433,9 @@ def test_initialisation_has_the_bounds_of_torch_modules(network, fan_in):
         (cells.Model("mlp"), (8, 8, 1), 10, "model.hidden"),
         (cells.Model("linear", (4,)), (8,), 10, "model.hidden is for .* remove it for linear"),
         (cells.Model("gru", (4, 4)), (9, 3), 10, "model.hidden of gru; .* one number"),
+        (cells.Model("gru", (4,), items=9), (9,), 10, "model.hidden of gru with .* two numbers"),
+        (cells.Model("gru", (4, 4), items=9), (9, 3), 10, r"got \(9, 3\); expected tokens \[T\]"),
+        (cells.Model("gru", (4,)), (8,), 10, r"sequences \[T, C\]; of tokens with model.items"),
         (cells.Model("gru", (4,)), (8, 8, 1), 10, r"got \(8, 8, 1\); expected sequences \[T, C\]"),
         (cells.Model("mlp", (4,), items=5), (5,), 2, "model.items is for model.name embedding"),
         (cells.Model("embedding", (8,)), (1,), 2, "model.items"),

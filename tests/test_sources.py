@@ -21,7 +21,7 @@ import malformed
 import pflpipe
 import warm
 from called import called
-from pflpipe.data import pfllib, sources
+from pflpipe.data import datasets, pfllib, sources
 from pflpipe.data.datasets import load_arrays
 from pflpipe.errors import DataError
 from pflpipe.pipeline import cli
@@ -152,6 +152,115 @@ def test_test_rows_with_other_columns_are_refused(files):
 def test_a_table_without_a_block_says_that_it_needs_one(files):
     with pytest.raises(DataError, match=r"expected an \.npz file .* or a block"):
         prepared(Path("answers.csv"))
+
+
+VERSES = "ann,To be or not to BE,yes\nann,not,no\nbo,To err! or to be,yes\n" * 3
+VERSES = f"person,verse,good\n{VERSES}"
+WORDS = ["to", "be", "or", "not", "!"]
+OF_WORDS = {"file": "verses.csv", "user": "person", "text": "verse", "vocabulary": WORDS}
+
+
+@pytest.mark.parametrize("declared", ["in the block", "in a file"])
+def test_texts_become_tokens_of_a_declared_vocabulary(declared, files):
+    Path("verses.csv").write_text(VERSES)
+    block = OF_WORDS | {"length": 4, "label": "good", "classes": ["no", "yes"]}
+    if declared == "in a file":
+        Path("words.txt").write_text("\n".join(WORDS) + "\n")
+        block["vocabulary"] = "words.txt"
+    line, arrays = prepared(block)
+    assert "9 rows of 2 users, 2 classes, sequences of 4 tokens of 7; user person;" in line
+    assert "text verse: 4 words of 7" in line
+    # 0 in front of a short text, 1 for a word that is not declared; no more than four.
+    once = [(0, 0, 0, 0, 0, 5), (0, 1, 2, 3, 4, 5), (1, 1, 2, 1, 6, 4)]
+    assert rows_of(arrays) == sorted(once * 3)
+
+
+def test_a_text_without_a_label_has_an_example_for_each_token_that_follows(files):
+    Path("verses.csv").write_text(VERSES)
+    _, arrays = prepared(OF_WORDS | {"length": 2})
+    assert (arrays.classes, arrays.vocabulary, arrays.declared) == (7, 7, True)
+    ann = [(0, 3, 0, 2), (0, 4, 2, 3), (0, 5, 3, 4), (0, 2, 4, 5), (0, 3, 5, 2)]
+    bo = [(1, 6, 2, 1), (1, 4, 1, 6), (1, 2, 6, 4), (1, 3, 4, 2)]  # "err" is no label
+    assert rows_of(arrays) == sorted((ann + bo) * 3)
+
+
+def test_texts_of_leaf_and_tff_become_tokens(files):
+    texts = {"u": ["to b", "o be", "brt "], "v": ["be o", "r to", "to b"]}
+    data = {user: {"x": x, "y": [*"eto"]} for user, x in texts.items()}
+    Path("texts.json").write_text(json.dumps({"users": [*texts], "user_data": data}))
+    tokens = {"tokens": "characters", "vocabulary": [*"beot "], "length": 4}
+    line, arrays = prepared({"file": "texts.json"} | tokens)
+    assert "6 rows of 2 users, 7 classes, sequences of 4 tokens of 7; LEAF" in line
+    spelt = {letter: number for number, letter in enumerate("beot ", start=2)}
+    rows = [
+        (user, spelt[label], *(spelt.get(letter, 1) for letter in text))
+        for user, x in enumerate(texts.values())
+        for text, label in zip(x, "eto", strict=True)
+    ]
+    assert rows_of(arrays) == sorted(rows)
+    with h5py.File("texts.h5", "w") as file:
+        for user, x in texts.items():
+            file[f"examples/{user}/snippets"] = x
+            file[f"examples/{user}/mood"] = [b"sad", b"gay", b"sad"]
+    _, arrays = prepared({"file": "texts.h5", "text": "snippets"} | tokens, "following")
+    assert len(rows_of(arrays)) == sum(len(text) - 1 for x in texts.values() for text in x) - 1
+    mood = {"file": "texts.h5", "text": "snippets", "label": "mood", "classes": ["sad", "gay"]}
+    _, arrays = prepared(mood | tokens, "moods")
+    assert rows_of(arrays) == sorted((u, i % 3 == 1, *row) for i, (u, _, *row) in enumerate(rows))
+
+
+BAD_TEXTS = {
+    "no vocabulary": ({"vocabulary": None}, "vocabulary is missing; expected vocabulary, length"),
+    "a capital": ({"vocabulary": ["To", "be"]}, "vocabulary: entry 'To'; expected a word in small"),
+    "a word twice": ({"vocabulary": "words.txt"}, "vocabulary: entries; got '1 twice'"),
+    "letters": ({"tokens": "characters"}, "entry 'to'; expected one character"),
+    "no file": ({"vocabulary": "other.txt"}, "other.txt does not exist"),
+    "features": ({"features": ["good"]}, "text, the only example of a row"),
+    "no text": ({"text": None}, "text is missing"),
+    "another column": ({"text": "vers"}, "no column 'vers'; did you mean 'verse'"),
+    "nothing follows": ({"vocabulary": ["x", "y"]}, "texts; got 'no token of the vocabulary after"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TEXTS)
+def test_a_block_of_texts_that_is_not_in_order_is_one_clear_line(case, files):
+    changes, words = BAD_TEXTS[case]
+    Path("verses.csv").write_text(VERSES)
+    Path("words.txt").write_text("to\nbe\nto\n")
+    block = OF_WORDS | {"length": 2} | changes
+    with pytest.raises(DataError, match=words):
+        prepared({key: value for key, value in block.items() if value is not None})
+    assert not Path("data").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vocabulary": np.array(3)}, "tokens 0 to 3'; expected 0 to 2"),
+        ({"vocabulary": np.array(2.5)}, "vocabulary; got .*expected one integer"),
+        ({"train_images": np.zeros((6, 2))}, "float64.*expected integers .N, T., tokens"),
+    ],
+)
+def test_arrays_of_tokens_are_checked(changes, words):
+    rows = {"train_images": np.arange(12).reshape(6, 2) % 4, "train_labels": np.arange(6) % 2}
+    made = datasets.arrays_from(rows | {"vocabulary": np.array(4)}, "mine")
+    assert (made.train_images.dtype, made.vocabulary) == (np.int32, 4)
+    with pytest.raises(DataError, match=words):
+        datasets.arrays_from(rows | {"vocabulary": np.array(4)} | changes, "mine")
+
+
+def test_a_frame_of_texts_becomes_clients_that_train(files):
+    Path("verses.csv").write_text(VERSES)
+    table = pd.read_csv("verses.csv")
+    clients = pflpipe.clients_of(table, user="person", text="verse", vocabulary=WORDS, length=3)
+    result = pflpipe.train(
+        "fedavg",
+        clients,
+        model=pflpipe.Model("gru", (4, 5), items=7),
+        classes=7,
+        training=pflpipe.Training(rounds=2, local_epochs=1, batch_size=4, optimizer="sgd", lr=0.1),
+    )
+    assert 0 <= result.accuracies["personal_own"] <= 100
 
 
 def test_a_file_of_leaf_becomes_a_data_set(files):
@@ -359,7 +468,7 @@ def test_one_picture_that_is_not_in_order_is_one_clear_line(name, words, files):
         ('{"users": ["u"], "user_data": {"u": {"x": [[1]], "y": [0, 1]}}}', "1 x and 2 y"),
         (
             '{"users": ["u"], "user_data": {"u": {"x": ["a", "b"], "y": [0, 1]}}}',
-            "numbers of text in a function",
+            "for x of text write tokens",
         ),
         ('{"users": [], "user_data": {}}', "no row"),
     ],

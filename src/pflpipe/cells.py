@@ -134,11 +134,13 @@ class Model:
         tuple[int, ...] | None,
         Option(least=1, only=("name", "mlp", "embedding", "gru"), needed=True),
     ] = None
-    """widths of the hidden layers; of embedding and gru: the one number of dimensions"""
+    """widths of the hidden layers; of embedding and gru: the one number of dimensions; of gru with
+    items: those of a token and of the state"""
     items: Annotated[
-        int | None, Option(least=2, only=("name", "embedding"), needed=True, phrase="{} items")
+        int | None, Option(least=2, only=("name", "embedding", "gru"), phrase="{} items")
     ] = None
-    """number of items; an example is the index of one, or one-hot"""
+    """number of items: for embedding, an example is the index of one, or one-hot; for gru, it is a
+    sequence of tokens, of which there are so many"""
     relu_everywhere: Annotated[bool, Option(only=("name", "cnn_femnist"), heading="relu")] = False
     """add the two ReLUs that the official code lacks"""
     options: Annotated[dict[str, Any], Option(heading="network options")] = field(

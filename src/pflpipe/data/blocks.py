@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pflpipe.data import texts
 from pflpipe.errors import DataError, nearest
 
 Source = Path | dict[str, Any]
@@ -27,10 +28,11 @@ LEAF = ".json"
 TFF = ".h5"
 _OF_ROWS = ("user", "label", "target", "classes")
 _OF_TABLES = (*_OF_ROWS, "features", "vocabularies", "encoding", "ranges")
+_OF_TOKENS = ("tokens", "vocabulary", "length")
 KEYS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(TABLES, ("file", "test", *_OF_TABLES)),
-    LEAF: ("file", "test", "classes"),
-    TFF: ("file", "test", "example", "label", "classes"),
+    **dict.fromkeys(TABLES, ("file", "test", *_OF_TABLES, "text", *_OF_TOKENS)),
+    LEAF: ("file", "test", "classes", *_OF_TOKENS),
+    TFF: ("file", "test", "example", "label", "classes", "text", *_OF_TOKENS),
     "folder": ("folder", "classes", "size", "channels"),
 }
 """Ending of a file, or ``folder`` -> the keys of its block."""
@@ -44,6 +46,10 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
     "properties": {
         **dict.fromkeys(("file", "folder", "test", "user", "example", "label", "target"), _TEXT),
+        "text": _TEXT,
+        "tokens": {"enum": [texts.WORDS, texts.CHARACTERS]},
+        "vocabulary": {"anyOf": [_TEXT, _WORDS]},
+        "length": {"type": "integer", "minimum": 1},
         "classes": _WORDS | {"type": ["integer", "array"], "minimum": 2},
         "features": {"type": "array", "items": _TEXT, "minItems": 1, "uniqueItems": True},
         "vocabularies": {"type": "object", "additionalProperties": _WORDS},
@@ -66,6 +72,12 @@ def paths(block: Mapping[str, Any]) -> list[Path]:
     return [Path(block[key]) for key in ("file", "folder", "test") if key in block]
 
 
+def files(block: Mapping[str, Any]) -> list[Path]:
+    """Return ``paths``, and the file of the vocabulary if there is one."""
+    words = block.get("vocabulary")
+    return [*paths(block), *([Path(words)] if isinstance(words, str) else [])]
+
+
 def check(block: Mapping[str, Any]) -> None:
     """Raise DataError unless a block names one source that exists, in a form that can be read, and
     has the keys of this form."""
@@ -81,14 +93,22 @@ def check(block: Mapping[str, Any]) -> None:
     for key in block:
         if key not in KEYS[form]:
             raise DataError(f"{key} is not for {form}", do=nearest(key, KEYS[form]))
-    if form in TABLES and "label" not in block and "target" not in block:
+    of_text = "text" in block or any(key in block for key in _OF_TOKENS)
+    needed = [*_OF_TOKENS[1:], *(["text"] if form != LEAF else [])] if of_text else []
+    for key in needed:
+        if key not in block:
+            raise DataError(f"{key} is missing", expected=f"{', '.join(needed)} for texts")
+    without = {"example", "features", "vocabularies", "ranges", "encoding"} & block.keys()
+    if of_text and without:
+        raise DataError("text, the only example of a row", got=sorted(block), expected="no others")
+    if form in TABLES and not of_text and "label" not in block and "target" not in block:
         raise DataError("label is missing", do="write label: and the name of its column")
     for key in ("example", "label"):
-        if form == TFF and key not in block:
+        if form == TFF and not of_text and key not in block:
             raise DataError(f"{key} is missing", do=f"write {key}: and its name in the file")
     if "target" in block and {"label", "classes"} & block.keys():
         got, expected = sorted(block), "target without label and classes"
         raise DataError("target, the column of numbers to predict", got=got, expected=expected)
-    for path in paths(block):
+    for path in files(block):
         if not (path.is_dir() if form == "folder" else path.is_file()):
             raise DataError(f"{path} does not exist", do="mend the path, or make it")

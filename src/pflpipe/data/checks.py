@@ -18,7 +18,8 @@ from pflpipe.named import DATASETS
 IMAGES = ("train_images", "test_images")
 LABELS = ("train_labels", "test_labels")
 USERS = ("train_users", "test_users")
-KEYS = (*IMAGES, *LABELS, *USERS, "classes")
+COUNTS = ("classes", "vocabulary")
+KEYS = (*IMAGES, *LABELS, *USERS, *COUNTS)
 FOUND = "classes_found"
 SCALED = "standardised_by_rows"
 
@@ -34,14 +35,15 @@ _REMEDIES = {
     "images": "make one array of numbers, for images of one size np.stack(rows)",
     "labels": _NUMBERING,
     "users": "make text of it by .astype(str), or integers by .astype(int)",
-    "classes": "store one integer",
+    **dict.fromkeys(COUNTS, "store one integer"),
 }
 
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 def example_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Return (H, W, C), (D,) or (T, C) of an array of images, features or sequences."""
+    """Return (H, W, C), (D,), (T, C) or (T,) of an array of images, features, sequences or
+    tokens."""
     if channels_first(shape, dtype):
         return (*shape[2:], shape[1])
     return (*shape[1:], 1) if len(shape) == 3 and dtype == np.uint8 else shape[1:]
@@ -130,11 +132,11 @@ def check_shapes(arrays: Mapping[str, Shape], dataset: str | None) -> None:
         shape, dtype = arrays[key]
         if dtype.hasobject:  # in a file they are pickled, and pflpipe never loads them
             raise _of_objects(key)
-        if key == "classes":
+        if key in COUNTS:
             if shape != () or dtype.kind not in "iu":
-                raise DataError("classes", got=f"{dtype} {list(shape)}", expected="one integer")
+                raise DataError(key, got=f"{dtype} {list(shape)}", expected="one integer")
         elif key in IMAGES:
-            _check_image_shape(key, shape, dtype)
+            _check_image_shape(key, shape, dtype, "vocabulary" in arrays)
             expected = known.image_shape if known else example_shape(*arrays["train_images"])
             if example_shape(shape, dtype) != expected:
                 reason = f"as {dataset} has" if known else "as train_images has"
@@ -158,9 +160,16 @@ def check_shapes(arrays: Mapping[str, Shape], dataset: str | None) -> None:
                 raise DataError(key, got=f"dtype {dtype}", expected=kinds, do=_REMEDIES[content])
 
 
-def _check_image_shape(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def _check_image_shape(
+    key: str, shape: tuple[int, ...], dtype: np.dtype[Any], tokens: bool
+) -> None:
     """Accept uint8 [N,H,W], uint8 [N,H,W,C] with C <= 4, uint8 [N,C,H,W] with C 1 or 3, and floats
-    [N,D] or [N,T,C]."""
+    [N,D] or [N,T,C]; with ``tokens`` only integers [N,T]."""
+    if tokens:
+        if dtype.kind not in "iu" or len(shape) != 2 or 0 in shape:
+            what = "integers [N, T], tokens of the vocabulary"
+            raise DataError(key, got=f"{dtype} {list(shape)}", expected=what)
+        return
     images = dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] <= 4))
     images |= channels_first(shape, dtype)
     features = dtype.kind == "f" and len(shape) in (2, 3)
@@ -172,7 +181,8 @@ def _check_image_shape(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -
                 "uint8 [N, H, W], uint8 [N, H, W, C], uint8 [N, 1 or 3, H, W] with the channels "
                 "first, float [N, D] features or float [N, T, C] sequences"
             ),
-            do="bring images to 0..255 as uint8, and floats to features or sequences",
+            do="bring images to 0..255 as uint8, and floats to features or sequences; tokens are "
+            "integers [N, T] beside vocabulary, the number of different ones",
         )
     if 0 in shape:
         raise DataError(key, got=f"an empty array {list(shape)}", expected="at least one example")
@@ -276,6 +286,14 @@ def user_ids(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.union1d(arrays["train_users"], arrays.get("test_users", arrays["train_users"]))
 
 
+def as_tokens(key: str, rows: np.ndarray, vocabulary: int) -> np.ndarray:
+    """Return tokens as int32 ``[N, T]``; raise DataError for one outside 0..vocabulary-1."""
+    if rows.min() < 0 or rows.max() >= vocabulary:
+        got, expected = f"tokens {rows.min()} to {rows.max()}", f"0 to {vocabulary - 1}"
+        raise DataError(key, got=got, expected=expected, do="declare a larger vocabulary")
+    return rows.astype(np.int32)
+
+
 def finite_images(key: str, images: np.ndarray) -> np.ndarray:
     """Return uint8 images with the channels last, floats as float32; raise DataError for NaN or
     infinity."""
@@ -306,10 +324,10 @@ def are_standardised(train: np.ndarray, *test: np.ndarray) -> bool:
     rows or over all. Then somebody has standardised the rows by their own statistics.
 
     Args:
-        train, test: float32 ``[N, D]``, or ``[N, T, C]``, of which each channel is a feature; other
-            images are not standardised.
+        train, test: float32 ``[N, D]``, or ``[N, T, C]``, of which each channel is a feature;
+            others are not standardised.
     """
-    if train.dtype == np.uint8:
+    if train.dtype.kind != "f":
         return False
     count, total, squares, found = 0, np.zeros(train.shape[-1]), np.zeros(train.shape[-1]), False
     for part in (train, *test):

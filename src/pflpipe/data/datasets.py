@@ -10,6 +10,8 @@
   scalar K; ``classes_found`` true, only if K is not declared and therefore one more than the
   largest label; ``standardised_by_rows`` true, only if every float feature has mean 0 and
   deviation 1 over the rows;
+- ``vocabulary`` int64 scalar V, only if examples are tokens: ``train_images`` is int32 [N, T] in
+  0..V-1 then;
 - ``mean``, ``std`` float64 [C] or [1]: the constants of ``normalise``, which follow from the data
   set's name and never from its values;
 - ``train_users``, ``test_users`` int64 [N] in 0..U-1, numbered in the sorted order of the original
@@ -61,6 +63,7 @@ class Arrays:
     classes: int
     train_users: np.ndarray | None = None
     test_users: np.ndarray | None = None
+    vocabulary: int | None = None
     declared: bool = True
     standardised: bool = False
     mean: Sequence[float] = (0.5,)
@@ -88,6 +91,8 @@ class Arrays:
         shape = example_shape(self.train_images.shape, self.train_images.dtype)
         if self.train_images.dtype == np.uint8:
             example = "images of {} x {} pixels" + " in {} channels" * (shape[-1] > 1)
+        elif self.vocabulary is not None:
+            example = f"sequences of {{}} tokens of {self.vocabulary:,}"
         else:
             features = "{} features" if shape != (1,) else "{} feature"
             example = "sequences of {} steps with {} channels" if len(shape) == 2 else features
@@ -99,13 +104,15 @@ class Header:
     """What a study must know of a data set before any job starts.
 
     Attributes:
-        image_shape: (H, W, C) of uint8 images, (D,) of float features, (T, C) of sequences.
+        image_shape: (H, W, C) of uint8 images, (D,) of float features, (T, C) of sequences, (T,)
+            of tokens.
         classes: number of classes K; of labels that are real numbers, how many an example has.
         train_size: training examples, after the test set has been set aside.
         users: number of user ids, with and without training rows, or None.
         declared: as in ``Arrays``.
         standardised: as in ``Arrays``; known once the file is made.
         numbers: whether labels are real numbers.
+        vocabulary: number of different tokens; None if examples are none.
     """
 
     image_shape: tuple[int, ...]
@@ -115,6 +122,7 @@ class Header:
     declared: bool = True
     standardised: bool = False
     numbers: bool = False
+    vocabulary: int | None = None
 
 
 def info(dataset: str, listed: Iterable[str] = ()) -> DatasetInfo:
@@ -193,7 +201,7 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
     count = len(checks.user_ids(small)) if "train_users" in small else None
     shape, train_size = example_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
     declared = declared and FOUND not in shapes
-    facts = declared, SCALED in shapes, checks.are_numbers(labels)
+    facts: Any = declared, SCALED in shapes, checks.are_numbers(labels), _vocabulary(small)
     return Header(shape, classes, train_size, count, *facts)
 
 
@@ -219,6 +227,7 @@ def load_arrays(path: Path) -> Arrays:
     return Arrays(
         **parts,
         classes=int(raw["classes"]),
+        vocabulary=_vocabulary(raw),
         declared=FOUND not in shapes,
         standardised=SCALED in shapes,
         mean=mean,
@@ -337,7 +346,7 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
 
     Args:
         raw: ``train_images``, ``train_labels`` and optionally ``test_images``, ``test_labels``,
-            ``train_users``, ``test_users`` (integers or text), ``classes``.
+            ``train_users``, ``test_users`` (integers or text), ``classes``, ``vocabulary``.
         location: names the source in messages.
         dataset: name of the data set; a known name fixes the image shape and the number of classes.
 
@@ -350,7 +359,12 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
         )
         classes, declared = checks.number_of_classes(raw, dataset)
         checks.check_users(raw)
-        images = {key: checks.finite_images(key, raw[key]) for key in IMAGES if key in raw}
+        vocabulary, images = _vocabulary(raw), {}
+        for key in (key for key in IMAGES if key in raw):
+            if vocabulary is None:
+                images[key] = checks.finite_images(key, raw[key])
+            else:
+                images[key] = checks.as_tokens(key, raw[key], vocabulary)
         labels = {key: checks.as_labels(key, raw[key]) for key in LABELS if key in raw}
     standardised = checks.are_standardised(*images.values())
     users: dict[str, np.ndarray | None] = dict.fromkeys(USERS)
@@ -364,16 +378,25 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
     known = DATASETS.get(dataset or "")
     scale = {key: getattr(known, key) for key in SCALE} if known else {}
     return Arrays(
-        **everything, classes=classes, declared=declared, standardised=standardised, **scale
+        **everything,
+        classes=classes,
+        vocabulary=vocabulary,
+        declared=declared,
+        standardised=standardised,
+        **scale,
     )
 
 
+def _vocabulary(arrays: Mapping[str, np.ndarray]) -> int | None:
+    return int(arrays["vocabulary"]) if "vocabulary" in arrays else None
+
+
 def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
-    """Return network inputs: float32 [N, H, W, C] (channels last), or float32 features [N, D] and
-    sequences [N, T, C] as they are.
+    """Return network inputs: float32 [N, H, W, C] (channels last), or features, sequences and
+    tokens as they are.
 
     Args:
-        images: uint8 [N, H, W] or [N, H, W, C], or float32 [N, D] or [N, T, C].
+        images: uint8 [N, H, W] or [N, H, W, C], float32 [N, D] or [N, T, C], or int32 [N, T].
         mean, std: those of the data set, ``Arrays``.
     """
     if images.dtype != np.uint8:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,23 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import limits, outside, vocabulary
+from pflpipe.data import limits, outside, texts, vocabulary
 from pflpipe.data.blocks import Part
 from pflpipe.errors import DataError, located
 
 
-def read(path: Path, classes: int | Sequence[Any] | None = None) -> Part:
+def read(path: Path, classes: int | Sequence[Any] | None = None, **tokens: Any) -> Part:
     """Return examples, labels and users of a file, and a line that says what was read.
 
     Args:
         path: the file.
-        classes: all labels in the order of their numbers, or how many there are.
+        classes: all labels in the order of their numbers, or how many there are. None, with texts:
+            the label is the token that follows, and rows with another label are left out.
+        tokens: arguments of ``texts.Tokens``, if the examples are texts.
 
     Returns:
-        float32 ``[N, D]`` or ``[N, T, C]``, int64 ``[N]``, text ``[N]``, the line.
+        float32 ``[N, D]`` or ``[N, T, C]``, or int32 ``[N, T]`` tokens; int64 ``[N]``, text
+        ``[N]``, the line.
 
     Raises:
-        DataError: not a file of LEAF, or examples of text or of several lengths.
+        DataError: not a file of LEAF, or examples of text without ``tokens``, or of several
+            lengths.
     """
     limits.check(path.stat().st_size, str(path))
     x: list[Any] = []
@@ -43,14 +48,26 @@ def read(path: Path, classes: int | Sequence[Any] | None = None) -> Part:
             users += [str(user)] * len(rows["y"])
         if not x:
             raise ValueError("no row")
-        examples = np.array(x, np.float32)
+        if not tokens:
+            examples = np.array(x, np.float32)
+        elif not all(isinstance(text, str) for text in x):
+            raise ValueError("x is no text")
     except Exception as error:  # a missing key, or a value of another kind
         raise DataError(
             f"{path} cannot be read",
             got=outside.described(error),
             expected="LEAF's users, and user_data with x of equally many numbers and y for each",
-            do="make numbers of text in a function, my_data.py:load",
+            do="for x of text write tokens, vocabulary and length (docs/own_files.md)",
         ) from None
+    note, names, row = "LEAF: each of users is a user", np.array(users), np.arange(len(y))
     with located(str(path)):
-        labels = vocabulary.number(np.array(y), classes, "classes")
-    return examples, labels, np.array(users), "LEAF: each of users is a user"
+        if tokens:
+            layout = texts.Tokens(**tokens)
+            examples, note = layout.rows(x), f"{note}; {layout}"
+        if tokens and classes is None:
+            following = dataclasses.replace(layout, length=1).rows(y)[:, 0]
+            row = np.flatnonzero(following >= texts.FIRST)
+            labels = following[row].astype(np.int64)
+        else:
+            labels = vocabulary.number(np.array(y), classes, "classes")
+    return examples[row], labels, names[row], note

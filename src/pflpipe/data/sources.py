@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import blocks, datasets
+from pflpipe.data import blocks, datasets, texts
 from pflpipe.data.blocks import Part, Source
 from pflpipe.data.datasets import Header
 from pflpipe.errors import DataError
@@ -29,7 +29,7 @@ def parsed(word: str) -> Source:
 def files(source: Source) -> tuple[list[Path], list[Path]]:
     """Return the files and folders of the arrays of a source, and the file of its function."""
     if isinstance(source, dict):
-        return blocks.paths(source), []
+        return blocks.files(source), []
     file = datasets.source_file(source)
     return ([], [file]) if file != source else ([file], [])
 
@@ -84,6 +84,9 @@ def _arrays(block: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:
         notes.add(note)
     if len(notes) > 1:
         raise DataError(block["test"], got="other columns than file", do="write features: [...]")
+    if words := block.get("vocabulary"):
+        raw["vocabulary"] = np.asarray(size := texts.Tokens(words, block["length"]).size)
+        raw |= {} if "target" in block else {"classes": np.asarray(size)}
     if classes := block.get("classes"):
         raw["classes"] = np.asarray(classes if isinstance(classes, int) else len(classes))
     return raw, notes.pop()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflpipe.data import limits, outside, vocabulary
+from pflpipe.data import limits, outside, texts, vocabulary
 from pflpipe.data.blocks import Part
 from pflpipe.errors import DataError, located, nearest
 
@@ -51,10 +51,8 @@ def arrays(
     target: str | None = None,
     classes: int | Sequence[Any] | None = None,
     user: str | None = None,
-    features: Sequence[str] | None = None,
-    vocabularies: Mapping[str, Sequence[Any]] = {},
-    encoding: str = "one_hot",
-    ranges: Mapping[str, Sequence[float]] = {},
+    text: str | None = None,
+    **layout: Any,
 ) -> Part:
     """Return the rows of a table as arrays, and a line that says what the columns were taken for.
 
@@ -64,30 +62,65 @@ def arrays(
         target: instead of ``label``, the column of numbers to predict, which ``ranges`` scales too.
         classes: all labels in the order of their numbers, or how many there are: 0, 1, ...
         user: the column of user ids.
-        features: the columns of features. None: all others that have a name.
-        vocabularies: column of text -> all values that it may have.
-        encoding: ``one_hot`` or ``index``: what a value of a vocabulary becomes.
-        ranges: column of numbers -> the two values that become -1 and 1.
+        text: instead of features, a column of texts. Without ``label`` and ``target`` each token
+            that follows another in a text is a label.
+        layout: of texts the arguments of ``texts.Tokens``; otherwise
+
+            - ``features``, the columns of features; by default all others that have a name.
+            - ``vocabularies``, column of text -> all values that it may have.
+            - ``encoding``, ``one_hot`` or ``index``: what a value of a vocabulary becomes.
+            - ``ranges``, column of numbers -> the two values that become -1 and 1.
 
     Returns:
-        features float32 ``[N, D]``, labels int64 ``[N]`` or targets float32 ``[N]``, users text
-        ``[N]`` or None, the line.
+        features float32 ``[N, D]`` or tokens int32 ``[N, T]``, labels int64 ``[N]`` or targets
+        float32 ``[N]``, users text ``[N]`` or None, the line.
 
     Raises:
         DataError: no ``classes``; a column is missing, a value is missing or not declared, or a
             column of text has no vocabulary.
     """
-    if (label is None) == (target is None):
-        raise DataError("the table", got=f"label {label}, target {target}", expected="one of them")
-    own = [name for name in (user, label, target) if name is not None]
+    if [label, target, text].count(None) in (0, 3) or None not in (label, target):
+        got = f"label {label}, target {target}, text {text}"
+        raise DataError("the table", got=got, expected="label or target, or text, with one or none")
+    own = [name for name in (user, label, target, text) if name is not None]
+    ranges = {} if text else layout.get("ranges", {})
+    for name in [*own, *ranges]:
+        _require_column(table, name)
+    users = None if user is None else _text(table[user])
+    labels, note = None, f"user {user}"
+    if target is not None:
+        given = _numbers(table[target], ranges.get(target))
+        if given is None:
+            raise DataError(f"target: {target}", got="a column of text", expected="numbers")
+        labels, note = given.astype(np.float32), f"{note}; target {_ranged(target, ranges)}"
+    elif label is not None:
+        labels = vocabulary.number(_text(table[label]), classes, "classes")
+        note = f"{note}; label {label}"
+    if text is None:
+        assert labels is not None  # for mypy: one of label and target is there
+        rows, words = _features(table, own, **layout)
+        return rows, labels, users, f"{note}; features {words}"
+    tokens = texts.Tokens(**layout)
+    rows, labels, row = tokens.examples(list(_text(table[text])), labels)
+    return rows, labels, None if users is None else users[row], f"{note}; text {text}: {tokens}"
+
+
+def _features(
+    table: pd.DataFrame,
+    own: Sequence[str],
+    features: Sequence[str] | None = None,
+    vocabularies: Mapping[str, Sequence[Any]] = {},
+    encoding: str = "one_hot",
+    ranges: Mapping[str, Sequence[float]] = {},
+) -> tuple[np.ndarray, str]:
+    """Return the features ``[N, D]`` and what they were taken for; ``own`` are other columns."""
     named = (name for name in map(str, table.columns) if not name.startswith(_NAMELESS))
     taken = features or [name for name in named if name not in own]
     if not (len(table) and taken):
         got = f"{len(table)} rows with {len(taken)} features"
         raise DataError("the table", got=got, expected="a line with the names, then rows")
-    for name in [*own, *taken, *vocabularies, *ranges]:
-        if name not in table.columns:
-            raise DataError(f"no column {name!r}", do=nearest(name, map(str, table.columns)))
+    for name in [*taken, *vocabularies]:
+        _require_column(table, name)
     columns, words, undeclared = [], [], {}
     for name in taken:
         if declared := vocabularies.get(name):
@@ -105,19 +138,15 @@ def arrays(
         raise DataError(
             f"columns of text without a vocabulary: {', '.join(undeclared)}",
             expected="all values that each may have, declared: rows of one person would decide it",
-            do=f"write vocabularies: {{{every}}}, or leave them out by features: [...]",
+            do=f"write vocabularies: {{{every}}}, or leave them out by features: [...]; for texts "
+            "see docs/own_files.md",
         )
-    users, note = None if user is None else _text(table[user]), f"label {label}"
-    if target is not None:
-        given = _numbers(table[target], ranges.get(target))
-        note = f"target {_ranged(target, ranges)}"
-        if given is None:
-            raise DataError(f"target: {target}", got="a column of text", expected="numbers")
-        labels = given.astype(np.float32)
-    else:
-        labels = vocabulary.number(_text(table[label]), classes, "classes")
-    note = f"user {user}; {note}; features {', '.join(words)}"
-    return np.concatenate(columns, axis=1).astype(np.float32), labels, users, note
+    return np.concatenate(columns, axis=1).astype(np.float32), ", ".join(words)
+
+
+def _require_column(table: pd.DataFrame, name: str) -> None:
+    if name not in table.columns:
+        raise DataError(f"no column {name!r}", do=nearest(name, map(str, table.columns)))
 
 
 def _text(column: pd.Series) -> np.ndarray:

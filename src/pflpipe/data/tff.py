@@ -9,13 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import limits, outside, vocabulary
+from pflpipe.data import limits, outside, texts, vocabulary
 from pflpipe.data.blocks import Part
 from pflpipe.errors import DataError, located
 
 
 def read(
-    path: Path, *, example: str, label: str, classes: int | Sequence[Any] | None = None
+    path: Path,
+    *,
+    example: str = "",
+    label: str = "",
+    classes: int | Sequence[Any] | None = None,
+    text: str = "",
+    **tokens: Any,
 ) -> Part:
     """Return examples, labels and users of a file, and a line that says what was read.
 
@@ -24,9 +30,13 @@ def read(
         example, label: keys of a client's examples and of their labels: ``image`` and ``label`` of
             fed_cifar100, ``pixels`` and ``label`` of fed_emnist.
         classes: all labels in the order of their numbers, or how many there are.
+        text: instead of ``example``, the key of a client's texts: ``snippets`` of shakespeare,
+            ``tokens`` of stackoverflow. Without ``label`` every token that follows is one.
+        tokens: arguments of ``texts.Tokens``, with ``text``.
 
     Returns:
-        uint8 or float32 ``[N, ...]``, int64 ``[N]``, text ``[N]``, the line.
+        uint8 or float32 ``[N, ...]``, or int32 ``[N, T]`` tokens; int64 ``[N]``, text ``[N]``, the
+        line.
 
     Raises:
         DataError: not such a file, a client without these keys, or examples that are no numbers.
@@ -34,26 +44,40 @@ def read(
     import h5py  # late: other files do not need it
 
     limits.check(path.stat().st_size, str(path))
+    keys = [key for key in (text or example, label) if key]
+    kinds, what = ("OS", "texts") if text else ("uif", "numbers of one shape")
     try:
         with h5py.File(path, "r") as file:
             clients = file["examples"]
-            parts = [
-                (user, clients[user][example][()], clients[user][label][()]) for user in clients
-            ]
-        users, x, y = zip(*parts, strict=True)
-        examples = np.concatenate(x)
-        if examples.dtype.kind not in "uif":
-            raise ValueError(f"{example} holds {examples.dtype}, no numbers")
+            users = list(clients)
+            columns = [[clients[user][key][()] for user in users] for key in keys]
+        examples = np.concatenate(columns[0])
+        if examples.dtype.kind not in kinds:
+            raise ValueError(f"{keys[0]} holds {examples.dtype}")
     except Exception as error:  # of h5py or a missing key
         raise DataError(
             f"{path} cannot be read",
             got=outside.described(error),
-            expected=f"HDF5 with examples/<client>/{example} and /{label}, numbers of one shape",
-            do="make numbers of text in a function, my_data.py:load",
+            expected=f"HDF5 with examples/<client>/{' and /'.join(keys)}, {what}",
+            do="for texts write text, tokens, vocabulary and length (docs/own_files.md)",
         ) from None
+    names = np.repeat(users, [len(part) for part in columns[0]])
+    note = f"TFF: each of examples is a user; {', label '.join(keys)}"
     with located(str(path)):
-        labels = vocabulary.number(np.concatenate(y).astype(str), classes, "classes")
+        labels = None
+        if label:
+            words = np.concatenate(columns[1])
+            words = words.astype(str) if words.dtype.kind != "O" else _decoded(words)
+            labels = vocabulary.number(words, classes, "classes")
+        if text:
+            layout = texts.Tokens(**tokens)
+            examples, labels, row = layout.examples(list(_decoded(examples)), labels)
+            return examples, labels, names[row], f"{note}; {layout}"
+    assert labels is not None  # for mypy: without text a label is needed
     if examples.dtype != np.uint8:
         examples = examples.astype(np.float32)
-    names = np.repeat(users, [len(part) for part in y])
-    return examples, labels, names, f"TFF: each of examples is a user; {example}, label {label}"
+    return examples, labels, names, note
+
+
+def _decoded(words: np.ndarray) -> np.ndarray:
+    return np.array([word.decode() for word in words])

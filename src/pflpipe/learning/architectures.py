@@ -70,12 +70,28 @@ def whole(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sha
     elif model.name in ("mlp", "linear"):
         body = _mlp([math.prod(image_shape), *(model.hidden or ())])
     elif model.name == "gru":
-        body = _gru(image_shape[1], *(model.hidden or ()))
+        *width, state = model.hidden or ()
+        body = {"tokens.weight": (model.items or 0, *width)} if width else {}
+        body |= _gru(width[0] if width else image_shape[1], state)
     else:
         body = _cnn(model.name, classes)
     # Without a last width, the last parameter has a row for each feature.
     rows = next(reversed(body.values()), (math.prod(image_shape),))[0]
     return body | _linear("head", model.hidden[-1] if model.hidden else rows, classes)
+
+
+def check_tokens(model: cells.Model, vocabulary: int | None) -> None:
+    """Raise ConfigError if a network of this package does not have the tokens of a data set."""
+    if outside.is_reference(model.name):
+        return
+    if vocabulary is not None and vocabulary != model.items:
+        raise ConfigError(
+            f"model {model.name}: items",
+            got=model.items,
+            expected=f"{vocabulary}, the data set's vocabulary",
+            do=f"write model: {{name: gru, items: {vocabulary}, hidden: [16, 32]}}, or name one of "
+            "your own",
+        )
 
 
 def file_of(model: cells.Model) -> Path | None:
@@ -109,15 +125,19 @@ def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -
             "model cnn_centaur", got=f"{classes} classes", expected="10 or 100, as in the paper"
         )
     shape = tuple(image_shape)
-    if model.name in ("embedding", "gru") and len(model.hidden or ()) != 1:
-        what = f"model.hidden of {model.name}"
-        raise ConfigError(what, got=model.hidden, expected="one number")
+    of_tokens = model.name == "gru" and model.items is not None
+    if model.name in ("embedding", "gru") and len(model.hidden or ()) != 1 + of_tokens:
+        what = f"model.hidden of {model.name}" + " with items" * of_tokens
+        expected = "two numbers" if of_tokens else "one number"
+        raise ConfigError(what, got=model.hidden, expected=expected)
     if model.name == "embedding":
+        if model.items is None:
+            raise ConfigError("model.items of embedding", got=None, expected="a number of items")
         fits = shape in ((1,), (model.items,))
         wanted = f"the index of an item, shape (1,), or one-hot, ({model.items},)"
     elif model.name == "gru":
-        fits = len(shape) == 2
-        wanted = "sequences [T, C]"
+        fits = len(shape) == 1 if of_tokens else len(shape) == 2
+        wanted = "tokens [T]" if of_tokens else "sequences [T, C]; of tokens with model.items"
     elif model.name in RESNETS:
         fits = len(shape) == 3 and min(shape[:2]) >= 8 and shape[2] in (1, 3)
         wanted = "images of at least 8 x 8 with 1 or 3 channels"
@@ -141,7 +161,8 @@ def parameter_names(model: cells.Model) -> tuple[str, ...]:
 
         names = modules.names(model.name, model.options)
         return tuple(name for name in names if name not in frozen(model, names))
-    usual = {"embedding": (1,), "gru": (1, 1), **_IMAGE_SHAPES}
+    sequence = (1, 1) if model.items is None else (1,)
+    usual = {"embedding": (1,), "gru": sequence, **_IMAGE_SHAPES}
     shape = usual.get(model.name, (32, 32, 3))
     return tuple(shapes(model, shape, classes=10))
 

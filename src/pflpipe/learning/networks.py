@@ -12,7 +12,7 @@ the work.
 
 Initialisation is PyTorch's default, which the official codes of the papers use: U(-1/sqrt(fan_in),
 1/sqrt(fan_in)) for the weights and biases of linear and convolutional layers, ones and zeros for
-those of normalisation layers.
+those of normalisation layers, N(0, 1) for the vectors of tokens.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Network:
             layer, _, part = name.rpartition(".")
             if layer.rpartition(".")[2].startswith("norm"):
                 params[name] = torch.full(shape, 1.0 if part == "weight" else 0.0, dtype=dtype)
+            elif layer == "tokens":
+                params[name] = torch.empty(shape, dtype=dtype).normal_(generator=generator)
             else:
                 # fan_in: the number of inputs of one output. The bias has the bound of its weight.
                 bound = 1 / math.sqrt(math.prod(self.shapes[f"{layer}.weight"][1:]))
@@ -142,8 +144,8 @@ def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Ne
     body = {
         "mlp": _mlp(model),
         "linear": _mlp(model),
-        "gru": _gru,
-        "embedding": _embedding(model.items or 0),
+        "gru": _gru if model.items is None else _gru_of_tokens,
+        "embedding": _embedding,
         "cnn_femnist": _cnn_with_dropout(F.relu if model.relu_everywhere else lambda z: z),
         "cnn_svhn": _cnn_with_dropout(F.relu),
         "cnn_cifar": _cnn_with_pooling("conv1", "conv2", "conv3", padding=1),
@@ -168,22 +170,28 @@ def _mlp(model: cells.Model) -> Body:
     return body
 
 
-def _embedding(items: int) -> Body:
+def _embedding(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
     """One vector for each item, without bias: the shared representation of people x items, on
     which a head per person is a factorisation of their answers."""
+    weight = params["embedding.weight"]
+    if x.shape[1] > 1:
+        return F.linear(x, weight)
+    # Contiguous: the layers after it then round as after a product with one-hot rows.
+    return _looked_up(weight, x[:, 0]).mT.contiguous()
 
-    def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-        weight = params["embedding.weight"]
-        if x.shape[1] > 1:
-            return F.linear(x, weight)
-        # A number that is the index of no item is a row of zeros.
-        item = x[:, 0]
-        known = (item >= 0) & (item < items) & (item == item.floor())
-        columns = torch.where(known, item, 0.0).to(torch.int64).expand(len(weight), -1)
-        # Contiguous: the layers after it then round as after a product with one-hot rows.
-        return weight.gather(1, columns).where(known, 0.0).mT.contiguous()
 
-    return body
+def _looked_up(vectors: Tensor, item: Tensor) -> Tensor:
+    """Return the columns ``[F, n]`` of ``vectors [F, items]`` at the indices ``item [n]``. A number
+    that is the index of none is a column of zeros."""
+    known = (item >= 0) & (item < vectors.shape[1]) & (item == item.floor())
+    columns = torch.where(known, item, 0.0).to(torch.int64).expand(len(vectors), -1)
+    return vectors.gather(1, columns).where(known, 0.0)
+
+
+def _gru_of_tokens(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
+    """A trained vector for each token ``[B, T]``, then ``_gru``."""
+    found = _looked_up(params["tokens.weight"].mT, x.flatten())
+    return _gru(params, found.mT.reshape(*x.shape, -1), key)
 
 
 def _gru(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:

@@ -32,7 +32,7 @@ from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, write_text
-from pflpipe.learning import losses, networks
+from pflpipe.learning import architectures, losses, networks
 from pflpipe.learning.augment import Augment
 from pflpipe.learning.metrics import BUILT_IN, Metric
 from pflpipe.methods import registry
@@ -151,6 +151,7 @@ def build(
         black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), *scale)[0, 0, 0]
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
     width = losses.outputs(cell.training.loss, arrays.classes, arrays.numbers)
+    architectures.check_tokens(cell.model, arrays.vocabulary)
     network = networks.build(cell.model, tuple(examples_of_training.x.shape[1:]), width)
     chosen = choose_backend(backend, target.type, network.parameters)
     check = None

@@ -186,7 +186,8 @@ class Simulation:
         generator = torch.Generator().manual_seed(0)
         shape, classes = (count * size, *x.shape[1:]), network.shapes["head.weight"][0]
         # Random examples and not the clients': the choice of the backend is public.
-        inputs = torch.randn(shape, generator=generator, dtype=x.dtype)
+        # Below 1: a network of tokens may take each for the index 0.
+        inputs = torch.rand(shape, generator=generator, dtype=x.dtype)
         labels = torch.randint(classes, shape[:1], generator=generator)
         if self.loss_function.numbers:
             labels = torch.randn(shape[0], classes, generator=generator, dtype=x.dtype)

@@ -109,6 +109,7 @@ def _check_data(
                 shape = features.shape(made, header.image_shape, public.image_shape)
                 with problems.at(location):
                     width = losses.outputs(training.loss, header.classes, header.numbers)
+                    architectures.check_tokens(model, header.vocabulary)
                     architectures.shapes(model, shape, width)
                     initial.weights(model, shape, width)
                     fitting[model] = dataclasses.replace(header, image_shape=shape)

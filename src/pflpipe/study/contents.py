@@ -44,7 +44,7 @@ def lines(dataset: str, settings: Config) -> Iterator[str]:
             arrays = datasets.load_arrays(read)
     train, test = arrays.train_images, arrays.test_images
     yield f"training {train.dtype} {list(train.shape)}, test {list(test.shape)}"
-    if train.dtype != np.uint8:
+    if train.dtype.kind == "f":
         advice = ": scale large ones by constants" * bool(abs(train).max() > _LARGE)
         yield f"features from {train.min():g} to {train.max():g}{advice}"
     yield from _users(arrays)

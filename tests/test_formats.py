@@ -1,0 +1,122 @@
+"""Formats of docs/own_files.md and tasks of docs/tasks.md go from their file to a table."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import malformed
+import test_workflow
+
+USERS, EACH = 4, 15
+LETTERS = [*"abcde"]
+OF_TEXT = {"tokens": "characters", "vocabulary": LETTERS, "length": 3}
+NETWORK = {"name": "mlp", "hidden": [4]}
+GRU = {"name": "gru", "hidden": [3, 4], "items": 7}
+CLIENTS = """
+import torch
+def load():
+    return [torch.utils.data.TensorDataset(torch.rand(15, 3), torch.arange(15) % 2)] * 4
+"""
+LOSS = """
+import torch
+from pflpipe import Loss
+def of(outputs, labels):
+    each = torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
+    return (1 - torch.exp(-each)) * each
+focal = Loss(of)
+"""
+
+Case = tuple[Any, dict[str, Any], str]
+"""Source, what differs in the study, and the heading of the table's first metric."""
+
+
+def sources() -> dict[str, Case]:
+    """Write a file of each format, of four users with two classes, and return what reads it."""
+    rng = np.random.default_rng(0)
+    who = np.repeat([f"u{user}" for user in range(USERS)], EACH)
+    label = np.arange(len(who)) % 2
+    table = pd.DataFrame({"person": who, "x": label + rng.normal(size=len(who)), "y": label})
+    table["amount"] = 2 * table["x"] + rng.normal(size=len(who))
+    table["text"] = ["".join(letters) for letters in rng.choice(LETTERS, (len(who), 4))]
+    for ending, separator in {"csv": ",", "tsv": "\t"}.items():
+        table.to_csv(f"rows.{ending}", index=False, sep=separator)
+    table.to_parquet("rows.parquet")
+    data: dict[str, Any] = {}
+    for file, key in (("leaf", "x"), ("texts", "text")):
+        for user, rows in table.groupby("person"):
+            x = rows[[key]].to_numpy().tolist() if key == "x" else rows[key].tolist()
+            y = rows["y"].tolist() if key == "x" else [text[-1] for text in x]
+            data[str(user)] = {"x": x, "y": y}
+        content = {"users": list(data), "user_data": data}
+        Path(f"{file}.json").write_text(json.dumps(content))
+    with h5py.File("tff.h5", "w") as file:
+        for user, rows in table.groupby("person"):
+            file[f"examples/{user}/number"] = rows[["x"]].to_numpy()
+            file[f"examples/{user}/label"] = rows["y"].to_numpy()
+            file[f"examples/{user}/snippets"] = rows["text"].tolist()
+    for place, (user, kind) in enumerate(zip(who, label, strict=True)):
+        folder = Path("pictures") / user / ["cat", "dog"][kind]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((5, 5), place, np.uint8)).save(folder / f"{place}.png")
+    Path("clients.py").write_text(CLIENTS)
+    Path("my_loss.py").write_text(LOSS)
+    rows = {"file": "rows.csv", "user": "person", "label": "y", "classes": 2, "features": ["x"]}
+    number = {"file": "rows.csv", "user": "person", "target": "amount", "features": ["x"]}
+    texts = {"file": "rows.csv", "user": "person", "text": "text", **OF_TEXT}
+    tff = {"file": "tff.h5", "example": "number", "label": "label", "classes": 2}
+    gru = {"model": GRU}
+    accuracy, squared = "Accuracy in percent", "Mean squared error"
+    return {
+        "csv": (rows, {}, accuracy),
+        "tsv": (rows | {"file": "rows.tsv"}, {}, accuracy),
+        "parquet": (rows | {"file": "rows.parquet"}, {}, accuracy),
+        "pictures": ({"folder": "pictures", "classes": ["cat", "dog"]}, {}, accuracy),
+        "leaf": ({"file": "leaf.json", "classes": 2}, {}, accuracy),
+        "leaf_texts": ({"file": "texts.json", **OF_TEXT}, gru, accuracy),
+        "tff": (tff, {}, accuracy),
+        "tff_texts": ({"file": "tff.h5", "text": "snippets", **OF_TEXT}, gru, accuracy),
+        "clients": ("clients.py:load", {}, accuracy),
+        "classes_of_texts": (texts | {"label": "y", "classes": 2}, gru, accuracy),
+        "next_token": (texts, gru, accuracy),
+        "one_logit": (rows, {"loss": "binary"}, accuracy),
+        "squared": (number, {"loss": "squared_error"}, squared),
+        "absolute": (number, {"loss": "absolute_error"}, "Mean absolute error"),
+        "own_loss": (rows, {"loss": "../my_loss.py:focal"}, accuracy),
+    }
+
+
+@pytest.mark.pipeline
+def test_every_format_and_task_goes_from_its_file_to_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    test_workflow.write_project(tmp_path)
+    cases = sources()
+    blocks = {name: source for name, (source, _, _) in cases.items()}
+    malformed.put("datasets", blocks, "config.yaml")(tmp_path)
+    for name, (_, changes, _) in cases.items():
+        training = {**test_workflow.STUDY["training"], "loss": changes.get("loss", "cross_entropy")}
+        test_workflow.write_study(
+            tmp_path,
+            name,
+            dataset=name,
+            partition={"kind": "natural"},
+            model=changes.get("model", NETWORK),
+            training=training,
+            methods=[{"name": "fedavg"}],
+        )
+    test_workflow.snakemake(tmp_path, *(f"results/tables/{name}.csv" for name in cases))
+    for name, (_, _, metric) in cases.items():
+        with Path(f"results/tables/{name}.csv").open() as file:
+            (row,) = csv.DictReader(file)
+        assert float(row["personal_own"]) >= 0, name
+        assert metric in Path(f"results/tables/{name}.md").read_text(), name
