@@ -523,6 +523,12 @@ def test_the_command_data_shows_what_was_understood_and_leaves_no_trace(data):
     assert not Path("data").exists(), "the block may still change"
 
 
+def test_the_command_data_counts_the_tokens_that_are_labels_by_name(data):
+    Path("verses.csv").write_text(VERSES)
+    printed = data(OF_WORDS | {"length": 2})
+    assert re.search(r"other +0\n +'to' .* 6\n +'be' .* 9\n +'or' .* 6\n +'not' .* 3\n", printed)
+
+
 def test_the_command_data_compares_the_values_with_those_of_the_name(data):
     prepared(LEAF)
     assert "These are the values with which the name was first used" in data(LEAF)

@@ -49,6 +49,11 @@ class Tokens:
         """Number of different tokens, with 0 and 1."""
         return FIRST + len(self._declared())
 
+    @property
+    def names(self) -> list[str]:
+        """The tokens in the order of their numbers, those of the vocabulary in quotes."""
+        return ["none", "other", *map(repr, self._declared())]
+
     def examples(
         self, texts: Sequence[str], labels: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

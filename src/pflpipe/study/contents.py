@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pflpipe.data import datasets, pins, sources
+from pflpipe.data import datasets, pins, sources, texts
 from pflpipe.data.datasets import Arrays
 from pflpipe.errors import located
 from pflpipe.study.config import Config
@@ -53,6 +53,8 @@ def lines(dataset: str, settings: Config) -> Iterator[str]:
         yield f"labels from {labels.min():g} to {labels.max():g}, mean {labels.mean():g}"
     else:
         named = source.get("classes") if isinstance(source, dict) else None
+        if isinstance(source, dict) and "vocabulary" in source and named is None:
+            named = texts.Tokens(source["vocabulary"], source["length"]).names
         names = named if isinstance(named, list) else range(arrays.classes)
         counts = np.bincount(labels, minlength=arrays.classes)
         yield f"rows by class{', the first' * (len(counts) > _MOST_CLASSES)}:"
