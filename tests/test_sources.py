@@ -252,6 +252,8 @@ def test_arrays_of_tokens_are_checked(changes, words):
 def test_a_frame_of_texts_becomes_clients_that_train(files):
     Path("verses.csv").write_text(VERSES)
     table = pd.read_csv("verses.csv")
+    with pytest.raises(DataError, match=r"vocabulary no\.txt; got .FileNotFoundError.*a token in"):
+        pflpipe.clients_of(table, user="person", text="verse", vocabulary="no.txt", length=3)
     clients = pflpipe.clients_of(table, user="person", text="verse", vocabulary=WORDS, length=3)
     result = pflpipe.train(
         "fedavg",

@@ -79,7 +79,7 @@ def arrays(
         DataError: no ``classes``; a column is missing, a value is missing or not declared, or a
             column of text has no vocabulary.
     """
-    if [label, target, text].count(None) in (0, 3) or None not in (label, target):
+    if {label, target, text} == {None} or None not in (label, target):
         got = f"label {label}, target {target}, text {text}"
         raise DataError("the table", got=got, expected="label or target, or text, with one or none")
     own = [name for name in (user, label, target, text) if name is not None]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pflpipe.data import limits
+from pflpipe.data import limits, outside
 from pflpipe.errors import DataError, located
 
 OTHER, FIRST = 1, 2
@@ -102,8 +102,13 @@ class Tokens:
     def _declared(self) -> list[str]:
         if not isinstance(self.vocabulary, str):
             return [str(word) for word in self.vocabulary]
+        try:
+            text = Path(self.vocabulary).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            got, expected = outside.described(error), "text with a token in each line"
+            raise DataError(f"vocabulary {self.vocabulary}", got=got, expected=expected) from None
         # Not splitlines: a character of a vocabulary may be another separator of lines.
-        return Path(self.vocabulary).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        return text.removesuffix("\n").split("\n")
 
     def _numbers(self, texts: Iterable[str]) -> list[np.ndarray]:
         """Return the numbers of all tokens of each text, int32."""
