@@ -385,6 +385,11 @@ def test_the_example_of_load_forecasting_trains_on_its_stand_in_and_on_a_file_in
     arrays = load_arrays(Path("loads.npz"))
     assert (arrays.numbers, arrays.train_images.shape[1:]) == (True, made["train_images"].shape[1:])
     given = [(arrays.train_images, arrays.train_labels)] * 2
+    hours, channels = arrays.train_images.shape[1:]
+    of_torch = module.LSTM((channels, hours), 1)
+    assert of_torch.lstm.input_size == channels
+    windows = torch.arange(2.0 * hours * channels).view(2, hours, channels)
+    assert torch.equal(of_torch(windows.mT), of_torch.head(of_torch.lstm(windows)[0][:, -1]))
     network = cells.Model("load_forecasting.py:LSTM")
     result = trained("dp_fedavg", given, model=network, dtype=torch.float32)
     assert math.isfinite(result.accuracies["personal_own"])

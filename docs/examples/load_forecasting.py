@@ -73,8 +73,8 @@ def generated(buildings: int = 42, days: int = 28) -> np.ndarray:
 class LSTM(nn.Module):
     def __init__(self, image_shape: tuple[int, ...], classes: int, width: int = 20) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(image_shape[1], width, batch_first=True)
+        self.lstm = nn.LSTM(image_shape[0], width, batch_first=True)
         self.head = nn.Linear(width, classes)
 
-    def forward(self, windows: Tensor) -> Tensor:  # [B, hours, 6] -> [B, 1]
-        return self.head(self.lstm(windows)[0][:, -1])
+    def forward(self, windows: Tensor) -> Tensor:  # [B, 6, hours], channels first, -> [B, 1]
+        return self.head(self.lstm(windows.mT)[0][:, -1])
