@@ -76,7 +76,8 @@ def simulation(
     dtype: torch.dtype = torch.float64,
     **training: Any,
 ) -> Simulation:
-    """Return a simulation on random examples; ``training`` changes fields of cells.Training.
+    """Return a simulation on random examples, indices for a network that looks items up;
+    ``training`` changes fields of cells.Training.
 
     Own tests are ragged; client i keeps i % 4 validation examples, which lie behind all training
     rows.
@@ -95,6 +96,8 @@ def simulation(
     examples = []
     for count in (sum(sizes), 12, 3 * len(sizes)):
         x = torch.from_numpy(rng.normal(size=(count, *shape))).to(dtype)
+        if model is not None and model.items and shape != (model.items,):
+            x = x.mul(9).round().remainder(model.items)
         examples.append(Examples(x, torch.from_numpy(rng.integers(0, CLASSES, count))))
     held, test, kept = examples
     arrays = Examples(torch.cat([held.x, kept.x]), torch.cat([held.y, kept.y]))

@@ -70,6 +70,7 @@ def test_nothing_of_the_others_follows_from_one_clients_rows(method, backend):
         {"rate": 0.6},
         {"dtype": torch.float64},
         {"model": cells.Model("embedding", (4,), items=6), "shape": (6,)},
+        {"model": cells.Model("gru", (3, 5), items=7), "shape": (4,)},
     ],
     ids=str,
 )
@@ -128,6 +129,8 @@ def test_who_else_is_drawn_and_in_which_order_changes_no_bit(method, backend):
         (cells.Model("mlp", (33, 7)), (19,)),
         (cells.Model("mlp", (64,)), (135,)),
         (cells.Model("embedding", (8,), items=135), (135,)),
+        (cells.Model("embedding", (8,), items=135), (1,)),
+        (cells.Model("gru", (7, 9), items=31), (5,)),
         (cells.Model("cnn_femnist"), (28, 28, 1)),
         (cells.Model("resnet20"), (8, 8, 1)),
         (cells.Model("resnet20"), (8, 8, 3)),
