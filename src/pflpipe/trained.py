@@ -165,7 +165,7 @@ class Trained(Predictor):
         epsilon = f"{entry.epsilon_central} at delta {entry.delta}" if entry.trust else "none"
         stated = f", stated as {entry.epsilon_nominal}" if entry.epsilon_nominal else ""
         return (
-            f"{metric.described} (no epsilon covers it): {', '.join(means) or 'unknown'}\n"
+            f"{metric.described}, no epsilon covers it: {', '.join(means) or 'unknown'}\n"
             f"epsilon: {epsilon}{stated}\nclaim: {entry.claim}"
         )
 

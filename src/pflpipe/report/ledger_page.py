@@ -75,6 +75,7 @@ def sections(frame: pd.DataFrame, audited: pd.DataFrame) -> dict[str, Any]:
         "departures": DEPARTURES,
         "unbounded": WITHOUT_BOUND,
         "measurements": measurements(frame["dataset"]),
+        "metrics": {Group("", "", of).metric.described for _, of in frame.groupby("study")},
     }
 
 
@@ -149,7 +150,7 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
         yield "with the search", f"ε is at most {round_up(searched)} if its runs are counted"
     yield (
         "not covered",
-        "accuracies, losses and times, and how hyper-parameters were chosen",
+        "measured values (metrics, losses, times), and how hyper-parameters were chosen",
     )
 
 
@@ -235,7 +236,7 @@ def _setting(groups: Sequence[Group], verdicts: Mapping[Any, list[str]]) -> dict
 
 
 def _gaps(published: Group, sound: Group, metric: str) -> list[float]:
-    """Return sound minus published at the seeds that both have, in percentage points."""
+    """Return sound minus published at the seeds that both have, in the metric's unit."""
     return comparison.finite(sound.values(metric) - published.values(metric))
 
 

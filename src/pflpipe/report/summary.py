@@ -122,10 +122,10 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
     return f"{sentence} {not_covered(study)}"
 
 
-def not_covered(study: Study, what: str = "Accuracies, losses and times") -> str:
+def not_covered(study: Study) -> str:
     """Return the part of a caption about privacy: no epsilon covers the measured numbers nor, after
     a search, the choice of the settings."""
-    text = measured(study.datasets, what)
+    text = measured(study.datasets)
     return f"{text} {CHOSEN_ON_VALIDATION}" if any(row.chosen for row in study.rows) else text
 
 

@@ -22,10 +22,10 @@ NO_PRIVACY = "no privacy"
 CHOSEN_ON_VALIDATION = "Hyper-parameters were chosen on validation data; no ε covers that choice."
 
 
-def measured(datasets: Iterable[str], what: str = "Accuracies, losses and times") -> str:
+def measured(datasets: Iterable[str]) -> str:
     """Return what is said wherever measured numbers are shown, so that nobody takes the epsilon
     next to them for a promise about them."""
-    return f"{what} are diagnostics: {measurements(datasets)}."
+    return f"Measured values are diagnostics: {measurements(datasets)}."
 
 
 def measurements(datasets: Iterable[str]) -> str:
