@@ -26,11 +26,18 @@ from pflpipe.files import canonical_json, read_json
 from pflpipe.methods import registry
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report import tidy
-from pflpipe.report.comparison import METRICS, finite, largest, over_seeds, round_up
+from pflpipe.report.comparison import METRICS, finite, largest, over_seeds
 from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
 from pflpipe.study.config import STUDIES
-from pflpipe.study.settings import CHOSEN_ON_VALIDATION, Setting, flatten, layout, measured
+from pflpipe.study.settings import (
+    CHOSEN_ON_VALIDATION,
+    Setting,
+    flatten,
+    layout,
+    measured,
+    round_up,
+)
 from pflpipe.study.study_spec import Row, Study
 
 NOTE = "mlflow.note.content"

@@ -14,11 +14,18 @@ import pandas as pd
 
 from pflpipe.cells import WITHOUT_DEPARTURES
 from pflpipe.report import comparison
-from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite, round_up
+from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.study import settings
 from pflpipe.study.metrics import MetricColumn
-from pflpipe.study.settings import CHOSEN_ON_VALIDATION, NO_PRIVACY, Setting, layout, measured
+from pflpipe.study.settings import (
+    CHOSEN_ON_VALIDATION,
+    NO_PRIVACY,
+    Setting,
+    layout,
+    measured,
+    round_up,
+)
 from pflpipe.study.study_spec import Chosen, Study
 
 Column = tuple[str, Callable[[Group], str]]
