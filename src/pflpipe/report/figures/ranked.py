@@ -195,6 +195,7 @@ def cost(source: Source) -> Figure:
     for part in range(1 + len(_COSTS)):
         for place in places:
             place.axes[part].set_xlim(left=0 if part else None)
+            place.axes[part].xaxis.set_major_formatter("{x:g}")  # no zeros that meet those beside
         rows.same_scale(places, part, ticks=2)
     return figure
 
