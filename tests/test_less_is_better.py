@@ -17,7 +17,7 @@ import fake_results
 from pflpipe.errors import ConfigError
 from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.pipeline import compare
-from pflpipe.report import audits, ledger_page, report_page, tidy
+from pflpipe.report import audits, ledger_page, mlflow_runs, report_page, tidy
 from pflpipe.report.figures import registry, style
 from pflpipe.report.tables import write_study
 from pflpipe.study import ranking
@@ -67,6 +67,11 @@ def test_no_page_calls_an_error_an_accuracy_or_a_percentage(errors: tuple[Study,
         assert not re.search("accurac|percent|points", text, re.IGNORECASE)
     assert "mean squared error (less is better): after the last round" in texts[0]
     assert "on the clients' own test data: mean squared error (less is better)." in texts[1]
+
+
+def test_mlflow_says_which_error_its_columns_have(errors: tuple[Study, Path]) -> None:
+    note = mlflow_runs.experiment_note(errors[0])
+    assert "`personal_own` and the like: mean squared error (less is better)." in note
 
 
 def test_a_comparison_of_errors_says_what_is_compared_and_refuses_an_accuracy(
