@@ -966,7 +966,7 @@ MUTANTS = {
         "test_statistics.py",
     ),
     "epsilon rounded down": Mutant(
-        "report/comparison.py",
+        "study/settings.py",
         "return _rounded(epsilon, math.ceil, 1 - 1e-6)",
         "return _rounded(epsilon, math.floor, 1 - 1e-6)",
         "test_tables.py",

@@ -104,13 +104,14 @@ def test_a_result_is_shown_in_three_lines_accuracy_epsilon_and_claim():
     # FedPer has no global model, whose accuracy is NaN.
     assert accuracy.endswith(f": personal_own {own:.1f}, personal_common {common:.1f}")
     assert "no epsilon covers it" in accuracy
-    assert epsilon == f"epsilon: {found.ledger.epsilon_central} at delta 0.001"
+    assert epsilon == "epsilon: 8 at delta 0.001"
     assert claim == "claim: certified"
+    assert repr(found.personal(0)).startswith("personal model: a diagnostic")
     nominal = dataclasses.replace(
         found.ledger, claim="nominal", epsilon_nominal=8.0, epsilon_central=math.inf
     )
     lines = repr(dataclasses.replace(found, ledger=nominal)).split("\n")
-    assert lines[1:] == ["epsilon: inf at delta 0.001, stated as 8.0", "claim: nominal"]
+    assert lines[1:] == ["epsilon: ∞ at delta 0.001, stated as 8.0", "claim: nominal"]
 
 
 def test_two_calls_draw_other_noise_and_a_secret_repeats_a_run():

@@ -269,6 +269,13 @@ def test_a_bare_figure_has_its_heading_and_its_note_in_a_text_beside_it(
     assert height == pytest.approx(whole.get_figheight() - style.LINE * len(lines))
 
 
+@pytest.mark.parametrize("kind", sorted({*drawings.KINDS} - {"ranks"}))
+def test_a_figure_has_a_heading_which_is_its_caption_where_it_is_bare(
+    kind: str, study: Study, folder: Path
+) -> None:
+    assert draw(kind, study, folder).get_suptitle()
+
+
 @pytest.mark.parametrize("kind", ["privacy_utility", "partition"])
 def test_a_line_says_that_no_epsilon_covers_what_is_measured(
     kind: str, study: Study, folder: Path

@@ -361,7 +361,7 @@ def test_the_page_says_that_no_epsilon_covers_what_is_measured(frame: pd.DataFra
         " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text_of(one))).split())
         for one in (frame, frame.assign(dataset="my_rows"))
     )
-    said = "accuracies, losses and times: the experimenter's own measurements{}, covered by no ε"
+    said = "metrics, losses and times: the experimenter's own measurements{}, covered by no ε"
     assert said.format(" on public data") in words
     assert said.format("") in own, "nobody knows whether a user's rows are public"
     assert "hyper-parameters were chosen on validation data; no ε covers that choice" in words

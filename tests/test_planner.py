@@ -169,6 +169,24 @@ def test_the_table_has_a_line_for_every_entry_and_says_what_its_columns_are(
     assert heading.split("  ")[-1] == "accuracy"
 
 
+def test_of_an_error_nothing_is_predicted_and_one_line_says_so(study, monkeypatch, capsys):
+    np.savez(
+        "numbers.npz",
+        train_images=np.zeros((400, 3), np.float32),
+        train_labels=np.zeros(400, np.float32),
+    )
+    settings = {"studies": ["small"], "datasets": {"numbers": "numbers.npz"}}
+    malformed.write(Path("config.yaml"), settings)
+    study(dataset="numbers", training=SMALL["training"] | {"loss": "squared_error"})
+    heading, *entries, foot = printed(monkeypatch, capsys, "plan", "small")
+    assert heading.endswith("gain left")
+    assert {line.split()[-1] for line in entries} == {"-"}
+    assert foot.endswith(planner.ABSENT)
+    assert "gain left:" not in foot
+    with pytest.raises(ConfigError, match="got 'mean_squared_error'; expected accuracy: the curve"):
+        pflpipe.plan("small", 60, 80)
+
+
 def test_the_fit_finds_the_curve_that_made_the_shares():
     true = planner.Curve(middle=0.8, slope=2.0, spread=0.0, rest=0.0)
     s = np.array([0.1, 0.4, 0.8, 1.6, 4.0])

@@ -28,11 +28,11 @@ from pflpipe.pipeline.project import Project
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.report import tables
-from pflpipe.report.comparison import round_up
 from pflpipe.study import search
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline, load_study
 from pflpipe.study.plans import plan_of
+from pflpipe.study.settings import round_up
 from pflpipe.study.study_spec import Outline, Study
 
 EXAMPLE = malformed.ROOT / "docs/examples/easgd.py"

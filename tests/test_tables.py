@@ -21,13 +21,13 @@ from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.report.comparison import Group, epsilon_text, mean_text, round_up
+from pflpipe.report.comparison import Group, epsilon_text, mean_text
 from pflpipe.report.render_table import latex, markdown, tex_escape
 from pflpipe.report.summary import not_covered, summarise
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import COLUMNS, averages, join, stored, tidy
 from pflpipe.study.epsilon_as_published import as_published
-from pflpipe.study.settings import NO_PRIVACY, layout
+from pflpipe.study.settings import NO_PRIVACY, layout, round_up
 from pflpipe.study.study_spec import Chosen, Row, Study
 
 
@@ -659,7 +659,7 @@ def test_the_caption_says_that_no_epsilon_covers_what_is_measured(
         caption = next(line for line in plain.splitlines() if "Shared by all rows" in line)
         assert (
             caption.count(
-                "losses and times are diagnostics: the experimenter's own measurements on public "
+                "Measured values are diagnostics: the experimenter's own measurements on public "
                 "data"
             )
             == 1

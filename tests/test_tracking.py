@@ -132,8 +132,8 @@ def test_an_experiment_says_that_no_epsilon_covers_what_is_measured(world: World
     found = client.get_experiment_by_name(world.study.name)
     assert found.tags["kind"] == "diagnostics"
     assert (
-        "Accuracies, losses and times are diagnostics: the experimenter's own measurements on "
-        "public data, covered by no ε."
+        "Measured values are diagnostics: the experimenter's own measurements on public "
+        "data, covered by no ε."
     ) in found.tags["mlflow.note.content"]
     client.set_experiment_tag(found.experiment_id, "mlflow.note.content", "words of my own")
     world.sync()

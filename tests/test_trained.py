@@ -96,7 +96,7 @@ def test_the_files_that_the_ledger_covers_are_enough_and_hold_no_diagnostics(tmp
     (tmp_path / "diagnostics.json").unlink()
     again = pflpipe.load(tmp_path)
     assert same(found, again)
-    assert repr(again).startswith("accuracy in percent (no epsilon covers it): unknown\n")
+    assert repr(again).startswith("accuracy in percent, no epsilon covers it: unknown\n")
 
 
 def test_a_saved_network_of_a_file_has_the_names_of_its_state_dict(tmp_path, monkeypatch):

@@ -298,7 +298,8 @@ def train(
             the epsilon of all planned rounds, and ``Result.resume`` goes on. That epsilon covers
             the decision to stop if it follows from ``progress.params``; ``progress.rows`` and
             ``progress.states`` are diagnostics.
-        progress_bar: show the rounds with tqdm in a notebook or a terminal; a file gets nothing.
+        progress_bar: show the rounds with tqdm in a terminal, or in a notebook that has ipywidgets;
+            a file gets nothing.
 
     Raises:
         ConfigError: as ``federation``; ``progress_bar`` without tqdm.

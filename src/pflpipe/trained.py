@@ -33,6 +33,7 @@ from pflpipe.privacy.ledger import Ledger
 from pflpipe.simulation import evaluation, rounds
 from pflpipe.simulation.rounds import CURVES, Progress
 from pflpipe.simulation.simulation import EXAMPLES_AT_ONCE, Simulation
+from pflpipe.study.settings import round_up
 from pflpipe.trees import Tree
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
 _MODEL, _ABOUT, _DIAGNOSTICS = "model.safetensors", "model.json", "diagnostics.json"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Predictor:
-    """A network with its parameters.
+    """A network with its parameters: a client's personal model.
 
     Attributes:
         network, params: logits are ``network.apply(params, x)``.
@@ -90,6 +91,10 @@ class Predictor:
             guess = (logits.squeeze(-1) > 0).long() if one_logit else logits.argmax(-1)
             answers.append(torch.where(logits.isfinite().all(-1), guess, -1).cpu())
         return torch.cat(answers)
+
+    def __repr__(self) -> str:
+        """Return what the model is; tensors would fill pages."""
+        return "personal model: a diagnostic, made from its client's data without noise"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -162,11 +167,11 @@ class Trained(Predictor):
             for name, value in self.accuracies.items()
             if value == value
         ]
-        epsilon = f"{entry.epsilon_central} at delta {entry.delta}" if entry.trust else "none"
+        epsilon = f"{round_up(entry.epsilon_central)} at delta {entry.delta}"
         stated = f", stated as {entry.epsilon_nominal}" if entry.epsilon_nominal else ""
         return (
-            f"{metric.described} (no epsilon covers it): {', '.join(means) or 'unknown'}\n"
-            f"epsilon: {epsilon}{stated}\nclaim: {entry.claim}"
+            f"{metric.described}, no epsilon covers it: {', '.join(means) or 'unknown'}\n"
+            f"epsilon: {epsilon if entry.trust else 'none'}{stated}\nclaim: {entry.claim}"
         )
 
 

@@ -24,9 +24,10 @@ from pages import wording
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json, write_text
 from pflpipe.report import paper_table, tidy
-from pflpipe.report.comparison import largest, over_seeds, round_up
+from pflpipe.report.comparison import largest, over_seeds
 from pflpipe.report.render_table import markdown
 from pflpipe.study.load import load_study
+from pflpipe.study.settings import round_up
 from pflpipe.study.study_spec import Study
 
 FOLDER = "reproduction"

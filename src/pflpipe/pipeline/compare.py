@@ -44,7 +44,8 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
         metric: a column of accuracies, or of another metric that both tables have.
 
     Raises:
-        ConfigError: no such metric or method. DataError: no such table, or no row in common.
+        ConfigError: no such metric or method, or studies whose losses have different metrics.
+        DataError: no such table, or no row in common.
     """
     sides = [side(name, results) for name in (first, second)]
     others = [str(name) for name in list(sides[0])[len(tidy.COLUMNS) :] if name in sides[1]]
@@ -62,9 +63,15 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
     yield f"B: {second}"
     for name, (of_a, of_b) in differing.items():
         yield f"  {name}: {of_a} | {of_b}"
-    in_percent = metric in METRICS and a[both[0]].metric.unit == "%"
-    digits, unit = (1, " in percent") if in_percent else (3, "")
-    yield f"{metric}{unit}: A | B | B - A ± its standard error over the seeds that both have"
+    digits, words = 3, ""
+    if metric in METRICS:
+        firsts = {side[values].metric for side in (a, b) for values in both}
+        if len(firsts) > 1:
+            got = ", ".join(sorted(of.heading for of in firsts))
+            raise ConfigError(f"metric {metric}", got=got, expected="studies with one metric")
+        (of,) = firsts
+        digits, words = of.digits, f", {of.described}"
+    yield f"{metric}{words}: A | B | B - A ± its standard error over the seeds that both have"
     varying = [len(set(values)) > 1 for values in zip(*both, strict=True)]
     for values in both:
         columns = zip(key, values, varying, strict=True)
@@ -76,7 +83,7 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
     for letter, alone in (("A", a.keys() - b.keys()), ("B", b.keys() - a.keys())):
         if alone:
             yield f"  and {len(alone)} of {letter} alone"
-    yield "Accuracies are diagnostics, which no epsilon covers."
+    yield "Measured values are diagnostics, which no epsilon covers."
 
 
 def side(argument: str, results: Path) -> pd.DataFrame:

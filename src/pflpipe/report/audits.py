@@ -16,10 +16,10 @@ from pflpipe.auditing.cases import Subject, subjects
 from pflpipe.auditing.verdict import require_kept
 from pflpipe.files import atomic, read_json, write_text
 from pflpipe.methods import registry
-from pflpipe.report.comparison import round_up
 from pflpipe.report.figures import rows, style
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing
+from pflpipe.study.settings import round_up
 
 # fmt: off
 COLUMNS = (

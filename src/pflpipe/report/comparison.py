@@ -22,7 +22,7 @@ from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, Metric
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
 from pflpipe.study.metrics import BEST_ROUND, columns
-from pflpipe.study.settings import NO_PRIVACY, layout
+from pflpipe.study.settings import NO_PRIVACY, layout, round_up
 from pflpipe.study.study_spec import Study
 
 ALONE, PLAIN, OPEN = "local_only", "dp_fedavg", "fedavg"
@@ -318,27 +318,3 @@ def claim_notes(members: Iterable[Group]) -> Iterator[str]:
     """Yield what a reader must know about the claims of these groups, each once."""
     claims = {group.claim for group in members}
     yield from (note for claim, note in _CLAIM_NOTES.items() if claim in claims)
-
-
-def round_up(epsilon: float | None) -> str:
-    """Return an epsilon with three significant digits, rounded up (but for a relative error of
-    1e-6, so that 2.0000000001 stays 2)."""
-    return _rounded(epsilon, math.ceil, 1 - 1e-6)
-
-
-def round_down(bound: float | None) -> str:
-    """Return a lower bound with three significant digits, rounded down (but for a relative error of
-    1e-6)."""
-    return _rounded(bound, math.floor, 1 + 1e-6)
-
-
-def _rounded(value: float | None, towards: Callable[[float], int], slack: float) -> str:
-    if value is None or math.isnan(value):
-        return "unknown"
-    if math.isinf(value):
-        return "∞"
-    if value <= 0:
-        return "0"
-    # The slack keeps 2.0000000001, a rounding error of the accountant, from becoming 2.01.
-    step = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return f"{towards(value / step * slack) * step:.3g}"

@@ -22,10 +22,10 @@ from pflpipe.methods import registry
 from pflpipe.methods.base import About
 from pflpipe.named import DEPARTURES, OF_CALIBRATION, WITHOUT_BOUND
 from pflpipe.report import audits, comparison
-from pflpipe.report.comparison import MAIN, WORK, Group, by, largest, of_claim, round_up
+from pflpipe.report.comparison import MAIN, WORK, Group, by, largest, of_claim
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import read
-from pflpipe.study.settings import measurements
+from pflpipe.study.settings import measurements, round_down, round_up
 
 SETTING = (
     *("study", "dataset", "partition", "alpha", "classes_per_client", "clients"),
@@ -75,6 +75,7 @@ def sections(frame: pd.DataFrame, audited: pd.DataFrame) -> dict[str, Any]:
         "departures": DEPARTURES,
         "unbounded": WITHOUT_BOUND,
         "measurements": measurements(frame["dataset"]),
+        "metrics": {Group("", "", of).metric.described for _, of in frame.groupby("study")},
     }
 
 
@@ -149,7 +150,7 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
         yield "with the search", f"ε is at most {round_up(searched)} if its runs are counted"
     yield (
         "not covered",
-        "accuracies, losses and times, and how hyper-parameters were chosen",
+        "measured values (metrics, losses, times), and how hyper-parameters were chosen",
     )
 
 
@@ -235,7 +236,7 @@ def _setting(groups: Sequence[Group], verdicts: Mapping[Any, list[str]]) -> dict
 
 
 def _gaps(published: Group, sound: Group, metric: str) -> list[float]:
-    """Return sound minus published at the seeds that both have, in percentage points."""
+    """Return sound minus published at the seeds that both have, in the metric's unit."""
     return comparison.finite(sound.values(metric) - published.values(metric))
 
 
@@ -266,7 +267,7 @@ def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
             moved = "infinitely farther than"
         noise = ", and the noise follows private data" if row["spread"] > WIDEST else ""
         lower = float(row["epsilon_lower"])
-        bound = f"ε ≥ {_plain(comparison.round_down(lower))}"
+        bound = f"ε ≥ {_plain(round_down(lower))}"
         shown = "no finite ε" if lower == math.inf else bound
         sentence = (
             f"{seen}: {claimed} {'REFUTED' if row['flagged'] else 'not refuted'}; one client moves "
@@ -284,7 +285,7 @@ def _text(group: Group, name: str) -> str:
     if values.empty:
         return "–"
     if name.startswith("noise_multiplier"):
-        return _plain(comparison.round_down(values.min()))
+        return _plain(round_down(values.min()))
     worst = values.max()
     if name in ("clip_norm", "clip_quantile"):
         return f"{worst:g}"

@@ -26,11 +26,18 @@ from pflpipe.files import canonical_json, read_json
 from pflpipe.methods import registry
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report import tidy
-from pflpipe.report.comparison import METRICS, finite, largest, over_seeds, round_up
+from pflpipe.report.comparison import MAIN, METRICS, finite, largest, over_seeds
 from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
 from pflpipe.study.config import STUDIES
-from pflpipe.study.settings import CHOSEN_ON_VALIDATION, Setting, flatten, layout, measured
+from pflpipe.study.settings import (
+    CHOSEN_ON_VALIDATION,
+    Setting,
+    flatten,
+    layout,
+    measured,
+    round_up,
+)
 from pflpipe.study.study_spec import Row, Study
 
 NOTE = "mlflow.note.content"
@@ -146,7 +153,8 @@ def experiment_note(study: Study) -> str:
     title = f"## {study.title}\n\n" if study.title else ""
     text = f"{study.description.strip()}\n\n" if study.description else ""
     return (
-        f"{title}{text}{measured(study.datasets)}\n\n"
+        f"{title}{text}`{MAIN}` and the like: {study.metric.described}. "
+        f"{measured(study.datasets)}\n\n"
         "A run for each setting, with the means over its seeds, and below it one for each seed; "
         "the study's run has table, figures and ledger. Names have the ε that holds. Search with "
         "`tags.claim = 'certified'`, `tags.level = 'setting'`, `tags.method = 'dp_fedavg'`."

@@ -20,12 +20,11 @@ from pflpipe.report.comparison import (
     Group,
     best_round_text,
     finite,
-    round_up,
 )
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.report.summary import dagger, not_covered
 from pflpipe.study import layouts
-from pflpipe.study.settings import budget_text
+from pflpipe.study.settings import budget_text, round_up
 from pflpipe.study.study_spec import PaperLayout, Study
 
 # Less is better, and a difference between two of them has no sign to print.

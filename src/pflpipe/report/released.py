@@ -29,11 +29,10 @@ from pflpipe.methods import registry
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.privacy.plan import Plan
-from pflpipe.report.comparison import round_up
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, record_of
 from pflpipe.study import documents
-from pflpipe.study.settings import CHOSEN_ON_VALIDATION
+from pflpipe.study.settings import CHOSEN_ON_VALIDATION, round_up
 from pflpipe.study.study_spec import Study
 
 SIZES = ("releases", "parameters", "uploaded_parameters", "upload_bytes_per_round")

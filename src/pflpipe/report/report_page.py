@@ -21,11 +21,10 @@ from PIL import Image
 from pflpipe._version import __version__
 from pflpipe.files import write_text
 from pflpipe.report import audits, ledger_page, provenance, sentences, tables
-from pflpipe.report.comparison import round_up
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, stored
 from pflpipe.simulation import origin
-from pflpipe.study.settings import CHOSEN_ON_VALIDATION, measured
+from pflpipe.study.settings import CHOSEN_ON_VALIDATION, measured, round_up
 from pflpipe.study.study_spec import Study
 
 DOTS_PER_PIXEL = 300 / 96

@@ -14,11 +14,18 @@ import pandas as pd
 
 from pflpipe.cells import WITHOUT_DEPARTURES
 from pflpipe.report import comparison
-from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite, round_up
+from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.study import settings
 from pflpipe.study.metrics import MetricColumn
-from pflpipe.study.settings import CHOSEN_ON_VALIDATION, NO_PRIVACY, Setting, layout, measured
+from pflpipe.study.settings import (
+    CHOSEN_ON_VALIDATION,
+    NO_PRIVACY,
+    Setting,
+    layout,
+    measured,
+    round_up,
+)
 from pflpipe.study.study_spec import Chosen, Study
 
 Column = tuple[str, Callable[[Group], str]]
@@ -122,10 +129,10 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
     return f"{sentence} {not_covered(study)}"
 
 
-def not_covered(study: Study, what: str = "Accuracies, losses and times") -> str:
+def not_covered(study: Study) -> str:
     """Return the part of a caption about privacy: no epsilon covers the measured numbers nor, after
     a search, the choice of the settings."""
-    text = measured(study.datasets, what)
+    text = measured(study.datasets)
     return f"{text} {CHOSEN_ON_VALIDATION}" if any(row.chosen for row in study.rows) else text
 
 

@@ -25,6 +25,7 @@ from pflpipe.data import features, outside
 from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures, losses
+from pflpipe.learning.metrics import ACCURACY
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
 from pflpipe.study import catalog, config, load, runtime_estimate
@@ -37,8 +38,10 @@ SIDE = 1.28
 FOOT = (
     "noise/C: length of the noise on the mean of a round, in clip bounds. M for 1, ε for 1: the "
     "clients or the budget with which it is 1, all else equal. MB: sent by a client in all rounds. "
-    "min: of one run on one CPU thread. {} The interval held four of five federations."
+    "min: of one run on one CPU thread."
 )
+INTERVAL = "The interval held four of five federations."
+ABSENT = "-: no prediction, the curve is fitted to accuracies under Gaussian noise."
 SCALES = {
     "share": (
         "gain left",
@@ -113,19 +116,29 @@ def plan(
         d; ``noise_length``, r; ``clients_for_1``, the M with which r is 1 at the same epsilon,
         delta, q and T; ``epsilon_for_1``, the epsilon with which it is 1 at this M; ``megabytes``
         that a client sends if it takes part in all rounds; ``minutes`` of a run on one CPU thread;
-        ``share``, ``share_low``, ``share_high`` of the gain that is left, for Gaussian noise; with
-        both accuracies also ``accuracy``, ``accuracy_low``, ``accuracy_high`` in percent.
+        ``share``, ``share_low``, ``share_high`` of the gain that is left, for Gaussian noise and
+        labels that are classes; with both accuracies also ``accuracy``, ``accuracy_low``,
+        ``accuracy_high`` in percent.
 
     Raises:
-        PflpipeError: the study has errors, the size of its data is not known yet, or only one of
-            the accuracies is given.
+        PflpipeError: the study has errors, the size of its data is not known yet, only one of the
+            accuracies is given, or accuracies are given for a study that measures an error.
     """
     if (alone is None) != (without_privacy is None):
         got = {"alone": alone, "without_privacy": without_privacy}
         raise ConfigError("accuracies of a forecast", got=got, expected="both, or none")
     settings = settings or config.load()
+    outline = load.load_outline(study)
+    (first, *_) = outline.metrics
+    if alone is not None and first != ACCURACY:
+        raise ConfigError(
+            f"study {study}: metric of its loss",
+            got=first,
+            expected=f"{ACCURACY}: the curve predicts nothing else",
+            do="leave out --alone and --without-privacy",
+        )
     header, found = catalog.headers(settings), []
-    for line in load.load_outline(study).lines:
+    for line in outline.lines:
         cell = line.candidates[0].rows[0].cell
         if cell.privacy.mechanism == "none" or cell.departures or cell.fixed:
             continue
@@ -167,7 +180,9 @@ def lines(forecast: list[dict[str, Any]]) -> Iterator[str]:
     for texts in table:
         padded = (text.ljust(width) for text, width in zip(texts, widths, strict=True))
         yield "  ".join(padded).rstrip()
-    yield FOOT.format(explanation)
+    have = [scale in row for row in forecast]
+    parts = [FOOT, *[explanation, INTERVAL] * any(have), *[ABSENT] * (not all(have))]
+    yield " ".join(parts)
 
 
 def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
@@ -248,7 +263,7 @@ def _forecast(cell: Cell, known: Header, shape: tuple[int, ...]) -> dict[str, An
         "clients_for_1": math.ceil(planned.clients * length),
         "epsilon_for_1": _epsilon(once, 1 / noise_length(once, sent)),
         "megabytes": 4e-6 * sent * training.rounds,
-        **(shares if planned.mechanism == "gaussian" else {}),
+        **(shares if planned.mechanism == "gaussian" and not known.numbers else {}),
     }
 
 

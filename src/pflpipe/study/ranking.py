@@ -60,11 +60,10 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
         )
         yield f"{method} ({variant})" if variant else method
         for label, runs in ranked[: most or None]:
-            yield f"  {_summary(runs)}  {label or 'as the study says'}"
-    unit = " in percent" if metric.unit == "%" else ""
+            yield f"  {_summary(runs, 1 + metric.digits)}  {label or 'as the study says'}"
     yield (
-        f"Mean {column}{unit} over runs. Choosing by it looks at private data, which no epsilon "
-        "accounts for."
+        f"Mean {column} over runs: {metric.described}. Choosing by it looks at private data, which "
+        "no epsilon accounts for."
     )
 
 
@@ -146,14 +145,14 @@ def _labels(cells: list[Cell]) -> dict[str, str]:
     }
 
 
-def _summary(runs: list[tuple[str, float]]) -> str:
+def _summary(runs: list[tuple[str, float]], digits: int) -> str:
     values, spread = [value for _, value in runs], ""
     budgets: dict[str, list[float]] = defaultdict(list)
     for budget, value in runs:
         budgets[budget].append(value)
     if len(budgets) > 1:
-        parts = (f"{name}: {statistics.fmean(each):.2f}" for name, each in budgets.items())
+        parts = (f"{name}: {statistics.fmean(each):.{digits}f}" for name, each in budgets.items())
         spread = f" ({', '.join(parts)})"
     elif len(values) > 1:
-        spread = f" ± {statistics.stdev(values):.2f}"
-    return f"{statistics.fmean(values):6.2f}{spread}"
+        spread = f" ± {statistics.stdev(values):.{digits}f}"
+    return f"{statistics.fmean(values):6.{digits}f}{spread}"

@@ -7,7 +7,8 @@ Tables and figures share them, so that a line of a figure has the name of a row 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,10 +23,10 @@ NO_PRIVACY = "no privacy"
 CHOSEN_ON_VALIDATION = "Hyper-parameters were chosen on validation data; no ε covers that choice."
 
 
-def measured(datasets: Iterable[str], what: str = "Accuracies, losses and times") -> str:
+def measured(datasets: Iterable[str]) -> str:
     """Return what is said wherever measured numbers are shown, so that nobody takes the epsilon
     next to them for a promise about them."""
-    return f"{what} are diagnostics: {measurements(datasets)}."
+    return f"Measured values are diagnostics: {measurements(datasets)}."
 
 
 def measurements(datasets: Iterable[str]) -> str:
@@ -262,3 +263,27 @@ def model_name(cell: Cell) -> str:
             text = option.phrase.format(option.value_text(value))
             parts.append(option.heading if value is True else text)
     return "-".join(parts)
+
+
+def round_up(epsilon: float | None) -> str:
+    """Return an epsilon with three significant digits, rounded up (but for a relative error of
+    1e-6, so that 2.0000000001 stays 2)."""
+    return _rounded(epsilon, math.ceil, 1 - 1e-6)
+
+
+def round_down(bound: float | None) -> str:
+    """Return a lower bound with three significant digits, rounded down (but for a relative error of
+    1e-6)."""
+    return _rounded(bound, math.floor, 1 + 1e-6)
+
+
+def _rounded(value: float | None, towards: Callable[[float], int], slack: float) -> str:
+    if value is None or math.isnan(value):
+        return "unknown"
+    if math.isinf(value):
+        return "∞"
+    if value <= 0:
+        return "0"
+    # The slack keeps 2.0000000001, a rounding error of the accountant, from becoming 2.01.
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{towards(value / step * slack) * step:.3g}"

@@ -27,7 +27,7 @@ SHOWN: Mapping[str, Any] = {
 def draw(study: Study, drawing: Drawing, results: Path) -> Figure:
     """Draw an attack's figure, with a note on what no epsilon covers."""
     figure: Figure = SHOWN[drawing.kind].figure(study, results, drawing.width)
-    style.foot(figure, not_covered(study, "Measured values"))
+    style.foot(figure, not_covered(study))
     return figure
 
 

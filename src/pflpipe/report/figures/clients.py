@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -94,17 +95,22 @@ def partition(source: Source) -> Figure:
     """Draw the examples per client and class, and each client's training, validation and test rows,
     for the study's first seed.
 
-    Clients are sorted by their largest class, those without examples come last.
+    Clients are sorted by their largest class, those without examples come last. Labels that are
+    real numbers have no classes: clients are sorted by their examples.
     """
     first = source.study.rows[0].cell.seed
     chosen = [source.study.rows[i].cell for p in source.panels for g in p.groups for i in g.indices]
     cells = {cell.partition_id: cell for cell in chosen if cell.seed == first}
     figure = Figure(figsize=(source.drawing.width, 3.3 * len(cells)), layout="constrained")
+    heading = style.head(
+        figure, "The clients' examples, and which of them train, validate and test."
+    )
+    figure.set_figheight(heading + figure.get_figheight())
     blocks: Any = figure.subfigures(len(cells), 1, squeeze=False)
     for block, cell in zip(blocks[:, 0], cells.values(), strict=True):
         with np.load(existing(source.data / f"{cell.dataset}.npz"), allow_pickle=False) as arrays:
             labels, classes = arrays["train_labels"], int(arrays["classes"])
-        if are_numbers(labels):  # drawn as one class
+        if are_numbers(labels):  # counted as one class
             labels, classes = np.zeros(len(labels), np.int64), 1
         split = Split.load(existing(source.results / "partitions" / f"{cell.partition_id}.npz"))
         _holdings(block, split, labels, classes)
@@ -113,6 +119,20 @@ def partition(source: Source) -> Figure:
         title = style.lines_of(f"{cell.dataset}: {text}, seed {first}", source.drawing.width)
         block.suptitle("\n".join(title), x=0.01, ha="left", fontweight="bold")
     return figure
+
+
+def _by_class(block: Any, axes: Axes, counts: np.ndarray) -> None:
+    """Draw a heat map of examples ``[classes, clients]``."""
+    held_counts = np.ma.masked_equal(counts, 0)  # zeros stay white
+    image = axes.imshow(held_counts, "Blues", vmin=0, aspect="auto", origin="lower")
+    axes.set_ylabel("class")
+    axes.yaxis.set_major_locator(_whole())
+    block.colorbar(image, ax=axes, label="examples", pad=0.01, aspect=14, ticks=_whole())
+    if counts.shape[1] <= _NUMBERED and len(counts) <= 20:
+        for row, column in zip(*np.nonzero(counts), strict=True):
+            number = counts[row, column]
+            colour = "white" if number > 0.45 * counts.max() else "black"
+            axes.text(column, row, number, ha="center", va="center", fontsize=6, color=colour)
 
 
 def _whole() -> MaxNLocator:
@@ -129,24 +149,18 @@ def _holdings(block: Any, split: Split, labels: np.ndarray, classes: int) -> Non
     largest_class = np.where(counts.any(axis=0), counts.argmax(axis=0), classes)
     order = np.lexsort((-counts.max(axis=0), largest_class))
     counts, clients = counts[:, order], np.arange(len(held))
-    above, below = block.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [2, 1]})
-    held_counts = np.ma.masked_equal(counts, 0)  # zeros stay white
-    image = above.imshow(held_counts, "Blues", vmin=0, aspect="auto", origin="lower")
-    above.set_ylabel("class")
-    above.yaxis.set_major_locator(_whole())
-    block.colorbar(image, ax=above, label="examples", pad=0.01, aspect=14, ticks=_whole())
-    if len(held) <= _NUMBERED and classes <= 20:
-        for row, column in zip(*np.nonzero(counts), strict=True):
-            number = counts[row, column]
-            colour = "white" if number > 0.45 * counts.max() else "black"
-            above.text(column, row, number, ha="center", va="center", fontsize=6, color=colour)
+    if classes == 1:
+        below = block.subplots()
+    else:
+        above, below = block.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [2, 1]})
+        _by_class(block, above, counts)
     bottom = np.zeros(len(held))
     for name, colour in _PARTS:
         sizes = np.array([len(row) for row in getattr(split, name)])[order]
         below.bar(clients, sizes, bottom=bottom, width=1.0, color=colour, label=name)
         bottom += sizes
     below.set_xlim(-0.5, len(held) - 0.5)
-    below.set_xlabel("client, sorted by its largest class")
+    below.set_xlabel(f"client, sorted by its {'largest class' if classes > 1 else 'examples'}")
     below.set_ylabel("examples")
     below.xaxis.set_major_locator(_whole())
     place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.1}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -25,7 +26,8 @@ _DASHES = dict(zip(CLAIMS, ("-", "-.", ":", "--"), strict=True))
 def convergence(source: Source) -> Figure:
     """Draw accuracy by round, mean over seeds, a panel for each budget. Emphasised methods have a
     name in the legend and, right of their last round, a bar with the range of their seeds there
-    (shaded ranges of several methods hide the curves); the others are grey.
+    (shaded ranges of several methods hide the curves); the others are grey. An error has no upper
+    end: the scale ends above the emphasised methods.
 
     Solid: certified. Dash-dotted: unreviewed. Dotted: nominal. Dashed: no privacy.
     """
@@ -39,6 +41,13 @@ def convergence(source: Source) -> Figure:
     strong = _strong(source, panels[-1], tables)
     is_all = all(group.label in strong for panel in panels for group in panel.groups)
     others = "" if is_all else "; grey: the other methods"
+    means = {group: table.mean(axis=1) for group, table in tables.items()}
+    named = [group for group in tables if group.label in strong]
+    low = min(float(np.nanmin(table)) for table in tables.values())
+    high = max(map(max, means.values()))
+    top = max([max(means[g].max(), tables[g].iloc[-1].max()) for g in named], default=high)
+    is_cut = source.metric.sign < 0 and bool(high > top)
+    others += " (cut off above the scale)" * is_cut
     heading = (
         f"{source.what[:1].upper()}{source.what[1:]} by round, {source.subject}{_tested(source)}. "
         f"Mean over {source.seeds_text}, bars: their range in the last round{others}."
@@ -53,8 +62,7 @@ def convergence(source: Source) -> Figure:
     for axes, panel in zip(grid.flat, panels, strict=False):
         drawn = [group for group in panel.groups if group in tables]
         for group in sorted(drawn, key=lambda group: group.label in strong):
-            table = tables[group]
-            mean = table.mean(axis=1)
+            table, mean = tables[group], means[group]
             if group.label not in strong:
                 axes.plot(mean.index, mean, color=style.REST, linewidth=0.7)
                 continue
@@ -71,6 +79,9 @@ def convergence(source: Source) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         axes.margins(x=0.02)
         axes.label_outer()
+    if is_cut:
+        margin = 0.05 * (top - low)
+        grid[0, 0].set_ylim(low - margin, top + margin)
     for axes in grid[:, 0]:
         axes.set_ylabel(source.axis)
     for axes in grid[-1]:

@@ -43,7 +43,7 @@ def privacy_utility(source: Source) -> Figure:
     provides. Grey: no privacy. Right: the mean accuracy. The intervals are not adjusted for their
     number: one in twenty may exclude 0 by chance. Sentences about the best method use adjusted ones
     (docs/results.md). If a panel lacks the baseline, all panels show the accuracy itself. A method
-    far below the others would compress them: the scale ends before it, with an arrow.
+    far worse than the others would compress them: the scale ends before it, with an arrow.
     """
     values = [source.values(panel.groups) for panel in source.panels]
     baselines = [{group.label: v for group, v in part.items()}.get(PLAIN) for part in values]
@@ -63,41 +63,46 @@ def privacy_utility(source: Source) -> Figure:
         heading += _UNREVIEWED
     source.require(any(len(numbers) for _, numbers in parts), source.metric.heading)
     sign = source.metric.sign
-    least = _least(parts) if compared and sign > 0 else -np.inf
-    beyond = [[g for g, (mean, *_) in numbers.items() if mean < least] for _, numbers in parts]
+    ends = _scale(parts, sign) if compared else (-np.inf, np.inf)
+    beyond = [
+        [g for g, (mean, *_) in numbers.items() if not ends[0] <= mean <= ends[1]]
+        for _, numbers in parts
+    ]
+    side, arrow, edge = ("left", "<", ends[0]) if sign > 0 else ("right", ">", ends[1])
     if any(map(len, beyond)):
-        heading += " Arrow: further to the left."
+        heading += f" Arrow: further to the {side}."
     label = f"{source.points} above {_BASELINE}" if compared else source.axis
     figure, places = _dotted(source, parts, heading, label, sign=sign, zero=compared)
     if compared:
         for place, part in zip(places, values, strict=True):
             _write_means(source, place, part)
-    rows.same_scale(places, least=least)
+    rows.same_scale(places, within=ends)
     for place, far in zip(places, beyond, strict=True):
         for group in far:
-            look = _LOOKS[group.claim] | {"marker": "<"}
-            at = ([place.axes[0].get_xlim()[0]], [place.heights[group]])
+            look = _LOOKS[group.claim] | {"marker": arrow}
+            at = ([edge], [place.heights[group]])
             place.axes[0].plot(*at, linestyle="none", clip_on=False, **look)
     return figure
 
 
-def _least(parts: Sequence[Part]) -> float:
-    """Return where the scale of all panels begins if rows are far below the others, else minus
-    infinity.
+def _scale(parts: Sequence[Part], sign: int) -> tuple[float, float]:
+    """Return both ends of the scale of all panels if rows are far worse than the others, else
+    infinities.
 
-    Far means below Tukey's outer fence, three interquartile ranges below the lower quartile. Rows
+    Far means beyond Tukey's outer fence, three interquartile ranges beyond the worse quartile. Rows
     without privacy are references and always on the scale.
     """
     everything = np.array([ends for _, numbers in parts for ends in numbers.values()])
     references = np.array([g.claim == NONE for _, numbers in parts for g in numbers])
-    estimates = everything[:, 0]
-    lower, upper = np.nanquantile(estimates, (0.25, 0.75))
-    near = ~(estimates < lower - 3 * (upper - lower)) | references
+    worth = sign * everything[:, 0]
+    lower, upper = np.nanquantile(worth, (0.25, 0.75))
+    near = ~(worth < lower - 3 * (upper - lower)) | references
     if near.all():
-        return -np.inf
+        return -np.inf, np.inf
     shown = everything[near]
     low, high = (float(end(shown[np.isfinite(shown)])) for end in (np.min, np.max))
-    return low - 0.05 * (high - low)  # the margin that matplotlib leaves
+    margin = 0.05 * (high - low)  # as matplotlib leaves
+    return low - margin, high + margin
 
 
 def ranks(source: Source) -> Figure:
@@ -166,7 +171,7 @@ def cost(source: Source) -> Figure:
     source.require(any(means), source.metric.heading)
     sign = source.metric.sign
     heading = (
-        f"{_sentence(source.what)} ({source.subject}) and what it costs: MB that a client sends, "
+        f"{_sentence(source.what)}, {source.subject}, and what it costs: MB that a client sends, "
         f"seconds of training. Means over {source.seeds_text}. A cost is blue where no certified "
         "method is better and no dearer."
     )
@@ -174,9 +179,11 @@ def cost(source: Source) -> Figure:
     worth = [{group: sign * mean for group, mean in part.items()} for part in means]
     blocks = [rows.ranked(source, *part) for part in zip(titles, worth, strict=True)]
     figure, places = rows.draw(blocks, source.drawing.width, heading, 1 + len(_COSTS))
+    room = source.drawing.width / min(len(blocks), style.columns(source.drawing.width)) / 4
+    measured = "\n".join(style.lines_of(source.metric.unit or source.metric.heading, room))
     for place, mean, better in zip(places, means, worth, strict=True):
         spent = [{group: of(group.rows) for group in mean} for of in _COSTS.values()]
-        units = (source.metric.unit or source.metric.heading, *_COSTS)
+        units = (measured, *_COSTS)
         for part, (axes, unit, values) in enumerate(
             zip(place.axes, units, [mean, *spent], strict=True)
         ):
@@ -188,6 +195,7 @@ def cost(source: Source) -> Figure:
     for part in range(1 + len(_COSTS)):
         for place in places:
             place.axes[part].set_xlim(left=0 if part else None)
+            place.axes[part].xaxis.set_major_formatter("{x:g}")  # no zeros that meet those beside
         rows.same_scale(places, part, ticks=2)
     return figure
 
@@ -262,11 +270,12 @@ def _write_means(
 ) -> None:
     """Write the means to the right of the rows."""
     (axes,) = place.axes
+    texts = {g: f"{values[g].mean():.{source.metric.digits}f}" for g in place.heights}
+    end = 8 + 4.5 * max(map(len, texts.values()))
     right: Any = {"textcoords": "offset points", "ha": "right", "annotation_clip": False}
     axes.annotate(
-        source.metric.unit, (1, 1), (26, 4), xycoords="axes fraction", va="baseline", **right
+        source.metric.unit, (1, 1), (end, 4), xycoords="axes fraction", va="baseline", **right
     )
     for group, height in place.heights.items():
-        text = f"{values[group].mean():.{source.metric.digits}f}"
         across = ("axes fraction", "data")
-        axes.annotate(text, (1, height), (26, 0), xycoords=across, va="center", **right)
+        axes.annotate(texts[group], (1, height), (end, 0), xycoords=across, va="center", **right)

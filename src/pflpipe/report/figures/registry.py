@@ -45,7 +45,7 @@ def draw(
     if frame is None:
         frame = stored(study, results)
     figure = KINDS[drawing.kind](Source(study, drawing, frame, results, data))
-    style.foot(figure, not_covered(study, "Measured values"))
+    style.foot(figure, not_covered(study))
     return figure
 
 

@@ -88,14 +88,16 @@ def draw(
 
 
 def same_scale(
-    places: Sequence[Places], part: int = 0, ticks: int = 4, least: float = -math.inf
+    places: Sequence[Places],
+    part: int = 0,
+    ticks: int = 4,
+    within: Sequence[float] = (-math.inf, math.inf),
 ) -> None:
-    """Give one part of all panels the same horizontal scale with round ticks, which does not start
-    below ``least``."""
-    limits = [place.axes[part].get_xlim() for place in places]
-    low, high = max(least, min(low for low, _ in limits)), max(high for _, high in limits)
+    """Give one part of all panels the same horizontal scale with round ticks, which does not leave
+    the interval ``within``."""
+    lows, highs = zip(*(place.axes[part].get_xlim() for place in places), strict=True)
     for place in places:
-        place.axes[part].set_xlim(low, high)
+        place.axes[part].set_xlim(max(within[0], min(lows)), min(within[1], max(highs)))
         place.axes[part].xaxis.set_major_locator(MaxNLocator(ticks, steps=(1, 2, 5, 10)))
 
 
