@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pflpipe._version import __version__
 from pflpipe.errors import PflpipeError
 from pflpipe.program import run_script
+
+if TYPE_CHECKING:
+    from pflpipe.study.study_spec import Study
 
 Command = Callable[[argparse.Namespace], Iterable[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
@@ -285,13 +287,18 @@ def _status(arguments: argparse.Namespace) -> list[str]:
 
 
 def _track(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.report import mlflow_export
+    from pflpipe.report import mlflow_export, mlflow_runs
     from pflpipe.study import config, load
 
     settings = config.load(arguments.config)
     results, uri = settings.results_dir, settings.tracking_uri
 
-    study = functools.partial(load.load_study, arguments.study, results=results)
+    def study() -> Study:
+        found = load.load_study(arguments.study, results=results)
+        if settings.store:
+            mlflow_runs.check_copies(found, results)
+        return found
+
     if not arguments.watch:
         return [mlflow_export.export(study(), results, uri, partial=True)]
     mlflow_export.watch(study, results, uri)
