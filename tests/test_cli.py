@@ -78,7 +78,8 @@ def test_snakemake_refuses_a_store_without_its_plugin_in_the_same_line(project):
     refused = warm.python(program, ("snakemake", *words), project, os.environ)
     assert refused.returncode == 2
     said, refusal = refused.stderr.splitlines()
-    assert refused.stdout == "" and said.startswith("Using workflow specific profile")
+    assert refused.stdout == ""
+    assert said.startswith("Using workflow specific profile")
     assert refusal.startswith("error: config.yaml: store; got 's3://bucket/lab'; expected")
 
 

@@ -26,6 +26,7 @@ from pflpipe.pipeline.project import certified, each, published
 from pflpipe.report import mlflow_export
 from pflpipe.simulation import origin
 from pflpipe.study import config as configuration
+from pflpipe.study import cost
 
 
 def check(question, *arguments):
