@@ -105,6 +105,8 @@ def state_bytes(cells: Iterable[Cell], header: Callable[[str], Header | None]) -
     """
     import torch
 
+    from pflpipe.trees import Params
+
     sizes: dict[str, int] = {}
     total = 0.0
     for cell in cells:
@@ -120,7 +122,7 @@ def state_bytes(cells: Iterable[Cell], header: Callable[[str], Header | None]) -
             # No round is computed, so any plan will do.
             plan = Plan("none", 2, None, None, 1.0, 1, None, clients)
             method, task = planner.before_training(cell, *of_network, plan)
-            params = task.network.init(torch.Generator().manual_seed(0))
+            params = Params(task.network.init(torch.Generator().manual_seed(0)))
             sizes[key] = sum(value.nbytes for value in method.init_client(params, task).values())
         total += drawn * sizes[key]
     return total
