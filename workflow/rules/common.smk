@@ -21,7 +21,7 @@ from pflpipe import program
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
-from pflpipe.pipeline import forks, project
+from pflpipe.pipeline import archive, forks, project
 from pflpipe.pipeline.project import certified, each, published
 from pflpipe.report import mlflow_export
 from pflpipe.simulation import origin
