@@ -44,6 +44,8 @@ def pack(name: str, results: Path) -> Iterator[str]:
     runs: dict[str, list[str]] = {}
     for run, cell in catalog.runs(outline, choices).items():
         runs.setdefault(cell.method, []).append(run)
+    for unfinished in (results / FOLDER / name).glob(".*"):  # of an interrupted command
+        shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
     for method, names in runs.items():
         target = results / FOLDER / name / f"{method}.tar"
         packed = _runs_in(target) if target.exists() else set(names)
@@ -66,10 +68,9 @@ def restore(name: str, results: Path) -> Iterator[str]:
         DataError: there is no archive, it is damaged, or a file is there that differs from it.
     """
     folder = results / FOLDER / name
-    archives = sorted(folder.glob("[!.]*.tar"))
-    if not archives:
+    if not folder.exists():
         raise DataError(f"study {name} has no archive in {folder}")
-    for file in archives:
+    for file in sorted(folder.glob("[!.]*.tar")):
         names, scratch = sorted(_runs_in(file)), folder / f".{file.stem}"
         shutil.rmtree(scratch, ignore_errors=True)
         with _opened(file) as tar:
