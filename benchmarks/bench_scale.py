@@ -23,8 +23,12 @@ object store, with its requests and objects, next to the same studies on the dis
 with 4 training answers to 135 questions each, the network ``embedding`` with a private head, 100 of
 whom take part: CPU seconds and bytes of the partition, CPU seconds of a round, of the evaluation of
 all and of the scores file, its bytes, those of the states file and of what a checkpoint notes of
-it, largest memory until the partition is read, and until the end. ``exponents`` are the slopes of
-log cost over log size.
+it, largest memory until the partition is read, and until the end. partitions: CPU seconds, largest
+memory and bytes of the pipeline's step that divides a data set of 5 rows for each client, for each
+kind. states: all clients are drawn once, 1,000 in a round, with a state of 72 bytes each: CPU
+seconds of reading and writing the states of the first and of the last rounds, of a checkpoint's
+notes, of saving, of loading with all checksums, and of reading all in the evaluation's blocks.
+``exponents`` are the slopes of log cost over log size.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +57,19 @@ from bench_overhead import ENVIRONMENT, METHODS, SEEDS, STUDY
 
 from pflpipe import cells
 from pflpipe.data import partition
-from pflpipe.data.datasets import Arrays
+from pflpipe.data.datasets import Arrays, prepare
 from pflpipe.data.partition import Split
 from pflpipe.files import with_digest, write_text
 from pflpipe.learning import networks
 from pflpipe.methods import registry
+from pflpipe.pipeline.project import partition_request
 from pflpipe.privacy.plan import Plan
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.simulation.clients import Examples
-from pflpipe.simulation.evaluation import accuracies
+from pflpipe.simulation.evaluation import BLOCK, accuracies
 from pflpipe.simulation.processes import joined
 from pflpipe.simulation.simulation import Simulation
+from pflpipe.simulation.states import States
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -197,6 +204,46 @@ def measure_clients(clients: int) -> None:
     print(json.dumps(found))
 
 
+def measure_states(clients: int, cohort: int = 1000) -> None:
+    """Draw each of so many clients once and print what its state took as JSON."""
+    torch.set_num_threads(1)
+    found: dict[str, float] = {}
+    order = np.random.default_rng(0).permutation(clients)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        states = States({"head": torch.zeros(2, 9)}, clients, place / "states")
+
+        def measured(name: str, work: Callable[[], Any]) -> Any:
+            began = time.process_time()
+            result = work()
+            found[f"{name}_seconds"] = time.process_time() - began
+            return result
+
+        def some_rounds(states: States, firsts: range) -> States:
+            for first in firsts:
+                drawn = sorted(order[first : first + cohort].tolist())
+                head = states.of(drawn)["head"]
+                states = states.replaced(drawn, {"head": head + 1})
+            return states
+
+        firsts = range(0, clients, cohort)
+        tenth = max(len(firsts) // 10, 1)
+        states = measured("first_rounds", lambda: some_rounds(states, firsts[:tenth]))
+        states = some_rounds(states, firsts[tenth:-tenth])
+        states = measured("last_rounds", lambda: some_rounds(states, firsts[-tenth:]))
+        for name in ("first", "last"):
+            found[f"{name}_round_seconds"] = found.pop(f"{name}_rounds_seconds") / tenth
+        measured("notes", states.notes)
+        notes = measured("save", lambda: states.save(place / "saved"))
+        loaded = measured("load", lambda: States.load(notes, place / "saved"))
+        blocks = (range(clients)[first : first + BLOCK] for first in range(0, clients, BLOCK))
+        total = measured("read", lambda: sum(int(loaded.of(b)["head"].sum()) for b in blocks))
+        found["clients_drawn"] = total / 18
+        found["bytes"] = (place / "saved").stat().st_size
+    found["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps(found))
+
+
 def exponent(x: list[float], y: list[float]) -> float:
     """Return the slope of log y over log x, by least squares."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
@@ -262,10 +309,15 @@ def processes(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def snakemake(folder: Path, *words: str, **environment: str) -> dict[str, float]:
-    """Run Snakemake on a folder; return its CPU seconds, children included, and its memory."""
+    """Run Snakemake on a folder; return what it took."""
     program = Path(sys.executable).parent / "snakemake"
     options = ["--quiet", "all", "--cores", "1", "--directory", folder]
     command = [program, *options, "--snakefile", ROOT / "Snakefile", *words]
+    return measured_from_outside(command, **environment)
+
+
+def measured_from_outside(command: Sequence[Any], **environment: str) -> dict[str, float]:
+    """Run a command; return its CPU seconds, children included, and its memory."""
     process = subprocess.Popen(
         command, cwd=ROOT, env=ENVIRONMENT | environment, stdout=subprocess.DEVNULL
     )
@@ -357,7 +409,53 @@ def store(args: argparse.Namespace) -> dict[str, Any]:
 def clients(args: argparse.Namespace) -> dict[str, Any]:
     """Return what more and more clients take."""
     sizes = [args.clients // 100, args.clients // 10, args.clients]
-    found = {str(number): child(clients=number) for number in sizes}
+    found = {str(number): child(case="clients", clients=number) for number in sizes}
+    return {**found, "exponents": exponents(sizes, found)}
+
+
+def divided(clients: int, kind: dict[str, Any]) -> dict[str, float]:
+    """Return what the pipeline's step takes that divides 5 rows for each client."""
+    rows = 5 * clients
+    raw = {"train_images": np.zeros((rows, 1), np.float32), "train_labels": np.arange(rows) % 10}
+    raw |= {"test_images": raw["train_images"][:200], "test_labels": raw["train_labels"][:200]}
+    if kind["kind"] == "natural":
+        raw |= {
+            "train_users": np.arange(rows) % clients,
+            "test_users": np.arange(len(raw["test_labels"])),
+        }
+    nothing = cells.Model(""), cells.Training(0, 0, 0, "", 0.0), cells.Privacy()
+    asked = cells.Partition(clients=clients, test_fraction=0.2, **kind)
+    cell = cells.Cell("rows", asked, *nothing, method="", seed=0)
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        np.savez(place / "raw.npz", **raw)
+        prepare("rows", place / "raw.npz", place, place / "rows.npz")
+        words = ["--cell", partition_request(cell), "--data", place / "rows.npz"]
+        script, target = ROOT / "workflow" / "scripts" / "partition.py", place / "made.npz"
+        used = measured_from_outside([sys.executable, script, *words, "--target", target])
+        return used | {"bytes": target.stat().st_size}
+
+
+def partitions(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what dividing a data set over more and more clients takes, by kind."""
+    kinds: list[dict[str, Any]] = [
+        {"kind": "iid"},
+        {"kind": "natural"},
+        {"kind": "dirichlet", "alpha": 0.5},
+        {"kind": "pathological", "classes_per_client": 2},
+    ]
+    sizes = [args.clients // 100, args.clients // 10, args.clients]
+    result = {}
+    for kind in kinds:
+        found = {str(number): divided(number, kind) for number in sizes}
+        result[kind["kind"]] = {**found, "exponents": exponents(sizes, found)}
+    return result
+
+
+def states(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the states of more and more clients take."""
+    sizes = [args.clients // 100, args.clients // 10, args.clients]
+    found = {str(number): child(case="states", clients=number) for number in sizes}
     return {**found, "exponents": exponents(sizes, found)}
 
 
@@ -369,7 +467,10 @@ def exponents(sizes: list[int], found: dict[str, dict[str, float]]) -> dict[str,
 
 PARTS = {
     part.__name__: part
-    for part in (thousand, population, cohort, processes, planning, files, store, clients)
+    for part in (
+        *(thousand, population, cohort, processes, planning, files, store, clients),
+        *(partitions, states),
+    )
 }
 
 
@@ -393,9 +494,7 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=int, default=10_000, help="of the largest study that is planned: n x 200"
     )
-    parser.add_argument(
-        "--clients", type=int, default=100_000, help="of the largest federation of one round"
-    )
+    parser.add_argument("--clients", type=int, default=100_000, help="of the largest federation")
     parser.add_argument(
         "--stored", type=int, default=100, help="runs of the larger study in an object store"
     )
@@ -404,7 +503,9 @@ def main() -> None:
     parser.add_argument("--out")
     args = parser.parse_args()
     if args.case:
-        return measure_clients(**args.case) if len(args.case) == 1 else measure(args.case)
+        of = {"clients": measure_clients, "states": measure_states}
+        case = of.get(args.case.pop("case", ""))
+        return case(**args.case) if case else measure(args.case)
     result = {name: PARTS[name](args) for name in args.only}
     result |= {
         "torch": torch.__version__,

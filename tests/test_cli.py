@@ -18,6 +18,8 @@ from called import called
 from pflpipe import errors, program
 from pflpipe.errors import PflpipeError
 from pflpipe.pipeline import cli
+from pflpipe.study import check
+from pflpipe.study.load import load_study
 
 
 @pytest.fixture
@@ -50,6 +52,55 @@ def test_a_library_that_is_not_installed_is_one_line_that_says_what_to_install(r
     error = ran("completion", "bash", code=2).err
     assert error.startswith("error: Python module 'shtab' is not installed; pip install ")
     assert error.count("\n") == 1
+
+
+STORE = malformed.put("store", "s3://bucket/lab", "config.yaml")
+
+
+def test_a_store_without_its_plugin_is_one_line_that_says_what_to_install(
+    project, ran, monkeypatch
+):
+    STORE(project)
+    monkeypatch.setitem(sys.modules, check.S3_PLUGIN, None)
+    (line,) = lines(ran, "validate")
+    assert line == (
+        "config.yaml: store; got 's3://bucket/lab'; expected the Python package "
+        "snakemake-storage-plugin-s3, which is not installed; pip install 'pflpipe[lab]'"
+    )
+
+
+@pytest.mark.pipeline
+def test_snakemake_refuses_a_store_without_its_plugin_in_the_same_line(project):
+    STORE(project)
+    program = f"import sys; sys.modules[{check.S3_PLUGIN!r}] = None\n"
+    program += "from snakemake.cli import main; main()"
+    words = ("--dry-run", "--snakefile", str(malformed.ROOT / "Snakefile"))
+    refused = warm.python(program, ("snakemake", *words), project, os.environ)
+    assert refused.returncode == 2
+    said, refusal = refused.stderr.splitlines()
+    assert refused.stdout == ""
+    assert said.startswith("Using workflow specific profile")
+    assert refusal.startswith("error: config.yaml: store; got 's3://bucket/lab'; expected")
+
+
+@pytest.mark.pipeline
+@pytest.mark.parametrize("copies", ["none", "one, and the table"])
+def test_an_export_without_copies_of_a_stores_runs_is_refused_in_one_line(copies, project, ran):
+    STORE(project)
+    if copies != "none":
+        row = load_study("good").rows[0]
+        files = [f"runs/{row.run}/run.json", f"plans/{row.cell.plan_id}.json", "tables/good.csv"]
+        for file in files:
+            (project / "results" / file).parent.mkdir(parents=True)
+            (project / "results" / file).touch()
+    (line,) = lines(ran, "track", "good")
+    found, expected = (0, 1) if copies == "none" else (1, 6)
+    assert line == (
+        "study good: runs of the object store have no copies in results/runs; "
+        f"got {found}; expected at least {expected}; "
+        "snakemake --cores 1 --force results/tracking/good.done fetches the runs and exports them"
+    )
+    assert not (project / "results/mlflow.db").exists()
 
 
 @pytest.mark.slow

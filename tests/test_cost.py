@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import fake_results
-from pflpipe.cells import Cell, Partition
+from pflpipe.cells import Cell, Model, Partition, Privacy
 from pflpipe.data.datasets import Header, describe
 from pflpipe.errors import ConfigError
 from pflpipe.study import catalog, config, cost, runtime_estimate
@@ -89,6 +89,8 @@ def test_the_cost_of_a_study_is_training_and_the_measured_rates(
     assert head.startswith(f"quickstart: {len(runs):,} runs; {23.1 * len(runs):,.0f} files")
     methods = len({cell.method for cell in runs})
     jobs = [1, math.ceil(len(runs) / 20) + methods, len(runs) + methods]
+    *ways, memory = ways
+    assert memory == "memory of a job that trains or tests: at least 2,000 MB"
     for line, way, number in zip(ways, cost.WAYS, jobs, strict=True):
         hours = (training + len(runs) * way.seconds) / 3600
         assert line == f"{way.name}: {number:,} submitted, {hours:.3g} CPU-hours"
@@ -101,3 +103,52 @@ def test_the_cost_of_unknown_data_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(catalog, "headers", lambda settings: lambda name: None)
     with pytest.raises(ConfigError, match="quickstart: the size of its data is not known yet"):
         list(cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True))
+
+
+def test_states_on_the_disk_are_those_of_the_clients_that_are_drawn() -> None:
+    training = dataclasses.replace(fake_results.BASE.training, rounds=3, sample_rate=0.4)
+    base = dataclasses.replace(
+        fake_results.BASE,
+        model=Model("mlp", (5,)),
+        partition=Partition("iid", 12),
+        training=training,
+        privacy=Privacy(),
+        hyperparameters={},
+    )
+    of = {name: dataclasses.replace(base, method=name) for name in ("fedavg", "fedper", "ditto")}
+    head, body = 4 * (5 * 10 + 10), 4 * (64 * 5 + 5)
+    drawn = 12 * (1 - 0.6**3)
+    # Ditto's clients also note in one byte whether they have trained.
+    for name, size in {"fedavg": 0, "fedper": head, "ditto": body + head + 1}.items():
+        found = cost.state_bytes([of[name]], lambda name: HEADER)
+        assert found == pytest.approx(drawn * size), name
+    both = cost.state_bytes([of["fedper"], of["fedper"]], lambda name: HEADER)
+    assert both == pytest.approx(2 * drawn * head)
+
+
+def test_a_job_requests_the_memory_of_its_largest_file(tmp_path: Path) -> None:
+    small, large = (tmp_path / name for name in ("small.npz", "large.npz"))
+    small.write_bytes(b"")
+    with large.open("wb") as file:
+        file.truncate(300_000_000)
+    assert cost.megabytes_of_process([str(small)]) == 2000
+    assert cost.megabytes_of_process([str(small), str(large)]) == 6000
+    assert cost.megabytes_of_process(str(large)) == 6000
+
+
+def test_gpu_hours_are_those_of_networks_that_were_measured_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    settings = dataclasses.replace(config.load(), device="cuda", processes=2)
+    known = list(cost.lines("feddpa_table4", settings, cluster=True))[-1]
+    cells = catalog.runs(load_outline("feddpa_table4", ROOT / "studies")).values()
+    seconds = runtime_estimate.total(cells, describe)
+    assert seconds is not None
+    # the network of all its runs trains 2,000 images a second on a CPU, 22,000 on a GPU
+    assert known == (
+        "GPUs: 2 for each job that trains or tests; "
+        f"about {seconds / 11 / 3600:.3g} GPU-hours of training on an NVIDIA H100"
+    )
+    unknown = list(cost.lines("quickstart", settings, cluster=True))[-1]
+    assert unknown.endswith("; GPU-hours unknown: mlp not measured on a GPU")

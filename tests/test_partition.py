@@ -162,6 +162,43 @@ def test_dirichlet_proportions_follow_the_dirichlet_distribution():
     assert np.var(shares) == pytest.approx(1 / 12, abs=0.01)
 
 
+def plainly_repaired(counts: np.ndarray, min_size: int, keep_classes: bool) -> np.ndarray:
+    """What ``_repair`` promises, by a look at all clients for each example."""
+    for client in np.flatnonzero(counts.sum(axis=1) < min_size):
+        while counts[client].sum() < min_size:
+            sizes = counts.sum(axis=1)
+            for label in np.argsort(-counts[client], kind="stable"):
+                able = (sizes > min_size) & (counts[:, label] > keep_classes)
+                if counts[client, label] and able.any():
+                    donor = np.argmax(np.where(able, sizes, -1))
+                    break
+            else:
+                if keep_classes:
+                    raise DataError("no donor")
+                donor = np.argmax(sizes)
+                label = np.argmax(counts[donor])
+            counts[donor, label] -= 1
+            counts[client, label] += 1
+    return counts
+
+
+@pytest.mark.parametrize("keep_classes", [False, True])
+@exactly
+@given(seed=st.integers(0, 2**32 - 1))
+def test_repair_takes_each_example_from_the_largest_client_that_can_spare_it(keep_classes, seed):
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(rng.uniform(0.1, 2), (rng.integers(2, 30), rng.integers(1, 6)))
+    min_size = int(counts.sum() // len(counts))
+    try:
+        expected = plainly_repaired(counts.copy(), min_size, keep_classes)
+    except DataError:
+        with pytest.raises(DataError, match="take a lower min_size"):
+            partition._repair(counts.copy(), min_size, keep_classes=keep_classes)
+    else:
+        found = partition._repair(counts.copy(), min_size, keep_classes=keep_classes)
+        assert np.array_equal(found, expected)
+
+
 def test_repair_prefers_the_receivers_own_classes_and_the_largest_donor():
     held = np.array([[1, 0], [9, 0], [20, 2], [0, 40]])
     fixed = partition._repair(held.copy(), 5, keep_classes=False)

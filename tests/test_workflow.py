@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import ast
 import csv
+import itertools
 import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +29,8 @@ import pflpipe
 import warm
 from pflpipe.auditing import cases
 from pflpipe.cells import Cell
-from pflpipe.errors import ConfigError, PflpipeError
-from pflpipe.pipeline import cli, code_version
+from pflpipe.errors import ConfigError, DataError, PflpipeError
+from pflpipe.pipeline import archive, cli, code_version
 from pflpipe.pipeline.project import (
     Project,
     each,
@@ -908,3 +912,136 @@ def test_the_report_is_made_with_the_settings_of_the_snakemake_that_makes_it(tmp
 )
 def test_an_address_is_shown_without_credentials(address, shown):
     assert mlflow_export.without_credentials(address) == shown
+
+
+# ---------------------------------------------------------------- archives
+
+
+def contents(*folders: Path) -> dict[Path, bytes]:
+    return {
+        file: file.read_bytes()
+        for folder in folders
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+@pytest.mark.pipeline
+def test_an_archived_study_is_done_trains_nothing_again_and_comes_back_as_it_was(
+    project, monkeypatch
+):
+    monkeypatch.chdir(project)
+    results, table = Path("results"), Path("results/tables/tiny.csv")
+    packed = contents(results / "runs", results / "benchmarks/train", Path("logs/train"))
+    times = {file: file.stat().st_mtime_ns for file in packed}
+    before = table.read_bytes()
+    lines = list(archive.pack("tiny", results))
+    assert [line.partition(", ")[0] for line in lines] == [
+        f"results/archives/tiny/{name}.tar: 1 runs" for name in ("local_only", "feddpa")
+    ]
+    assert not any(map(Path.exists, packed))
+    assert "Nothing to be done" in snakemake(project, str(table)).stderr
+    table.unlink()
+    refused = snakemake(project, str(table), code=1)
+    assert re.search(r"run \S+ is in results/archives/tiny/(\w+).tar; put it back", refused.stderr)
+    assert "Finished" not in refused.stdout + refused.stderr
+    assert len(list(archive.restore("tiny", results))) == 2
+    assert {file: file.read_bytes() for file in packed} == packed
+    # A float has a resolution of a quarter of a microsecond.
+    assert all(abs(file.stat().st_mtime_ns - times[file]) < 1000 for file in packed)
+    made = snakemake(project, str(table)).stderr
+    assert "Table of tiny" in made
+    assert not re.search("Training|Testing", made)
+    assert table.read_bytes() == before
+
+
+@pytest.fixture
+def small(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what an archive of the finished project needs."""
+    for name in ("studies", "results/runs", "results/tables", "results/benchmarks", "logs/train"):
+        shutil.copytree(finished / name, tmp_path / "small" / name)
+    monkeypatch.chdir(tmp_path / "small")
+    return tmp_path / "small"
+
+
+def killed(work: Callable[[str, Path], Iterator[str]], results: Path, step: int) -> bool:
+    """Archive or restore in a process that is killed (kill -9) before it moves or removes a file
+    for the ``step``-th time; return whether it was."""
+    if not (child := os.fork()):
+        steps = itertools.count(1)
+
+        def hook(event: str, words: Any) -> None:
+            if event in ("os.rename", "os.remove", "os.rmdir") and next(steps) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        list(work("tiny", results))
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+@pytest.mark.pipeline
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["pack", "restore"])
+def test_kill_minus_9_while_runs_are_archived_or_restored_loses_no_file(command, small, long):
+    everything = ("results/runs", "results/benchmarks/train", "logs/train")
+    full = contents(*map(Path, everything))
+    if command == "restore":
+        list(archive.pack("tiny", Path("results")))
+    for step in itertools.count(1, 1 if long else 3):
+        folder = small.with_name(f"{command} {step}")
+        shutil.copytree(small, folder)
+        os.chdir(folder)
+        was_killed = killed(getattr(archive, command), Path("results"), step)
+        left = contents(*map(Path, everything))
+        for file in Path("results/archives/tiny").glob("[!.]*.tar"):
+            with tarfile.open(file) as tar:
+                tar.extractall("unpacked", filter="data")
+        places = {"runs": "results/runs", "measurements": "results/benchmarks/train"}
+        places |= {"logs": "logs/train"}
+        for name, place in places.items():
+            for file, content in contents(Path("unpacked") / name).items():
+                left[Path(place) / file.relative_to(f"unpacked/{name}")] = content
+        assert {file: left.get(file) for file in full} == full, f"killed at step {step}"
+        if not was_killed:
+            break
+        list(getattr(archive, command)("tiny", Path("results")))
+        done = contents(*map(Path, everything))
+        if command == "restore":
+            assert done == full
+            assert not Path("results/archives/tiny").exists()
+        else:
+            assert {file.name for file in Path("results/archives/tiny").iterdir()} == {
+                "local_only.tar",
+                "feddpa.tar",
+            }
+            assert done == {}
+    assert step > 10
+
+
+@pytest.mark.pipeline
+def test_nothing_is_removed_that_the_archive_does_not_have(small):
+    results = Path("results")
+    with pytest.raises(DataError, match="study tiny has no archive in results/archives/tiny"):
+        list(archive.restore("tiny", results))
+    assert len(list(archive.pack("tiny", results))) == 2
+    note = next((results / "archives/tiny").glob("feddpa.tar"))
+    kept = note.read_bytes()
+    (run,) = archive._runs_in(note)
+    changed = results / "runs" / run / "run.json"
+    changed.parent.mkdir()
+    changed.write_text("{}")
+    for work in (archive.pack, archive.restore):
+        with pytest.raises(DataError, match=f"{run}/run.json is not what .*feddpa.tar has"):
+            list(work("tiny", results))
+        assert changed.read_text() == "{}"
+    shutil.rmtree(changed.parent)
+    note.write_bytes(kept[: len(kept) // 2])
+    with pytest.raises(DataError, match=r"feddpa.tar cannot be read"):
+        list(archive.restore("tiny", results))
+    assert note.exists()
+    Path("results/tables/tiny.csv").unlink()
+    with pytest.raises(DataError, match=r"results/tables/tiny.csv does not exist"):
+        list(archive.pack("tiny", results))

@@ -21,11 +21,12 @@ from pflpipe import program
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
-from pflpipe.pipeline import forks, project
+from pflpipe.pipeline import archive, forks, project
 from pflpipe.pipeline.project import certified, each, published
 from pflpipe.report import mlflow_export
 from pflpipe.simulation import origin
 from pflpipe.study import config as configuration
+from pflpipe.study import cost
 
 
 def check(question, *arguments):

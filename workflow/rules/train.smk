@@ -1,5 +1,11 @@
 # results/runs/<run>/: one training run, the same for every cell that needs it, whatever the study: rounds.csv, timing.csv,
 # state.pt, states.bin and run.json. A study may have ten thousand of them.
+def how_to_train(wildcards):
+    """Returns how a run is computed. Snakemake asks only for runs that it is about to train, which those of an archive are not."""
+    archive.check(SETTINGS.results_dir, wildcards.run)
+    return f"{COMPUTE} --checkpoint-seconds {SETTINGS.checkpoint_seconds}"
+
+
 rule train:
     input:
         plan=paths(PLAN),
@@ -17,10 +23,10 @@ rule train:
     resources:
         mem_mb=lambda wc, input, attempt: attempt
         * SETTINGS.processes
-        * max(2000, int(20 * project.largest_mb(input.data))),
+        * cost.megabytes_of_process(input.data),
         runtime=lambda wc, attempt: attempt * 240,
         gpu=GPUS * SETTINGS.processes,
-        compute=f"{COMPUTE} --checkpoint-seconds {SETTINGS.checkpoint_seconds}",
+        compute=ask(how_to_train),
     params:
         cell=ask(lambda wc: canonical_json(cells_of(wc)[0].to_dict())),
         code=ask(lambda wc: PROJECT.training_code(cells_of(wc))),

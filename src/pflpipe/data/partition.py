@@ -28,6 +28,7 @@ of ``natural`` ones are in no common test set.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import os
 from collections.abc import Mapping
@@ -409,12 +410,14 @@ def _repair(counts: np.ndarray, min_size: int, *, keep_classes: bool) -> np.ndar
         counts: int64 [M, K]; changed in place.
     """
     sizes = counts.sum(axis=1)
+    donors = _Donors(counts, sizes, min_size, int(keep_classes))
     for client in np.flatnonzero(sizes < min_size):
         while sizes[client] < min_size:
-            for label in np.argsort(-counts[client], kind="stable"):
-                able = (sizes > min_size) & (counts[:, label] > int(keep_classes))
-                if counts[client, label] > 0 and able.any():
-                    donor = int(np.argmax(np.where(able, sizes, -1)))
+            donor = None
+            for label in np.argsort(-counts[client], kind="stable").tolist():
+                if counts[client, label] > 0:
+                    donor = donors.largest(label)
+                if donor is not None:
                     break
             else:
                 if keep_classes:
@@ -424,13 +427,62 @@ def _repair(counts: np.ndarray, min_size: int, *, keep_classes: bool) -> np.ndar
                         expected=f"at most {sizes[client]} with these classes",
                         do="take a lower min_size, fewer clients or other classes_per_client",
                     )
-                donor = int(np.argmax(sizes))
+                donor = donors.largest()
+                assert donor is not None  # for mypy: check() refused too few examples
                 label = int(np.argmax(counts[donor]))
-            counts[donor, label] -= 1
             counts[client, label] += 1
-            sizes[donor] -= 1
             sizes[client] += 1
+            donors.take(donor, label)
     return counts
+
+
+class _Donors:
+    """The clients above ``least``, from which examples are taken one at a time, down to ``kept`` of
+    a class. For a million clients, a look at all of them for each example would take hours.
+
+    Args:
+        counts, sizes: int64 [M, K] and [M], of which only clients at or below ``least`` may gain.
+    """
+
+    def __init__(self, counts: np.ndarray, sizes: np.ndarray, least: int, kept: int) -> None:
+        self._counts, self._sizes, self._least, self._kept = counts, sizes, least, kept
+        # The largest first, of equal ones the first. A client that gives moves to the heaps, where
+        # an entry counts as long as its size is the client's.
+        order = np.argsort(-sizes, kind="stable")
+        self._order: list[int] = order[sizes[order] > least].tolist()
+        self._gave: set[int] = set()
+        self._next: dict[int | None, int] = {}
+        self._heaps: dict[int | None, list[tuple[int, int]]] = {}
+
+    def largest(self, label: int | None = None) -> int | None:
+        """Return the largest client that can spare an example of a class, or of any; None if there
+        is none."""
+        heap, place = self._heaps.setdefault(label, []), self._next.get(label, 0)
+        while heap and not (
+            -heap[0][0] == self._sizes[heap[0][1]] and self._has(heap[0][1], label)
+        ):
+            heapq.heappop(heap)
+        while place < len(self._order) and (
+            self._order[place] in self._gave or not self._has(self._order[place], label)
+        ):
+            place += 1
+        self._next[label] = place
+        found = [heap[0]] if heap else []
+        found += [(-self._sizes[client], client) for client in self._order[place : place + 1]]
+        return min(found)[1] if found else None
+
+    def take(self, client: int, label: int) -> None:
+        """Take an example of a class from a client."""
+        self._counts[client, label] -= 1
+        self._sizes[client] -= 1
+        self._gave.add(client)
+        entry = -int(self._sizes[client]), client
+        for left in (None, *np.flatnonzero(self._counts[client]).tolist()):
+            heapq.heappush(self._heaps.setdefault(left, []), entry)
+
+    def _has(self, client: int, label: int | None) -> bool:
+        spare = label is None or self._counts[client, label] > self._kept
+        return bool(self._sizes[client] > self._least and spare)
 
 
 def _deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:

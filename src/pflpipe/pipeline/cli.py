@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pflpipe._version import __version__
 from pflpipe.errors import PflpipeError
 from pflpipe.program import run_script
+
+if TYPE_CHECKING:
+    from pflpipe.study.study_spec import Study
 
 Command = Callable[[argparse.Namespace], Iterable[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
@@ -100,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_study(track)
     until = "repeat until the study's table exists"
     track.add_argument("--watch", action="store_true", help=until)
+    archive = add(_archive, "pack a finished study's runs into one file for each method")
+    _add_study(archive)
+    archive.add_argument("--restore", action="store_true", help="unpack them again")
     compare = add(_compare, "compare two studies or two methods, with paired differences")
     for side in ("A", "B"):
         _add_study(compare, side, help="a study or a table's .csv, with :METHOD for one method")
@@ -285,17 +290,38 @@ def _status(arguments: argparse.Namespace) -> list[str]:
 
 
 def _track(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.report import mlflow_export
+    from pflpipe.pipeline import archive
+    from pflpipe.report import mlflow_export, mlflow_runs
     from pflpipe.study import config, load
 
     settings = config.load(arguments.config)
     results, uri = settings.results_dir, settings.tracking_uri
 
-    study = functools.partial(load.load_study, arguments.study, results=results)
+    def study() -> Study:
+        found = load.load_study(arguments.study, results=results)
+        for row in found.rows:  # an export would take them for removed
+            archive.check(results, row.run)
+        if settings.store:
+            mlflow_runs.check_copies(found, results)
+        return found
+
     if not arguments.watch:
         return [mlflow_export.export(study(), results, uri, partial=True)]
     mlflow_export.watch(study, results, uri)
     return []
+
+
+def _archive(arguments: argparse.Namespace) -> Iterator[str]:
+    from pflpipe.errors import ConfigError
+    from pflpipe.pipeline import archive
+    from pflpipe.study import config
+
+    settings = config.load(arguments.config)
+    if settings.store:
+        what = f"{settings.source}: store"
+        raise ConfigError(what, got=settings.store, expected="runs on this disk to archive")
+    work = archive.restore if arguments.restore else archive.pack
+    return work(arguments.study, settings.results_dir)
 
 
 def _compare(arguments: argparse.Namespace) -> list[str]:

@@ -427,13 +427,6 @@ def certified(cells: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.claim == "certified"]
 
 
-def largest_mb(files: str | Iterable[str]) -> float:
-    """Return the size in MB of the largest file; 0 without files, as before a search has chosen."""
-    # Snakemake passes the file of the choice, not a list, where a search has to choose again.
-    files = [files] if isinstance(files, str) else files
-    return 1e-6 * max(map(os.path.getsize, files), default=0)
-
-
 def check_syntax(path: str) -> None:
     """Raise ConfigError if a file of settings is not a YAML mapping.
 

@@ -118,6 +118,26 @@ def of_study(study: Study, results: Path, *, partial: bool = False) -> list[Trac
     return tracked
 
 
+def check_copies(study: Study, results: Path) -> None:
+    """Check that the results have the runs of a study that is in an object store: all if its table
+    is there, at least one otherwise. Without them an export would take the runs for removed.
+
+    Raises:
+        DataError: they are not there.
+    """
+    found = sum(_is_trained(row, results) for row in study.rows)
+    is_done = (results / "tables" / f"{study.name}.csv").exists()
+    expected = len(study.rows) if is_done else 1
+    if found < expected:
+        raise DataError(
+            f"study {study.name}: runs of the object store have no copies in {results}/runs",
+            got=found,
+            expected=f"at least {expected}",
+            do=f"snakemake --cores 1 --force {results}/tracking/{study.name}.done "
+            "fetches the runs and exports them",
+        )
+
+
 def _scores(study: Study, results: Path, partial: bool) -> tuple[_Scores, bool]:
     # And whether the table on disk has these rows.
     if not partial:

@@ -180,7 +180,7 @@ class _File:
     def hold(self, states: States) -> None:
         """Reserve the rows of these states for as long as the object lives."""
         slots = states._slots[states._slots >= 0]
-        missing = max(slots, default=-1) + 1 - len(self._holders)
+        missing = slots.max(initial=-1) + 1 - len(self._holders)
         self._holders = np.concatenate([self._holders, np.zeros(max(missing, 0), np.int64)])
         self._holders[slots] += 1
         weakref.finalize(states, self._release, slots)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 
 from pflpipe.cells import Model
 from pflpipe.data import datasets, features, partition, sources
@@ -16,6 +17,9 @@ from pflpipe.privacy.plan import check_delta
 from pflpipe.study import load
 from pflpipe.study.config import STUDIES, Config
 from pflpipe.study.study_spec import Outline
+
+S3_PLUGIN = "snakemake_storage_plugin_s3"
+"""The module of Snakemake's plugin for object stores."""
 
 
 def validate(
@@ -31,6 +35,13 @@ def validate(
     headers: dict[str, datasets.Header | None] = {}
     known = load.study_names(folder)
     wanted = tuple(names)
+    if (settings.store or "").startswith("s3:") and not find_spec(S3_PLUGIN):
+        problems.refuse(
+            f"{settings.source}: store",
+            got=settings.store,
+            expected="the Python package snakemake-storage-plugin-s3, which is not installed",
+            do="pip install 'pflpipe[lab]'",
+        )
     for name in () if wanted else settings.studies:
         if name not in known:
             what, place = f"{name!r} does not exist in {folder}/", f"{settings.source}: studies"

@@ -1,18 +1,24 @@
 """What a study costs on this machine, or on a SLURM cluster by the way in which it is submitted,
 before it starts (``pflpipe cost``).
 
-Training is the estimate of ``runtime_estimate``. All else are rates that benchmarks/bench_slurm.py
-and benchmarks/bench_scale.py measured on an AMD EPYC (docs/scale.md).
+Training is the estimate of ``runtime_estimate``, and the states of clients are those that its
+methods start with. All else are rates that benchmarks/bench_slurm.py and benchmarks/bench_scale.py
+measured on an AMD EPYC (docs/scale.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from pflpipe.cells import Cell
+from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError
-from pflpipe.study import catalog, runtime_estimate
+from pflpipe.files import canonical_json
+from pflpipe.privacy.plan import Plan
+from pflpipe.study import catalog, planner, runtime_estimate
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline
 
@@ -46,20 +52,77 @@ def lines(name: str, settings: Config, cluster: bool) -> Iterator[str]:
     Raises:
         PflpipeError: the study has errors, or the size of a data set is not known yet.
     """
-    cells = catalog.runs(load_outline(name)).values()
-    training = runtime_estimate.total(cells, catalog.headers(settings))
+    cells = list(catalog.runs(load_outline(name)).values())
+    header = catalog.headers(settings)
+    training = runtime_estimate.total(cells, header)
     if training is None:
         do = f"make its data: snakemake --cores 1 {settings.data_dir}/NAME.npz"
         raise ConfigError(f"study {name}: the size of its data is not known yet", do=do)
     number, methods = len(cells), len({cell.method for cell in cells})
     yield (
         f"{name}: {number:,} runs; {INODES_PER_RUN * number:,.0f} files and folders, "
-        f"{MEGABYTES_PER_RUN * number:,.0f} MB without the states of clients"
+        f"{MEGABYTES_PER_RUN * number:,.0f} MB and {1e-6 * state_bytes(cells, header):,.0f} MB of "
+        "clients' states"
     )
     for way in WAYS if cluster else (ONE_JOB,):
         hours = (training + number * way.seconds) / 3600
         jobs = 1 if way is ONE_JOB else math.ceil(number / way.runs_per_job) + methods
         where = f"{way.name}: {jobs:,} submitted, " if cluster else ""
         yield f"{where}{hours:.3g} CPU-hours"
-    if cluster and settings.device.startswith("cuda"):
-        yield f"GPUs: {settings.processes} for each job that trains or tests, as long as it takes"
+    if not cluster:
+        return
+    files = {settings.data_dir / f"{cell.data_id}.npz" for cell in cells}
+    made = [str(file) for file in files if file.exists()]
+    memory = settings.processes * megabytes_of_process(made)
+    least = "" if len(made) == len(files) else "at least "
+    yield f"memory of a job that trains or tests: {least}{memory:,} MB"
+    if settings.device.startswith("cuda"):
+        on_gpu = runtime_estimate.total(cells, header, runtime_estimate.GPU_SPEED) or 0.0
+        others = {cell.model.name for cell in cells} - runtime_estimate.GPU_SPEED.keys()
+        spent = f"about {on_gpu / 3600:.3g} GPU-hours of training on an NVIDIA H100"
+        if others:
+            spent = f"GPU-hours unknown: {', '.join(sorted(others))} not measured on a GPU"
+        yield f"GPUs: {settings.processes} for each job that trains or tests; {spent}"
+
+
+def megabytes_of_process(files: str | Iterable[str]) -> int:
+    """Return the memory in MB that a process which trains or tests requests at the first attempt.
+
+    Args:
+        files: its data; only the largest counts.
+    """
+    # Snakemake passes the file of the choice, not a list, where a search has to choose again.
+    files = [files] if isinstance(files, str) else files
+    return max(2000, int(20e-6 * max(map(os.path.getsize, files), default=0)))
+
+
+def state_bytes(cells: Iterable[Cell], header: Callable[[str], Header | None]) -> float:
+    """Return the expected bytes of the clients' states that these runs leave on the disk: one state
+    for each client that is drawn at least once.
+
+    Args:
+        header: returns the header of a data set, which is known.
+    """
+    import torch
+
+    from pflpipe.trees import Params
+
+    sizes: dict[str, int] = {}
+    total = 0.0
+    for cell in cells:
+        known = header(cell.dataset)
+        assert known is not None
+        training, clients = cell.training, planner.clients_of(cell, known)
+        rounds = training.rounds / training.groups
+        drawn = clients * (1 - (1 - training.sample_rate) ** rounds)
+        of_network = planner.shape_of(cell, known, header), planner.outputs_of(cell, known)
+        parts = [cell.method, cell.source, cell.hyperparameters, vars(cell.model), of_network]
+        key = canonical_json(parts)
+        if key not in sizes:
+            # No round is computed, so any plan will do.
+            plan = Plan("none", 2, None, None, 1.0, 1, None, clients)
+            method, task = planner.before_training(cell, *of_network, plan)
+            params = Params(task.network.init(torch.Generator().manual_seed(0)))
+            sizes[key] = sum(value.nbytes for value in method.init_client(params, task).values())
+        total += drawn * sizes[key]
+    return total

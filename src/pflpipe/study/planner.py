@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pflpipe import records
 from pflpipe.cells import Cell, Privacy
@@ -30,6 +30,10 @@ from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
 from pflpipe.study import catalog, config, load, runtime_estimate
 from pflpipe.study.study_spec import Outline
+
+if TYPE_CHECKING:  # they import torch
+    from pflpipe.learning.task import Task
+    from pflpipe.methods.base import Method
 
 HeaderOf = Callable[[str], Header | None]
 MOST = 50.0
@@ -151,7 +155,7 @@ def plan(
         forecast = {
             "entry": " at ".join(filter(None, [label, ", ".join(others)])),
             "epsilon": cell.privacy.epsilon,
-            **_forecast(cell, known, _shape(cell, known, header)),
+            **_forecast(cell, known, shape_of(cell, known, header)),
             "minutes": runtime_estimate.seconds(cell, known) / 60,
         }
         if alone is not None and without_privacy is not None:
@@ -197,7 +201,7 @@ def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
         is_noisy = cell.privacy.mechanism == "gaussian" and not (cell.departures or cell.fixed)
         sends_all = about.has_global_model and not outside.is_reference(cell.model.name)
         if is_noisy and sends_all and known is not None:
-            r = _rough_length(cell, known, _shape(cell, known, header))
+            r = _rough_length(cell, known, shape_of(cell, known, header))
             s = r / math.sqrt(cell.training.rounds)
             if r > length and curve().share(s, SIDE) < curve().rest:
                 worst, length = cell, r
@@ -251,8 +255,9 @@ def rough_multiplier(epsilon: float, delta: float, rate: float, rounds: int) -> 
 def _forecast(cell: Cell, known: Header, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return what follows from a plan and the size of a message."""
     training = cell.training
-    planned = plan_for(cell, _clients(cell, known))
-    sent = _sent(cell, shape, _outputs(cell, known), planned)
+    planned = plan_for(cell, clients_of(cell, known))
+    method, task = before_training(cell, shape, outputs_of(cell, known), planned)
+    sent = sum(map(math.prod, method.upload(task).values()))
     once = dataclasses.replace(planned, noise_multiplier=1.0)
     length = planned.multiplier * noise_length(once, sent)
     shares = curve().shares(length / math.sqrt(training.rounds))
@@ -270,7 +275,7 @@ def _forecast(cell: Cell, known: Header, shape: tuple[int, ...]) -> dict[str, An
 def _rough_length(cell: Cell, known: Header, shape: tuple[int, ...]) -> float:
     """Return about r of a cell with Gaussian noise that sends its whole network."""
     privacy, training = cell.privacy, cell.training
-    shapes = architectures.shapes(cell.model, shape, _outputs(cell, known))
+    shapes = architectures.shapes(cell.model, shape, outputs_of(cell, known))
     sent = sum(map(math.prod, shapes.values()))
     multiplier = privacy.noise_multiplier
     if multiplier is None:
@@ -279,18 +284,20 @@ def _rough_length(cell: Cell, known: Header, shape: tuple[int, ...]) -> float:
         multiplier = rough_multiplier(
             privacy.epsilon, privacy.delta, training.sample_rate, training.rounds
         )
-    return multiplier * math.sqrt(sent) / (training.sample_rate * _clients(cell, known))
+    return multiplier * math.sqrt(sent) / (training.sample_rate * clients_of(cell, known))
 
 
-def _outputs(cell: Cell, known: Header) -> int:
+def outputs_of(cell: Cell, known: Header) -> int:
+    """Return how many outputs the network of a run has."""
     return losses.outputs(cell.training.loss, known.classes, known.numbers)
 
 
-def _clients(cell: Cell, known: Header) -> int:
+def clients_of(cell: Cell, known: Header) -> int:
+    """Return how many clients train in a run."""
     return cell.partition.clients or (known.users or 0) - cell.partition.new_clients
 
 
-def _shape(cell: Cell, known: Header, header: HeaderOf) -> tuple[int, ...]:
+def shape_of(cell: Cell, known: Header, header: HeaderOf) -> tuple[int, ...]:
     """Return the shape of an example that a network gets."""
     public = header(cell.features.public or cell.dataset) or known
     return features.shape(cell.features, known.image_shape, public.image_shape)
@@ -322,13 +329,14 @@ def _epsilon(plan: Plan, multiplier: float) -> float:
     return spent if spent <= MOST else math.inf
 
 
-def _sent(cell: Cell, shape: tuple[int, ...], outputs: int, plan: Plan) -> int:
-    """Return how many numbers a client sends in a round."""
+def before_training(
+    cell: Cell, shape: tuple[int, ...], outputs: int, plan: Plan
+) -> tuple[Method, Task]:
+    """Return the method of a run and its task, which have seen no example."""
     from pflpipe.learning import networks, solvers
     from pflpipe.learning.task import Task
 
     training, network = cell.training, networks.build(cell.model, shape, outputs)
     solver = solvers.Solver(training.optimizer, training.lr)
     task = Task(network, plan, solver, training.local_epochs, frozenset(), solvers.minimize_loop)
-    method = registry.of(cell).factory(**cell.hyperparameters)
-    return sum(map(math.prod, method.upload(task).values()))
+    return registry.of(cell).factory(**cell.hyperparameters), task

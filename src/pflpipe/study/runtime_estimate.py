@@ -8,7 +8,7 @@ lists the papers' studies with the same estimate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `pflpipe status` needs only `duration_text`
@@ -31,6 +31,11 @@ the convolutional networks."""
 ANY_NETWORK = 2_000
 """The same for any other network, such as a user's own."""
 
+GPU_SPEED = {"cnn_cifar": 22_000, "resnet20": 5_000, "resnet18": 1_200}
+"""The same on one NVIDIA H100, of the networks that benchmarks/bench_gpu.py measured: 10 clients,
+batches of 16, float32, the faster of loop and vmap. More clients a round and larger batches train
+up to ten times as many."""
+
 
 def images(cell: Cell, header: Header) -> float:
     """Return the expected number of images that a run trains on, over all rounds and clients.
@@ -48,27 +53,36 @@ def images(cell: Cell, header: Header) -> float:
     return header.train_size * min(share, 1.0) * kept * passes
 
 
-def seconds(cell: Cell, header: Header) -> float:
-    """Return the estimate of a run in seconds of one CPU thread; arguments as for ``images``."""
+def seconds(cell: Cell, header: Header, speeds: Mapping[str, float] = SPEED) -> float:
+    """Return the estimate of a run in seconds of one CPU thread; arguments as for ``images``.
+
+    Args:
+        speeds: ``GPU_SPEED`` for seconds of a GPU.
+    """
     from pflpipe.methods import registry
 
-    speed = SPEED.get(cell.model.name, ANY_NETWORK) / registry.of(cell).about.cost
+    speed = speeds.get(cell.model.name, ANY_NETWORK) / registry.of(cell).about.cost
     return images(cell, header) / speed
 
 
-def total(cells: Iterable[Cell], header: Callable[[str], Header | None]) -> float | None:
+def total(
+    cells: Iterable[Cell],
+    header: Callable[[str], Header | None],
+    speeds: Mapping[str, float] = SPEED,
+) -> float | None:
     """Return the estimate of all runs together in seconds; None if the size of a data set is not
     known yet.
 
     Args:
         cells: the runs, each once.
         header: returns the header of a data set by name, or None.
+        speeds: as in ``seconds``.
     """
     result = 0.0
     for cell in cells:
         if (known := header(cell.dataset)) is None:
             return None
-        result += seconds(cell, known)
+        result += seconds(cell, known, speeds)
     return result
 
 
