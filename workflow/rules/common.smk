@@ -157,6 +157,12 @@ def code(name, files=lambda wc: ()):
     return ask(lambda wc: PROJECT.code(name, files(wc)))
 
 
+def how_to_train(wildcards):
+    """Returns how a run is computed. Snakemake asks only for runs that it is about to train, which those of an archive are not."""
+    archive.check(SETTINGS.results_dir, wildcards.run)
+    return f"{COMPUTE} --checkpoint-seconds {SETTINGS.checkpoint_seconds}"
+
+
 # Scripts look for copies in RESULTS.
 for pattern in STORED if SETTINGS.store and MAIN else ():
     check(project.link, Path(pattern).parent, Path(stored(pattern)).parent)

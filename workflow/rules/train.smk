@@ -1,11 +1,5 @@
 # results/runs/<run>/: one training run, the same for every cell that needs it, whatever the study: rounds.csv, timing.csv,
 # state.pt, states.bin and run.json. A study may have ten thousand of them.
-def how_to_train(wildcards):
-    """Returns how a run is computed. Snakemake asks only for runs that it is about to train, which those of an archive are not."""
-    archive.check(SETTINGS.results_dir, wildcards.run)
-    return f"{COMPUTE} --checkpoint-seconds {SETTINGS.checkpoint_seconds}"
-
-
 rule train:
     input:
         plan=paths(PLAN),
