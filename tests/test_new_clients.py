@@ -336,7 +336,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arrays = data()
     labels = arrays.train_labels, arrays.test_labels
     images = [np.random.default_rng(0).normal(size=(len(y), 3)) + y[:, None] for y in labels]
-    raw = vars(arrays) | {"train_images": images[0], "test_images": images[1]}
+    raw = datasets.values(arrays) | {"train_images": images[0], "test_images": images[1]}
     np.savez(place / "own.npz", **raw)
     datasets.prepare("mine", place / "own.npz", place, place / "mine.npz")
     results = place / "results"

@@ -45,7 +45,7 @@ def read(
 
     limits.check(path.stat().st_size, str(path))
     keys = [key for key in (text or example, label) if key]
-    kinds, what = ("OS", "texts") if text else ("uif", "numbers of one shape")
+    kinds, what = ("OS", "texts") if text else ("uif", "numbers")
     try:
         with h5py.File(path, "r") as file:
             clients = file["examples"]
@@ -53,12 +53,12 @@ def read(
             columns = [[clients[user][key][()] for user in users] for key in keys]
         examples = np.concatenate(columns[0])
         if examples.dtype.kind not in kinds:
-            raise ValueError(f"{keys[0]} holds {examples.dtype}")
+            raise ValueError(f"{keys[0]} holds {examples.dtype}, no {what}")
     except Exception as error:  # of h5py or a missing key
         raise DataError(
             f"{path} cannot be read",
             got=outside.described(error),
-            expected=f"HDF5 with examples/<client>/{' and /'.join(keys)}, {what}",
+            expected=f"HDF5 with examples/<client>/{' and /'.join(keys)}, {what} of one shape",
             do="for texts write text, tokens, vocabulary and length (docs/own_files.md)",
         ) from None
     names = np.repeat(users, [len(part) for part in columns[0]])
