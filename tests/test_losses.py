@@ -433,3 +433,25 @@ def test_other_tasks_go_from_their_file_to_accuracies(folder: Path, task: str) -
     )
     result = pflpipe.run(load_outline("weights").study().cells[0])
     assert result.accuracies["personal_own"] > 60
+
+
+@pytest.mark.parametrize(
+    ("model", "got"),
+    [
+        ({"name": "gru", "items": 5, "hidden": [2, 3]}, "5"),
+        ({"name": "mlp", "hidden": [4]}, "None"),
+    ],
+)
+def test_a_network_of_another_vocabulary_is_refused_before_a_job_and_in_a_run(
+    folder: Path, model: dict[str, Any], got: str
+) -> None:
+    Path("words.py").write_text(WORDS)
+    settings = {"studies": ["weights"], "datasets": {"words": "words.py:load"}}
+    Path("config.yaml").write_text(yaml.safe_dump(settings))
+    sources.prepare("words", Path("words.py:load"), Path(), Path("data/words.npz"))
+    write({"loss": "cross_entropy"}, dataset="words", model=model, metrics=["log_loss"])
+    line = rf"model {model['name']}: items; got {got}; expected 6, the data set's vocabulary; .*gru"
+    with pytest.raises(PflpipeError, match=line):
+        validated()
+    with pytest.raises(ConfigError, match=line):
+        pflpipe.run(load_outline("weights").study().cells[0])
