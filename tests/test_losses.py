@@ -428,11 +428,11 @@ def test_other_tasks_go_from_their_file_to_accuracies(folder: Path, task: str) -
     loss = "binary" if task == "binary" else "cross_entropy"
     model = STUDY["model"] if task == "binary" else {"name": "../words.py:Net"}
     training = {"loss": loss, "rounds": 20, "lr": 0.5}
-    write(
-        training, dataset="later", model=model, metrics=["log_loss"], methods=[{"name": "fedavg"}]
-    )
-    result = pflpipe.run(load_outline("weights").study().cells[0])
+    methods = [{"name": "fedavg"}, {"name": "dp_fedavg"}]
+    write(training, dataset="later", model=model, metrics=["log_loss"], methods=methods)
+    result, private = map(pflpipe.run, load_outline("weights").study().cells)
     assert result.accuracies["personal_own"] > 60
+    assert 0 <= private.accuracies["personal_own"] <= 100
 
 
 @pytest.mark.parametrize(
