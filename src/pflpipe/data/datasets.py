@@ -200,9 +200,16 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
         held_out = 0 if "test_labels" in small else _test_size(sizes)
     count = len(checks.user_ids(small)) if "train_users" in small else None
     shape, train_size = example_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
-    declared = declared and FOUND not in shapes
-    facts: Any = declared, SCALED in shapes, checks.are_numbers(labels), _vocabulary(small)
-    return Header(shape, classes, train_size, count, *facts)
+    return Header(
+        shape,
+        classes,
+        train_size,
+        count,
+        declared=declared and FOUND not in shapes,
+        standardised=SCALED in shapes,
+        numbers=checks.are_numbers(labels),
+        vocabulary=_vocabulary(small),
+    )
 
 
 def load_arrays(path: Path) -> Arrays:
