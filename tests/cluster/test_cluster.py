@@ -453,3 +453,44 @@ def test_a_study_in_one_job_goes_on_when_its_node_dies(nodes, tmp_path, monkeypa
     for number in range(3):
         assert folder.bits(number) == folder.undisturbed(number)
     record("SLURM: the node of a study that is one job dies", "goes on on another, the same bits")
+
+
+@pytest.mark.night
+def test_a_job_for_each_method_goes_on_beside_the_others_when_its_node_dies(
+    nodes, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    folder = Folder(tmp_path / "project", 3, other=2)
+    (folder.path / ".venv").symlink_to(sys.prefix)
+    for number in (0, 2):
+        folder.tell(number, seconds=2)
+    here = ("env", f"--chdir={folder.path}")
+    words = (".venv/bin/snakemake", "--cores", "2", "--until", "plan", "partition", "--", TABLE)
+    nodes.answer(*here, *words)
+    for method in ("paced", "other"):
+        scores = f"results/scores/tiny/{method}.csv"
+        nodes.answer(*here, "sbatch", "profiles/slurm/one_job.sh", scores)
+
+    def said() -> str:
+        logs = sorted(folder.path.glob("slurm-*.out"))
+        return "".join(log.read_text() for log in logs) + nodes.log()[-5000:]
+
+    until(lambda: folder.has_ended(1) and all(map(folder.has_checkpoint, (0, 2))), said)
+    first = folder.run(1).stat().st_mtime_ns
+    nodes.power_off(nodes.answer("squeue", "--noheader", "--jobs=1", "--format=%N").strip())
+    until(lambda: nodes.jobs() == {"1": "PENDING", "2": "RUNNING"}, said)
+    start_again(nodes)
+    until(lambda: folder.resumed(0), said)
+    for number in (0, 2):
+        folder.tell(number, seconds=0)
+    until(lambda: not nodes.jobs(), said)
+    assert nodes.history("") == ["COMPLETED", "COMPLETED"], said()
+    assert folder.run(1).stat().st_mtime_ns == first
+    assert not folder.resumed(2)
+    nodes.answer(*here, ".venv/bin/snakemake", "--cores", "2", "--", TABLE)
+    assert len(pd.read_csv(folder.path / TABLE)) == 3
+    for number in range(3):
+        assert folder.bits(number) == folder.undisturbed(number)
+    record(
+        "SLURM: one of the jobs of a study, a job a method, loses its node", "goes on, same bits"
+    )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from pflpipe.cells import Cell
 from pflpipe.data.datasets import Header
@@ -28,17 +27,14 @@ MEGABYTES_PER_RUN = 0.32
 """On disk, without the states of clients."""
 
 
-@dataclass(frozen=True)
-class Way:
-    """A way to compute a study; ``seconds`` are the CPU time of a run besides its training."""
-
-    name: str
-    runs_per_job: float
-    seconds: float
-
-
-ONE_JOB = Way("one job", math.inf, 0.4)
-WAYS = (ONE_JOB, Way("20 runs a job", 20, 11.0), Way("a job for each run", 1, 16.0))
+def ways(runs: int, methods: int) -> dict[str, tuple[int, float]]:
+    """Return, for each way to submit a study, its jobs and their CPU seconds besides training."""
+    return {
+        "one job": (1, 0.4 * runs),
+        "a job for each method": (methods, 0.4 * runs + 12 * methods),
+        "20 runs a job": (math.ceil(runs / 20) + methods, 11 * runs),
+        "a job for each run": (runs + methods, 16 * runs),
+    }
 
 
 def lines(name: str, settings: Config, cluster: bool) -> Iterator[str]:
@@ -64,13 +60,12 @@ def lines(name: str, settings: Config, cluster: bool) -> Iterator[str]:
         f"{MEGABYTES_PER_RUN * number:,.0f} MB and {1e-6 * state_bytes(cells, header):,.0f} MB of "
         "clients' states"
     )
-    for way in WAYS if cluster else (ONE_JOB,):
-        hours = (training + number * way.seconds) / 3600
-        jobs = 1 if way is ONE_JOB else math.ceil(number / way.runs_per_job) + methods
-        where = f"{way.name}: {jobs:,} submitted, " if cluster else ""
-        yield f"{where}{hours:.3g} CPU-hours"
+    costs = ways(number, methods)
     if not cluster:
+        yield f"{(training + costs['one job'][1]) / 3600:.3g} CPU-hours"
         return
+    for name_of_way, (jobs, seconds) in costs.items():
+        yield f"{name_of_way}: {jobs:,} submitted, {(training + seconds) / 3600:.3g} CPU-hours"
     files = {settings.data_dir / f"{cell.data_id}.npz" for cell in cells}
     made = [str(file) for file in files if file.exists()]
     memory = settings.processes * megabytes_of_process(made)
