@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -48,6 +49,10 @@ PATIENCE = 600.0
 ATTEMPTS = 5
 """How often an export is tried if another machine writes the same study."""
 CONNECT_SECONDS = 5
+PAGE = 200
+"""Runs that are read in one call. A busy server needs seconds for a thousand."""
+AT_ONCE = 4
+"""Number of runs that are written to a server at the same time."""
 ARTIFACTS = "mlartifacts"
 """The folder for the files of runs, next to the database or in the results; see docs/mlflow.md."""
 METRICS_PER_CALL, PARAMS_PER_CALL = 800, 100
@@ -252,18 +257,29 @@ class _Experiment:
         # Of two runs with one key, all processes keep the one of the higher generation.
         before = self._runs()
         generation = 1 + max((_generation(runs[0]) for runs in before.values()), default=0)
-        counts, ids = Counter(new=0, kept=0, replaced=0), dict[str, str]()
-        changed = False
-        for run in tracked:
+        ids = dict[str, str]()
+
+        def write(run: Tracked) -> str:
             old = before.get(run.key, [])
             if old and _is_current(old[0], run):
-                action, ids[run.key] = "kept", old[0].info.run_id
-            else:
-                action, changed = "replaced" if old else "new", True
-                ids[run.key] = self._create(run, ids.get(run.parent), generation)
+                ids[run.key] = old[0].info.run_id
+                return "kept"
+            ids[run.key] = self._create(run, ids.get(run.parent), generation)
+            return "replaced" if old else "new"
+
+        # Parents first: a child names its parent.
+        parents = {run.parent for run in tracked}
+        ordered = sorted(tracked, key=lambda run: run.key not in parents)
+        first = sum(run.key in parents for run in tracked)
+        actions = [write(run) for run in ordered[:first]]
+        # A server answers several calls at once; a file has one writer.
+        with ThreadPoolExecutor(AT_ONCE if self.has_server else 1) as pool:
+            actions += pool.map(write, ordered[first:])
+        counts = Counter(new=0, kept=0, replaced=0)
+        for run, action in zip(ordered, actions, strict=True):
             counts[action] += "seed" in run.tags
         # Another machine may have written in the meantime.
-        self._clean(self._runs() if changed else before, tracked)
+        self._clean(before if {*actions} == {"kept"} else self._runs(), tracked)
         return counts
 
     def _create(self, run: Tracked, parent: str | None, generation: int) -> str:
@@ -312,7 +328,7 @@ class _Experiment:
         by_key: dict[str, list[Run]] = {}
         token: str | None = ""
         while token is not None:
-            page = self.client.search_runs([self.id], max_results=1000, page_token=token or None)
+            page = self.client.search_runs([self.id], max_results=PAGE, page_token=token or None)
             for run in page:
                 if key := run.data.tags.get(KEY):
                     by_key.setdefault(key, []).append(run)
