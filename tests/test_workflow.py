@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import fake_audits
@@ -382,6 +383,25 @@ def test_a_second_study_trains_only_its_own_cells(project):
     trained = {file for rule, file in to_do(project) if rule == "train"}
     assert trained
     assert all("dp_fedavg" in file for file in trained)
+
+
+@pytest.mark.pipeline
+def test_a_study_in_batches_trains_every_run_once_and_has_its_table_after_the_last(project):
+    write_study(project, seeds=[1, 2, 3])
+    table = "results/tables/tiny.csv"
+
+    def batch(number: int) -> dict[Path, int]:
+        snakemake(project, "--batch", f"table={number}/3", "--", table)
+        done = project.glob("results/runs/*-seed[123]-*/run.json")
+        return {file: file.stat().st_mtime_ns for file in done}
+
+    (project / table).unlink()
+    first, second = batch(1), batch(2)
+    assert not (project / table).exists()
+    last = batch(3)
+    assert len(first) < len(last) == 6
+    assert first.items() <= second.items() <= last.items()
+    assert set(pd.read_csv(project / table)["seed"]) == {1, 2, 3}
 
 
 @pytest.mark.faults
