@@ -70,7 +70,7 @@ test-faults: install ## kills, full disks, dead servers, files that were tampere
 test-cluster: install ## a study through a real one-node SLURM, which this starts and stops; needs slurm-wlm and munge
 	$(PYTEST) -m "cluster and not night"
 
-nightly: install ## the long versions of test-faults and test-cluster
+nightly: install ## the long versions of test-faults and test-cluster; also needs slurmdbd and mariadb-server
 	$(PYTEST) --long -m "faults or cluster"
 
 test-fast: install ## the tests without those of the workflow and without long computations: a minute and a half

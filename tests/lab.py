@@ -1,5 +1,6 @@
 """What a lab runs beside pflpipe, on ports of this machine and for the tests alone: PostgreSQL, and
-an object store that speaks S3 (moto), which counts its requests and can be told to refuse them."""
+an object store that speaks S3 (moto), which counts its requests and can be told to refuse them, to
+be slow, or not to answer."""
 
 from __future__ import annotations
 
@@ -101,6 +102,9 @@ class ObjectStore:
         requests: how many of each method were answered.
         disturb: called before each request; what it returns, a status such as ``503 Slow Down``,
             is the answer, nothing lets the request through.
+        delay: seconds before each answer.
+        hanging: methods such as ``PUT``. The next request of each is not answered, for as long as
+            it takes its client to lose patience and to ask again.
         environment: the variables by which boto3, MLflow and Snakemake find the store.
     """
 
@@ -114,6 +118,8 @@ class ObjectStore:
 
         self.requests: Counter[str] = Counter()
         self.disturb: Callable[[], str] = lambda: ""
+        self.delay, self.hanging = 0.0, set[str]()
+        self._hung: dict[str, threading.Event] = {}
         self._counting = threading.Lock()
         self._app = DomainDispatcherApplication(create_backend_app)
         self._server = make_server(
@@ -153,7 +159,8 @@ class ObjectStore:
         self._server.shutdown()
 
     def _answer(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        if status := self.disturb():
+        time.sleep(self.delay)
+        if status := self.disturb() or self._hang(environ):
             # What was sent has to be read, or the client sees a broken connection.
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start(status, [("Content-Length", "0")])
@@ -162,3 +169,20 @@ class ObjectStore:
             self.requests[environ["REQUEST_METHOD"]] += 1
         answer: Iterable[bytes] = self._app(environ, start)
         return answer
+
+    def _hang(self, environ: dict[str, Any]) -> str:
+        """Return nothing, or much later a status that nobody waits for any more.
+
+        The clients of Amazon send a number with each request, which stays when they repeat it.
+        """
+        method, number = environ["REQUEST_METHOD"], environ.get("HTTP_AMZ_SDK_INVOCATION_ID", "")
+        with self._counting:
+            first = self._hung.pop(number, None)
+            if first is not None:
+                first.set()
+            if method not in self.hanging:
+                return ""
+            self.hanging.remove(method)
+            asked_again = self._hung[number] = threading.Event()
+        asked_again.wait()
+        return "503 Slow Down"

@@ -7,14 +7,15 @@ folder of the test's, and whatever a job leaves behind ends with the namespace's
 which ends with the process that started it, however that ends. Nothing outside of the folder is
 written.
 
-SLURM without systemd, cgroups and a database: processes are found and measured by /proc, memory
-is looked at once a second, jobs are remembered by the controller, and the two GPUs of
-each node are declared with device files that every machine has.
+SLURM without systemd and cgroups: processes are found and measured by /proc, memory is looked at
+once a second, and the two GPUs of each node are declared with device files that every machine has.
+Jobs are remembered by the controller, or, where a test asks for it, in a database.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import secrets
 import shutil
@@ -36,6 +37,11 @@ NEEDS = {
     "setpriv": "util-linux",
 }
 """Programs, and the packages of Debian and Ubuntu that have them."""
+NEEDS_OF_A_DATABASE = {
+    "slurmdbd": "slurmdbd",
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+}
 
 # The executor plugin takes SLURM_CONF out of a job's environment, so the file has to be where SLURM
 # looks by itself. The shell stays the first process of the namespace: somebody has to wait for
@@ -43,10 +49,10 @@ NEEDS = {
 KEEP = '"$@" & wait'
 FIRST = f"""
 mount --bind "$0/etc" /etc/slurm
-mount --bind "$0/sacct" "$(command -v sacct)"
+[ ! -e "$0/sacct" ] || mount --bind "$0/sacct" "$(command -v sacct)"
 {KEEP}
 """
-# There is no database of jobs. What it would be asked, the controller knows.
+# Without a database of jobs, what it would be asked, the controller knows.
 SACCT = """#!/bin/sh
 case "$*" in
   *--name*)
@@ -81,20 +87,42 @@ SelectTypeParameters=CR_Core_Memory
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill,UsePss
-AccountingStorageType=accounting_storage/none
 KillWait=2
-MinJobAge=3600
 GresTypes=gpu
 NodeName=DEFAULT CPUs={{cpus}} RealMemory=32000 Gres=gpu:2
 """
+# Jobs of unknown accounts and beyond the limits of known ones are refused; a comment is kept.
+ACCOUNTING = """
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={folder}/munge.socket
+AccountingStorageEnforce=limits
+AccountingStoreFlags=job_comment
+"""
+DATABASE = f"""
+DbdHost={HOST}
+DbdAddr=127.0.0.1
+DbdPort={{port}}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={{folder}}/munge.socket
+PidFile={{folder}}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={{mariadb}}
+StorageUser=root
+"""
+MEMORY = "AccountingStorageType=accounting_storage/none\nMinJobAge=3600\n"
 PARTITION = "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
 
 
-def missing() -> str:
-    """Return why no SLURM can be started here, empty when one can."""
+def missing(*, database: bool = False) -> str:
+    """Return why no SLURM, or none with a database, can be started here, empty when one can."""
     if os.getuid() != 0:
         return "a SLURM of one's own needs root"
-    if packages := sorted({NEEDS[name] for name in NEEDS if shutil.which(name) is None}):
+    needs = NEEDS | (NEEDS_OF_A_DATABASE if database else {})
+    if packages := sorted({needs[name] for name in needs if shutil.which(name) is None}):
         return f"apt-get install {' '.join(packages)}"
     if not Path("/etc/slurm").is_dir():
         return "no folder /etc/slurm, where SLURM of Debian and Ubuntu has its configuration"
@@ -119,8 +147,10 @@ def _child(process: int) -> int:
 class Slurm:
     """A SLURM of some nodes at work from ``start`` to ``stop``; ``folder`` has its files."""
 
-    def __init__(self, folder: Path, nodes: int = 1, cpus: int = 16) -> None:
-        self.folder, self.cpus = folder, cpus
+    def __init__(
+        self, folder: Path, nodes: int = 1, cpus: int = 16, *, database: bool = False
+    ) -> None:
+        self.folder, self.cpus, self.database = folder, cpus, database
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
 
@@ -132,16 +162,25 @@ class Slurm:
         """
         for name in ("etc", "state", *(f"spool-{node}" for node in self.nodes)):
             (self.folder / name).mkdir(parents=True)
-        controller, *ports = _free_ports(1 + len(self.nodes))
+        controller, slurmdbd, self._mariadb, *ports = _free_ports(3 + len(self.nodes))
         lines = [CONFIGURATION.format(folder=self.folder, controller=controller, cpus=self.cpus)]
         lines += [
             f"NodeName={node} NodeHostname={HOST} NodeAddr=127.0.0.1 Port={port}\n"
             for node, port in zip(self.nodes, ports, strict=True)
         ]
+        if self.database:
+            lines.append(ACCOUNTING.format(folder=self.folder, port=slurmdbd))
+            file = self.folder / "etc/slurmdbd.conf"
+            file.touch(0o600)  # it refuses a file that others can read
+            file.write_text(
+                DATABASE.format(folder=self.folder, port=slurmdbd, mariadb=self._mariadb)
+            )
+        else:
+            (self.folder / "sacct").write_text(SACCT)
+            (self.folder / "sacct").chmod(0o755)
+            lines.append(MEMORY)
         (self.folder / "etc/slurm.conf").write_text("".join(lines) + settings)
         (self.folder / "etc/gres.conf").write_text("Name=gpu File=/dev/null,/dev/zero\n")
-        (self.folder / "sacct").write_text(SACCT)
-        (self.folder / "sacct").chmod(0o755)
         key = self.folder / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
@@ -156,6 +195,11 @@ class Slurm:
             *("--ipc", "--fork", "--kill-child", "sh", "-c", FIRST, str(self.folder), *munged),
         )
         until((self.folder / "munge.socket").exists, self.log)
+        if self.database:
+            words = ("--auth-root-authentication-method=normal", "--skip-test-db")
+            self.answer("mariadb-install-db", *self._own_mariadb(), *words)
+            self.start_database()
+            self.answer("sacctmgr", "--immediate", "add", "cluster", "pflpipe")
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
@@ -163,6 +207,26 @@ class Slurm:
     def start_controller(self) -> None:
         """Start slurmctld, the first time or after it was killed."""
         self._daemon(*self.inside("slurmctld", "-D"))
+
+    def _own_mariadb(self) -> list[str]:
+        return ["--no-defaults", "--user=root", f"--datadir={self.folder}/mariadb"]
+
+    def start_database(self) -> None:
+        """Start MariaDB and slurmdbd, the first time or after they were killed."""
+        words = [f"--port={self._mariadb}", "--bind-address=127.0.0.1"]
+        words += [f"--socket={self.folder}/mariadbd.socket"]
+        words += [f"--pid-file={self.folder}/mariadbd.pid"]
+        self._daemon(*self.inside("mariadbd", *self._own_mariadb(), *words))
+        until((self.folder / "mariadbd.socket").exists, self.log)  # or slurmdbd waits five seconds
+        self._daemon(*self.inside("slurmdbd", "-D"))
+        asked = ("sacctmgr", "--noheader", "list", "cluster")
+        until(lambda: self._asked(*asked).returncode == 0, self.log)
+
+    def kill_database(self) -> None:
+        """End slurmdbd and MariaDB without warning; the controller keeps what it has to tell."""
+        self._kill("slurmdbd")
+        self._kill("mariadbd")
+        (self.folder / "mariadbd.socket").unlink()
 
     def start_node(self, node: str) -> None:
         """Start slurmd, which knows nothing of jobs, and wait until the node takes some."""
@@ -296,6 +360,12 @@ class Slurm:
         found = self.answer("squeue", *which, "--sort=i", "--noheader", "--format=%i|%T|%k")
         lines = [line.split("|", 2) for line in found.splitlines()]
         return {number: state for number, state, comment in lines if words in comment}
+
+    def accounted(self) -> list[dict[str, str]]:
+        """Return what the database knows of all jobs, oldest first, by the names of sacct."""
+        fields = "--format=JobIDRaw,Account,State,Submit,Start,End,Comment"
+        words = ("--allocations", "--allusers", "--parsable2", "--starttime=now-1day", fields)
+        return list(csv.DictReader(self.answer("sacct", *words).splitlines(), delimiter="|"))
 
     def history(self, words: str) -> list[str]:
         """Return how the jobs with these words in their comment ended, oldest first."""

@@ -24,7 +24,7 @@ from pflpipe.pipeline.project import each
 from pflpipe.simulation import runs
 from pflpipe.study.load import load_study
 from reliability import record
-from slurm import Slurm, missing, until
+from slurm import PARTITION, Slurm, missing, until
 from test_workflow import STUDY, environment, snakemake, write_project
 
 pytestmark = pytest.mark.cluster
@@ -41,6 +41,7 @@ main()
 """
 PATIENCE = ("--max-status-checks-per-second", "0.5", "--latency-wait", "10")
 TABLE = "results/tables/tiny.csv"
+ENDED = {"COMPLETED", "CANCELLED by 0"}
 
 
 PREEMPTION = """
@@ -49,6 +50,12 @@ PreemptMode=REQUEUE
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
+
+FAIR_SHARE = f"""
+PriorityType=priority/multifactor
+PriorityWeightFairshare=1000000
+PriorityCalcPeriod=1
+{PARTITION}"""
 
 
 @pytest.fixture
@@ -70,6 +77,24 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     three.start(f"SlurmdTimeout=20\n{PREEMPTION}")
     yield three
     three.stop()
+
+
+@pytest.fixture
+def accounts(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Slurm]:
+    """Two cores and a database of jobs. Two accounts have equal shares of them, which SLURM
+    computes once a minute; for so many seconds, five minutes when left out, its controller knows
+    jobs that have ended."""
+    if why := missing(database=True):
+        pytest.skip(why)
+    two = Slurm(tmp_path_factory.mktemp("slurm"), cpus=2, database=True)
+    two.start(f"{FAIR_SHARE}MinJobAge={getattr(request, 'param', 300)}\n")
+    for name in ("lab", "others"):
+        two.answer("sacctmgr", "--immediate", "add", "account", name)
+        two.answer("sacctmgr", "--immediate", "add", "user", "root", f"account={name}")
+    yield two
+    two.stop()
 
 
 def start_again(cluster: Slurm) -> None:
@@ -493,4 +518,92 @@ def test_a_job_for_each_method_goes_on_beside_the_others_when_its_node_dies(
         assert folder.bits(number) == folder.undisturbed(number)
     record(
         "SLURM: one of the jobs of a study, a job a method, loses its node", "goes on, same bits"
+    )
+
+
+def in_account(folder: Folder, name: str) -> None:
+    """Name the account in the profile, as its comment says."""
+    profile = "profiles/slurm/config.yaml"
+    malformed.put("default-resources.slurm_account", name, profile)(folder.path)
+
+
+def each_run_once(cluster: Slurm, folder: Folder) -> None:
+    """Check that the database has one job for each run, which was completed."""
+    until(lambda: {row["State"] for row in cluster.accounted()} <= ENDED, cluster.log)
+    jobs = [row for row in cluster.accounted() if "rule_train" in row["Comment"]]
+    assert len(jobs) == len(folder.ids)
+    for id in folder.ids:
+        (job,) = (row for row in jobs if id in row["Comment"])
+        assert (job["Account"], job["State"]) == ("lab", "COMPLETED")
+
+
+@pytest.mark.night
+def test_another_account_does_not_wait_for_the_jobs_of_a_study(accounts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Folder(tmp_path / "project", 4)
+    in_account(folder, "lab")
+    for number in range(4):
+        folder.tell(number, seconds=10)
+    # A job beyond this limit would be refused.
+    limit = ("user", "root", "account=lab", "set", "MaxSubmitJobs=3")
+    accounts.answer("sacctmgr", "--immediate", "modify", *limit)
+    command = Snakemake(accounts, folder, "--jobs", "3", "--slurm-status-command", "sacct")
+
+    def share(name: str) -> float:
+        words = ("--noheader", "--parsable2", "--users=root", "--format=FairShare")
+        return float(accounts.answer("sshare", f"--accounts={name}", *words).split()[-1])
+
+    command.until(lambda: sum(map(folder.has_checkpoint, range(4))) == 2)
+    command.until(lambda: share("lab") < share("others"))
+    (waiting,) = (number for number, state in accounts.jobs().items() if state == "PENDING")
+    words = ("--account=others", "--output=/dev/null", "--mem=100", "--wrap=sleep 1000")
+    later = accounts.answer("sbatch", "--parsable", *words).strip()
+
+    def states() -> list[str]:
+        jobs = accounts.jobs()
+        return [jobs[waiting], jobs[later]]
+
+    assert states() == ["PENDING", "PENDING"]
+    folder.tell(next(filter(folder.has_checkpoint, range(4))), seconds=0)
+    command.until(lambda: states() != ["PENDING", "PENDING"])
+    assert states() == ["PENDING", "RUNNING"]
+    accounts.cancel(later)
+    for number in range(4):
+        folder.tell(number, seconds=0)
+    assert command.end() == 0, command.said()
+    each_run_once(accounts, folder)
+    ours = [row for row in accounts.accounted() if row["Account"] == "lab"]
+    assert max(sum(b["Submit"] <= a["Submit"] < b["End"] for b in ours) for a in ours) == 3
+    record(
+        "SLURM with fair share: a job of another account comes when jobs of a study wait",
+        "it starts before them; the study's jobs are accounted, each run once",
+    )
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("accounts", [300, 2], indirect=True, ids=["squeue", "sacct"])
+def test_a_database_of_jobs_that_is_away_costs_no_run(accounts, tmp_path, monkeypatch, request):
+    monkeypatch.chdir(tmp_path)
+    asked = request.node.callspec.id
+    folder = Folder(tmp_path / "project", 4)
+    in_account(folder, "lab")
+    for number in range(4):
+        folder.tell(number, seconds=2)
+    command = Snakemake(accounts, folder, "--jobs", "2")
+    command.until(lambda: sum(map(folder.has_checkpoint, range(4))) == 2)
+    accounts.kill_database()
+    for number in range(4):
+        folder.tell(number, seconds=0)
+    if asked == "squeue":  # the others are submitted meanwhile
+        command.until(lambda: all(map(folder.has_ended, range(4))))
+    else:  # the controller forgets the first two, which the plugin cannot ask anybody about
+        command.until(lambda: not accounts.jobs("", "--states=all"))
+    accounts.start_database()
+    assert command.end() == 0, command.said()
+    each_run_once(accounts, folder)
+    for number in range(4):
+        assert folder.bits(number) == folder.undisturbed(number)
+    record(
+        f"SLURM, whose states are asked of {asked}: its database of jobs is killed and comes back",
+        "the same bits; each run is accounted once",
     )

@@ -161,6 +161,26 @@ def test_a_store_that_refuses_files_is_one_line_and_no_run_twice(
     files_are_stored(world, server.uri, store)
 
 
+@pytest.mark.night
+def test_a_store_that_is_slow_or_hangs_once_has_the_files_of_every_run_once(
+    server: Server, store: lab.ObjectStore, tmp_path: Path, patient: None
+) -> None:
+    # The server's own client of the store waits a minute before it asks again.
+    os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "180"
+    world = World(tmp_path, small("slow_files"))
+    store.delay, store.hanging = 0.2, {"PUT"}
+    assert world.sync(server.uri).startswith("done: 2 runs")
+    assert not store.hanging, "one did"
+    store.delay = 0
+    complete(world, server.uri)
+    files_are_stored(world, server.uri, store)
+    record(
+        "MLflow with its files in an object store: each request takes 0.2 s longer, and one is "
+        "never answered",
+        "every run is there once, with its files in the store",
+    )
+
+
 # ---------------------------------------------------------------- runs of a study in a store
 
 
@@ -244,3 +264,22 @@ def test_a_store_that_is_gone_loses_nothing(
     test_workflow.snakemake(project, SCORES)
     same_bits(project, store, ready)
     empty(store)
+
+
+@pytest.mark.night
+def test_a_store_that_is_slow_or_hangs_ends_with_the_same_bits(
+    project: Path, store: lab.ObjectStore, ready: Ready
+) -> None:
+    for name in ("partitions", "plans"):
+        shutil.rmtree(project / "results" / name)
+    store.delay, store.hanging = 0.2, {"HEAD", "GET", "PUT"}
+    test_workflow.snakemake(project, SCORES)
+    assert not store.hanging, "one of each did"
+    store.delay = 0
+    same_bits(project, store, ready)
+    empty(store)
+    record(
+        "runs in an object store: each request takes 0.2 s longer, and three (HEAD, GET, PUT) are "
+        "never answered",
+        "asked again after a minute; the same bits; no copy is left on the disk",
+    )
