@@ -268,15 +268,15 @@ class _Experiment:
             return "replaced" if old else "new"
 
         # Parents first: a child names its parent.
-        parents = {run.parent for run in tracked}
-        ordered = sorted(tracked, key=lambda run: run.key not in parents)
-        first = sum(run.key in parents for run in tracked)
-        actions = [write(run) for run in ordered[:first]]
+        names = {run.parent for run in tracked}
+        parents = [run for run in tracked if run.key in names]
+        others = [run for run in tracked if run.key not in names]
+        actions = [write(run) for run in parents]
         # A server answers several calls at once; a file has one writer.
         with ThreadPoolExecutor(AT_ONCE if self.has_server else 1) as pool:
-            actions += pool.map(write, ordered[first:])
+            actions += pool.map(write, others)
         counts = Counter(new=0, kept=0, replaced=0)
-        for run, action in zip(ordered, actions, strict=True):
+        for run, action in zip([*parents, *others], actions, strict=True):
             counts[action] += "seed" in run.tags
         # Another machine may have written in the meantime.
         self._clean(before if {*actions} == {"kept"} else self._runs(), tracked)

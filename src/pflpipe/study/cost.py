@@ -64,8 +64,8 @@ def lines(name: str, settings: Config, cluster: bool) -> Iterator[str]:
     if not cluster:
         yield f"{(training + costs['one job'][1]) / 3600:.3g} CPU-hours"
         return
-    for name_of_way, (jobs, seconds) in costs.items():
-        yield f"{name_of_way}: {jobs:,} submitted, {(training + seconds) / 3600:.3g} CPU-hours"
+    for way, (jobs, seconds) in costs.items():
+        yield f"{way}: {jobs:,} submitted, {(training + seconds) / 3600:.3g} CPU-hours"
     files = {settings.data_dir / f"{cell.data_id}.npz" for cell in cells}
     made = [str(file) for file in files if file.exists()]
     memory = settings.processes * megabytes_of_process(made)
