@@ -24,6 +24,7 @@ NETWORKS = {
     "cnn_centaur": (cells.Model("cnn_centaur"), (32, 32, 3)),
     "cnn_femnist": (cells.Model("cnn_femnist"), (28, 28, 1)),
     "resnet20": (cells.Model("resnet20"), (8, 8, 3)),
+    "resnet20 of option A": (cells.Model("resnet20", shortcut="padding"), (8, 8, 3)),
 }
 ROWS = ((0, 1, 2), (3, 4, 0))
 """Two steps; the last place of the second is padding."""

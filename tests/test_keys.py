@@ -45,6 +45,7 @@ OTHER = {
         "hidden": (9,),
         "items": 12,
         "relu_everywhere": True,
+        "shortcut": "padding",
         "options": {"width": 8},
         "init": "start.safetensors",
         "freeze": ("conv1",),

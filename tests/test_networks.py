@@ -38,18 +38,34 @@ def examples(name, *lead):
     return (100 * numbers).floor().remainder(network.model.items) if tokens else numbers
 
 
+class Padding(nn.Module):
+    """A shortcut without parameters: every second pixel, in the middle of channels of zeros."""
+
+    def __init__(self, wide, narrow):
+        super().__init__()
+        self.before, self.channels = (narrow - wide) // 2, narrow
+
+    def forward(self, x):
+        height, width = ((side + 1) // 2 for side in x.shape[2:])
+        found = x.new_zeros(len(x), self.channels, height, width)
+        found[:, self.before : self.before + x.shape[1]] = x[:, :, ::2, ::2]
+        return found
+
+
 class Block(nn.Module):
     """A basic block of a ResNet with GroupNorm, written with modules; a shortcut is a convolution
-    where the width changes."""
+    or ``Padding`` where the width changes."""
 
-    def __init__(self, wide, narrow, stride, groups):
+    def __init__(self, wide, narrow, stride, groups, padding):
         super().__init__()
         self.conv1 = nn.Conv2d(wide, narrow, 3, stride, padding=1, bias=False)
         self.norm1 = nn.GroupNorm(groups, narrow)
         self.conv2 = nn.Conv2d(narrow, narrow, 3, padding=1, bias=False)
         self.norm2 = nn.GroupNorm(groups, narrow)
         self.shortcut = nn.Identity()
-        if wide != narrow:
+        if wide != narrow and padding:
+            self.shortcut = Padding(wide, narrow)
+        elif wide != narrow:
             self.shortcut = nn.Sequential(
                 nn.Conv2d(wide, narrow, 1, stride, bias=False), nn.GroupNorm(groups, narrow)
             )
@@ -81,7 +97,7 @@ class Tokens(Recurrent):
         return super().forward(self.vectors(x.long()))
 
 
-def resnet(channels, widths, blocks, groups, classes):
+def resnet(channels, widths, blocks, groups, classes, padding=False):
     parts = [
         nn.Conv2d(channels, widths[0], 3, padding=1, bias=False),
         nn.GroupNorm(groups, widths[0]),
@@ -91,7 +107,7 @@ def resnet(channels, widths, blocks, groups, classes):
     for width in widths:
         for number in range(blocks):
             stride = 2 if number == 0 and width != widths[0] else 1
-            parts.append(Block(wide, width, stride, groups))
+            parts.append(Block(wide, width, stride, groups, padding))
             wide = width
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, classes))
 
@@ -160,6 +176,11 @@ TWINS = {
         lambda: resnet(1, (16, 32, 64), 3, 8, 7),
         (11, 8, 1),
     ),
+    "resnet20 of option A": (
+        build("resnet20", (11, 8, 1), 7, shortcut="padding"),
+        lambda: resnet(1, (16, 32, 64), 3, 8, 7, padding=True),
+        (11, 8, 1),
+    ),
     "resnet18": (
         build("resnet18", (9, 8, 3), 10),
         lambda: resnet(3, (64, 128, 256, 512), 2, 32, 10),
@@ -209,6 +230,8 @@ TWINS = {
         (cells.Model("resnet20"), COLOUR, 10, 272_474),
         (cells.Model("resnet20"), COLOUR, 100, 272_474 + 5_850),
         (cells.Model("resnet20"), GREY, 10, 272_474 - 288),
+        # Without two convolutions of 1x1 and their GroupNorms.
+        (cells.Model("resnet20", shortcut="padding"), COLOUR, 10, 272_474 - 2_752),
         (cells.Model("resnet18"), COLOUR, 10, 11_173_962),
     ],
 )
@@ -286,8 +309,12 @@ def test_an_embedding_of_an_index_is_that_of_its_one_hot_row_to_the_bit():
     assert not network.body(params, nothing, None).any()
 
 
-def test_the_layers_of_resnet20_come_in_forward_order():
-    shapes = build("resnet20", COLOUR).shapes
+@pytest.mark.parametrize(
+    ("shortcut", "fifth"),
+    [("convolution", "stage3.block1.shortcut.weight"), ("padding", "stage3.block1.conv2.weight")],
+)
+def test_the_layers_of_resnet20_come_in_forward_order(shortcut, fifth):
+    shapes = build("resnet20", COLOUR, shortcut=shortcut).shapes
     body = [key for key, shape in shapes.items() if len(shape) >= 2 and not key.startswith("head")]
     deep = [
         "stage3.block2.conv1.weight",
@@ -295,15 +322,14 @@ def test_the_layers_of_resnet20_come_in_forward_order():
         "stage3.block3.conv1.weight",
         "stage3.block3.conv2.weight",
     ]
-    assert body[-4:] == deep
+    assert body[-5:] == [fifth, *deep]
     assert all(shapes[key] == (64, 64, 3, 3) for key in deep)
     assert list(shapes)[-2:] == list(networks.HEAD)
     norms = sum(
         math.prod(shape) for key, shape in shapes.items() if key.split(".")[-2].startswith("norm")
     )
-    assert norms == 2 * (7 * 16 + 6 * 32 + 6 * 64 + 32 + 64), (
-        "weight and bias of every block's and shortcut's GroupNorm"
-    )
+    blocks, shortcuts = 7 * 16 + 6 * 32 + 6 * 64, 32 + 64
+    assert norms == 2 * (blocks + shortcuts * (shortcut == "convolution"))
 
 
 # Dropout

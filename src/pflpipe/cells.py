@@ -143,6 +143,11 @@ class Model:
     sequence of tokens, of which there are so many"""
     relu_everywhere: Annotated[bool, Option(only=("name", "cnn_femnist"), heading="relu")] = False
     """add the two ReLUs that the official code lacks"""
+    shortcut: Annotated[
+        str, Option(choices=("convolution", "padding"), only=("name", "resnet20"))
+    ] = "convolution"
+    """where a block changes the width of resnet20: convolution, of 1x1 with parameters (option B of
+    its paper); or padding, every second pixel with channels of zeros (option A)"""
     options: Annotated[dict[str, Any], Option(heading="network options")] = field(
         default_factory=dict, hash=False
     )

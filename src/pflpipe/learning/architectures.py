@@ -64,7 +64,7 @@ def whole(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sha
         return dict(adapted.shapes)
     _check_fit(model, image_shape, classes)
     if model.name in RESNETS:
-        body = RESNETS[model.name].shapes(image_shape[2])
+        body = RESNETS[model.name].shapes(image_shape[2], model.shortcut)
     elif model.name == "embedding":
         body = {"embedding.weight": (*(model.hidden or ()), model.items or 0)}
     elif model.name in ("mlp", "linear"):
@@ -237,7 +237,7 @@ class ResNet:
     pooling, then basic blocks.
 
     Stages after the first halve the image; where a block changes the width, its shortcut is a 1x1
-    convolution (option B).
+    convolution (option B) or has no parameters (option A).
 
     Attributes:
         widths: channels of each stage.
@@ -255,7 +255,7 @@ class ResNet:
             for number in range(1, self.blocks + 1):
                 yield f"stage{stage}.block{number}", width, 2 if stage > 1 and number == 1 else 1
 
-    def shapes(self, colours: int) -> Shapes:
+    def shapes(self, colours: int, shortcut: str) -> Shapes:
         """Return the layers below the head, for images of so many channels."""
         channels = self.widths[0]
         found = _conv("conv1", colours, channels, bias=False) | _norm("norm1", channels)
@@ -264,7 +264,7 @@ class ResNet:
             found |= _norm(f"{block}.norm1", width)
             found |= _conv(f"{block}.conv2", width, width, bias=False)
             found |= _norm(f"{block}.norm2", width)
-            if channels != width:
+            if channels != width and shortcut == "convolution":
                 found |= _conv(f"{block}.shortcut", channels, width, 1, bias=False)
                 found |= _norm(f"{block}.norm3", width)
             channels = width

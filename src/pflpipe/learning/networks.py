@@ -249,6 +249,9 @@ def _resnet(architecture: ResNet) -> Body:
             inner = normed(params, f"{block}.conv2", f"{block}.norm2", inner, 1)
             if f"{block}.shortcut.weight" in params:
                 z = normed(params, f"{block}.shortcut", f"{block}.norm3", z, stride)
+            elif z.shape != inner.shape:  # option A: as many new channels before as behind
+                side = (inner.shape[1] - z.shape[1]) // 2
+                z = F.pad(z[:, :, ::stride, ::stride], (0, 0, 0, 0, side, side))
             z = F.relu(inner + z)
         return z.mean((2, 3))
 

@@ -14,8 +14,8 @@ penalty pulls the length of the change to the clip bound.
     keep_ratio: S, the fraction of a layer's weights that is kept: the ceil(S d) largest by absolute
         value, layer by layer [paper]
     masked_layers: k, the number of the extractor's last weight layers that are masked. Convolutions
-        of shortcuts count (in ResNet20 the fifth from the end is one); biases and normalisation are
-        never masked [paper]
+        of shortcuts count (in ResNet20 the fifth from the end is one, unless its shortcuts are
+        paddings); biases and normalisation are never masked [paper]
     weight: lambda of the regulariser (Eq. 10), one norm over the whole extractor [paper]
     rt: reparameterized training, for the paper's ablation (Table IV) [paper]
     dan: the dynamic adaptive norm, for the same ablation; without rt and dan this is CENTAUR
