@@ -500,6 +500,23 @@ def test_what_somebody_wrote_about_a_studys_numbers_stands_at_its_top(docs):
     assert page.index("# ") < page.index("> Trained before.") < page.index("1. At")
 
 
+@pytest.mark.slow
+def test_former_numbers_stand_beside_the_new_ones(docs):
+    folder = docs / "results" / "tiny"
+    before = pd.read_csv(folder / "runs.csv")
+    columns = ["personal_own", "global_own"]
+    now = before[(before["line"] == "feddpa") & (before["budget"] == "ε = 8")][columns].mean()
+    before[columns] -= 1.5
+    before.loc[before["line"] == "fedper", "line"] = "gone"
+    before.to_csv(folder / "former.csv", index=False)
+    part = tiny(docs).read_text().split("the numbers before these")[1]
+    personal, released = (f"{value - 1.5:.1f} | {value:.1f} | +1.5" for value in now)
+    assert f"| feddpa | ε = 8 | {personal} | {released} |" in part
+    assert "| local\\_only | no privacy |" in part
+    assert "fedper" not in part, "no former run has this line"
+    assert "gone" not in part
+
+
 def test_what_two_studies_say_together_is_said_of_their_settings(docs):
     study = docs / "results" / "tiny"
     heading = "## What the studies say together"

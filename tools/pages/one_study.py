@@ -37,6 +37,9 @@ from pflpipe.study.settings import NO_PRIVACY
 IMAGES = (".png", ".svg")
 NOTE = "note.md"
 """In a study's folder: what somebody wrote about its numbers; goes to the top of its page."""
+FORMER = "former.csv"
+"""In a study's folder: what its runs before the last ones had, columns of ``runs.csv``; the page
+has them beside the new ones."""
 
 
 class Page:
@@ -251,6 +254,32 @@ class Page:
             texts = [group.label, _budget(section), total, _three_digits(seconds), *same]
             yield tuple(map(Entry, texts))
 
+    def former(self, before: pd.DataFrame) -> Table:
+        """Return the means of a study beside those of its former runs."""
+        columns = ["personal_own", RELEASED]
+        means = {
+            key: rows[columns].mean() for key, rows in before.groupby(["line", "budget", "claim"])
+        }
+
+        def lines(section: Section) -> Iterator[tuple[Entry, ...]]:
+            for group in section.groups:
+                key = (group.label, group.budget, group.claim)
+                if key in means:
+                    pairs = ((means[key][name], group.mean(name)) for name in columns)
+                    texts = (text for pair in pairs for text in _beside(*pair))
+                    yield tuple(map(Entry, (group.label, _budget(section), *texts)))
+
+        return self._table(
+            "the numbers before these",
+            "means over seeds in percent, of the runs that this page had before (then) and of "
+            "those above (now), and the difference in percent points. Each had its own search.",
+            (),
+            ("method", "budget", *("then", "now", "difference") * 2),
+            lines,
+            labels=2,
+            groups=("", "", *["personal own"] * 3, *["global own"] * 3),
+        )
+
     def _table(
         self,
         name: str,
@@ -294,6 +323,8 @@ class Page:
             yield markdown(self.who_gains()).strip()
             yield markdown(self.by_group()).strip()
         yield markdown(self.costs()).strip()
+        if (images / FORMER).is_file():
+            yield markdown(self.former(pd.read_csv(images / FORMER))).strip()
 
 
 def text(found: Sequence[Panel], folder: Path) -> str:
@@ -343,6 +374,11 @@ def _entry(found: Mapping[Group, Difference], group: Group) -> Entry:
 def _budget(section: Section) -> str:
     marked = section.claim in ("unreviewed", "nominal")
     return f"{section.budget} ({section.claim})" if marked else section.budget
+
+
+def _beside(then: float, now: float) -> Iterator[str]:
+    for value, form in ((then, ".1f"), (now, ".1f"), (now - then, "+.1f")):
+        yield "–" if math.isnan(value) else format(value, form)
 
 
 def _megabytes(rows: pd.DataFrame, part: float = 1.0) -> str:

@@ -44,7 +44,10 @@ _USUAL_SHAPES = ((32, 32, 3), (28, 28, 1), (64,), (64, 3))
 _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
 # Difference of features that counts as rounding, relative to the largest feature.
 _ROUNDING = 1e-4
-_GIVEN = "it is given images [B, C, H, W] or features [B, D] and returns logits [B, K]"
+_GIVEN = (
+    "it is given images [B, C, H, W], sequences [B, C, T] or features [B, D], and returns logits "
+    "[B, K]"
+)
 
 
 @dataclass(frozen=True)
