@@ -378,7 +378,8 @@ def _budget(section: Section) -> str:
 
 def _beside(then: float, now: float) -> Iterator[str]:
     for value, form in ((then, ".1f"), (now, ".1f"), (now - then, "+.1f")):
-        yield "–" if math.isnan(value) else format(value, form)
+        # Adding 0 makes a rounded -0 positive.
+        yield format(round(value, 1) + 0.0, form) if math.isfinite(value) else "–"
 
 
 def _megabytes(rows: pd.DataFrame, part: float = 1.0) -> str:
