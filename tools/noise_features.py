@@ -5,10 +5,11 @@
 The printed settings (studies/dp_pfeddsu_table2.yaml) put more noise on the extractor than its
 updates are long. Instead of 100 rounds, which need a GPU, a ResNet20 gets the noise of all of them
 at once, N(0, T (sigma C / M)^2) on every parameter, and the first clients train their heads on its
-features as the study says. It is normalised by groups, as in the study, or by BatchNorm with the
-averages of the client's own training rows, which no noise covers. Each line has the accuracy on the
-clients' own test rows, mean over clients, after 15 epochs (the paper's) and after 150. Another seed
-draws another extractor and other clients.
+features as the study says. The updates themselves are left out: of length C at most, their mean
+moves the extractor by T C = 1, the noise by about 100. It is normalised by groups, as in the study,
+or by BatchNorm with the averages of the client's own training rows, which stay with the client.
+Each line has the accuracy on the clients' own test rows, mean over clients, after 15 epochs (the
+paper's) and after 150. Another seed draws another extractor and other clients.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ and methods that are no longer at hand stay as they were.
   for K classes in equal parts, and how many of the own test rows belong to the majority class of
   the training examples: who always says that class has these right.
 - ``curves.csv``: one line per evaluated round, one column per run: the mean over clients.
+- ``former.csv``, of a study that was trained again: line, budget, claim, seed, ``personal_own`` and
+  ``global_own`` of the ``runs.csv`` that was there before. Nothing writes it but a person.
 
 Clients of different splits have the same number and nothing else in common. The means in
 ``runs.csv`` are held against the counts whenever they are read. Like all measurements these are
