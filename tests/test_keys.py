@@ -46,6 +46,7 @@ OTHER = {
         "items": 12,
         "relu_everywhere": True,
         "shortcut": "padding",
+        "normalisation": "batch",
         "options": {"width": 8},
         "init": "start.safetensors",
         "freeze": ("conv1",),

@@ -216,6 +216,9 @@ def federation(
     # Your own hooks have no departures: they run under the certified mechanism.
     departures: tuple[str, ...] = ()
     values = dict(hyperparameters or {})
+    if network.model is not None:
+        name = method if isinstance(method, str) else "of your own"
+        registry.check_normalisation(name, network.model, _has_global_model(method))
     if isinstance(method, Method):
         hooks = method
     else:
@@ -263,6 +266,10 @@ def federation(
         name=method if isinstance(method, str) else method_name or "of your own",
         reviewed=not isinstance(method, Method) and not isinstance(model, Network),
     ).isolated(backend)
+
+
+def _has_global_model(method: str | Method) -> bool:
+    return isinstance(method, Method) or registry.info(method).about.has_global_model
 
 
 def train(
@@ -337,7 +344,7 @@ def train(
         start = START.format(settings.init, settings.init_digest[:12])
     if start and simulation.plan.mechanism != "none":
         entry = dataclasses.replace(entry, warnings=(start, *entry.warnings))
-    has_global_model = isinstance(method, Method) or registry.info(method).about.has_global_model
+    has_global_model = _has_global_model(method)
     before = rounds.start(simulation)
     with bar as shown:
 

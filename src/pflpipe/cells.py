@@ -148,6 +148,11 @@ class Model:
     ] = "convolution"
     """where a block changes the width of resnet20: convolution, of 1x1 with parameters (option B of
     its paper); or padding, every second pixel with channels of zeros (option A)"""
+    normalisation: Annotated[
+        str, Option(choices=("group", "batch"), only=("name", "resnet20", "resnet18"))
+    ] = "group"
+    """of a ResNet: group (GroupNorm); or batch (BatchNorm), by the mean and variance of a minibatch
+    in training, and in tests by those of the client's own training rows, which are never sent"""
     options: Annotated[dict[str, Any], Option(heading="network options")] = field(
         default_factory=dict, hash=False
     )

@@ -221,13 +221,17 @@ class Result(Trained):
                 epsilon covers.
 
         Raises:
-            ConfigError: the network is an object of your own, which has no name.
+            ConfigError: the network is an object of your own, which has no name; or personal
+                models of a network with BatchNorm, of which the file could not hold the averages.
             DataError: the model is not finite, or the disk is full.
         """
         folder, model = Path(folder), self.network.model
         if model is None:
             do = 'put the class in a file: model="my_net.py:Net"'
             raise ConfigError("save: network", got="one of your own without a name", do=do)
+        if personal and self.network.averages is not None:
+            got, expected = "BatchNorm", "a network without averages"
+            raise ConfigError("save: personal", got=got, expected=expected, do="personal=False")
         if not trees.is_finite(self.params):
             raise DataError("save: model", got="NaN or infinity", expected="finite parameters")
         classes = self.network.shapes["head.weight"][0]

@@ -4,8 +4,9 @@ One network object serves every client; a client is only a parameter tree. The n
 are not ``nn.Module``; a study may name a module in a file (modules.py). Images are channels last
 (``[B, H, W, C]``), the layout in which convolutions are fast on a CPU. Every network is a feature
 extractor followed by one linear ``head``; methods that split the model share the one and keep the
-other. No network has buffers: ResNets normalise with GroupNorm, whose result depends on one example
-only, so data influence only the weights of the model.
+other. No network has buffers, so data influence only the weights of the model. ResNets normalise
+with GroupNorm, whose result depends on one example only, or with BatchNorm, whose averages each
+client makes of its own rows and keeps.
 
 Pooling comes before ReLU: the values and gradients are the same (ReLU is monotone) at a quarter of
 the work.
@@ -31,9 +32,11 @@ from pflpipe.data import outside
 from pflpipe.learning import architectures, counter_rng, initial, modules, sequences
 from pflpipe.learning.architectures import RESNETS, ResNet, Shapes
 from pflpipe.learning.modules import HEAD as HEAD
+from pflpipe.learning.solvers import Schedule
 from pflpipe.trees import Tree
 
 Body = Callable[[Tree, Tensor, Tensor | None], Tensor]
+Normalise = Callable[[Tree, str, Tensor], Tensor]  # (params, layer, z [B, C, H, W]) -> z
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,9 @@ class Network:
         known_layers: whether all layers are linear, convolutional or GroupNorm and called as here,
             so that fisher.py applies.
         keyed: whether ``body`` reads the key.
+        averages: ``(params, one pass over a client's rows) -> averages``, for a network with
+            BatchNorm. With them among its ``params``, ``body`` normalises by them, and otherwise by
+            the mean and variance of its batch.
         frozen: parameters that nobody trains or sends, on the CPU.
         model: the settings that ``build`` made it from; None for one of your own.
     """
@@ -59,6 +65,7 @@ class Network:
     start: Callable[[int], Tree] | None = None
     known_layers: bool = True
     keyed: bool = False
+    averages: Callable[[Tree, Schedule], Tree] | None = None
     frozen: Tree = field(default_factory=dict)
     model: cells.Model | None = None
 
@@ -112,11 +119,25 @@ def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Net
     if not frozen:
         return network
 
-    def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
-        constants = {name: value.to(x.device, x.dtype) for name, value in frozen.items()}
-        return network.body(params | constants, x, key)
+    def whole(params: Tree, like: Tensor) -> Tree:
+        constants = {name: value.to(like.device, like.dtype) for name, value in frozen.items()}
+        return params | constants
 
-    return dataclasses.replace(network, shapes=shapes, body=body, known_layers=False, frozen=frozen)
+    def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
+        return network.body(whole(params, x), x, key)
+
+    def averages(params: Tree, rows: Schedule) -> Tree:
+        assert network.averages is not None  # for mypy
+        return network.averages(whole(params, rows.x), rows)
+
+    return dataclasses.replace(
+        network,
+        shapes=shapes,
+        body=body,
+        averages=network.averages and averages,
+        known_layers=False,
+        frozen=frozen,
+    )
 
 
 def of_module(
@@ -140,7 +161,11 @@ def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Ne
         return _of(modules.adapt(model.name, model.options, tuple(image_shape), classes))
     shapes = architectures.whole(model, image_shape, classes)
     if model.name in RESNETS:
-        return Network(shapes, _resnet(RESNETS[model.name]))
+        architecture = RESNETS[model.name]
+        if model.normalisation == "batch":
+            body, averages = _resnet(architecture, _batch_norm), _averages(architecture)
+            return Network(shapes, body, known_layers=False, averages=averages)
+        return Network(shapes, _resnet(architecture, _group_norm(architecture.groups)))
     body = {
         "mlp": _mlp(model),
         "linear": _mlp(model),
@@ -234,13 +259,12 @@ def _cnn_with_pooling(*convolutions: str, padding: int = 0) -> Body:
     return body
 
 
-def _resnet(architecture: ResNet) -> Body:
-    """Basic blocks with GroupNorm, then the mean over the image."""
+def _resnet(architecture: ResNet, normalise: Normalise) -> Body:
+    """Basic blocks with normalisation, then the mean over the image."""
 
     def normed(params: Tree, conv: str, norm: str, z: Tensor, stride: int) -> Tensor:
         z = _convolve(params, conv, z, stride, padding=params[f"{conv}.weight"].shape[-1] // 2)
-        weight, bias = params[f"{norm}.weight"], params[f"{norm}.bias"]
-        return F.group_norm(z, architecture.groups, weight, bias)
+        return normalise(params, norm, z)
 
     def body(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
         z = F.relu(normed(params, "conv1", "norm1", x.permute(0, 3, 1, 2), 1))
@@ -256,6 +280,47 @@ def _resnet(architecture: ResNet) -> Body:
         return z.mean((2, 3))
 
     return body
+
+
+def _group_norm(groups: int) -> Normalise:
+    def normalise(params: Tree, layer: str, z: Tensor) -> Tensor:
+        return F.group_norm(z, groups, params[f"{layer}.weight"], params[f"{layer}.bias"])
+
+    return normalise
+
+
+def _batch_norm(params: Tree, layer: str, z: Tensor) -> Tensor:
+    """BatchNorm (Ioffe and Szegedy, ICML 2015)."""
+    mean, variance = (params.get(f"{layer}.{part}") for part in ("mean", "variance"))
+    weight, bias = params[f"{layer}.weight"], params[f"{layer}.bias"]
+    return F.batch_norm(z, mean, variance, weight, bias, training=mean is None)
+
+
+def _averages(architecture: ResNet) -> Callable[[Tree, Schedule], Tree]:
+    """Return the function that makes the averages of every BatchNorm, as in Algorithm 2 of its
+    paper: the means of its minibatches' means and variances, here weighted by their rows."""
+
+    def averages(params: Tree, rows: Schedule) -> Tree:
+        found: Tree = {}
+
+        def normalise(params: Tree, layer: str, z: Tensor) -> Tensor:
+            variance, mean = torch.var_mean(z, (0, 2, 3))
+            for part, value in (("mean", mean), ("variance", variance)):
+                name, share = f"{layer}.{part}", len(z) / len(rows.x)
+                found[name] = found.get(name, torch.zeros_like(value)) + share * value
+            return _batch_norm(params, layer, z)
+
+        body = _resnet(architecture, normalise)
+        for batch in rows:
+            body(params, batch.x, None)
+        for name in architectures.norm_names(params) if not len(rows) else ():
+            # A client without rows: only weight and bias act.
+            layer, _, part = name.rpartition(".")
+            average, like = {"weight": "variance", "bias": "mean"}[part], params[name]
+            found[f"{layer}.{average}"] = torch.full_like(like, float(part == "weight"))
+        return found
+
+    return averages
 
 
 def _dense(params: Tree, layer: str, z: Tensor) -> Tensor:

@@ -187,9 +187,17 @@ class Task:
         once, in evaluation mode."""
         if not len(batches.all):
             return batches.head
+        params = self.for_tests(params, batches)
         passes = [self.network.body(params, batch.x, None) for batch in batches.all]
         labels = torch.cat([batch.y for batch in batches.all])
         return dataclasses.replace(batches.head, x=torch.cat(passes).detach(), y=labels)
+
+    def for_tests(self, params: Params, batches: Batches) -> Params:
+        """Return the parameters with which the network computes a client's examples in evaluation:
+        of a network with BatchNorm with the averages of its training rows."""
+        if self.network.averages is None:
+            return params
+        return Params(params | self.network.averages(params, batches.all))
 
     def train_head(self, params: Params, batches: Batches, solver: Solver) -> Params:
         """Return ``params`` with the head trained for the epochs of the head phase, or solved

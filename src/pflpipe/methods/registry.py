@@ -291,6 +291,7 @@ def check_model(
     layers = architectures.layers_of(names)
     parts = {"body": set(layers) - {"head"}, "norm": architectures.norm_names(names)}
     entry = info(name, source)
+    check_normalisation(name, model, entry.about.has_global_model)
     for part in _PARTS:
         if part in entry.about.needs and not parts[part]:
             raise ConfigError(
@@ -327,6 +328,17 @@ def own_files(cell: cells.Cell) -> list[Path]:
     """Return the user's files of a cell's network and loss, on which its run depends."""
     files = architectures.file_of(cell.model), losses.file_of(cell.training.loss)
     return [file for file in files if file is not None]
+
+
+def check_normalisation(name: str, model: cells.Model, has_global_model: bool) -> None:
+    """Raise ConfigError if the model has BatchNorm and the method a model for everybody."""
+    if model.normalisation == "batch" and has_global_model:
+        raise ConfigError(
+            f"method {name}: model.normalisation",
+            got="batch",
+            expected="group: the averages stay with the clients, so that the model that this "
+            "method releases for everybody could not be used",
+        )
 
 
 def check_hyperparameters(

@@ -76,6 +76,7 @@ def accuracies(
 
     def hook(state: ClientState, batches: Batches, others: Mapping[str, Schedule]) -> _Answers:
         personal = method.personalize(progress.params, progress.server, state, batches, task)
+        personal = task.for_tests(personal, batches)
         answers = tests.answers(task, personal, progress.params, others)
         if common is not None:
             answers["sums"]["personal_common"] = task.score(personal, common)
@@ -105,7 +106,7 @@ def personal_models(
 
     def hook(state: ClientState, batches: Batches, others: Mapping[str, Schedule]) -> Params:
         given = progress.params, progress.server, state, batches, task
-        return simulation.method.personalize(*given)
+        return task.for_tests(simulation.method.personalize(*given), batches)
 
     for client in clients:
         work = [simulation.work(client, progress.round)]
@@ -157,6 +158,7 @@ def accuracies_of_new(
                 progress.params, progress.server, state, batches(last.n, seen), task
             )[1]
         personal = method.personalize(progress.params, progress.server, state, last, task)
+        personal = task.for_tests(personal, last)
         return tests.answers(task, personal, progress.params, others)
 
     scores: list[dict[str, Any]] = []

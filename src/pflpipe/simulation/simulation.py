@@ -220,23 +220,31 @@ class Simulation:
 
     @outside.restored()  # the user's network is called
     def isolated(self, asked: str) -> Simulation:
-        """Return the simulation on a backend that keeps clients apart, if it releases with noise.
+        """Return the simulation on a backend that keeps clients apart, if it releases with noise,
+        and that has no padded rows, if the network averages over a batch.
 
         Args:
             asked: the requested backend.
 
         Raises:
-            ConfigError: vmap was requested by name and does not keep clients apart.
+            ConfigError: vmap was requested by name and is not such a backend.
         """
-        if self.backend != "vmap" or self.plan.mechanism == "none" or self.keeps_apart:
+        if self.backend != "vmap":
             return self
+        expected = "loop, as BatchNorm would average over the rows that pad a batch under vmap"
+        if self.network.averages is None:
+            if self.plan.mechanism == "none" or self.keeps_apart:
+                return self
+            expected = (
+                "a backend that keeps clients apart; on this machine a client's rounding under"
+                " vmap depends on other clients"
+            )
         if asked == "auto":
             return dataclasses.replace(self, backend="loop")
         raise ConfigError(
             "config.yaml: backend",
             got="vmap",
-            expected="a backend that keeps clients apart; on this machine a client's rounding under"
-            " vmap depends on other clients",
+            expected=expected,
             do="use backend: auto or loop",
         )
 
@@ -305,7 +313,7 @@ class Simulation:
             "train": train.keyed(stream) if self.draws and stream is not None else train,
             "head": Rows.epochs(rows, method.head_epochs, size, head, least=least),
         }
-        if method.full_pass or method.head_epochs:
+        if method.full_pass or method.head_epochs or self.network.averages:
             work["all"] = Rows.epochs(rows, 1, EXAMPLES_OF_FULL_PASS, least=least)
         return work
 

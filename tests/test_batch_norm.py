@@ -1,0 +1,216 @@
+"""BatchNorm: torch's layers in training, the averages of a client's own rows in tests, and nothing
+of them in a message."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+
+import pytest
+import torch
+
+import noise_features
+import pflpipe
+from pflpipe import Model, Privacy, Training
+from pflpipe.errors import ConfigError
+from pflpipe.learning import architectures, networks
+from pflpipe.learning.solvers import Schedule
+from pflpipe.learning.task import Task
+from pflpipe.methods import registry
+from pflpipe.methods.base import Method
+from pflpipe.simulation import evaluation, rounds
+from simulations import simulation
+
+BATCH = Model("resnet20", normalisation="batch")
+SHAPE = (8, 9, 3)
+SIZES = (9, 4, 1, 0)
+"""Several minibatches of the full pass are those of ``passes``."""
+
+
+def normal(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def network_and_params():
+    network = networks.build(BATCH, SHAPE, 10)
+    params = network.init(torch.Generator().manual_seed(0), torch.float64)
+    return network, {name: value + 0.1 * normal(*value.shape) for name, value in params.items()}
+
+
+def twin(params):
+    """The feature extractor of torchvision's blocks and torch's BatchNorm, with these numbers."""
+    module = noise_features.extractor(noise_features.NORMS["BatchNorm"], 0.0, 0).double()
+    own = [value for name, value in params.items() if not name.startswith("head")]
+    with torch.no_grad():
+        for theirs, ours in zip(module.parameters(), own, strict=True):
+            theirs.copy_(ours)
+    return module
+
+
+def passes(x, *sizes):
+    """One pass over the rows in minibatches of these sizes."""
+    places = torch.arange(max(sizes))
+    starts = torch.tensor([sum(sizes[:step]) for step in range(len(sizes))])
+    index = (starts[:, None] + places).clamp(max=len(x) - 1)
+    return Schedule(x, torch.zeros(len(x)), index, torch.tensor(sizes), sizes)
+
+
+def test_training_averages_and_tests_are_those_of_torch():
+    network, params = network_and_params()
+    module, x = twin(params), normal(12, *SHAPE)
+    leaves = {name: value.requires_grad_() for name, value in params.items()}
+    for part in (x[:6], x[6:]):
+        ours, theirs = network.body(leaves, part, None), module(part.movedim(-1, 1))
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+        ours.square().mean().backward()
+        theirs.square().mean().backward()
+    slopes = [leaf.grad for name, leaf in leaves.items() if not name.startswith("head")]
+    for slope, parameter in zip(slopes, module.parameters(), strict=True):
+        torch.testing.assert_close(slope, parameter.grad, rtol=1e-7, atol=1e-10)
+    params = {name: value.detach() for name, value in leaves.items()}
+    averages = network.averages(params, passes(x, 6, 6))
+    assert len(averages) == len(architectures.norm_names(params))
+    theirs = module.eval()(x.movedim(-1, 1))
+    torch.testing.assert_close(network.body(params | averages, x, None), theirs)
+
+
+def test_a_small_minibatch_counts_for_its_rows():
+    network, params = network_and_params()
+    x = normal(9, *SHAPE)
+    first = torch.nn.functional.conv2d(x.movedim(-1, 1), params["conv1.weight"], padding=1)
+    averages = network.averages(params, passes(x, 7, 2))
+    torch.testing.assert_close(averages["norm1.mean"], first.mean((0, 2, 3)))
+    variances = [part.movedim(1, 0).flatten(1).var(1) for part in (first[:7], first[7:])]
+    expected = (7 * variances[0] + 2 * variances[1]) / 9
+    torch.testing.assert_close(averages["norm1.variance"], expected)
+
+
+def test_a_frozen_layer_is_one_of_those_whose_averages_are_made(tmp_path):
+    from safetensors.torch import save_file
+
+    network, params = network_and_params()
+    file = tmp_path / "start.safetensors"
+    save_file({name: value.float() for name, value in params.items()}, file)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    start = {"init": str(file), "init_digest": digest, "freeze": ("conv1", "norm1")}
+    model = dataclasses.replace(BATCH, **start)
+    frozen, rows = networks.build(model, SHAPE, 10), passes(normal(5, *SHAPE).float(), 5)
+    params_left = frozen.init(torch.Generator())
+    assert "conv1.weight" not in params_left
+    whole = {name: value.float() for name, value in params.items()}
+    torch.testing.assert_close(frozen.averages(params_left, rows), network.averages(whole, rows))
+
+
+def of_every_client(world, hook):
+    everyone = range(len(world.split.train))
+    found = []
+    for client in everyone:
+        work = [world.work(client, 0)]
+        world.run_clients(
+            lambda _, batches, __: found.append(hook(batches)) or batches.n, None, [client], work
+        )
+    return found
+
+
+def test_heads_are_trained_on_the_features_by_which_they_are_tested():
+    world = simulation("centaur", sizes=SIZES, shape=SHAPE, model=BATCH)
+    params = world.network.init(torch.Generator().manual_seed(0), torch.float64)
+
+    def both(batches):
+        return world.task.features(params, batches).x, world.task.for_tests(params, batches)
+
+    for (features, with_averages), rows in zip(
+        of_every_client(world, both), world.split.train, strict=True
+    ):
+        if len(rows):
+            alone = [world.network.body(with_averages, world.train.x[[i]], None) for i in rows]
+            torch.testing.assert_close(features, torch.cat(alone))
+
+
+def test_an_example_is_tested_without_regard_to_the_others_also_by_who_has_no_rows():
+    world = simulation("centaur", sizes=SIZES, shape=SHAPE, model=BATCH)
+    params = world.network.init(torch.Generator().manual_seed(0), torch.float64)
+    x = normal(3, *SHAPE)
+    for ready in of_every_client(world, lambda batches: world.task.for_tests(params, batches)):
+        alone = world.network.apply(ready, x[:1])
+        torch.testing.assert_close(world.network.apply(ready, x)[:1], alone)
+        assert alone.isfinite().all()
+
+
+def test_every_personal_model_is_tested_with_averages_also_that_of_a_new_client(monkeypatch):
+    world = simulation("centaur", sizes=SIZES, shape=SHAPE, model=BATCH)
+    world = dataclasses.replace(world, split=dataclasses.replace(world.split, new=world.split))
+    progress, score, seen = rounds.start(world), Task.score, []
+
+    def noted(self, params, schedule):
+        seen.append("norm1.mean" in params)
+        return score(self, params, schedule)
+
+    monkeypatch.setattr(Task, "score", noted)
+    evaluation.accuracies(world, progress, False)  # own, validation and common rows
+    assert seen.count(True) == 3 * len(SIZES)
+    seen.clear()
+    evaluation.accuracies_of_new(world, progress, False)
+    assert seen.count(True) == len(SIZES)
+
+
+def test_a_study_is_refused_it_for_a_method_with_a_model_for_everybody():
+    registry.check_model("centaur", BATCH)
+    with pytest.raises(ConfigError, match=r"method fedbabu: model.normalisation; got .batch."):
+        registry.check_model("fedbabu", BATCH)
+
+
+def train(method="centaur", **changes):
+    shards = [(normal(7, *SHAPE, seed=client).float(), torch.arange(7) % 2) for client in range(3)]
+    settings = {
+        "model": BATCH,
+        "training": Training(rounds=2, local_epochs=1, batch_size=4, optimizer="sgd", lr=0.1),
+        "privacy": Privacy(epsilon=8, delta=1e-3, clip_norm=0.5),
+        "classes": 2,
+        "device": "cpu",
+        "secret": "one",
+    }
+    return pflpipe.train(method, shards, **settings | changes)
+
+
+@pytest.mark.slow
+def test_a_private_run_sends_no_average_and_its_personal_models_are_those_that_were_tested():
+    result = train()
+    assert result.simulation.backend == "loop"
+    assert set(result.params) == set(result.network.shapes)
+    assert result.ledger.claim == "certified"
+    personal = result.personal(1)
+    assert "norm1.mean" in personal.params
+    rows = result.simulation.split.test[1]
+    x, y = result.simulation.test.x[rows], result.simulation.test.y[rows]
+    right = 100 * (personal.predict(x) == y).double().mean().item()
+    assert result.clients[1]["personal_own"] == pytest.approx(right)
+    assert torch.equal(personal.predict(x)[:1], personal.predict(x[:1]))
+    assert math.isnan(result.clients[1]["global_own"])
+
+
+def hooks() -> Method:
+    return registry.info("centaur").factory()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"backend": "vmap"}, "backend; got .vmap.; expected loop, as BatchNorm"),
+        ({"method": "dp_fedavg"}, "method dp_fedavg: model.normalisation; got .batch."),
+        ({"method": hooks()}, "method of your own: model.normalisation; got .batch."),
+    ],
+)
+def test_where_the_averages_would_be_wrong_or_missing_is_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        train(**changes)
+
+
+@pytest.mark.slow
+def test_personal_models_are_not_saved_without_their_averages(tmp_path):
+    result = train()
+    with pytest.raises(ConfigError, match=r"save: personal; got .BatchNorm."):
+        result.save(tmp_path, personal=True)
+    result.save(tmp_path)
+    assert pflpipe.load(tmp_path).params.keys() == result.params.keys()
