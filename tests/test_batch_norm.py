@@ -138,8 +138,11 @@ def test_an_example_is_tested_without_regard_to_the_others_also_by_who_has_no_ro
         assert alone.isfinite().all()
 
 
-def test_every_personal_model_is_tested_with_averages_also_that_of_a_new_client(monkeypatch):
-    world = simulation("centaur", sizes=SIZES, shape=SHAPE, model=BATCH)
+@pytest.mark.parametrize("method", ["centaur", "fedper"])  # with and without a head phase
+def test_every_personal_model_is_tested_with_averages_also_that_of_a_new_client(
+    method, monkeypatch
+):
+    world = simulation(method, sizes=SIZES, shape=SHAPE, model=BATCH)
     world = dataclasses.replace(world, split=dataclasses.replace(world.split, new=world.split))
     progress, score, seen = rounds.start(world), Task.score, []
 
