@@ -25,7 +25,7 @@ from simulations import simulation
 BATCH = Model("resnet20", normalisation="batch")
 SHAPE = (8, 9, 3)
 SIZES = (9, 4, 1, 0)
-"""Several minibatches of the full pass are those of ``passes``."""
+"""Training rows of each client; one has a single row, one has none."""
 
 
 def normal(*shape, seed=1):

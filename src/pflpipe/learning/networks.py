@@ -313,11 +313,11 @@ def _averages(architecture: ResNet) -> Callable[[Tree, Schedule], Tree]:
         body = _resnet(architecture, normalise)
         for batch in rows:
             body(params, batch.x, None)
-        for name in architectures.norm_names(params) if not len(rows) else ():
-            # A client without rows: only weight and bias act.
-            layer, _, part = name.rpartition(".")
-            average, like = {"weight": "variance", "bias": "mean"}[part], params[name]
-            found[f"{layer}.{average}"] = torch.full_like(like, float(part == "weight"))
+        if not len(rows):  # nothing to average: only weight and bias act
+            for layer in architectures.layers_of(architectures.norm_names(params)):
+                bias = params[f"{layer}.bias"]
+                found[f"{layer}.mean"] = torch.zeros_like(bias)
+                found[f"{layer}.variance"] = torch.ones_like(bias)
         return found
 
     return averages

@@ -62,11 +62,7 @@ def accuracies(
         validation_only: leave out the test data, which a search must not use.
         measures: computes the further metrics.
     """
-    task, method, split = (
-        simulation.task_in(progress.round, progress.bound),
-        simulation.method,
-        simulation.split,
-    )
+    task, split = simulation.task_in(progress.round, progress.bound), simulation.split
     held_out = {"validation": split.validation}
     common = None
     if not validation_only:
@@ -75,8 +71,7 @@ def accuracies(
     tests = _Tests(simulation, held_out, has_global_model, measures)
 
     def hook(state: ClientState, batches: Batches, others: Mapping[str, Schedule]) -> _Answers:
-        personal = method.personalize(progress.params, progress.server, state, batches, task)
-        personal = task.for_tests(personal, batches)
+        personal = _personal(simulation, progress, state, batches)
         answers = tests.answers(task, personal, progress.params, others)
         if common is not None:
             answers["sums"]["personal_common"] = task.score(personal, common)
@@ -102,17 +97,24 @@ def personal_models(
     simulation: Simulation, progress: Progress, clients: Sequence[int]
 ) -> Iterator[tuple[int, Params]]:
     """Yield each of these clients and its personal model, which ``accuracies`` tests."""
-    task = simulation.task_in(progress.round, progress.bound)
 
     def hook(state: ClientState, batches: Batches, others: Mapping[str, Schedule]) -> Params:
-        given = progress.params, progress.server, state, batches, task
-        return task.for_tests(simulation.method.personalize(*given), batches)
+        return _personal(simulation, progress, state, batches)
 
     for client in clients:
         work = [simulation.work(client, progress.round)]
         with simulation.calls("personalize", progress.params, progress.server) as what:
             found = simulation.run_clients(hook, progress.states, [client], work, what)
         yield client, Params({name: value[0] for name, value in found.items()})
+
+
+def _personal(
+    simulation: Simulation, progress: Progress, state: ClientState, batches: Batches
+) -> Params:
+    """Return one client's personal model, ready to be tested."""
+    task = simulation.task_in(progress.round, progress.bound)
+    given = progress.params, progress.server, state, batches, task
+    return task.for_tests(simulation.method.personalize(*given), batches)
 
 
 def _blocks(clients: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -157,8 +159,7 @@ def accuracies_of_new(
             state = method.local_update(
                 progress.params, progress.server, state, batches(last.n, seen), task
             )[1]
-        personal = method.personalize(progress.params, progress.server, state, last, task)
-        personal = task.for_tests(personal, last)
+        personal = _personal(simulation, progress, state, last)
         return tests.answers(task, personal, progress.params, others)
 
     scores: list[dict[str, Any]] = []
