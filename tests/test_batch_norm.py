@@ -136,6 +136,8 @@ def test_an_example_is_tested_without_regard_to_the_others_also_by_who_has_no_ro
         alone = world.network.apply(ready, x[:1])
         torch.testing.assert_close(world.network.apply(ready, x)[:1], alone)
         assert alone.isfinite().all()
+    assert not ready["norm1.mean"].any()  # the last client has no rows
+    assert (ready["norm1.variance"] == 1).all()
 
 
 @pytest.mark.parametrize("method", ["centaur", "fedper"])  # with and without a head phase
