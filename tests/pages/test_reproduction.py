@@ -204,17 +204,34 @@ def test_verdicts_stand_on_top_of_the_page(made):
     assert head < text.index("None holds.") < first
 
 
-def test_the_table_of_rounds_is_what_the_file_of_rounds_gives():
+ROUNDS = {
+    "dp_fedsim_readings": ("method", ["FedAvg", "DP-FedAvg", "DP-FedSim"]),
+    "dp_fedsim_readings_table2": (
+        "variant",
+        ["base", "base + MSA", "base + AGC", "base + AGC + MSA (DP-FedSim)"],
+    ),
+}
+"""Files of rounds: the column that names a row, and the rows as the tables name them, in order."""
+
+
+@pytest.mark.parametrize("study", ROUNDS)
+def test_the_table_of_rounds_is_what_the_file_of_rounds_gives(study):
     folder = malformed.ROOT / "docs/reproduction"
-    shown = {"fedavg": "FedAvg", "dp_fedavg": "DP-FedAvg", "dp_fedsim": "DP-FedSim"}
     text = (folder / "dp_fedsim_table1_cifar10.md").read_text()
-    runs = pd.read_csv(folder / "rounds/dp_fedsim_readings.csv").groupby(["method", "seed"])
-    assert set(runs["round"].agg(list).map(tuple)) == {tuple(range(1, 101))}
-    for (method, seed), rows in runs:
-        values = rows["global_common"]
+    column, titles = ROUNDS[study]
+    frame = pd.read_csv(folder / f"rounds/{study}.csv")
+    shown = dict(zip(frame[column].unique(), titles, strict=True))
+    for (row, seed), rounds in frame.groupby([column, "seed"]):
+        assert list(rounds["round"]) == list(range(1, 101))
+        values = rounds["global_common"]
         numbers = (values.iloc[-1], values.iloc[-5:].mean(), values.max())
         columns = [str(seed), *(f"{number:.1f}" for number in numbers)]
-        assert f"| {shown[method]} | {' | '.join(columns)} |" in text
+        assert f"| {shown[row]} | {' | '.join(columns)} |" in text
+
+
+def test_every_file_of_rounds_is_compared_with_its_table():
+    folder = malformed.ROOT / "docs/reproduction/rounds"
+    assert {file.stem for file in folder.glob("*.csv")} == set(ROUNDS)
 
 
 def test_without_a_study_there_is_no_page(tmp_path):
