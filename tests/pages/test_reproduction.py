@@ -205,7 +205,10 @@ def test_verdicts_stand_on_top_of_the_page(made):
 
 
 ROUNDS = {
-    "dp_fedsim_readings": ("method", ["FedAvg", "DP-FedAvg", "DP-FedSim"]),
+    "dp_fedsim_readings": (
+        "method",
+        ["FedAvg", "DP-FedAvg", "DP-FedSim", "DP-FedSAM", "DP-FedSAM-top-k"],
+    ),
     "dp_fedsim_readings_table2": (
         "variant",
         ["base", "base + MSA", "base + AGC", "base + AGC + MSA (DP-FedSim)"],
