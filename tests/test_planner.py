@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -201,11 +202,24 @@ def test_the_fit_finds_the_curve_that_made_the_shares():
 
 
 @pytest.mark.slow
-def test_the_coefficients_are_those_of_the_committed_runs(tmp_path, monkeypatch, capsys):
+def test_coefficients_and_their_page_are_those_of_the_committed_runs(tmp_path, monkeypatch, capsys):
     for name in ("docs", "studies"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     plan_curve.main()
-    assert "left out: root mean square error" in capsys.readouterr().out
+    said = re.findall(
+        r"square error (\S+) of the gain, (\S+) points; largest (\S+); (\d+)% in the intervals",
+        capsys.readouterr().out,
+    )
+    text = " ".join((ROOT / "docs/plan.md").read_text().split())
+    (share, points, _, _), (hard_share, hard_points, worst, held) = said
+    curve = planner.curve()
+    for words in (
+        f"gain left = 1 / (1 + (s / {curve.middle:.2f})^{curve.slope:.1f})",
+        f"root mean square error is {share} of the gain, or {points} points of accuracy",
+        f"it is {hard_share} of the gain, {hard_points} points, and {worst} at the worst",
+        f"it held {held} % of these",
+    ):
+        assert words in text
     made = json.loads((tmp_path / plan_curve.TARGET).read_text())
     assert made == pytest.approx(json.loads((ROOT / plan_curve.TARGET).read_text()), abs=0.002)
