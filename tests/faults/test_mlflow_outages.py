@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import functools
 import http.server
+import itertools
 import os
 import signal
 import socket
@@ -40,11 +41,17 @@ def environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("server")).start()
     MlflowClient(server.uri).search_experiments(max_results=1)  # which makes the database
     yield server
     server.kill()
+
+
+@pytest.fixture
+def server(shared: Server) -> Server:
+    """A server that runs, also if the test before has killed it and failed."""
+    return shared if shared.process.poll() is None else shared.start()
 
 
 @pytest.fixture
@@ -80,23 +87,31 @@ def complete(world: World, uri: str) -> None:
 
 
 @contextmanager
-def at_request(number: int, answered: bool, happen: Any) -> Iterator[list[str]]:
-    """Let something happen before a request to a server is sent, or instead of its answer."""
-    send, sent = requests.Session.send, list[str]()
+def at_request(number: int, answered: bool, happen: Any, kind: str = "") -> Iterator[list[str]]:
+    """Let something happen before a request to a server is sent, or instead of its answer: the
+    request with this number among those whose path contains ``kind``."""
+    send, sent, count = requests.Session.send, list[str](), itertools.count(1)
 
     def counted(self: requests.Session, request: Any, **options: Any) -> requests.Response:
         sent.append(f"{request.method} {request.path_url}")
-        if len(sent) == number and not answered:
+        # Several runs are written at once: each request has a number of its own.
+        is_it = kind in request.path_url and next(count) == number
+        if is_it and not answered:
             happen()
         response = send(self, request, **options)
-        if len(sent) == number and answered:
+        if is_it and answered:
             happen()
-            raise requests.ConnectionError("Connection refused")
+            raise requests.ConnectionError("Connection aborted.")
         return response
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(requests.Session, "send", counted)
         yield sent
+
+
+def creations(sent: list[str]) -> int:
+    """Return how many of the requests make a run."""
+    return sum("runs/create" in what for what in sent)
 
 
 def test_a_server_that_is_killed_meanwhile_has_every_run_once_when_it_is_back(
@@ -105,9 +120,9 @@ def test_a_server_that_is_killed_meanwhile_has_every_run_once_when_it_is_back(
     with at_request(0, False, None) as sent:
         calm = World(world.folder / "calm", small("calm"))
         calm.sync(server.uri)
-    # One request in the middle of a run; at night each of them, with and without its answer.
+    # The first request and one while runs are written; at night each, with and without its answer.
     moments = [(n, answered) for n in range(1, len(sent) + 1) for answered in (False, True)]
-    for number, answered in moments if long else [(len(sent) // 2, True)]:
+    for number, answered in moments if long else [(1, True), (len(sent) // 2, True)]:
         again = World(world.folder / f"{number}{answered}", small(f"killed_{number}_{answered}"))
         with at_request(number, answered, server.kill):
             line = refused(again, server.uri, capsys)
@@ -121,8 +136,7 @@ def test_a_request_whose_answer_was_lost_is_not_made_twice(
 ) -> None:
     with at_request(0, False, None) as sent:
         World(world.folder / "calm", small("calm_again")).sync(server.uri)
-    (*_, create) = [n for n, what in enumerate(sent, 1) if "runs/create" in what]
-    with at_request(create, True, lambda: None) as asked:
+    with at_request(creations(sent), True, lambda: None, "runs/create") as asked:
         refused(world, server.uri, capsys)
     assert [what for what in asked if "runs/create" in what] == [
         what for what in sent if "runs/create" in what
@@ -290,11 +304,11 @@ def test_what_another_machine_writes_between_two_requests_is_there_once(
     with at_request(0, False, None) as sent:
         World(world.folder / "calm", small("calm_once_more")).sync(server.uri)
     # Before the first run and before the last one; at night before each request.
-    creations = [n for n, what in enumerate(sent, 1) if "runs/create" in what]
-    for number in range(1, len(sent) + 1) if long else (creations[0], creations[-1]):
+    kind, last = ("", len(sent)) if long else ("runs/create", creations(sent))
+    for number in range(1, last + 1) if long else (1, last):
         mine = World(world.folder / f"{number}", small(f"met_{number}"))
         other = tracked.beside(mine)
-        with at_request(number, False, functools.partial(other.sync, server.uri)):
+        with at_request(number, False, functools.partial(other.sync, server.uri), kind):
             assert mine.sync(server.uri).startswith("done: 2 runs")
         assert other.marker.read_text().startswith("done: 2 runs")
         assert len(mine.entries(server.uri)) == 5

@@ -85,6 +85,7 @@ _ADVICE = {
     "database that is read-only or full",
     r"(?i)timed out|timeout": "it accepts connections and does not answer: look at its log",
 }
+_BROKEN_OFF = r"(?i)connection (aborted|broken|reset)"
 _COLLISION = r"(?i)unique constraint|already exists|current state is deleted"
 """MLflow's errors if another machine was faster."""
 
@@ -190,8 +191,8 @@ def _send(study: Study, tracked: Sequence[Tracked], results: Path, uri: str | No
     where, file = without_credentials(address), database_file(address)
     folder = file.parent if file else results
     try:
-        if host := _host(address):  # a dead one costs CONNECT_SECONDS and not minutes
-            socket.create_connection(host, CONNECT_SECONDS).close()
+        if silence := _silence(address):
+            raise silence
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".mlflow.lock", timeout=PATIENCE):
             for attempt in range(1, ATTEMPTS + 1):
@@ -203,8 +204,10 @@ def _send(study: Study, tracked: Sequence[Tracked], results: Path, uri: str | No
                     if attempt == ATTEMPTS or not re.search(_COLLISION, str(error)):
                         raise
     except (OSError, MlflowException, SQLAlchemyError) as error:
-        what = f"{where} did not take study {study.name} ({_reason(error)})"
-        raise Outage(what, do=_advice(error, file)) from error
+        # A server that ends breaks connections off; whether it has ended, only a new one shows.
+        cause = (_silence(address) if re.search(_BROKEN_OFF, str(error)) else None) or error
+        what = f"{where} did not take study {study.name} ({_reason(cause)})"
+        raise Outage(what, do=_advice(cause, file)) from error
     there, rows = counts.total(), len(study.rows)
     runs = f"{there} of {rows} runs" if there < rows else f"{rows} runs"
     text = ", ".join(f"{count} {what}" for what, count in counts.items())
@@ -425,6 +428,17 @@ def without_credentials(text: str) -> str:
         r"\1\2",
         text,
     )
+
+
+def _silence(address: str) -> OSError | None:
+    """Return why no server accepts connections at an address, if it names a server and none does. A
+    dead one costs CONNECT_SECONDS and not minutes."""
+    if host := _host(address):
+        try:
+            socket.create_connection(host, CONNECT_SECONDS).close()
+        except OSError as error:
+            return error
+    return None
 
 
 def _host(address: str) -> tuple[str, int] | None:
