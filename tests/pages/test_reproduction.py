@@ -206,30 +206,46 @@ def test_verdicts_stand_on_top_of_the_page(made):
 
 ROUNDS = {
     "dp_fedsim_readings": (
-        "method",
-        ["FedAvg", "DP-FedAvg", "DP-FedSim", "DP-FedSAM", "DP-FedSAM-top-k"],
+        "dp_fedsim_table1_cifar10",
+        ["method", "variant"],
+        [
+            "FedAvg",
+            "DP-FedAvg",
+            "DP-FedSim",
+            "DP-FedSAM",
+            "DP-FedSAM-top-k",
+            "FedAvg, ten clients",
+        ],
+    ),
+    "dp_fedsim_readings_fashion": (
+        "dp_fedsim_table1_fashion",
+        ["method"],
+        ["DP-FedAvg"],
     ),
     "dp_fedsim_readings_table2": (
-        "variant",
+        "dp_fedsim_table1_cifar10",
+        ["variant"],
         ["base", "base + MSA", "base + AGC", "base + AGC + MSA (DP-FedSim)"],
     ),
 }
-"""Files of rounds: the column that names a row, and the rows as the tables name them, in order."""
+"""Files of rounds: the page with their table, the columns that name a row, and the rows as the
+table names them, in order."""
 
 
 @pytest.mark.parametrize("study", ROUNDS)
 def test_the_table_of_rounds_is_what_the_file_of_rounds_gives(study):
     folder = malformed.ROOT / "docs/reproduction"
-    text = (folder / "dp_fedsim_table1_cifar10.md").read_text()
-    column, titles = ROUNDS[study]
-    frame = pd.read_csv(folder / f"rounds/{study}.csv")
-    shown = dict(zip(frame[column].unique(), titles, strict=True))
-    for (row, seed), rounds in frame.groupby([column, "seed"]):
-        assert list(rounds["round"]) == list(range(1, 101))
-        values = rounds["global_common"]
-        numbers = (values.iloc[-1], values.iloc[-5:].mean(), values.max())
-        columns = [str(seed), *(f"{number:.1f}" for number in numbers)]
-        assert f"| {shown[row]} | {' | '.join(columns)} |" in text
+    page, names, titles = ROUNDS[study]
+    text = (folder / f"{page}.md").read_text()
+    frame = pd.read_csv(folder / f"rounds/{study}.csv", keep_default_na=False)
+    rows = [rows for _, rows in frame.groupby(names, sort=False)]
+    for title, of_row in zip(titles, rows, strict=True):
+        for seed, rounds in of_row.groupby("seed"):
+            assert list(rounds["round"]) == list(range(1, 101))
+            values = rounds["global_common"]
+            numbers = (values.iloc[-1], values.iloc[-5:].mean(), values.max())
+            columns = [str(seed), *(f"{number:.1f}" for number in numbers)]
+            assert f"| {title} | {' | '.join(columns)} |" in text
 
 
 def test_every_file_of_rounds_is_compared_with_its_table():
