@@ -220,7 +220,7 @@ ROUNDS = {
     "dp_fedsim_readings_fashion": (
         "dp_fedsim_table1_fashion",
         ["method"],
-        ["DP-FedAvg", "FedAvg", "DP-FedSAM-top-k"],
+        ["DP-FedAvg", "FedAvg", "DP-FedSAM-top-k", "DP-FedSim"],
     ),
     "dp_fedsim_readings_table2": (
         "dp_fedsim_table1_cifar10",
