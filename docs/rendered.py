@@ -51,6 +51,8 @@ WORDS = {
 """Words in formulas; all others are names in code."""
 _NAME = r"(?<![A-Za-z])[A-Za-z]+(?![A-Za-z])"
 _SIGNS = {"<-": "←", "<=": "≤", ">=": "≥", "sqrt(": "√(", "grad ": "∇", "*": "∗", " - ": " − "}
+_CELL = re.compile(r"<t[hd]\b.*?</t[hd]>", re.DOTALL)
+_TEXT = re.compile(r"(?<=>)[^<]+")
 _CODE = re.compile(
     # Fenced blocks, a hyper-parameter with its default, and other code.
     r"^```.*?^```$|^- `\w+` = `[^`]*`|`{1,2}((?:[^`\n]|\n(?!\n))+)`{1,2}",
@@ -70,8 +72,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Return a page whose heads of columns may break after an underscore."""
-    return re.sub(r"<th.*?</th>", lambda head: head[0].replace("_", "_<wbr>"), content)
+    """Return a page whose tables may break a name after an underscore."""
+    return _CELL.sub(lambda cell: _TEXT.sub(_breaks, cell[0]), content)
+
+
+def _breaks(text: re.Match[str]) -> str:
+    return text[0].replace("_", "_<wbr>")
 
 
 def _blocks(notebook: dict[str, Any]) -> Iterator[str]:

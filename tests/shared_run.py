@@ -66,7 +66,8 @@ def main() -> None:
             name = f"{method}-{backend}"
             found = outcome(method, backend, processes, folder / f"{name}.states")
             if processes.rank == processes.size - 1:  # the last one knows all that the first knows
-                torch.save(found | {"size": processes.size}, folder / f"{name}.pt")
+                about = {"size": processes.size, "threads": torch.get_num_threads()}
+                torch.save(found | about, folder / f"{name}.pt")
 
 
 if __name__ == "__main__":

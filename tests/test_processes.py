@@ -33,15 +33,19 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_every_method_has_the_bits_of_one_process(tmp_path):
+def test_every_method_has_the_bits_of_one_process_and_each_of_three_has_one_thread(tmp_path):
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
     words += [str(ROOT / "tests/shared_run.py"), str(tmp_path)]
-    # What torchrun starts.
-    called(sys.executable, *words, **environment(PYTHON_EXEC=warm.interpreter()))
+    # PYTHON_EXEC is what torchrun starts. Snakemake gives a job of three processes three threads.
+    called(
+        sys.executable,
+        *words,
+        **environment(PYTHON_EXEC=warm.interpreter(), OMP_NUM_THREADS="3"),
+    )
     for method, backend in shared_run.RUNS:
         found = torch.load(tmp_path / f"{method}-{backend}.pt", weights_only=True)
         expected = shared_run.outcome(method, backend)
-        assert found.pop("size") == 3
+        assert (found.pop("size"), found.pop("threads")) == (3, 1)
         for part, tree in expected.items():
             assert found[part].keys() == tree.keys()
             for key, value in tree.items():

@@ -115,7 +115,8 @@ def take_gpus(device: str, count: int = 1) -> None:
 
 @contextmanager
 def joined(device: str, count: int = 1) -> Iterator[tuple[Processes, str]]:
-    """Join the process group of this run, and leave it at the end.
+    """Join the process group of this run, and leave it at the end. A process of several has one
+    thread from then on.
 
     Args:
         device: ``cpu``, ``cuda`` or ``auto`` (a GPU if there is one).
@@ -135,6 +136,9 @@ def joined(device: str, count: int = 1) -> Iterator[tuple[Processes, str]]:
     if size == 1:
         yield ALONE, device
         return
+    # The processes have the cores of the job between them. Snakemake's OMP_NUM_THREADS is the
+    # number of these cores, and each process would start as many threads.
+    torch.set_num_threads(1)
     # If torchrun is killed, its processes would survive and continue to write.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
