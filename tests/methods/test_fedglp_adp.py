@@ -35,7 +35,7 @@ LINEAR = cells.Model("mlp", ())
 PLAIN = {"beta": 0.0, "gamma": 0.0, "lambda_1": 0.0, "lambda_2": 0.0}
 
 
-def numpy_run(w_global, clients, rounds, published, trend, acndp):
+def numpy_run(w_global, clients, rounds, published, trend, acndp, by_layer):
     """All rounds of FedGLP-ADP on a network with one hidden layer of ReLUs, written from the paper
     without torch. Releases have no noise; the copies by which devices choose have theirs, unless
     ``published``.
@@ -126,14 +126,15 @@ def numpy_run(w_global, clients, rounds, published, trend, acndp):
                 count[k] += rest[k]
             state["t"] += 1
             grown = {}
-            for names, size in zip(layers, sizes, strict=True):
+            for names in layers if by_layer else [tuple(m)]:
                 flat = np.concatenate([np.abs(copy[k]).ravel() for k in names])
                 mask = np.concatenate([m[k].ravel() for k in names])
-                more = round(state["t"] * BETA * size / rounds) - mask.sum()
+                more = round(state["t"] * BETA * mask.size / rounds) - mask.sum()
                 flat[mask] = -1
                 mask[np.argsort(-flat)[:more]] = True
-                first = m[names[0]].size
-                grown |= {names[0]: mask[:first].reshape(m[names[0]].shape), names[1]: mask[first:]}
+                ends = np.cumsum([m[k].size for k in names])
+                parts = np.split(mask, ends[:-1])
+                grown |= {k: part.reshape(m[k].shape) for k, part in zip(names, parts, strict=True)}
             if published:
                 if trend == "rms":
                     norms = norms / np.sqrt([sum(rest[k].sum() for k in names) for names in layers])
@@ -159,18 +160,23 @@ def silent(world):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("departures", "trend", "acndp"),
+    ("departures", "trend", "acndp", "by_layer"),
     [
-        ((), "raw", True),
-        ((), "raw", False),
-        (PAPER, "raw", True),
-        (PAPER, "rms", True),
-        (GLP_ALONE, "raw", False),
+        ((), "raw", True, True),
+        ((), "raw", False, True),
+        ((), "raw", True, False),
+        (PAPER, "raw", True, True),
+        (PAPER, "raw", True, False),
+        (PAPER, "rms", True, True),
+        (GLP_ALONE, "raw", False, True),
     ],
-    ids=["strict", "strict, GLP alone", "raw", "rms", "GLP alone"],
+    ids=[
+        *("strict", "strict, GLP alone", "strict, whole network"),
+        *("raw", "raw, whole network", "rms", "GLP alone"),
+    ],
 )
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_run(backend, departures, trend, acndp):
+def test_golden_run(backend, departures, trend, acndp, by_layer):
     world = simulation(
         "fedglp_adp",
         {
@@ -181,6 +187,7 @@ def test_golden_run(backend, departures, trend, acndp):
             "lambda_2": LAMBDA_2,
             "trend": trend,
             "acndp": acndp,
+            "by_layer": by_layer,
         },
         plan=plan(noise_multiplier=SIGMA, clip_norm=CLIP, rounds=4),
         backend=backend,
@@ -201,7 +208,8 @@ def test_golden_run(backend, departures, trend, acndp):
         ]
         clients.append((world.train.x[rows].numpy(), world.train.y[rows].numpy(), steps))
     w_global = {name: value.numpy() for name, value in begun.params.items()}
-    expected, states, public = numpy_run(w_global, clients, 4, bool(departures), trend, acndp)
+    program = (bool(departures), trend, acndp, by_layer)
+    expected, states, public = numpy_run(w_global, clients, 4, *program)
     done = rounds.run(world, begun)
     for name, value in expected.items():
         np.testing.assert_allclose(done.params[name].numpy(), value, rtol=1e-9, atol=1e-12)
@@ -360,7 +368,8 @@ def test_equal_entries_and_numbers_that_are_none_still_give_exactly_the_promised
     }
     sizes = []
     for progress in (0.0, 0.2, 0.5, 0.7, 0.9, 1.0):
-        grown = module.grow(mask, update, torch.tensor(progress, dtype=torch.float64), 1.0)
+        done = torch.tensor(progress, dtype=torch.float64)
+        grown = module.grow(mask, update, done, 1.0, by_layer=True)
         assert grown["a.weight"][0, 1]
         sizes.append(sum(int(value.sum()) for value in grown.values()))
         if sizes[-1] == 3:  # the personal one, the infinite one, and the first of those that tie
@@ -368,6 +377,18 @@ def test_equal_entries_and_numbers_that_are_none_still_give_exactly_the_promised
         if sizes[-1] == 5:
             assert grown["a.bias"].tolist() == [False, True]
     assert sizes == [1, 1, 3, 4, 5, 6]
+
+
+def test_clip_weights_have_the_same_bits_alone_and_at_every_place_of_a_group():
+    generator = torch.Generator().manual_seed(0)
+    weights, old, new = torch.rand(3, 500, 3, generator=generator, dtype=torch.float64)
+
+    def moved(weights, old, new):
+        return module.next_weights({"clip_weights": weights, "norms": old}, new, 0.7)
+
+    together = torch.func.vmap(moved)(weights, old, new)["clip_weights"]
+    for place, given in enumerate(zip(weights, old, new, strict=True)):
+        assert torch.equal(moved(*given)["clip_weights"], together[place])
 
 
 def numpy_weights(weights, old, new, gamma):

@@ -25,6 +25,8 @@ tw_l sum to 1. The log-odds of tw_l follow the sign of the change of the layer's
     lambda_1: pull of the personal coordinates (Eq. 9) [FedDPA's]
     lambda_2: pull of the shared coordinates (Eq. 10) [FedDPA's]
     glp: layer-wise personalization, for the paper's ablation (Table 5) [paper]
+    by_layer: coordinates are compared with those of their layer; if false, with all of the network:
+        section 4.1 says "the top p% largest values", and not of what [ours]
     acndp: adaptive clipping and noising, for the same ablation [paper]
     trend: norm whose sign of change moves tw in the paper's version: ``raw``, or ``rms``, which
         divides by the square root of the layer's number of shared coordinates and therefore does
@@ -33,7 +35,8 @@ tw_l sum to 1. The log-odds of tw_l follow the sign of the change of the layer's
 Reading of the paper, whose Algorithms 1 and 2 are images: every minibatch is used for both losses
 in turn, as in FedDPA. A layer is a module, weight and bias together. After t of T rounds round(t
 beta d_l / T) of its d_l coordinates are personal, where t counts the rounds in which the client has
-trained. tw is clamped to [1e-4, 1 - 1e-4] before the log-odds are taken.
+trained; without ``by_layer`` d_l is the size of the network. tw is clamped to [1e-4, 1 - 1e-4]
+before the log-odds are taken.
 
 The paper's version chooses new personal coordinates from the client's noised message, sends the
 mask, noises shared coordinates only, and divides by the number of clients that share a coordinate.
@@ -103,8 +106,13 @@ def next_weights(clip: Tree, norms: Tensor, gamma: float) -> Tree:
         return {**clip, "norms": norms}
     # A comparison with NaN is false, so a norm that is not a number counts as not seen.
     seen = clip["norms"] >= 0
-    trend = (seen & (norms > clip["norms"])).to(norms) - (seen & (norms < clip["norms"])).to(norms)
-    raised = torch.sigmoid(torch.logit(clip["clip_weights"].clamp(1e-4, 1 - 1e-4)) + gamma * trend)
+    rose, fell = seen & (norms > clip["norms"]), seen & (norms < clip["norms"])
+    # A step of the log-odds, said in the odds: gain / rest. torch.sigmoid rounds the last numbers
+    # of a tensor in another way, and a client's weights would depend on its place in a group.
+    step, weights = math.exp(-gamma), clip["clip_weights"].clamp(1e-4, 1 - 1e-4)
+    gain = torch.where(fell, step * weights, weights)
+    rest = torch.where(rose, step * (1 - weights), 1 - weights)
+    raised = gain / (gain + rest)
     return {
         "clip_weights": torch.where(seen.any(), raised / raised.sum(), clip["clip_weights"]),
         "norms": norms,
@@ -138,21 +146,22 @@ def units(like: Tree, server: ServerState) -> Tree:
     return by_tensor((len(server["clip_weights"]) * server["clip_weights"]).sqrt(), like)
 
 
-def grow(mask: Tree, update: Tree, progress: Tensor, beta: float) -> Tree:
-    """Return masks with ``round(progress beta d_l)`` true coordinates in each layer of d_l
-    coordinates. No coordinate that was true becomes false.
+def grow(mask: Tree, update: Tree, progress: Tensor, beta: float, by_layer: bool) -> Tree:
+    """Return masks with ``round(progress beta d)`` true coordinates in each layer of d coordinates,
+    or in the whole network. No coordinate that was true becomes false.
 
     Args:
         mask: bool, the personal coordinates so far.
         update: the noised update. Coordinates with the largest entries are added first; of equal
             entries, the first in order.
         progress: float64 in [0, 1], the fraction of the run's rounds in which the client trained.
-        beta: fraction of every layer that is personal at the end.
+        beta: fraction that is personal at the end.
+        by_layer: whether this is said of every layer.
     """
     # The number of new coordinates is private (it follows from how often the client was drawn) and
     # differs under vmap, so coordinates are taken by rank: topk would need one Python number.
     grown: Tree = {}
-    for names in trees.layers(mask).values():
+    for names in trees.layers(mask).values() if by_layer else [tuple(mask)]:
         taken = torch.cat([mask[name].flatten() for name in names])
         # Personal coordinates rank first, as infinite; nan_to_num makes all other entries finite.
         size = torch.cat([update[name].flatten() for name in names]).abs().nan_to_num(0)
@@ -178,6 +187,7 @@ def fedglp_adp(
     lambda_1: Annotated[float, Option(least=0)] = 0.05,
     lambda_2: Annotated[float, Option(least=0)] = 0.1,
     glp: bool = True,
+    by_layer: bool = True,
     acndp: bool = True,
     trend: Literal["raw", "rms"] = "raw",
 ) -> Method:
@@ -192,9 +202,9 @@ def fedglp_adp(
             if dynamic
             else beta
         )
-        return trees.prefixed(
-            "mask.", grow(mask, update, count / task.plan.rounds, fraction if glp else 0.0)
-        )
+        progress = count / task.plan.rounds
+        grown = grow(mask, update, progress, fraction if glp else 0.0, by_layer)
+        return trees.prefixed("mask.", grown)
 
     def init_client(params: Params, task: Task) -> ClientState:
         mask = {name: torch.zeros_like(value, dtype=torch.bool) for name, value in params.items()}
