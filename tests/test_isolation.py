@@ -21,6 +21,7 @@ from simulations import plan, simulation
 from two_worlds import ROUNDS, differences, given, movement, play, with_pool
 
 PRIVATE = [name for name in NAMES if registry.info(name).about.private]
+PUBLISHED = [name for name in PRIVATE if registry.departures(name, "paper", official_code=False)]
 SIZES = (9, 4, 1, 6, 20, 12, 30, 7)
 SUBJECT = 4
 """The client whose data differ between the worlds."""
@@ -79,6 +80,18 @@ def test_nor_with_minibatches_adam_a_secret_draw_or_float64(method, backend, cha
     removed = play(given(world, SUBJECT, 0))
     there = play(given(world, SUBJECT, 33), removed.heard)
     assert differences(removed, there, SUBJECT) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", PUBLISHED)
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+def test_nor_as_published(method, backend):
+    """Their departures belong to the release and to what a client sends about itself."""
+    departures = registry.departures(method, "paper", official_code=False)
+    world = uneven(method, backend, departures=departures)
+    removed = play(given(world, SUBJECT, 0))
+    for other in worlds(world, method):
+        assert differences(removed, play(other, removed.heard), SUBJECT) == []
 
 
 @pytest.mark.slow
