@@ -216,12 +216,13 @@ ROUNDS = {
             "DP-FedSAM-top-k",
             "FedAvg, ten clients",
             "DP-FedSim, ten clients",
+            "DP-FedAvg, ten clients",
         ],
     ),
     "dp_fedsim_readings_fashion": (
         "dp_fedsim_table1_fashion",
         ["method"],
-        ["DP-FedAvg", "FedAvg", "DP-FedSAM-top-k", "DP-FedSim"],
+        ["DP-FedAvg", "FedAvg", "DP-FedSAM-top-k", "DP-FedSim", "DP-FedSAM"],
     ),
     "dp_fedsim_readings_table2": (
         "dp_fedsim_table1_cifar10",
@@ -234,13 +235,15 @@ table names them, in order."""
 
 
 @pytest.mark.parametrize("study", ROUNDS)
-def test_the_table_of_rounds_is_what_the_file_of_rounds_gives(study):
+def test_the_table_of_rounds_and_the_number_of_runs_are_what_the_file_of_rounds_gives(study):
     folder = malformed.ROOT / "docs/reproduction"
     page, names, titles = ROUNDS[study]
     spec = load_study(study, malformed.ROOT / "studies")
     text = (folder / f"{page}.md").read_text()
     frame = pd.read_csv(folder / f"rounds/{study}.csv", keep_default_na=False)
     rows = [rows for _, rows in frame.groupby(names, sort=False)]
+    runs = len(frame[[*names, "seed"]].drop_duplicates())
+    assert f"{runs} of its {len(spec.rows)} runs" in text
     for title, of_row in zip(titles, rows, strict=True):
         for seed, rounds in of_row.groupby("seed"):
             assert list(rounds["round"]) == list(range(1, spec.rows[0].cell.training.rounds + 1))
