@@ -229,6 +229,11 @@ ROUNDS = {
         ["variant"],
         ["base", "base + MSA", "base + AGC", "base + AGC + MSA (DP-FedSim)"],
     ),
+    "feddpa_readings": (
+        "feddpa_table2_alpha1",
+        ["method", "variant"],
+        ["FedDPA by its official code"],
+    ),
 }
 """Files of rounds: the page with their table, the columns that name a row, and the rows as the
 table names them, in order."""
