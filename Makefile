@@ -15,7 +15,7 @@ STAMP := $(VENV)/.installed
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-ORDINARY := not docs and not faults and not cluster
+ORDINARY := not docs and not faults and not cluster and not night
 SOURCES := src docs/outside.py tests tools workflow/scripts $(wildcard benchmarks audits)
 SNAKEFILES := Snakefile workflow/Snakefile workflow/rules
 STUDIES := $(filter-out studies/paper_results.yaml,$(wildcard studies/*.yaml))
@@ -70,8 +70,8 @@ test-faults: install ## kills, full disks, dead servers, files that were tampere
 test-cluster: install ## a study through a real one-node SLURM, which this starts and stops; needs slurm-wlm and munge
 	$(PYTEST) -m "cluster and not night"
 
-nightly: install ## the long versions of test-faults and test-cluster; also needs slurmdbd and mariadb-server
-	$(PYTEST) --long -m "faults or cluster"
+nightly: install ## the tests that take longest, and the long versions of test-faults and test-cluster; also needs slurmdbd and mariadb-server
+	$(PYTEST) --long -m "faults or cluster or night"
 
 test-fast: install ## the tests without those of the workflow and without long computations: a minute and a half
 	$(PYTEST) -m "$(ORDINARY) and not pipeline and not slow"

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json
 from pflpipe.report.comparison import METRICS
 from pflpipe.report.summary import caption
-from pflpipe.report.tidy import averages, existing, finished, of_cells, tidy
+from pflpipe.report.tidy import existing, finished, of_cells, tidy
 from pflpipe.study.settings import heading, layout
 from pflpipe.study.study_spec import Study
 
@@ -98,6 +99,16 @@ class Archive:
     correct: pd.DataFrame
     held: Mapping[str, pd.DataFrame]
     curves: pd.DataFrame
+
+    @cached_property
+    def percent(self) -> pd.DataFrame:
+        """The personal accuracies in percent, clients x cells; NaN where a client has no test
+        rows."""
+        parts = []
+        for name, cells in self.runs.groupby("partition")["cell"]:
+            sizes = self.held[str(name)]["test_size"].reindex(self.correct.index)
+            parts.append((100 * self.correct[list(cells)]).div(sizes, axis=0))
+        return pd.concat(parts, axis=1)
 
 
 def export(
@@ -329,14 +340,6 @@ def _check_columns(folder: Path, name: str, table: pd.DataFrame, known: tuple[st
         )
 
 
-def percentages(study: Archive, cell: str, partition: str) -> pd.Series[float]:
-    """Return the personal accuracy of every client of a run that has test rows, in percent, by
-    client."""
-    sizes = study.held[partition]["test_size"]
-    counts = study.correct[cell].dropna()
-    return 100 * counts / sizes.loc[counts.index]
-
-
 def majority(study: Archive) -> list[float]:
     """Return for every split what clients in training with test rows have on average who always say
     the majority class of their training examples, in percent: what knowing one's own mix of classes
@@ -350,31 +353,40 @@ def majority(study: Archive) -> list[float]:
 
 def is_new(clients: pd.Index[str]) -> np.ndarray:
     """Return for every client whether it took no part in training."""
-    return np.array([client.startswith("new") for client in clients], bool)
+    return np.asarray(clients.str.startswith("new"), bool)
 
 
 def _check(study: Archive, folder: Path) -> None:
     """Compare the means of ``runs.csv`` with those of the counts."""
-    for run in study.runs.itertuples():
-        try:
-            values = percentages(study, str(run.cell), str(run.partition))
-        except KeyError as error:
-            raise DataError(
-                f"{folder}: scores/{run.method}.csv or partitions/{run.partition}.csv lacks "
-                f"{error.args[0]!r}",
-                do=_TO_MAKE.format(folder.name),
-            ) from None
-        new = is_new(values.index)
-        columns: dict[str, Any] = dict.fromkeys(METRICS, pd.Series(dtype=float))
-        columns |= {"personal_own": values[~new], "personal_new": values[new]}
-        means = averages(pd.DataFrame(columns))
-        for name in ("personal_own", "personal_own_worst_decile", "personal_new"):
-            mean, said = means[name], float(getattr(run, name))
-            unlike = math.nan if mean is None else abs(mean - said)
-            if math.isnan(said) != (mean is None) or unlike > 10.0**-_DIGITS:
+    _check_complete(study, folder)
+    new = is_new(study.percent.index)
+    own, strangers = study.percent[~new], study.percent[new]
+    worst = METRICS["personal_own_worst_decile"].metric.average
+    counted = {
+        "personal_own": own.mean(),
+        "personal_own_worst_decile": own.apply(lambda values: worst(values.dropna().to_numpy())),
+        "personal_new": strangers.mean(),
+    }
+    for name, means in counted.items():
+        for run, mean in zip(study.runs.itertuples(), means[study.runs["cell"]], strict=True):
+            said = float(getattr(run, name))
+            if math.isnan(said) != math.isnan(mean) or abs(mean - said) > 10.0**-_DIGITS:
                 raise DataError(
                     f"{folder}: {name} of {run.cell}",
                     got=said,
                     expected=f"{mean}, as scores/{run.method}.csv has it",
                     do=_TO_MAKE.format(folder.name),
                 )
+
+
+def _check_complete(study: Archive, folder: Path) -> None:
+    """Look for the counts of every run and for what each of its clients holds."""
+    for run in study.runs.itertuples():
+        scores, partition = f"scores/{run.method}.csv", f"partitions/{run.partition}.csv"
+        lack = [(scores, run.cell)] if run.cell not in study.correct else []
+        if not lack:
+            counts = study.correct[run.cell].dropna()
+            strangers = counts.index.difference(study.held[str(run.partition)].index)
+            lack = [(partition, strangers[0])] if len(strangers) else []
+        for name, what in lack:
+            raise DataError(f"{folder}: {name} lacks {what!r}", do=_TO_MAKE.format(folder.name))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from pages.archive import Archive, is_new, percentages
+from pages.archive import Archive, is_new
 
 THIRDS = {"size": ("few", "some", "many"), "classes": ("narrow", "middle", "broad")}
 GAINS = (
@@ -38,30 +38,33 @@ def gains(study: Archive, alone: pd.DataFrame) -> pd.DataFrame:
         alone: the rows of its runs that learn alone.
     """
     partner = {(row.seed, row.partition): str(row.cell) for row in alone.itertuples()}
+    clients = study.percent.index
+    new = is_new(clients)
+    held = {name: one.reindex(clients) for name, one in study.held.items()}
     rows = {}
     for run in study.runs.itertuples():
         other = partner.get((run.seed, run.partition))
         found = dict.fromkeys(GAINS, math.nan)
         if other is not None:
-            name = str(run.partition)
-            gain = percentages(study, str(run.cell), name) - percentages(study, other, name)
-            found |= dict(_of_run(gain.dropna(), study.held[name]))
+            gain = (study.percent[run.cell] - study.percent[other]).to_numpy()
+            found |= dict(_of_run(gain, new, held[str(run.partition)]))
         rows[run.cell] = found
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(GAINS))
 
 
-def _of_run(gain: pd.Series[float], held: pd.DataFrame) -> Iterator[tuple[str, float]]:
-    new = is_new(gain.index)
-    own, strangers = gain[~new], gain[new]
+def _of_run(gain: np.ndarray, new: np.ndarray, held: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    tested = ~np.isnan(gain)
+    in_training = tested & ~new
+    own, strangers = gain[in_training], gain[tested & new]
     if len(strangers):
         yield "new", float(strangers.mean())
-    if own.empty:
+    if not len(own):
         return
     above, below = 100 * float((own > 0).mean()), 100 * float((own < 0).mean())
     yield from (("above", above), ("below", below), ("net", above - below))
     for kind, column in (("size", "train_size"), ("classes", "classes")):
-        values = held.loc[own.index, column]
-        for third, members in zip(THIRDS[kind], _thirds(values.to_numpy(float)), strict=True):
+        values = held[column].to_numpy(float)[in_training]
+        for third, members in zip(THIRDS[kind], _thirds(values), strict=True):
             if members.any():
                 yield f"{kind}_{third}", float(own[members].mean())
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
@@ -112,9 +113,10 @@ class Group:
     def values(self, column: str) -> pd.Series[float]:
         """Return a column by seed, NaN where a value is missing or not finite."""
         # Tidy tables have dtype object, with None for missing values.
-        numbers = pd.to_numeric(self.rows[column], errors="coerce").astype(float)
-        numbers.index = pd.Index(self.rows["seed"].to_list())
-        return numbers.replace([math.inf, -math.inf], math.nan)
+        read = pd.to_numeric(self.rows[column], errors="coerce")
+        numbers = read.to_numpy(float, na_value=math.nan)
+        seeds = self.rows["seed"].to_list()
+        return pd.Series(np.where(np.isfinite(numbers), numbers, math.nan), seeds, name=column)
 
     def mean(self, column: str = MAIN) -> float:
         """Return the mean over the seeds that have a value; minus infinity where none has."""
