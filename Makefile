@@ -15,6 +15,8 @@ STAMP := $(VENV)/.installed
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# The files with a mark: to import the others takes half a minute.
+MARKED = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)' tests)
 ORDINARY := not docs and not faults and not cluster and not night
 SOURCES := src docs/outside.py tests tools workflow/scripts $(wildcard benchmarks audits)
 SNAKEFILES := Snakefile workflow/Snakefile workflow/rules
@@ -62,13 +64,13 @@ test: install ## install, then run the tests (without those of the next three ta
 	$(PYTEST) -m "$(ORDINARY)"
 
 docs-check: install ## build the site, run what README.md and docs/ say; needs chromium
-	$(PYTEST) -m docs
+	$(PYTEST) -m docs $(call MARKED,docs)
 
 test-faults: install ## kills, full disks, dead servers, files that were tampered with
-	$(PYTEST) -m "faults and not night"
+	$(PYTEST) -m "faults and not night" $(call MARKED,faults)
 
 test-cluster: install ## a study through a real one-node SLURM, which this starts and stops; needs slurm-wlm and munge
-	$(PYTEST) -m "cluster and not night"
+	$(PYTEST) -m "cluster and not night" $(call MARKED,cluster)
 
 nightly: install ## the tests that take longest, and the long versions of test-faults and test-cluster; also needs slurmdbd and mariadb-server
 	$(PYTEST) --long -m "faults or cluster or night"
@@ -82,12 +84,11 @@ coverage: install ## all tests, and which lines of the package none of them runs
 mutants: install ## a hundred small faults, one at a time: do the tests notice? (an hour)
 	$(BIN)/python tests/mutants.py
 
-lint: install ## ruff, mypy, import contracts, bandit, snakefmt, snakemake --lint; changes nothing
+lint: install ## ruff, mypy, import contracts, snakefmt, snakemake --lint; changes nothing
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src tools workflow/scripts
 	$(BIN)/snakefmt --check $(SNAKEFILES)
 	$(BIN)/snakemake --lint
 

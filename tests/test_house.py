@@ -211,6 +211,23 @@ def test_methods_draw_no_random_number(path):
     assert re.findall(drawn, path.read_text()) == []
 
 
+def test_files_of_tensors_and_arrays_are_read_without_running_what_they_hold():
+    """ruff has no rule for this."""
+    known = {"torch.load": ("weights_only", "True"), "np.load": ("allow_pickle", "False")}
+    wrong, seen = [], set()
+    for path in [*MODULES, *(ROOT / "tools").rglob("*.py"), *(ROOT / "workflow").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if name in known:
+                words = {word.arg: ast.unparse(word.value) for word in node.keywords}
+                seen.add(name)
+                option, value = known[name]
+                if words.get(option) != value:
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: no {option}={value}")
+    assert seen == known.keys()
+    assert wrong == []
+
+
 def test_every_make_target_named_in_the_documents_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     documents = [

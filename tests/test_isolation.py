@@ -61,7 +61,7 @@ def test_nothing_of_the_others_follows_from_one_clients_rows(method, backend):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dp_fedavg", "feddpa", "fedrep", "fedala", "appfl_steps"])
-@pytest.mark.parametrize("backend", ["vmap", "loop"])
+@pytest.mark.parametrize("backend", ["vmap", pytest.param("loop", marks=pytest.mark.night)])
 @pytest.mark.parametrize(
     "changes",
     [

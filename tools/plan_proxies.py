@@ -156,7 +156,7 @@ def measure(
         classes=proxy.classes,
         seed=seed,
         # Public rows: anyone may draw this noise again.
-        secret="proxy",  # nosec B106
+        secret="proxy",  # noqa: S106
     )
     sent = sum(map(math.prod, simulation.method.upload(simulation.task).values()))
     if about.private:

@@ -176,7 +176,7 @@ def test_what_is_committed_is_what_was_measured(finished):
         scores = pd.read_csv(written / "scores/tiny" / f"{cell.method}.csv", dtype={"client": str})
         scores = scores[scores["cell"] == cell.id].set_index("client")
         expected = scores["personal_own"].fillna(scores["personal_new"]).dropna()
-        percent = archive.percentages(found, cell.id, cell.partition_id)
+        percent = found.percent[cell.id].dropna()
         assert list(percent.index) == list(expected.index)
         assert percent.to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-9)
     table = tidy(study, written)

@@ -29,7 +29,7 @@ committed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -358,7 +358,8 @@ def is_new(clients: pd.Index[str]) -> np.ndarray:
 
 def _check(study: Archive, folder: Path) -> None:
     """Compare the means of ``runs.csv`` with those of the counts."""
-    _check_complete(study, folder)
+    for what in _lacking(study):
+        raise DataError(f"{folder}: {what}", do=_TO_MAKE.format(folder.name))
     new = is_new(study.percent.index)
     own, strangers = study.percent[~new], study.percent[new]
     worst = METRICS["personal_own_worst_decile"].metric.average
@@ -379,14 +380,12 @@ def _check(study: Archive, folder: Path) -> None:
                 )
 
 
-def _check_complete(study: Archive, folder: Path) -> None:
-    """Look for the counts of every run and for what each of its clients holds."""
+def _lacking(study: Archive) -> Iterator[str]:
+    """Yield what of the counts of its runs, and of what their clients hold, is not there."""
     for run in study.runs.itertuples():
-        scores, partition = f"scores/{run.method}.csv", f"partitions/{run.partition}.csv"
-        lack = [(scores, run.cell)] if run.cell not in study.correct else []
-        if not lack:
-            counts = study.correct[run.cell].dropna()
-            strangers = counts.index.difference(study.held[str(run.partition)].index)
-            lack = [(partition, strangers[0])] if len(strangers) else []
-        for name, what in lack:
-            raise DataError(f"{folder}: {name} lacks {what!r}", do=_TO_MAKE.format(folder.name))
+        if run.cell not in study.correct:
+            yield f"scores/{run.method}.csv lacks {run.cell!r}"
+            continue
+        clients = study.correct[run.cell].dropna().index
+        for client in clients.difference(study.held[str(run.partition)].index):
+            yield f"partitions/{run.partition}.csv lacks {client!r}"

@@ -189,10 +189,10 @@ def _provide(
         print(f"downloading {url}", file=sys.stderr, flush=True)
         partial = work / "download"
         try:
-            request = urllib.request.Request(url, headers={"User-Agent": "pflpipe"})
+            # An address of this package or of torchvision; what it gives must have its digest.
+            request = urllib.request.Request(url, headers={"User-Agent": "pflpipe"})  # noqa: S310
             with (
-                # An address of this package or of torchvision; what it gives must have its digest.
-                urllib.request.urlopen(request, timeout=TIMEOUT) as response,  # nosec B310
+                urllib.request.urlopen(request, timeout=TIMEOUT) as response,  # noqa: S310
                 open(partial, "wb") as file,
             ):
                 shutil.copyfileobj(response, file)

@@ -202,7 +202,7 @@ def _run(path: str, text: str) -> types.ModuleType:
     try:
         code, names = compile(text, path, "exec", dont_inherit=True), vars(made)
         # The user's own program, which the study names as such (SECURITY.md).
-        exec(code, names)  # nosec B102
+        exec(code, names)  # noqa: S102
     except BaseException:
         del sys.modules[name]
         raise

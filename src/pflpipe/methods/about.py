@@ -86,5 +86,5 @@ def read(file: Path, name: str) -> tuple[About, dict[str, Declared]]:
     }
     module = ast.fix_missing_locations(ast.Module(kept, []))
     # A file of the package, of which two statements are left.
-    exec(compile(module, file, "exec", dont_inherit=True), names)  # nosec B102
+    exec(compile(module, file, "exec", dont_inherit=True), names)  # noqa: S102
     return names["ABOUT"], of_signature(inspect.signature(names[name]))

