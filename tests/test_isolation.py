@@ -22,6 +22,8 @@ from two_worlds import ROUNDS, differences, given, movement, play, with_pool
 
 PRIVATE = [name for name in NAMES if registry.info(name).about.private]
 PUBLISHED = [name for name in PRIVATE if registry.departures(name, "paper", official_code=False)]
+BACKENDS = ["vmap", pytest.param("loop", marks=pytest.mark.night)]
+"""By day, test_api.py looks for all private methods at clients in a loop."""
 SIZES = (9, 4, 1, 6, 20, 12, 30, 7)
 SUBJECT = 4
 """The client whose data differ between the worlds."""
@@ -49,7 +51,7 @@ def worlds(world, method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", PRIVATE)
-@pytest.mark.parametrize("backend", ["vmap", "loop"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_nothing_of_the_others_follows_from_one_clients_rows(method, backend):
     world = uneven(method, backend)
     removed = play(given(world, SUBJECT, 0))
@@ -61,7 +63,7 @@ def test_nothing_of_the_others_follows_from_one_clients_rows(method, backend):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dp_fedavg", "feddpa", "fedrep", "fedala", "appfl_steps"])
-@pytest.mark.parametrize("backend", ["vmap", pytest.param("loop", marks=pytest.mark.night)])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -84,7 +86,7 @@ def test_nor_with_minibatches_adam_a_secret_draw_or_float64(method, backend, cha
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", PUBLISHED)
-@pytest.mark.parametrize("backend", ["vmap", "loop"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_nor_as_published(method, backend):
     """Their departures belong to the release and to what a client sends about itself."""
     departures = registry.departures(method, "paper", official_code=False)
@@ -133,24 +135,32 @@ def test_who_else_is_drawn_and_in_which_order_changes_no_bit(method, backend):
             assert_same_bits(tree, everybody[client])
 
 
+SHALLOW = [
+    (cells.Model("mlp", (5,)), (3,)),
+    (cells.Model("mlp", (1,)), (8,)),
+    (cells.Model("mlp", (33, 7)), (19,)),
+    (cells.Model("mlp", (64,)), (135,)),
+    (cells.Model("embedding", (8,), items=135), (135,)),
+    (cells.Model("embedding", (8,), items=135), (1,)),
+    (cells.Model("gru", (7, 9), items=31), (5,)),
+]
+DEEP = [
+    (cells.Model("cnn_femnist"), (28, 28, 1)),
+    (cells.Model("resnet20"), (8, 8, 1)),
+    (cells.Model("resnet20"), (8, 8, 3)),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("network", "shape"),
+    ("network", "shape", "dtype"),
     [
-        (cells.Model("mlp", (5,)), (3,)),
-        (cells.Model("mlp", (1,)), (8,)),
-        (cells.Model("mlp", (33, 7)), (19,)),
-        (cells.Model("mlp", (64,)), (135,)),
-        (cells.Model("embedding", (8,), items=135), (135,)),
-        (cells.Model("embedding", (8,), items=135), (1,)),
-        (cells.Model("gru", (7, 9), items=31), (5,)),
-        (cells.Model("cnn_femnist"), (28, 28, 1)),
-        (cells.Model("resnet20"), (8, 8, 1)),
-        (cells.Model("resnet20"), (8, 8, 3)),
+        *((*one, torch.float32) for one in SHALLOW + DEEP),
+        *((*one, torch.float64) for one in SHALLOW),
+        *(pytest.param(*one, torch.float64, marks=pytest.mark.night) for one in DEEP),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_places_and_group_sizes_change_no_bit_of_odd_networks(network, shape, dtype):
     """Widths that are no multiple of a vector register, for which a product's rounding could follow
     from where its matrices lie."""
