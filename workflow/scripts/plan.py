@@ -16,9 +16,8 @@ from pflpipe.study.plans import plan_of
 
 
 def main(cell: str, out: Path, partition: Path | None = None, data: Path | None = None) -> None:
-    sizes, notes = None, {}
-    if partition is not None:
-        sizes = np.diff(np.load(partition, allow_pickle=False)["train_offsets"])
+    sizes = None if partition is None else np.diff(np.load(partition)["train_offsets"])
+    notes = {}
     if data is not None:
         header = read_header(data)
         notes = {"declared": header.declared, "standardised": header.standardised}
