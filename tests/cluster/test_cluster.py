@@ -307,6 +307,7 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, m
     )
 
 
+@pytest.mark.night
 def test_ctrl_c_leaves_no_job_short_runs_share_one_and_a_controller_may_be_away(
     cluster, tmp_path, monkeypatch, long
 ):
