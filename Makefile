@@ -60,7 +60,7 @@ readme: install ## put the numbers and the figure of the last quickstart into RE
 results: install ## docs/results.md from docs/results/; STUDY="a b" first puts these finished studies there; trains nothing
 	PYTHONPATH=tools $(BIN)/python -m pages results $(STUDY)
 
-test: install ## install, then run the tests (without those of the next three targets)
+test: install ## install, then run the tests (without those of the next four targets)
 	$(PYTEST) -m "$(ORDINARY)"
 
 docs-check: install ## build the site, run what README.md and docs/ say; needs chromium

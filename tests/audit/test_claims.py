@@ -44,7 +44,7 @@ def of_weighted_mean(messages, weights, rng):
     return average + noise(rng, messages) / len(messages)
 
 
-def audited(release, seconds=0.5, **claim):
+def audited(release, seconds=2.0, **claim):
     fields = {"clients": 10, "noise_multiplier": 1.0, "delta": 1e-5} | claim
     return pflpipe.audit(release, pflpipe.Claim(**fields), seconds=seconds)
 
@@ -65,7 +65,7 @@ def test_noise_of_the_uniform_mean_on_a_weighted_one_is_measured_and_said_in_a_s
 
 @pytest.mark.slow
 def test_a_sound_release_is_kept_and_its_row_has_the_columns_of_the_table_of_audits():
-    found = audited(sound, seconds=2.0)
+    found = audited(sound)
     assert found.verdict == "kept"
     assert found.row.keys() | {"method", "profile", "departures"} == set(COLUMNS)
     assert found.row["noise"] == pytest.approx(1, abs=0.01)
@@ -125,7 +125,7 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_caught_through_the_door(fault):
-    found = audited(FAULTS[fault])
+    found = audited(FAULTS[fault], seconds=0.5)
     assert found.verdict == "refuted"
     assert found.row["flagged_coupled"]
 
@@ -137,8 +137,8 @@ def test_a_long_result_is_seen_where_its_noise_is_least():
         drawn[-3] /= 10
         return (clipped(messages).sum(axis=0) + drawn) / 10
 
-    assert audited(sound, dimension=300).verdict == "kept"
-    found = audited(forgets, dimension=300)
+    assert audited(sound, seconds=0.5, dimension=300).verdict == "kept"
+    found = audited(forgets, seconds=0.5, dimension=300)
     assert found.verdict == "refuted"
 
 
@@ -195,8 +195,8 @@ class Halving:
 
 @pytest.mark.slow
 def test_a_later_round_may_release_less_than_the_first_but_nothing_without_noise():
-    assert audited(Halving(sent=False), rounds=3).verdict == "kept"
-    bare = audited(Halving(sent=True), rounds=3)
+    assert audited(Halving(sent=False), seconds=0.5, rounds=3).verdict == "kept"
+    bare = audited(Halving(sent=True), seconds=0.5, rounds=3)
     assert float(bare.row["sensitivity"]) == float("inf")
     assert bare.verdict == "refuted"
 

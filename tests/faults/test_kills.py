@@ -50,7 +50,6 @@ if not over:
     {"snakemake": os.kill, "group": os.killpg}.get(whom, lambda *_: 0)(child, signal.SIGKILL)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
 """
-NIGHT = pytest.mark.night
 WHOM = ("snakemake", "worker", "group")
 
 
@@ -61,8 +60,8 @@ def killed(folder: Path, whom: str, seconds: float) -> int:
     return warm.python(KILLED, ("-c", *words), folder, test_workflow.environment()).returncode
 
 
-@pytest.mark.parametrize("part", [0, 1, *(pytest.param(n, marks=NIGHT) for n in (2, 3))])
-def test_kills_at_random_moments_end_with_the_same_bits(part, ready, tmp_path, long):
+@pytest.mark.parametrize("part", range(4))
+def test_twenty_kills_at_random_moments_end_with_the_same_bits(part, ready, tmp_path, long):
     folder = tmp_path / "project"
     shutil.copytree(ready.folder, folder)
     draw = random.Random(part)

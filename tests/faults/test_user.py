@@ -73,7 +73,6 @@ def test_a_user_without_a_home_gets_one_from_every_program(tmp_path):
     assert (code, output) == (0, "/tmp\n")
 
 
-@pytest.mark.night
 def test_files_with_the_names_of_libraries_are_not_imported(tmp_path):
     """In Snakemake's process, in scripts, and in the processes that share a run."""
     test_workflow.write_project(tmp_path)
