@@ -103,8 +103,9 @@ def test_a_number_can_be_drawn_at_both_ends_of_the_range(trials, distribution):
 def test_every_trial_is_a_run_of_its_own_and_candidates_are_drawn_with_replacement(outline):
     line = of(outline=changed(private={"trials": 60}))
     trials = [row for candidate in line.candidates for row in candidate.trials]
-    seeds = sorted(row.cell.seed for row in trials)
-    assert seeds == list(range(100, 100 + len(trials)))
+    seeds = {row.cell.seed for row in trials}
+    assert len(seeds) == len(trials)
+    assert min(seeds) >= 100
     assert len({row.key for row in trials}) == len(trials)
     assert len(line.candidates) == 6 < len(trials), "some candidate is tried again"
 
