@@ -95,7 +95,12 @@ def expected(outline: Outline) -> tuple[list[Cell], list[float]]:
         return once, [1.0] * len(once)
     cells = list(_runs(outline.study().cells).values())
     often = [1.0] * len(cells)
-    for line in outline.searched:
+    # Lines with the same rows, such as those of a method without privacy, have one search.
+    lines = {
+        tuple(candidate.rows[0].cell.id for candidate in line.candidates): line
+        for line in outline.searched
+    }
+    for line in lines.values():
         cells += (registry.run_cell(candidate.tried) for candidate in line.candidates)
         often += [private.trials / len(line.candidates)] * len(line.candidates)
     return cells, often
