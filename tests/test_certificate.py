@@ -25,7 +25,7 @@ from jsonschema import Draft202012Validator
 import fake_audits
 import fake_results
 import generated
-from pflpipe.cells import Cell, Privacy
+from pflpipe.cells import Cell, Partition, Privacy
 from pflpipe.errors import DataError
 from pflpipe.files import DIGEST, canonical_json, read_json, write_json
 from pflpipe.methods import registry
@@ -77,7 +77,8 @@ def cell(method: str = "dp_fedavg", profile: str = "strict", **changes: Any) -> 
     )
 
 
-SEARCHED = [cell(seed=seed) for seed in (0, 1)]
+USERS = Partition("natural", clients=12)  # whom a search and the runs that follow share
+SEARCHED = [dataclasses.replace(cell(seed=seed), partition=USERS) for seed in (0, 1)]
 CELLS = {
     "found by a search": SEARCHED[0],
     "its second seed": SEARCHED[1],
@@ -536,6 +537,16 @@ def test_a_deviating_run_refutes_its_row(results, tmp_path):
     finally:
         record.write_bytes(before)
     assert [name for name in found if found[name] == verify.REFUTED] == ["laplace"]
+
+
+def test_rows_that_were_dealt_have_no_epsilon_with_a_search(results):
+    """Whatever the number: the clients of the search were others."""
+    content = content_of(results)
+    row = row_of(content, "found by a search")
+    assert row["search"]["epsilon_with_search"] > row["epsilons"]["central"]
+    row["settings"]["partition"]["kind"] = "iid"
+    claimed = recomputed.expected(row)[0]["search.epsilon_with_search"]
+    assert claimed is None
 
 
 def test_a_search_of_an_earlier_version_is_refused(results):

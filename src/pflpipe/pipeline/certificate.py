@@ -178,6 +178,7 @@ def _search(line: Mapping[str, Any], results: Path) -> dict[str, Any]:
         "line": line["line"],
         **chosen,
         "epsilon_with_search": cost,
+        "search_not_counted": line["chosen"].get("search_not_counted") or None,
         "plans": plans,
         "private": line["private"],
     }
