@@ -94,8 +94,8 @@ MUTANTS = {
     ),
     "number of trials in the progress": Mutant(
         "pipeline/progress.py",
-        "in wanted - hidden:",
-        "in wanted:",
+        "everything.difference(row.run for row in outline.search.rows)",
+        "everything",
         "test_private_search.py",
     ),
     "tried candidates in the plans of a private search": Mutant(
