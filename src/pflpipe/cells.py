@@ -122,6 +122,30 @@ class Partition:
     ] = 0
     """number of rows of the common test set, drawn at random; 0 = all. Every client's model is
     tested on all of them, which takes longer than training if there are many clients"""
+    users: Annotated[
+        str | None,
+        Option(
+            choices=("ignored",),
+            only=("kind", "dirichlet", "pathological", "iid"),
+            heading="users",
+            phrase="users {}",
+        ),
+    ] = None
+    """ignored: the data set's user ids are not regarded, so that a client is no user but a dealt
+    client; needed to deal the rows of a data set that has user ids"""
+    max_clients_per_user: Annotated[
+        int | None,
+        Option(
+            least=1,
+            only=("users", "ignored"),
+            heading="clients per user",
+            phrase="at most {} clients per user",
+        ),
+    ] = None
+    """with how many clients the rows of one user lie at most: they are dealt among so many, drawn
+    for each user by name, and the epsilon of a person is that of a group of so many; null: with any
+    number, so that it is that of all clients or none. A client with fewer than min_size examples
+    then takes part without any"""
 
 
 @dataclass(frozen=True)
@@ -537,7 +561,14 @@ class Cell:
         sizes, training = self.plan_needs_partition, self.training
         return Cell(
             dataset=self.dataset if sizes or self.plan_needs_data else "",
-            partition=self.partition if sizes else Partition("", self.partition.clients),
+            partition=self.partition
+            if sizes
+            else Partition(
+                "",
+                self.partition.clients,
+                users=self.partition.users,
+                max_clients_per_user=self.partition.max_clients_per_user,
+            ),
             model=self.model
             if self.plan_needs_model
             else Model("", init=self.model.init, init_digest=self.model.init_digest),

@@ -26,12 +26,17 @@ from pflpipe.privacy.accounting import (
     delta_of,
     epsilon,
     epsilon_local,
+    epsilon_of_group,
     epsilon_rdp,
     epsilon_replace_one,
 )
 from pflpipe.privacy.departures import message_share
 from pflpipe.privacy.mechanism import public_cohort
 from pflpipe.privacy.plan import Plan
+
+
+DEALT = "dealt client"
+"""The unit where rows of declared users were dealt to clients."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +91,14 @@ class Ledger:
         clip_bit_noise: standard deviation of the noise on the sum of the bits.
         noise_multiplier_update: noise on the updates over the bound of the round. Together with the
             noise on the bits it gives ``noise_multiplier`` (adaptive.py).
+        unit: what one client is, with all of its rows: ``user``, a word of the data set's block in
+            config.yaml such as ``patient``, or ``DEALT`` if the data set declares users and its
+            rows were dealt to clients without regard to them.
+        max_clients_per_user: of dealt clients: with how many of them the rows of one user lie at
+            most; None if the study declares no bound.
+        epsilon_person, epsilon_person_1e5: of dealt clients: those of a group of so many clients
+            whose uploads are zero together, without a bound those of all clients; None for any
+            other unit.
         warnings: one plain sentence for each reason why a number differs from that of the plan
             alone.
     """
@@ -118,6 +131,10 @@ class Ledger:
     clip_quantile: float | None = None
     clip_bit_noise: float | None = None
     noise_multiplier_update: float | None = None
+    unit: str = "user"
+    max_clients_per_user: int | None = None
+    epsilon_person: float | None = None
+    epsilon_person_1e5: float | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -254,6 +271,39 @@ def ledger(
     if plan.mechanism != "gaussian":
         return entry
     return _gaussian(entry, plan, names, effective, sizes, parameters)
+
+
+def of_dealt(entry: Ledger, effective: Plan, most: int | None, person: str = "user") -> Ledger:
+    """Return the ledger of clients to which rows of declared users were dealt: their unit, and the
+    epsilon of a person, which follows from the plan and the declared bound and from no row.
+
+    Args:
+        entry: the ledger of a dealt client.
+        effective: its ``effective_plan``.
+        most: with how many clients the rows of a user lie at most; None: with all of them.
+        person: the word for a user.
+    """
+    entry = dataclasses.replace(entry, unit=DEALT, max_clients_per_user=most)
+    if effective.noise_multiplier is None:
+        return entry
+    size = min(most or effective.clients, effective.clients)
+    at, sharper = (epsilon_of_group(effective, one, size) for one in (delta_of(effective), 1e-5))
+    bound = (
+        f"lie with at most {most} of them (max_clients_per_user)"
+        if most
+        else f"may lie with all {size} of them"
+    )
+    holds = "epsilon_person counts these together" if at < math.inf else "no epsilon holds for it"
+    warning = (
+        f"clients are dealt, and no epsilon of a client is that of one {person} with all rows, "
+        f"which {bound}: {holds}"
+    )
+    return dataclasses.replace(
+        entry,
+        epsilon_person=at,
+        epsilon_person_1e5=sharper,
+        warnings=(warning, *entry.warnings),
+    )
 
 
 def _gaussian(
