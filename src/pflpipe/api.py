@@ -385,7 +385,9 @@ def run(
     arrays = datasets.load_arrays(_examples(cell, data))
     split = partition.make(arrays, cell.partition, cell.seed)
     sizes = np.array([len(rows) for rows in split.train])
-    planned = plan_of(cell, sizes, declared=arrays.declared, standardised=arrays.standardised)
+    planned = plan_of(
+        cell, sizes, declared=arrays.declared, standardised=arrays.standardised, unit=arrays.unit
+    )
     simulation = runs.build(cell, arrays, split, planned.plan, device=device, backend=backend)
     has_global_model = registry.of(cell).about.has_global_model
     start = rounds.start(simulation)

@@ -9,7 +9,7 @@
   to predict, float32 [N] or [N, K]; ``test_images``, ``test_labels`` likewise; ``classes`` int64
   scalar K; ``classes_found`` true, only if K is not declared and therefore one more than the
   largest label; ``standardised_by_rows`` true, only if every float feature has mean 0 and
-  deviation 1 over the rows;
+  deviation 1 over the rows; ``unit_word`` text, only if the source names what a user is;
 - ``vocabulary`` int64 scalar V, only if examples are tokens: ``train_images`` is int32 [N, T] in
   0..V-1 then;
 - ``mean``, ``std`` float64 [C] or [1]: the constants of ``normalise``, which follow from the data
@@ -35,7 +35,17 @@ import numpy as np
 
 from pflpipe.data import checks, downloads, limits, outside, per_client, pfllib, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
-from pflpipe.data.checks import FOUND, IMAGES, KEYS, LABELS, SCALED, USERS, Shape, example_shape
+from pflpipe.data.checks import (
+    FOUND,
+    IMAGES,
+    KEYS,
+    LABELS,
+    SCALED,
+    UNIT,
+    USERS,
+    Shape,
+    example_shape,
+)
 from pflpipe.errors import DataError, located, nearest
 from pflpipe.files import AGAIN, atomic
 from pflpipe.named import DATASETS as DATASETS
@@ -52,8 +62,9 @@ class Arrays:
 
     ``declared``: whether the package or the source states K. Otherwise K follows from all labels,
     and the ledger of a private run says so (``study.plans``). ``standardised``: whether features
-    have mean 0 and deviation 1 over the rows, of which the ledger warns too. ``mean``, ``std``:
-    per-channel (or one for all) constants of ``normalise``, on the scale 0..1.
+    have mean 0 and deviation 1 over the rows, of which the ledger warns too. ``unit``: the word for
+    a user in the ledger. ``mean``, ``std``: per-channel (or one for all) constants of
+    ``normalise``, on the scale 0..1.
     """
 
     train_images: np.ndarray
@@ -66,6 +77,7 @@ class Arrays:
     vocabulary: int | None = None
     declared: bool = True
     standardised: bool = False
+    unit: str = "user"
     mean: Sequence[float] = (0.5,)
     std: Sequence[float] = (0.5,)
 
@@ -113,6 +125,7 @@ class Header:
         standardised: as in ``Arrays``; known once the file is made.
         numbers: whether labels are real numbers.
         vocabulary: number of different tokens; None if examples are none.
+        unit: as in ``Arrays``; known once the file is made.
     """
 
     image_shape: tuple[int, ...]
@@ -123,6 +136,7 @@ class Header:
     standardised: bool = False
     numbers: bool = False
     vocabulary: int | None = None
+    unit: str = "user"
 
 
 def info(dataset: str, listed: Iterable[str] = ()) -> DatasetInfo:
@@ -209,6 +223,7 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
         standardised=SCALED in shapes,
         numbers=checks.are_numbers(labels),
         vocabulary=_vocabulary(small),
+        unit=_unit(path, shapes),
     )
 
 
@@ -237,6 +252,7 @@ def load_arrays(path: Path) -> Arrays:
         vocabulary=_vocabulary(raw),
         declared=FOUND not in shapes,
         standardised=SCALED in shapes,
+        unit=_unit(path, shapes),
         mean=mean,
         std=std,
     )
@@ -304,6 +320,7 @@ def write(name: str, made: Arrays, target: Path) -> str:
     # Training does not read these, so the digest does not cover them.
     notes = {FOUND: not made.declared, SCALED: made.standardised}
     arrays |= {note: np.asarray(True) for note, holds in notes.items() if holds}
+    arrays |= {UNIT: np.asarray(made.unit)} if made.unit != "user" else {}
     with atomic(target) as path:
         np.savez(path, **arrays)
     return f"{name}: {made}"
@@ -396,6 +413,10 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
 
 def _vocabulary(arrays: Mapping[str, np.ndarray]) -> int | None:
     return int(arrays["vocabulary"]) if "vocabulary" in arrays else None
+
+
+def _unit(path: Path, names: Collection[str]) -> str:
+    return str(read_arrays(path, [UNIT])[UNIT]) if UNIT in names else "user"
 
 
 def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
