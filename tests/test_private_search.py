@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import math
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
+import fake_audits
 import fake_results
 import malformed
 import pflpipe
+from pflpipe import records
 from pflpipe.cells import Privacy
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import read_json
-from pflpipe.pipeline import cli, recomputed
+from pflpipe.methods import registry
+from pflpipe.pipeline import certificate, cli, progress, recomputed
 from pflpipe.privacy import accounting
+from pflpipe.privacy.ledger import Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.private_search import ORDERS, PrivateSearch
-from pflpipe.study import search
+from pflpipe.report import ledger_page, mlflow_runs, released, tables
+from pflpipe.seeds import derived_key
+from pflpipe.study import config, search
 from pflpipe.study.load import load_outline, load_study
 from pflpipe.study.study_spec import Outline
 
@@ -103,19 +114,80 @@ def test_a_number_can_be_drawn_at_both_ends_of_the_range(trials, distribution):
 def test_every_trial_is_a_run_of_its_own_and_candidates_are_drawn_with_replacement(outline):
     line = of(outline=changed(private={"trials": 60}))
     trials = [row for candidate in line.candidates for row in candidate.trials]
-    seeds = sorted(row.cell.seed for row in trials)
-    assert seeds == list(range(100, 100 + len(trials)))
+    seeds = {row.cell.seed for row in trials}
+    assert len(seeds) == len(trials)
+    assert min(seeds) >= 100
     assert len({row.key for row in trials}) == len(trials)
     assert len(line.candidates) == 6 < len(trials), "some candidate is tried again"
 
 
 def test_trials_draw_afresh_for_each_method(outline):
     asked = changed(private={"trials": 60})
-    numbers = [
-        [len(candidate.trials) for candidate in of(name, outline=asked).candidates]
-        for name in ("fedavg", "feddpa")
-    ]
-    assert numbers[0] != numbers[1]
+    first, second = (tries(of(name, outline=asked)) for name in ("fedavg", "feddpa"))
+    assert first != second
+
+
+def tries(line) -> list[list[int]]:
+    """The seeds of the trials of every candidate."""
+    return [[row.cell.seed for row in candidate.trials] for candidate in line.candidates]
+
+
+def whole(**changes) -> Outline:
+    """The study with some of its keys changed."""
+    malformed.write(Path("studies/good.yaml"), STUDY | changes)
+    return load_outline("good")
+
+
+@pytest.mark.parametrize("at", [{}, {"at": {"privacy.epsilon": 8}}], ids=["each", "at one"])
+def test_every_point_of_the_axes_draws_number_candidates_and_seeds_of_its_own(outline, at):
+    search = STUDY["search"] | {"private": {"trials": 60}} | at
+    methods = [{"name": "feddpa"}]
+    points = whole(axes={"privacy.epsilon": [2, 4, 8]}, search=search, methods=methods).searched
+    drawn = [tries(line) for line in points]
+    assert len({sum(map(len, one)) for one in drawn}) > 1
+    assert len({tuple(map(len, one)) for one in drawn}) == 3
+    seeds = [seed for one in drawn for of_candidate in one for seed in of_candidate]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_no_two_searches_share_a_run_where_their_methods_train_alike(outline):
+    search = {"values": {"training.lr": [0.1, 0.2]}, "private": {"trials": 60}}
+    search = {key: one for key, one in STUDY["search"].items() if key != "candidates"} | search
+    methods = [{"name": "dp_fedavg"}, {"name": "dp_fedavg_fb"}]
+    lines = whole(search=search, methods=methods).searched
+    keys = [{row.key for one in line.candidates for row in one.trials} for line in lines]
+    assert registry.key(lines[0].candidates[0].tried) == registry.key(lines[1].candidates[0].tried)
+    assert all(keys)
+    assert keys[0].isdisjoint(keys[1])
+
+
+@pytest.mark.parametrize(
+    "other", [{"seeds": [101]}, {"private": {"trials": 60, "score_noise": 2}}], ids=["seed", "law"]
+)
+def test_another_search_draws_other_trials(outline, other):
+    before = tries(of(outline=changed(private={"trials": 60})))
+    after = tries(of(outline=changed(**({"private": {"trials": 60}} | other))))
+    assert before != after
+
+
+def test_rows_at_further_seeds_leave_the_trials_as_they_are(outline):
+    before = tries(of(outline=outline))
+    search = STUDY["search"]
+    assert tries(of(outline=whole(seeds=[0, 1, 2], search=search))) == before
+
+
+def test_number_and_candidates_follow_from_the_keys_of_the_noise_and_from_nothing_known(
+    outline, monkeypatch
+):
+    """Who knows study, label and seed, but not the keys, knows nothing of the trials."""
+    asked = {"private": {"trials": 60}}
+    before = tries(of(outline=changed(**asked)))
+    assert tries(of(outline=changed(**asked))) == before
+    key = registry.key
+    monkeypatch.setattr(registry, "key", lambda cell: derived_key("a secret", key(cell)))
+    after = tries(of(outline=changed(**asked)))
+    assert sum(map(len, after)) != sum(map(len, before))
+    assert after != before
 
 
 @pytest.mark.parametrize(
@@ -124,6 +196,10 @@ def test_trials_draw_afresh_for_each_method(outline):
         ({"seeds": [100, 101]}, "search.seeds of a private search"),
         ({"seeds": [0]}, "also under `seeds`"),
         ({"values": {"training.rounds": [1, 2]}}, "cannot choose training.rounds"),
+        (
+            {"values": {"training": [{"lr": 0.1, "rounds": 2}, {"lr": 0.1, "rounds": 5}]}},
+            "cannot choose training.rounds",
+        ),
         ({"metric": "macro_f1"}, "search.metric"),
         ({"private": {"trials": 1}}, "search.private.trials"),
         ({"private": {"trials": 1e16}}, "search.private.trials"),
@@ -205,7 +281,7 @@ def test_the_best_trial_is_chosen_and_nothing_is_kept_of_the_others(outline, mon
 
 
 def test_large_noise_on_scores_can_choose_another_trial(outline):
-    asked = changed(private={"trials": 60, "score_noise": 1000})
+    asked = changed(private={"trials": 60, "score_noise": 1000}, seeds=[101])
     results = write_scores(asked)
     search.write(asked, results, asked.choices(results))
     best = {
@@ -213,6 +289,128 @@ def test_large_noise_on_scores_can_choose_another_trial(outline):
         for line in asked.searched
     }
     assert {row.cell.method: row.cell.training.lr for row in load_study("good").rows} != best
+
+
+# What is shown
+
+KINDS = (
+    *("validate", "studies", "cost", "plan", "rank", "status", "choice", "table", "summary"),
+    *("tex", "ledger", "certificate", "released", "mlflow"),
+)
+
+
+def shown(folder: Path, repeats: int, numbers: slice) -> dict[str, str]:
+    """What anybody is shown of a study whose search tried these candidates so often."""
+
+    def draw(self, candidates: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+        drawn = list(range(candidates))[numbers] * repeats
+        return drawn, list(range(len(drawn)))
+
+    folder.mkdir()
+    malformed.write_good(folder)
+    people = np.arange(60) // 6
+    malformed.own_data(train_users=people)(folder)
+    values = {"training.lr": [0.1, 0.5, 1.0], "privacy.clip_norm": [0.5, 1.0]}
+    search_of = {key: one for key, one in STUDY["search"].items() if key != "candidates"}
+    asked = STUDY | {
+        "dataset": "mine",
+        "partition": {"kind": "natural", "clients": 10},
+        "axes": {"privacy.epsilon": [2, 8]},
+        "seeds": [0],
+        "search": search_of | {"values": values},
+    }
+    malformed.write(folder / "studies/good.yaml", asked)
+    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
+        patch.setattr(PrivateSearch, "draw", draw)
+        return dict(zip(KINDS, _shown(patch), strict=True))
+
+
+def _shown(patch: pytest.MonkeyPatch) -> Iterator[str]:
+    outline = load_outline("good")
+    results = fake_results.write(outline.search, Path())
+    for method in outline.search.methods:
+        lines = [
+            [cell.id, client, 9, 50, 80 * cell.training.lr + 10 * clip, 50, ""]
+            for cell in outline.search.cells
+            if cell.method == method
+            for clip in [cell.privacy.clip_norm or 0]
+            for client in range(3)
+        ]
+        fake_results.write_csv(results / f"scores/good/search/{method}.csv", HEADER, lines)
+    search.write(outline, results, outline.choices(results))
+    study = load_study("good")
+    fake_results.write(study, Path())
+    fake_audits.write(results / "audits")
+    for command in ("validate", "studies", "cost good", "plan good", "rank good --all"):
+        patch.setattr("sys.argv", ["pflpipe", *command.split()])
+        with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
+            cli.main()
+        yield printed.getvalue()
+    runs = [registry.run_id(cell) for cell in (*outline.search.cells, *study.cells)]
+    seen = progress.Progress(
+        lambda: progress.runs([outline], runs, config.load()), results, lambda line: None
+    )
+    seen.begin()
+    yield "".join(seen.look())
+    yield outline.choices(results).read_text()
+    table = results / "tables/good.csv"
+    tables.write_study(study, results, table)
+    for file in (table, table.with_suffix(".md"), table.with_suffix(".tex")):
+        yield file.read_text()
+    page = malformed.ROOT / "workflow/report/ledger.html"
+    ledger_page.write([table], results, page, Path("ledger.html"))
+    yield Path("ledger.html").read_text()
+    yield certificate.write(study, results, Path("data")).read_text()
+    for row in study.rows:
+        state = {"params": {"layer": torch.zeros(2)}, "server": {}}
+        torch.save(state, results / "runs" / row.run / "state.pt")
+    released.write(study, results, Path("released"))
+    yield "".join(f"{file}: {file.read_bytes()}" for file in sorted(Path("released").iterdir()))
+    for file in results.rglob("*"):
+        os.utime(file, (1, 1))
+    yield "".join(run.digest for run in mlflow_runs.of_study(study, results))
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """One trial of the candidate that will be chosen, and three of every candidate."""
+    folder = tmp_path_factory.mktemp("shown")
+    return [
+        shown(folder / "one", 1, slice(-1, None)),
+        shown(folder / "many", 3, slice(None)),
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_that_is_shown_tells_how_many_trials_there_were_or_of_what(both, kind):
+    one, many = both
+    assert one[kind]
+    assert one[kind] == many[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("validate", "after a private search each (8 trials expected, a number that stays unknown)"),
+        ("studies", "27 runs, "),
+        ("cost", "good: 27 runs"),
+        ("status", "good, without its private search: 3 of 3 runs done"),
+    ],
+)
+def test_what_is_shown_is_the_expected_number_of_trials(both, kind, words):
+    """Three searches (FedAvg has no budget) of eight trials, and as many rows."""
+    assert words in both[0][kind]
+
+
+def test_a_private_search_says_the_same_whatever_its_seed(outline, capsys, monkeypatch):
+    said = set()
+    for seed in range(100, 110):
+        changed(seeds=[seed])
+        monkeypatch.setattr("sys.argv", ["pflpipe", "validate"])
+        with pytest.raises(SystemExit):
+            cli.main()
+        said.add(capsys.readouterr().out)
+    assert len(said) == 1
 
 
 # The cost
@@ -272,6 +470,22 @@ def test_the_verifier_counts_the_same_with_its_own_code(distribution, rate):
         1e-5,
     )
     assert private.epsilon(tried, final, 1e-5) == pytest.approx(again, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["natural", "iid"])
+def test_search_and_final_run_count_together_where_they_have_the_same_clients(outline, kind):
+    methods = [{"name": "feddpa"}]
+    asked = whole(partition={"kind": kind, "clients": 10}, methods=methods)
+    results = write_scores(asked)
+    (choice,) = search.write(asked, results, asked.choices(results))
+    tried = records.load(Planned, results / f"plans/{asked.search.cells[0].plan_id}.json").plan
+    assert choice.epsilon == accounting.epsilon(tried, tried.delta)
+    if kind == "natural":
+        together = asked.private_search.epsilon(tried, tried, tried.delta)
+        assert (choice.epsilon_with_search, choice.search_not_counted) == (together, "")
+    else:
+        assert choice.epsilon_with_search is None
+        assert choice.search_not_counted == search.OTHER_CLIENTS
 
 
 def test_without_noise_nothing_is_covered():

@@ -20,14 +20,14 @@ from dp_accounting.pld import PLDAccountant
 
 import fake_results
 import malformed
-from pflpipe.cells import Cell
+from pflpipe.cells import Cell, Partition
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.pipeline import certificate, cli
 from pflpipe.pipeline.project import Project
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
-from pflpipe.report import tables
+from pflpipe.report import tables, tidy
 from pflpipe.study import search
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline, load_study
@@ -53,6 +53,8 @@ STUDY = malformed.STUDY | {
         },
     ],
 }
+USERS = {"kind": "natural", "clients": 10}
+"""Clients that a search and the runs that follow from it share."""
 HEADER = (
     "cell,client,train_size,personal_own,personal_validation,personal_common,"
     "global_own,global_validation,global_common"
@@ -201,7 +203,8 @@ def test_a_choice_says_what_its_released_model_reached_on_validation_rows(outlin
 
 def test_a_search_at_one_budget_chooses_for_all_of_them(outline):
     asked = {**STUDY["search"], "at": {"privacy.epsilon": 8}}
-    at_eight = changed(search=asked)
+    outline = changed(partition=USERS)
+    at_eight = changed(search=asked, partition=USERS)
     tried = {cell.privacy.epsilon for cell in at_eight.search.cells}
     assert tried == {8.0}
     assert len(at_eight.search.cells) == len(outline.search.cells) // 2
@@ -425,7 +428,7 @@ def gdp_delta(mu: float, epsilon: float) -> float:
 
 @pytest.mark.slow
 def test_the_cost_is_that_of_all_runs_of_the_search_and_the_final_one_on_the_same_clients(outline):
-    study = choose(outline, by_rate_and_tau)
+    study = choose(changed(partition=USERS), by_rate_and_tau)
     for row in study.rows:
         if row.chosen:
             epsilon = row.cell.privacy.epsilon
@@ -435,7 +438,44 @@ def test_the_cost_is_that_of_all_runs_of_the_search_and_the_final_one_on_the_sam
             mu *= math.sqrt(row.chosen.runs + 1)
             assert gdp_delta(mu, row.chosen.epsilon_with_search) == pytest.approx(0.001)
             assert row.chosen.delta == 0.001
+            assert row.chosen.search_not_counted == ""
     assert {row.chosen.runs for row in study.rows if row.chosen} == {8, 4}
+
+
+DEALT = [
+    {"kind": "dirichlet", "clients": 10, "alpha": 0.5},
+    {"kind": "iid", "clients": 10},
+    {"kind": "pathological", "clients": 10, "classes_per_client": 2},
+]
+
+
+@pytest.mark.parametrize("partition", DEALT, ids=[one["kind"] for one in DEALT])
+def test_a_search_on_clients_that_were_dealt_anew_has_no_epsilon_with_the_final_run(
+    outline, partition
+):
+    """A client of a final run is none of the search: its rows lay with many of those."""
+    methods = [{"name": "dp_fedavg", "search": {"training.lr": [0.25, 0.5]}}]
+    study = choose(changed(partition=partition, methods=methods), lambda cell: cell.training.lr)
+    for row in study.rows:
+        assert row.chosen.epsilon > 0, "that of the run itself"
+        assert row.chosen.epsilon_with_search is None
+        assert row.chosen.search_not_counted == search.OTHER_CLIENTS
+    results = fake_results.write(study, Path())
+    frame = tidy.read(results / "tables/good.csv")
+    assert set(frame["epsilon_with_search"]) == {None}
+    assert set(frame["search_not_counted"]) == {search.OTHER_CLIENTS}
+    assert f"; no ε counts that search as well: {search.OTHER_CLIENTS}." in summary_of(study)
+
+
+def test_rows_dealt_at_other_seeds_are_a_client_of_no_search_and_users_are_theirs_at_every_seed():
+    assert len({seeded(fake_results.BASE, seed).clients_id for seed in (0, 100)}) == 2
+    users = dataclasses.replace(fake_results.BASE, partition=Partition("natural", clients=10))
+    fewer = dataclasses.replace(users, partition=Partition("natural", clients=5, test_fraction=0.5))
+    assert len({seeded(one, seed).clients_id for one in (users, fewer) for seed in (0, 100)}) == 1
+
+
+def seeded(cell: Cell, seed: int) -> Cell:
+    return dataclasses.replace(cell, seed=seed)
 
 
 def test_candidates_that_share_a_training_run_pay_for_it_once(outline):
@@ -443,7 +483,9 @@ def test_candidates_that_share_a_training_run_pay_for_it_once(outline):
     runs for eight cells."""
     grid = {"hyperparameters.head_lr": [0.01, 0.1], "training.lr": [0.25, 0.5]}
     methods = [{"name": "dp_fedavg_fb", "search": grid}]
-    study = choose(changed(axes={}, methods=methods), lambda cell: cell.training.lr)
+    study = choose(
+        changed(axes={}, methods=methods, partition=USERS), lambda cell: cell.training.lr
+    )
     chosen = study.rows[0].chosen
     assert (chosen.sets, chosen.runs) == (4, 4)
     mu = math.sqrt(study.cells[0].training.rounds) / (24 / 8)
@@ -534,7 +576,7 @@ def test_runs_of_a_method_from_outside_cost_what_certified_ones_do(outline, tmp_
     found = []
     for name in ("dp_fedavg", "easgd.py:easgd"):
         methods = [{"name": name, "search": {"training.lr": [0.1, 0.2]}}]
-        study = choose(changed(methods=methods), lambda cell: cell.training.lr)
+        study = choose(changed(methods=methods, partition=USERS), lambda cell: cell.training.lr)
         found.append([row.chosen.epsilon_with_search for row in study.rows if row.chosen])
     ours, its = found
     assert its == ours
@@ -553,7 +595,7 @@ def summary_of(study: Study) -> str:
 @pytest.fixture
 def printed(outline) -> str:
     """The summary of the study, after a search."""
-    return summary_of(choose(outline, by_rate_and_tau))
+    return summary_of(choose(changed(partition=USERS), by_rate_and_tau))
 
 
 @pytest.mark.slow
@@ -576,8 +618,8 @@ def test_the_table_says_what_looking_at_the_data_costs(printed):
     assert two != eight
     assert (
         "- feddpa: chosen among 4 settings by 8 runs on validation data of other splits of these "
-        "examples; counting the releases of those 8 runs with the final one's, as if of the same "
-        f"clients, ε is {two}, {eight}."
+        "examples; counting the releases of those 8 runs with the final one's, of the same clients, "
+        f"ε is {two}, {eight}."
     ) in printed
     assert "- feddpa (no AC): chosen among 2 settings by 4 runs" in printed
     assert (

@@ -554,6 +554,19 @@ class Cell:
         parts = {"dataset": self.dataset, "partition": partition, "seed": self.seed}
         return slug([self.dataset, words, f"seed{self.seed}"], parts)
 
+    @property
+    def clients_id(self) -> str:
+        """A text that is equal for runs on the same clients, whose epsilons can be composed.
+
+        Users of a data set are the same for every seed, and the first M of them are among the first
+        N. Rows that are dealt make other clients at every seed. A client's share is drawn before
+        its test and validation parts are split off, so these fractions do not matter.
+        """
+        if self.partition.kind == "natural":
+            return self.dataset
+        share = dataclasses.replace(self.partition, validation_fraction=0.1, test_fraction=None)
+        return dataclasses.replace(self, partition=share).partition_id
+
     @cached_property
     def accounted(self) -> Cell:
         """The cell with only the settings that its privacy plan depends on, the same for all cells

@@ -53,17 +53,22 @@ Runs = Mapping[str, Mapping[str, Run]]
 
 
 def runs(outlines: Iterable[Outline], asked: Iterable[str], settings: Config) -> Runs:
-    """Return the training runs of these studies whose ids are in ``asked``."""
+    """Return the training runs of these studies whose ids are in ``asked``, without the trials of
+    private searches, whose number stays unknown."""
     header, wanted = catalog.headers(settings), set(asked)
     result: dict[str, dict[str, Run]] = {}
     for outline in outlines:
-        result[outline.name] = {}
+        name, hidden = outline.name, set[str]()
+        if outline.private_search and outline.search:
+            name += ", without its private search"
+            hidden = {row.run for row in outline.search.rows}
+        result[name] = {}
         for cell in outline.everything.cells:
-            if (run := registry.run_id(cell)) in wanted:
+            if (run := registry.run_id(cell)) in wanted - hidden:
                 known = header(cell.dataset)
                 seconds = runtime_estimate.seconds(registry.run_cell(cell), known) if known else 1.0
                 # Without data set and partition, which most runs of a study share.
-                result[outline.name].setdefault(run, Run(" ".join(cell.words[2:]), seconds))
+                result[name].setdefault(run, Run(" ".join(cell.words[2:]), seconds))
     return result
 
 

@@ -2,7 +2,8 @@
 
 Each trial draws one of the candidates, with replacement, trains it with fresh noise, and releases a
 noised score. Only the candidate of the best trial is published; neither the other trials nor their
-number are. Source: Papernot and Steinke, "Hyperparameter Tuning with Renyi Differential Privacy"
+number are. So the number has to be as secret as the noise: it comes from a stream of
+``seeds.release_rng`` that no other search has. Source: Papernot and Steinke, "Hyperparameter Tuning with Renyi Differential Privacy"
 (ICLR 2022), Theorem 2. The number of trials is a negative binomial without zero: eta = 0
 (logarithmic) or eta = 1 (geometric).
 """
@@ -53,6 +54,18 @@ class PrivateSearch:
         if self.distribution == "geometric":
             return int(rng.geometric(self.gamma))
         return int(rng.logseries(1 - self.gamma))
+
+    def draw(self, candidates: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+        """Return the candidate of every trial, drawn with replacement, and a number below 2^53 for
+        each, so that trials differ in their randomness.
+
+        Args:
+            candidates: how many there are.
+            rng: of the search; it is as secret as the noise.
+        """
+        trials = self.number(rng)
+        drawn = rng.integers(candidates, size=trials)
+        return drawn.tolist(), rng.integers(2**53, size=trials).tolist()
 
     def score(self, accuracies: np.ndarray, rng: np.random.Generator) -> float:
         """Return the released score of a trial.

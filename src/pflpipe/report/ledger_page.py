@@ -148,6 +148,9 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
     searched = largest(frame["epsilon_with_search"])
     if searched is not None:
         yield "with the search", f"ε is at most {round_up(searched)} if its runs are counted"
+    for reason, members in by(groups, lambda group: group.first("search_not_counted")).items():
+        if reason:
+            yield "with the search", f"no ε counts that of {_methods(members)}: {reason}"
     yield (
         "not covered",
         "measured values (metrics, losses, times), and how hyper-parameters were chosen",
@@ -282,6 +285,8 @@ def _verdicts(audited: pd.DataFrame) -> dict[Any, list[str]]:
 def _text(group: Group, name: str) -> str:
     """Return the text of a number, the worst over the seeds; a nominal epsilon is marked."""
     values = group.rows[name].dropna().astype(float)
+    if name == "epsilon_with_search" and group.first("search_not_counted"):
+        return "none (other clients)"
     if values.empty:
         return "–"
     if name.startswith("noise_multiplier"):

@@ -9,7 +9,6 @@ give equal bytes, whatever data the clients have.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import tempfile
 import zipfile
@@ -171,7 +170,7 @@ def _together(cells: Mapping[str, Cell], plans: Mapping[str, Plan]) -> list[dict
     1e-5."""
     groups: dict[str, list[str]] = {}
     for name, cell in cells.items():
-        groups.setdefault(_clients(cell), []).append(name)
+        groups.setdefault(cell.clients_id, []).append(name)
     curve = cache(_curve)  # runs that differ in their seed have the same plans
     totals = []
     for names in groups.values():
@@ -186,19 +185,6 @@ def _together(cells: Mapping[str, Cell], plans: Mapping[str, Plan]) -> list[dict
             }
         )
     return totals
-
-
-def _clients(cell: Cell) -> str:
-    """Return a text that is equal for runs on the same clients.
-
-    A client's share is drawn before its test and validation parts are split off, so these fractions
-    do not matter. Users of a data set are the same for every seed, and the first M of them are
-    among the first N.
-    """
-    if cell.partition.kind == "natural":
-        return cell.dataset
-    share = dataclasses.replace(cell.partition, validation_fraction=0.1, test_fraction=None)
-    return dataclasses.replace(cell, partition=share).partition_id
 
 
 def _curve(plans: Sequence[Plan]) -> list[dict[str, Any]]:

@@ -185,7 +185,8 @@ def _searches(study: Study, tried: Iterable[Setting]) -> Iterator[str]:
 
 
 def _cost(choices: Sequence[Chosen]) -> str:
-    """Return the epsilons of searches, all with the same number of runs, if these runs count."""
+    """Return the epsilons of searches, all with the same number of runs, if these runs count, or
+    why none counts them."""
     pairs = dict.fromkeys(
         f"{round_up(choice.epsilon_with_search)} instead of {round_up(choice.epsilon)} (δ = "
         f"{choice.delta:g})"
@@ -193,13 +194,11 @@ def _cost(choices: Sequence[Chosen]) -> str:
         if choice.epsilon_with_search is not None
     )
     if not pairs:
-        return ""
+        reasons = dict.fromkeys(filter(None, (choice.search_not_counted for choice in choices)))
+        return "".join(f"; no ε counts that search as well: {reason}" for reason in reasons)
     runs = choices[0].runs
     counted = "that search" if runs is None else f"the releases of those {runs} runs"
-    return (
-        f"; counting {counted} with the final one's, as if of the same clients, ε is "
-        f"{', '.join(pairs)}"
-    )
+    return f"; counting {counted} with the final one's, of the same clients, ε is {', '.join(pairs)}"
 
 
 def _notes(

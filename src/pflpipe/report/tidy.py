@@ -44,14 +44,14 @@ COLUMNS = (
     "epsilon_replace_one", "epsilon_replace_one_1e5", "epsilon_published", "epsilon_with_search",
     "search_runs", "clip_quantile", "clip_bit_noise", "noise_multiplier_update", "new_clients",
     "personal_new", "global_new", "nonfinite_uploads", "epsilon_local_replace_one",
-    "epsilon_local_replace_one_1e5",
+    "epsilon_local_replace_one_1e5", "search_not_counted",
 )
 # fmt: on
 _TEXT = frozenset(
     {
         *("study", "dataset", "partition", "model", "method", "variant", "hyperparameters"),
         *("profile", "claim", "departures", "adjacency", "paper_metric", "cell", "trust"),
-        "sampling",
+        *("sampling", "search_not_counted"),
     }
 )
 """Columns that are text even if a value looks like a number."""
@@ -146,6 +146,7 @@ def _record(
         "epsilon_published": epsilon_as_published.epsilon(cell, plans),
         "epsilon_with_search": row.chosen.epsilon_with_search if row.chosen else None,
         "search_runs": row.chosen.runs if row.chosen else None,
+        "search_not_counted": row.chosen.search_not_counted or None if row.chosen else None,
         "seed": cell.seed,
         **averages(clients, study.columns),
         "diverged_round": run.diagnostics.diverged_round,

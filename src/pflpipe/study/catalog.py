@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pflpipe.cells import Cell
 from pflpipe.data import sources
@@ -30,9 +30,9 @@ def lines(settings: Config) -> Iterator[str]:
         except PflpipeError as error:
             broken.append(str(error.all[0]))
             continue
-        cells = runs(outline)
-        seconds = runtime_estimate.total(cells.values(), header)
-        estimate = f"{len(cells)} runs, about {runtime_estimate.duration_text(seconds)}"
+        cells, often = expected(outline)
+        seconds = runtime_estimate.total(cells, header, often=often)
+        estimate = f"{sum(often):.0f} runs, about {runtime_estimate.duration_text(seconds)}"
         text = f"{name}: {outline.document['title']}\n    {estimate}; {outline}"
         order = float("inf") if seconds is None else seconds
         groups.setdefault(purpose(outline), []).append((order, text))
@@ -83,5 +83,28 @@ def runs(outline: Outline, choices: Sequence[Chosen] = ()) -> dict[str, Cell]:
     """Return id -> run of a study: the runs of its search, and those that follow from its choices;
     without choices as many, from its first candidates."""
     tried = outline.search.cells if outline.search else ()
-    cells = outline.study(choices).cells + tried
+    return _runs(outline.study(choices).cells + tried)
+
+
+def expected(outline: Outline) -> tuple[list[Cell], list[float]]:
+    """Return runs of a study as ``runs`` does, and how often each is expected: once, but for the
+    trials of a private search, whose number stays unknown."""
+    private = outline.private_search
+    if private is None:
+        once = list(runs(outline).values())
+        return once, [1.0] * len(once)
+    cells = list(_runs(outline.study().cells).values())
+    often = [1.0] * len(cells)
+    # Lines with the same rows, such as those of a method without privacy, have one search.
+    lines = {
+        tuple(candidate.rows[0].cell.id for candidate in line.candidates): line
+        for line in outline.searched
+    }
+    for line in lines.values():
+        cells += (registry.run_cell(candidate.tried) for candidate in line.candidates)
+        often += [private.trials / len(line.candidates)] * len(line.candidates)
+    return cells, often
+
+
+def _runs(cells: Iterable[Cell]) -> dict[str, Cell]:
     return {registry.run_id(cell): registry.run_cell(cell) for cell in cells}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 
 from pflpipe.cells import Cell
 from pflpipe.data.datasets import Header
@@ -48,16 +49,16 @@ def lines(name: str, settings: Config, cluster: bool) -> Iterator[str]:
     Raises:
         PflpipeError: the study has errors, or the size of a data set is not known yet.
     """
-    cells = list(catalog.runs(load_outline(name)).values())
+    cells, often = catalog.expected(load_outline(name))
     header = catalog.headers(settings)
-    training = runtime_estimate.total(cells, header)
+    training = runtime_estimate.total(cells, header, often=often)
     if training is None:
         do = f"make its data: snakemake --cores 1 {settings.data_dir}/NAME.npz"
         raise ConfigError(f"study {name}: the size of its data is not known yet", do=do)
-    number, methods = len(cells), len({cell.method for cell in cells})
+    number, methods = round(sum(often)), len({cell.method for cell in cells})
     yield (
         f"{name}: {number:,} runs; {INODES_PER_RUN * number:,.0f} files and folders, "
-        f"{MEGABYTES_PER_RUN * number:,.0f} MB and {1e-6 * state_bytes(cells, header):,.0f} MB of "
+        f"{MEGABYTES_PER_RUN * number:,.0f} MB and {1e-6 * state_bytes(cells, header, often):,.0f} MB of "
         "clients' states"
     )
     costs = ways(number, methods)
@@ -72,7 +73,7 @@ def lines(name: str, settings: Config, cluster: bool) -> Iterator[str]:
     least = "" if len(made) == len(files) else "at least "
     yield f"memory of a job that trains or tests: {least}{memory:,} MB"
     if settings.device.startswith("cuda"):
-        on_gpu = runtime_estimate.total(cells, header, runtime_estimate.GPU_SPEED) or 0.0
+        on_gpu = runtime_estimate.total(cells, header, runtime_estimate.GPU_SPEED, often) or 0.0
         others = {cell.model.name for cell in cells} - runtime_estimate.GPU_SPEED.keys()
         spent = f"about {on_gpu / 3600:.3g} GPU-hours of training on an NVIDIA H100"
         if others:
@@ -91,12 +92,17 @@ def megabytes_of_process(files: str | Iterable[str]) -> int:
     return max(2000, int(20e-6 * max(map(os.path.getsize, files), default=0)))
 
 
-def state_bytes(cells: Iterable[Cell], header: Callable[[str], Header | None]) -> float:
+def state_bytes(
+    cells: Iterable[Cell],
+    header: Callable[[str], Header | None],
+    often: Iterable[float] = repeat(1.0),
+) -> float:
     """Return the expected bytes of the clients' states that these runs leave on the disk: one state
     for each client that is drawn at least once.
 
     Args:
         header: returns the header of a data set, which is known.
+        often: how often each run is expected.
     """
     import torch
 
@@ -104,7 +110,7 @@ def state_bytes(cells: Iterable[Cell], header: Callable[[str], Header | None]) -
 
     sizes: dict[str, int] = {}
     total = 0.0
-    for cell in cells:
+    for cell, times in zip(cells, often, strict=False):
         known = header(cell.dataset)
         assert known is not None
         training, clients = cell.training, planner.clients_of(cell, known)
@@ -119,5 +125,5 @@ def state_bytes(cells: Iterable[Cell], header: Callable[[str], Header | None]) -
             method, task = planner.before_training(cell, *of_network, plan)
             params = Params(task.network.init(torch.Generator().manual_seed(0)))
             sizes[key] = sum(value.nbytes for value in method.init_client(params, task).values())
-        total += drawn * sizes[key]
+        total += times * drawn * sizes[key]
     return total

@@ -20,13 +20,10 @@ from pflpipe.cells import BLOCKS, OPTIONS
 from pflpipe.errors import ConfigError, PflpipeError, Problems, located
 from pflpipe.learning.metrics import ACCURACY
 from pflpipe.methods import registry
-from pflpipe.privacy.private_search import PrivateSearch
-from pflpipe.seeds import numpy_rng
 from pflpipe.study import candidates
 from pflpipe.study.candidates import SearchRange
 from pflpipe.study.documents import CASES
 
-_OF_NOISE = {"training.rounds", "training.sample_rate", "training.groups"}
 MOST_RUNS = 1_000_000
 """Most runs of a study: a typing error may give more, and listing them would take days."""
 
@@ -39,7 +36,8 @@ class Values:
         chosen: dotted path -> value.
         final, tried: the complete values, except for the seed, of the run that follows from the
             choice, and of the runs that try it.
-        seeds: of the runs that try it; none without a search.
+        seeds: of the runs that try it; none without a search, or of a private one, whose trials
+            load.py draws.
         location: start of error messages.
     """
 
@@ -178,7 +176,7 @@ def _check_private(
         problems.refuse(
             f"{location}.seeds of a private search",
             got=seeds,
-            expected=f"one above {max(final)}, from which trials are counted",
+            expected=f"one above {max(final)}, above which trials draw theirs",
         )
     if search.get("metric", ACCURACY) != ACCURACY:
         problems.refuse(
@@ -186,12 +184,6 @@ def _check_private(
             got=search["metric"],
             expected=f"{ACCURACY}, of which a client moves the sum by at most 1",
         )
-    searched = {*search.get("values", {})}
-    searched.update(*(entry.get("search", {}) for entry in document["methods"]))
-    # The bound of one trial holds for all, so their noise is one.
-    for path in sorted(_OF_NOISE & searched):
-        do = "make it an axis, or two entries"
-        problems.refuse(f"{location}: a private search cannot choose {path}", do=do)
 
 
 def _check_range(path: str, given: SearchRange, location: str, entry: Mapping[str, Any]) -> None:
@@ -231,12 +223,13 @@ def points(
 ) -> Iterator[Point]:
     """Yield these method entries at every point of the axes, in the order of the file."""
     base = {key: document[key] for key in ("dataset", "profile", *BLOCKS) if key in document}
-    tried_at = document.get("search", {}).get("at", {})
+    search = document.get("search", {})
+    tried_at = search.get("at", {})
     for entry in entries:
         label = f"{entry['name']} ({entry['variant']})" if "variant" in entry else entry["name"]
         searched = _searched(document, entry)
         sets = list(_sets(document, searched, Path(file).stem, label))
-        seeds = _seeds(document, Path(file).stem, label, len(sets)) if searched else [()]
+        seeds = search.get("seeds", ()) if searched and "private" not in search else ()
         blocks = {
             key: entry[key]
             for key in ("profile", "official_code", "hyperparameters", *BLOCKS)
@@ -248,13 +241,13 @@ def points(
         ):
             start, point = f"{file}: method {label}", {**study_point, **method_point}
             choices = []
-            for chosen, tries in zip(sets, seeds, strict=True):
+            for chosen in sets:
                 final = _merged(
                     base, *_nest(study_point), blocks, *_nest(method_point), *_nest(chosen)
                 )
                 tried = _merged(final, *_nest(tried_at))
                 location = start + _at({**point, **chosen})
-                choices.append(Values(chosen, final, tried, tries, location))
+                choices.append(Values(chosen, final, tried, seeds, location))
             yield Point(entry, start + _at(point), searched, tuple(choices))
 
 
@@ -286,24 +279,6 @@ def _sets(
         return
     again = any(given.get("wider") for *_, given in _ranges(document))
     yield from candidates.drawn(searched, number, study, label, again=again)
-
-
-def _seeds(
-    document: Mapping[str, Any], study: str, label: str, number: int
-) -> Sequence[Sequence[int]]:
-    """Return for each of ``number`` candidates the seeds of the runs that try it.
-
-    Every trial of a private search is a seed of its own, counted from the given one, so that its
-    noise, cohorts and split are new also where it tries a candidate again.
-    """
-    search = document.get("search", {})
-    if "private" not in search:
-        return [search.get("seeds", ())] * number
-    first = search["seeds"][0]
-    rng = numpy_rng(first, study, label, "trials")
-    trials = options.build(PrivateSearch, search["private"]).number(rng)
-    drawn = rng.integers(number, size=trials).tolist()
-    return [[first + n for n, one in enumerate(drawn) if one == index] for index in range(number)]
 
 
 def chosen_entry(entry: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,16 +17,19 @@ from pflpipe import options
 from pflpipe.cells import BLOCKS, Cell, Privacy, Server
 from pflpipe.data import features, outside
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
-from pflpipe.files import read_json
+from pflpipe.files import canonical_json, read_json
 from pflpipe.learning import architectures, initial, losses
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import registry
 from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
 from pflpipe.privacy.plan import check_delta, check_fixed
+from pflpipe.privacy.private_search import PrivateSearch
+from pflpipe.seeds import derived_key, release_rng
 from pflpipe.study import documents, expansion, figures, layouts, metrics, printed
 from pflpipe.study.config import RESULTS, STUDIES
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
+_OF_NOISE = ("rounds", "sample_rate", "groups")
 RESERVED = ("all", "audit", Path(printed.FILE).stem)
 """Names that no study may have: tables of several studies, and the file of printed numbers."""
 
@@ -173,6 +176,7 @@ def _lines(
     problems: Problems,
 ) -> Iterator[Line]:
     variants: dict[str, str] = {}
+    search = document.get("search", {})
     for point in expansion.points(document, entries, str(file)):
         candidates = []
         for values in point.candidates:
@@ -197,25 +201,58 @@ def _lines(
                     Row(dataclasses.replace(first, seed=seed), variant, value, metric)
                     for seed in point.entry.get("seeds", document["seeds"])
                 )
-                trials = _trials(tried, document.get("search", {}), values.seeds)
-                if tried.privacy.mechanism == "laplace" and "private" in document.get("search", {}):
-                    what = "privacy.mechanism under a private search"
-                    raise ConfigError(what, got="laplace", expected="gaussian")
-                runs = tuple(Row(cell, variant) for cell in trials)
-                candidates.append(Candidate(values.chosen, rows, runs))
+                if point.searched:
+                    fraction = float(search["validation_fraction"])
+                    partition = dataclasses.replace(tried.partition, validation_fraction=fraction)
+                    tried = dataclasses.replace(tried, partition=partition)
+                candidate = Candidate(values.chosen, rows, tried, ())
+                candidates.append(_with_trials(candidate, values.seeds))
+        if candidates and point.searched and "private" in search:
+            with problems.at(point.location):
+                candidates = _drawn(candidates, search)
         if candidates:
             label = point.location.removeprefix(f"{file}: method ")
             yield Line(label, point.entry, point.searched, tuple(candidates))
 
 
-def _trials(cell: Cell, search: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[Cell]:
-    """Yield the runs that try a cell's values: with other seeds, hence other splits and noise, and
-    with more validation data."""
-    for seed in seeds:
-        partition = dataclasses.replace(
-            cell.partition, validation_fraction=float(search["validation_fraction"])
-        )
-        yield dataclasses.replace(cell, partition=partition, seed=seed)
+def _with_trials(candidate: Candidate, seeds: Sequence[int]) -> Candidate:
+    """Return a candidate that is tried at these seeds, which are not those of its rows: hence with
+    other splits and noise."""
+    variant = candidate.rows[0].variant
+    cells = (dataclasses.replace(candidate.tried, seed=seed) for seed in seeds)
+    return dataclasses.replace(candidate, trials=tuple(Row(cell, variant) for cell in cells))
+
+
+def _drawn(candidates: Sequence[Candidate], search: Mapping[str, Any]) -> list[Candidate]:
+    """Return the candidates of a line with the trials of its private search.
+
+    Number, candidates and seeds of the trials are drawn from a stream of releases, which is as
+    secret as the noise, and which no other line and no other search has. Every trial has its own
+    seed, so that its noise, cohorts and split are new also where it tries a candidate again, and no
+    two searches share a run.
+
+    Raises:
+        ConfigError: the noise is not Gaussian, or not that of one plan.
+    """
+    private, first = options.build(PrivateSearch, search["private"]), search["seeds"][0]
+    tried = [dataclasses.replace(candidate.tried, seed=first) for candidate in candidates]
+    if tried[0].privacy.mechanism == "laplace":
+        what = "privacy.mechanism under a private search"
+        raise ConfigError(what, got="laplace", expected="gaussian")
+    for name in _OF_NOISE:
+        # The bound of one trial holds for all, so their noise is one.
+        if len({getattr(cell.training, name) for cell in tried}) > 1:
+            what = f"a private search cannot choose training.{name}"
+            raise ConfigError(what, do="make it an axis, or two entries")
+    # Rows at further seeds, or at others, leave a search as it is.
+    lines = [dataclasses.replace(candidate.rows[0].cell, seed=0).id for candidate in candidates]
+    settings = canonical_json(dataclasses.asdict(private))
+    rng = release_rng(derived_key(*map(registry.key, tried)), "trials", settings, *lines)
+    trials = list(zip(*private.draw(len(candidates), rng), strict=True))
+    return [
+        _with_trials(candidate, [first + own for of, own in trials if of == index])
+        for index, candidate in enumerate(candidates)
+    ]
 
 
 def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:

@@ -9,6 +9,7 @@ lists the papers' studies with the same estimate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `pflpipe status` needs only `duration_text`
@@ -69,6 +70,7 @@ def total(
     cells: Iterable[Cell],
     header: Callable[[str], Header | None],
     speeds: Mapping[str, float] = SPEED,
+    often: Iterable[float] = repeat(1.0),
 ) -> float | None:
     """Return the estimate of all runs together in seconds; None if the size of a data set is not
     known yet.
@@ -77,12 +79,13 @@ def total(
         cells: the runs, each once.
         header: returns the header of a data set by name, or None.
         speeds: as in ``seconds``.
+        often: how often each run is expected.
     """
     result = 0.0
-    for cell in cells:
+    for cell, times in zip(cells, often, strict=False):
         if (known := header(cell.dataset)) is None:
             return None
-        result += seconds(cell, known, speeds)
+        result += times * seconds(cell, known, speeds)
     return result
 
 

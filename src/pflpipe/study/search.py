@@ -4,7 +4,8 @@ cost of the search.
 For every method entry and every point of the study's axes it chooses the candidate whose personal
 models are best on validation rows by the search's metric, averaged over clients and then over
 seeds; among equals the first in the file. A private search compares the noised scores of single
-trials instead, and its file keeps nothing of those that lost. The final runs have other seeds.
+trials instead, and its file keeps nothing of those that lost. The final runs have other seeds. Where
+rows are dealt anew for each seed, these are other clients, and no epsilon counts both.
 """
 
 from __future__ import annotations
@@ -31,6 +32,13 @@ from pflpipe.seeds import release_rng
 from pflpipe.study import metrics, ranking
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Candidate, Chosen, Line, Outline, Row
+
+
+OTHER_CLIENTS = (
+    "each seed deals the rows to other clients, so those of one client lay with many clients of the "
+    "search, and nothing public bounds how many"
+)
+"""Why there is no epsilon of a run with the search before it, unless users are the clients."""
 
 
 def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
@@ -106,12 +114,13 @@ def released_score(row: Row, accuracies: np.ndarray, private: PrivateSearch) -> 
 
 
 def _record(line: Line, chosen: Chosen, private: PrivateSearch | None) -> dict[str, Any]:
-    plans = collections.Counter(cell.plan_id for cell in _runs(line).values())
+    best, plans = line.candidates[chosen.index], collections.Counter[str]()
+    plans.update(cell.plan_id for cell in _runs(line).values())
     return {
         "line": line.words,
-        "rows": [row.cell.id for row in line.candidates[chosen.index].rows],
-        # The number of trials of a private search stays unknown.
-        "plans": dict.fromkeys(plans) if private else plans,
+        "rows": [row.cell.id for row in best.rows],
+        # What else a private search tried, and how often, stays unknown.
+        "plans": {best.trials[0].cell.plan_id: None} if private else plans,
         "private": private and dataclasses.asdict(private),
         "chosen": dataclasses.asdict(chosen),
         "edges": line.edges(chosen.values),
@@ -137,33 +146,32 @@ def _runs(line: Line) -> dict[str, Cell]:
 def _cost(
     line: Line, best: Candidate, results: Path, private: PrivateSearch | None
 ) -> dict[str, Any]:
-    """Return the epsilon of a run with the best values, alone and together with the search; empty
-    if a plan has departures or no privacy.
+    """Return the epsilon of a run with the best values, alone and together with the search, or why
+    nothing counts both; empty if a plan has departures or no privacy.
 
     Candidates that share a training run share its release, which costs once. A certified plan does
     not depend on the seed. The final run therefore has the plan of the best candidate, unless the
     search has a budget of its own.
     """
-    planned = {
-        cell.plan_id: records.load(Planned, results / "plans" / f"{cell.plan_id}.json")
-        for cell in (row.cell for candidate in line.candidates for row in candidate.trials)
-    }
-    if not {one.ledger.claim for one in planned.values()} <= set(WITHOUT_DEPARTURES):
+    if not {candidate.tried.claim for candidate in line.candidates} <= set(WITHOUT_DEPARTURES):
         return {}
-    plans = {name: one.plan for name, one in planned.items()}
+    runs = {best.trials[0].key: best.trials[0].cell} if private else _runs(line)
+    plans = {
+        name: records.load(Planned, results / "plans" / f"{name}.json").plan
+        for name in {cell.plan_id for cell in runs.values()}
+    }
     # A private search has one plan, and the best candidate one of its trials.
     tried, cell = plans[best.trials[0].cell.plan_id], best.rows[0].cell
     # Without a number of clients, the plan of the search has counted all users.
     counted = dataclasses.replace(cell.partition, clients=tried.clients)
     final = plans.get(cell.plan_id) or plan_of(dataclasses.replace(cell, partition=counted)).plan
     assert final.delta is not None
+    alone = {"epsilon": accounting.epsilon(final, final.delta), "delta": final.delta}
+    if {one.clients_id for one in runs.values()} != {cell.clients_id}:
+        return alone | {"search_not_counted": OTHER_CLIENTS}
     if private:
         with_search = private.epsilon(tried, final, final.delta)
     else:
-        searched = [plans[cell.plan_id] for cell in _runs(line).values()]
+        searched = [plans[cell.plan_id] for cell in runs.values()]
         with_search = accounting.composed_epsilon([*searched, final], final.delta)
-    return {
-        "epsilon": accounting.epsilon(final, final.delta),
-        "epsilon_with_search": with_search,
-        "delta": final.delta,
-    }
+    return alone | {"epsilon_with_search": with_search}

@@ -42,8 +42,9 @@ class Chosen:
         sets, runs: numbers of candidates, and of runs that tried them; a private search does not
             publish ``runs``, which is then None.
         epsilon, epsilon_with_search: exact central epsilon at ``delta`` of the row's own run, and
-            epsilon of this run together with the search if they have the same clients; None if no
+            epsilon of this run together with the search, which has the same clients; None if no
             certified epsilon exists.
+        search_not_counted: why ``epsilon_with_search`` is None though ``epsilon`` is not.
         global_validation: mean accuracy of the candidate's released models on the clients'
             validation rows, in percent; None if the method releases no model.
     """
@@ -56,6 +57,7 @@ class Chosen:
     epsilon_with_search: float | None = None
     delta: float | None = None
     global_validation: float | None = None
+    search_not_counted: str = ""
 
 
 @dataclass(frozen=True)
@@ -167,11 +169,12 @@ class Study:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One set of values for a line of a study: its rows at the study's seeds, and the runs of the
-    search that try it."""
+    """One set of values for a line of a study: its rows at the study's seeds, what the search tries
+    of it, without a seed, and the runs that do so."""
 
     values: dict[str, Any]
     rows: tuple[Row, ...]
+    tried: Cell
     trials: tuple[Row, ...]
 
 
@@ -268,15 +271,17 @@ class Outline:
 
     @cached_property
     def grid(self) -> str:
-        """Digest of the candidates of the search, in order, of its metric and its guarantee."""
+        """Digest of the candidates of the search, in order, of its metric and its guarantee; not of
+        the trials of a private one, which it would tell."""
+        private = self.private_search
         tried = [
-            [c.values, [row.cell.id for row in c.trials]]
+            [c.values, [c.tried.id] if private else [row.cell.id for row in c.trials]]
             for line in self.searched
             for c in line.candidates
         ]
         by: list[Any] = [self.criterion] * (self.criterion != next(iter(self.metrics)))
-        if self.private_search:
-            by.append(dataclasses.asdict(self.private_search))
+        if private:
+            by.append(dataclasses.asdict(private))
         return hashlib.sha256(canonical_json([*tried, *by]).encode()).hexdigest()[:10]
 
     def choices(self, results: Path) -> Path:
@@ -317,5 +322,10 @@ class Outline:
     def __str__(self) -> str:
         number = len(self.study().rows)
         after = f" after a search of {len(self.search.rows)}" if self.search else ""
+        if private := self.private_search:
+            after = (
+                f" after a private search each ({private.trials:g} trials expected, a number that "
+                "stays unknown)"
+            )
         methods, datasets = ", ".join(self.everything.methods), ", ".join(self.everything.datasets)
         return f"{number} cells{after}, {methods} on {datasets}"
