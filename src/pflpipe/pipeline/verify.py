@@ -27,7 +27,7 @@ from pflpipe.report import tidy
 from pflpipe.study import documents
 
 VERIFIED, REFUTED, NOT_CHECKABLE = "verified", "refuted", "not checkable"
-SCHEMA = Path(__file__).with_name("certificate-1.schema.json")
+SCHEMA = Path(__file__).with_name("certificate-2.schema.json")
 TOLERANCE = 1e-6
 """Largest relative difference of a number to the recomputed one."""
 _ELSEWHERE = {"dataset.sha256", "accountant.version"}
