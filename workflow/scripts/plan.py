@@ -20,7 +20,8 @@ def main(cell: str, out: Path, partition: Path | None = None, data: Path | None 
     notes = {}
     if data is not None:
         header = read_header(data)
-        notes = {"declared": header.declared, "standardised": header.standardised}
+        names = "declared", "standardised", "loader"
+        notes = {name: getattr(header, name) for name in names}
     plan = plan_of(Cell.from_dict(json.loads(cell)), sizes, **notes)
     write_json(out, to_json(plan))
 

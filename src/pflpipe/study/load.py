@@ -20,7 +20,7 @@ from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import read_json
 from pflpipe.learning import architectures, initial, losses
 from pflpipe.learning.metrics import ALWAYS
-from pflpipe.methods import registry
+from pflpipe.methods import registry, row_code
 from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
 from pflpipe.privacy.plan import check_delta, check_fixed
 from pflpipe.study import documents, expansion, figures, layouts, metrics, printed
@@ -313,7 +313,7 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     if blocks["features"].file:
         given = outside.file_beside(blocks["features"].file, file.parent)
         blocks["features"] = dataclasses.replace(blocks["features"], file=given)
-    return Cell(
+    cell = Cell(
         dataset=values["dataset"],
         **blocks,
         method=name,
@@ -323,3 +323,4 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
         departures=departures,
         source=source,
     )
+    return row_code.with_digests(cell)

@@ -8,6 +8,7 @@ import numpy as np
 
 from pflpipe.cells import Cell
 from pflpipe.learning import architectures
+from pflpipe.methods import row_code
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, ledger
 
@@ -45,6 +46,7 @@ def plan_of(
     *,
     declared: bool = True,
     standardised: bool = False,
+    loader: str = "",
 ) -> Planned:
     """Return a cell's plan and its ledger.
 
@@ -55,6 +57,7 @@ def plan_of(
             users of the data set take part.
         declared, standardised: whether the data set declares its number of classes, and has
             features that were standardised by its rows (``datasets.Header``).
+        loader: the user's function that made its rows (``datasets.Header``).
     """
     everybody = 0 if sizes is None else len(sizes)
     plan = make_plan(
@@ -71,7 +74,8 @@ def plan_of(
     )
     # Only if needed: for a network of the user this runs the user's file.
     parameters = architectures.parameter_names(cell.model) if cell.plan_needs_model else ()
-    entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
+    code = (*cell.outside, *row_code.of_loader(loader))
+    entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, code)
     if plan.mechanism != "none" and cell.features.public:
         warning = REFERENCE.format(cell.features.public)
         entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
