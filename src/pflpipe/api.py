@@ -264,7 +264,7 @@ def federation(
         backend=choose_backend(backend, target.type, network.parameters),
         dtype=dtype,
         name=method if isinstance(method, str) else method_name or "of your own",
-        reviewed=not isinstance(method, Method) and not isinstance(model, Network),
+        code=(),
     ).isolated(backend)
 
 

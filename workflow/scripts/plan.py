@@ -21,11 +21,8 @@ def main(cell: str, out: Path, partition: Path | None = None, data: Path | None 
     notes: dict[str, Any] = {}
     if data is not None:
         header = read_header(data)
-        notes = {
-            "declared": header.declared,
-            "standardised": header.standardised,
-            "unit": header.unit,
-        }
+        names = "declared", "standardised", "unit", "loader"
+        notes = {name: getattr(header, name) for name in names}
     plan = plan_of(Cell.from_dict(json.loads(cell)), sizes, **notes)
     write_json(out, to_json(plan))
 

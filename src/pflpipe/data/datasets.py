@@ -24,6 +24,7 @@ that training needs nothing else.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import zipfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from pflpipe import code_version
 from pflpipe.data import checks, downloads, limits, outside, per_client, pfllib, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
 from pflpipe.data.checks import (
@@ -40,6 +42,7 @@ from pflpipe.data.checks import (
     IMAGES,
     KEYS,
     LABELS,
+    LOADER,
     SCALED,
     UNIT,
     USERS,
@@ -63,8 +66,9 @@ class Arrays:
     ``declared``: whether the package or the source states K. Otherwise K follows from all labels,
     and the ledger of a private run says so (``study.plans``). ``standardised``: whether features
     have mean 0 and deviation 1 over the rows, of which the ledger warns too. ``unit``: the word for
-    a user in the ledger. ``mean``, ``std``: per-channel (or one for all) constants of
-    ``normalise``, on the scale 0..1.
+    a user in the ledger. ``loader``: name and SHA-256 of the user's function that returned the
+    arrays, or empty. ``mean``, ``std``: per-channel (or one for all) constants of ``normalise``, on
+    the scale 0..1.
     """
 
     train_images: np.ndarray
@@ -78,6 +82,7 @@ class Arrays:
     declared: bool = True
     standardised: bool = False
     unit: str = "user"
+    loader: str = ""
     mean: Sequence[float] = (0.5,)
     std: Sequence[float] = (0.5,)
 
@@ -123,6 +128,7 @@ class Header:
         users: number of user ids, with and without training rows, or None.
         declared: as in ``Arrays``.
         standardised: as in ``Arrays``; known once the file is made.
+        loader: as in ``Arrays``; known once the file is made.
         numbers: whether labels are real numbers.
         vocabulary: number of different tokens; None if examples are none.
         unit: as in ``Arrays``; known once the file is made.
@@ -134,6 +140,7 @@ class Header:
     users: int | None
     declared: bool = True
     standardised: bool = False
+    loader: str = ""
     numbers: bool = False
     vocabulary: int | None = None
     unit: str = "user"
@@ -221,6 +228,7 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
         count,
         declared=declared and FOUND not in shapes,
         standardised=SCALED in shapes,
+        loader=_loader(path, shapes),
         numbers=checks.are_numbers(labels),
         vocabulary=_vocabulary(small),
         unit=_unit(path, shapes),
@@ -253,6 +261,7 @@ def load_arrays(path: Path) -> Arrays:
         declared=FOUND not in shapes,
         standardised=SCALED in shapes,
         unit=_unit(path, shapes),
+        loader=_loader(path, shapes),
         mean=mean,
         std=std,
     )
@@ -276,11 +285,14 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
             of the pin. ``target`` does not change then.
     """
     names: Collection[str] = ()
+    loader = ""
     if source is not None and _is_function(source):
         names, raw, location = *_returned(str(source)), str(source)
+        loader = f"{source} {code_version.sha256(outside.file_of(str(source)))}"
     elif source is not None and not source.is_dir():
         names = shapes = _checked_shapes(source, dataset)
         raw, location = read_arrays(source, (key for key in KEYS if key in shapes)), str(source)
+        loader = _loader(source, shapes)  # of a finished file, under another name
     elif info(dataset).needs_network:
         raw = downloads.read_original(
             dataset,
@@ -299,8 +311,8 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         )
     if FOUND in names:  # a finished file, under another name
         del raw["classes"]
-    made = arrays_from(raw, location, dataset)
-    unread = sorted(map(str, set(names) - {*KEYS, FOUND, SCALED}))
+    made = dataclasses.replace(arrays_from(raw, location, dataset), loader=loader)
+    unread = sorted(map(str, set(names) - {*KEYS, FOUND, SCALED, LOADER}))
     moved = checks.channels_first(raw["train_images"].shape, raw["train_images"].dtype)
     line = write(dataset, made, target) + "; the channels came first" * moved
     return line + (f"; not read: {', '.join(unread)}" if unread else "")
@@ -321,6 +333,7 @@ def write(name: str, made: Arrays, target: Path) -> str:
     notes = {FOUND: not made.declared, SCALED: made.standardised}
     arrays |= {note: np.asarray(True) for note, holds in notes.items() if holds}
     arrays |= {UNIT: np.asarray(made.unit)} if made.unit != "user" else {}
+    arrays |= {LOADER: np.asarray(made.loader)} if made.loader else {}
     with atomic(target) as path:
         np.savez(path, **arrays)
     return f"{name}: {made}"
@@ -541,6 +554,13 @@ def read_arrays(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
             expected="plain arrays without pickled objects",
             do=do,
         ) from error
+
+
+def _loader(path: Path, shapes: Mapping[str, Shape]) -> str:
+    """Return ``Arrays.loader`` of a finished file."""
+    shape, dtype = shapes.get(LOADER, ((1,), np.dtype("U1")))
+    is_note = shape == () and dtype.kind == "U"
+    return str(read_arrays(path, [LOADER])[LOADER]) if is_note else ""
 
 
 def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:

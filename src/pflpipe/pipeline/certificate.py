@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pflpipe import records
+from pflpipe import code_version, records
 from pflpipe._version import __version__
 from pflpipe.auditing import cases
 from pflpipe.auditing.verdict import require_kept
@@ -18,7 +18,6 @@ from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import registry
-from pflpipe.pipeline import code_version
 from pflpipe.privacy.ledger import Planned, effective_plan
 from pflpipe.report import tidy
 from pflpipe.study import metrics

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pflpipe import trees
+from pflpipe import parts, trees
 from pflpipe.cells import Privacy, claim_of
 from pflpipe.errors import PrivacyError
 from pflpipe.named import OF_MESSAGES, SPLIT_CLIP, WITHOUT_BOUND, check_departures
+from pflpipe.parts import Part
 from pflpipe.privacy import adaptive, correlated
 from pflpipe.privacy.accounting import (
     checked_sizes,
@@ -33,6 +34,19 @@ from pflpipe.privacy.accounting import (
 from pflpipe.privacy.departures import message_share
 from pflpipe.privacy.mechanism import public_cohort
 from pflpipe.privacy.plan import Plan
+
+_ITSELF = "its epsilons hold only if it uses nothing but its arguments and keeps nothing for later"
+_RULES = {
+    "method": (
+        "its epsilons hold only if every hook uses nothing but its arguments and changes none of "
+        "them"
+    ),
+    "loss": _ITSELF,
+    "network": _ITSELF,
+    "transform": _ITSELF,
+    "data": "an epsilon covers a client only if this code makes its rows of nobody else's",
+}
+"""Kind of a part from outside -> what it has to keep for the epsilons to hold."""
 
 
 DEALT = "dealt client"
@@ -48,10 +62,10 @@ class Ledger:
     ``delta``.
 
     Attributes:
-        claim: ``certified`` (a mechanism without departures), ``unreviewed`` (the same with hooks
-            from outside the package: every epsilon holds only if they keep the rules of
-            docs/adding_a_method.md), ``nominal`` (with departures: the paper's number is
-            ``epsilon_nominal``, the true one ``epsilon_central``) or ``none`` (no mechanism).
+        claim: ``certified`` (a mechanism without departures), ``unreviewed`` (the same with a
+            method, loss or network from outside the package: every epsilon holds only if it keeps
+            the rules of docs/adding_a_method.md), ``nominal`` (with departures: the paper's number
+            is ``epsilon_nominal``, the true one ``epsilon_central``) or ``none`` (no mechanism).
         departures: their names, sorted.
         adjacency: ``zero_out``: neighbours differ in one client, whose upload is zero in every
             round.
@@ -221,7 +235,7 @@ def ledger(
     departures: Iterable[str] = (),
     sizes: np.ndarray | None = None,
     parameters: Collection[str] = (),
-    source: str = "",
+    code: Collection[Part] = (),
 ) -> Ledger:
     """Return the claims of a cell, computed from the executed plan and the departures.
 
@@ -229,7 +243,7 @@ def ledger(
         plan: from ``make_plan``.
         privacy: the request, for its epsilon.
         departures, sizes, parameters: see ``effective_plan``.
-        source: file or module of the method's hooks; empty for the package's methods.
+        code: the parts of the row, of which those of the package may be left out.
 
     Raises:
         PrivacyError: as ``effective_plan`` does.
@@ -237,7 +251,7 @@ def ledger(
     names = check_departures(departures)
     private = plan.mechanism != "none"
     entry = Ledger(
-        claim=claim_of(plan.mechanism, names, source),
+        claim=claim_of(plan.mechanism, names, code),
         departures=tuple(sorted(names)),
         adjacency="zero_out",
         trust="central" if private else None,
@@ -266,7 +280,7 @@ def ledger(
         epsilon_replace_one=epsilon_replace_one(effective, at),
         epsilon_replace_one_1e5=epsilon_replace_one(effective, 1e-5),
         noise_multiplier_effective=effective.noise_multiplier,
-        warnings=tuple(_warnings(plan, names, effective, parameters, source)),
+        warnings=tuple(_warnings(plan, names, effective, parameters, code)),
     )
     if plan.mechanism != "gaussian":
         return entry
@@ -413,14 +427,17 @@ def _exposure(plan: Plan, names: frozenset[str], sizes: np.ndarray | None) -> tu
 
 
 def _warnings(
-    plan: Plan, names: frozenset[str], effective: Plan, parameters: Collection[str], source: str
+    plan: Plan,
+    names: frozenset[str],
+    effective: Plan,
+    parameters: Collection[str],
+    code: Collection[Part],
 ) -> Iterator[str]:
-    """Yield one plain sentence for each reason why a number differs from that of the plan alone."""
-    if source:
-        yield (
-            f"pflpipe's developers have not reviewed {source}: its epsilons hold only if every "
-            "hook uses nothing but its arguments and changes none of them"
-        )
+    """Yield one plain sentence for each reason why a number differs from that of the plan alone,
+    and for each part of outside code."""
+    for part in code:
+        if part in parts.unreviewed(code) or (part.kind == "data" and not part.package):
+            yield f"pflpipe's developers have not reviewed {part}: {_RULES[part.kind]}"
     if delta_of(plan) >= 1 / plan.clients:
         yield (
             f"delta {plan.delta:g} is not below 1/M = {1 / plan.clients:g}: it allows one client "

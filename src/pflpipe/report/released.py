@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pflpipe import records
+from pflpipe import parts, records
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json, write_text
@@ -51,8 +51,8 @@ def left_out(cell: Cell) -> str:
         return "none: no privacy was asked for, so what it sends is covered by nothing"
     if cell.departures:
         return f"nominal: it departs from the certified mechanism ({', '.join(cell.departures)})"
-    if cell.source:
-        return f"unreviewed: pflpipe's developers have not reviewed {cell.source}"
+    if code := parts.unreviewed(cell.outside):
+        return f"unreviewed: pflpipe's developers have not reviewed {parts.named(code)}"
     if cell.privacy.noise_multiplier == 0:
         return "no noise, so no finite epsilon holds"
     return ""

@@ -35,11 +35,13 @@ from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, wri
 from pflpipe.learning import architectures, losses, networks
 from pflpipe.learning.augment import Augment
 from pflpipe.learning.metrics import BUILT_IN, Metric
-from pflpipe.methods import registry
+from pflpipe.methods import registry, row_code
+from pflpipe.parts import START
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.residuals import Residuals
 from pflpipe.records import to_json
+from pflpipe.seeds import derived_key
 from pflpipe.simulation import evaluation, origin, run_lock
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.processes import ALONE, Processes
@@ -131,6 +133,7 @@ def build(
         device, backend, dtype, processes: see ``Machine``.
     """
     target = device_of(device)
+    row_code.check(cell)
     entry = registry.of(cell)
     scale = arrays.mean, arrays.std
 
@@ -159,6 +162,9 @@ def build(
         check = ServerCheck(cell, arrays, plan, str(target), chosen, dtype)
     with outside.in_one_line(f"method {cell.method}"):
         method = entry.factory(**cell.hyperparameters)
+    key = registry.key(cell)
+    if outside.is_reference(cell.model.name):  # whose file may read its start from elsewhere
+        key = derived_key(key, START, network.start_digest(cell.seed))
     return Simulation(
         method=with_optimizer(method, cell.server),
         network=network,
@@ -169,13 +175,13 @@ def build(
         train=examples_of_training,
         test=examples(arrays.test_images, arrays.test_labels),
         seed=cell.seed,
-        key=registry.key(cell),
+        key=key,
         backend=chosen,
         dtype=dtype,
         augment=transform,
         processes=processes,
         name=cell.method,
-        reviewed=not (cell.source or registry.own_files(cell)),
+        code=row_code.from_outside(cell, arrays.loader),
         server_check=check,
         scale=scale,
     ).isolated(backend)
@@ -273,6 +279,7 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str)
     bits, device = progress.uploaded_bits / progress.round, simulation.train.x.device
     return Record(
         cell=cell.to_dict(),
+        code=tuple(to_json(part) for part in simulation.code),
         released=Sizes(
             releases=progress.releases,
             parameters=simulation.network.parameters,
@@ -403,10 +410,8 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) 
     device, threads = simulation.train.x.device.type, torch.get_num_threads()
     machine = f"{device} {simulation.processes.size} {threads} {torch.__version__} {np.__version__}"
     digest.update(f"{asdict(simulation.plan)} {simulation.backend} {machine}".encode())
-    digest.update(registry.file_of(cell.method, cell.source).read_bytes())
+    digest.update(canonical_json(to_json(simulation.code)).encode())
     digest.update(inputs.partition.read_bytes())
-    for file in registry.own_files(cell):
-        digest.update(file.read_bytes())
     for values in (simulation.train.x, simulation.train.y):
         digest.update(values.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

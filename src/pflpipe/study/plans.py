@@ -8,6 +8,7 @@ import numpy as np
 
 from pflpipe.cells import Cell
 from pflpipe.learning import architectures
+from pflpipe.methods import row_code
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, effective_plan, ledger, of_dealt
 
@@ -46,6 +47,7 @@ def plan_of(
     declared: bool = True,
     standardised: bool = False,
     unit: str = "user",
+    loader: str = "",
 ) -> Planned:
     """Return a cell's plan and its ledger.
 
@@ -57,6 +59,7 @@ def plan_of(
         declared, standardised: whether the data set declares its number of classes, and has
             features that were standardised by its rows (``datasets.Header``).
         unit: the word for a user of the data set, a client unless rows are dealt.
+        loader: the user's function that made its rows (``datasets.Header``).
     """
     everybody = 0 if sizes is None else len(sizes)
     plan = make_plan(
@@ -73,7 +76,8 @@ def plan_of(
     )
     # Only if needed: for a network of the user this runs the user's file.
     parameters = architectures.parameter_names(cell.model) if cell.plan_needs_model else ()
-    entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
+    code = (*cell.outside, *row_code.of_loader(loader))
+    entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, code)
     if cell.partition.users:
         effective = effective_plan(plan, cell.departures, sizes, parameters)
         entry = of_dealt(entry, effective, cell.partition.max_clients_per_user, unit)
