@@ -56,7 +56,7 @@ def of_cell(cell: Cell, loader: str = "", metrics: Iterable[str] = ()) -> tuple[
     found = {part.kind for part in given}
     ours = [(kind, name) for kind, names in named.items() for name in names if kind not in found]
     ours += [("metric", name) for name in metrics if not parts.is_reference(name)]
-    made = [*given, *(_of_package(kind, name) for kind, name in ours)]
+    made = [*given, *(of_package(kind, name) for kind, name in ours)]
     return tuple(sorted(made, key=lambda part: (list(parts.TOUCHES).index(part.kind), part.name)))
 
 
@@ -64,7 +64,7 @@ def from_outside(cell: Cell, loader: str = "") -> tuple[Part, ...]:
     """Return the parts of a cell's run that are not the package's, with the digests of the cell;
     ``loader`` is as for ``of_cell``."""
     found = [
-        dataclasses.replace(part, sha256=_of_file(part.name)) if part.kind == "features" else part
+        dataclasses.replace(part, sha256=of_values(part.name)) if part.kind == "features" else part
         for part in cell.outside
     ]
     return (*found, *of_loader(loader))
@@ -134,12 +134,13 @@ def _of_metrics(names: Iterable[str]) -> list[Part]:
     ]
 
 
-def _of_package(kind: str, name: str) -> Part:
+def of_package(kind: str, name: str) -> Part:
+    """Return a part of the package; raises ConfigError for an unknown method."""
     file = registry.file_of(name) if kind == "method" else PACKAGE / _OF_PACKAGE[kind]
     return Part.of(kind, name, code_version.sha256(file), package=True)
 
 
-def _of_file(name: str) -> str:
+def of_values(name: str) -> str:
     """Return the SHA-256 of the bytes of a file; of one that is not here nothing."""
     if not Path(name).is_file():
         return ""

@@ -22,7 +22,7 @@ TOUCHES = {
 READER = "pflpipe"
 """Name of the data part where the package reads the rows."""
 DEALT = "dealt client"
-ROUNDED = 1 + 1e-9
+CLOSE, ROUNDED = 1e-6, 1 + 1e-9
 SILENT = {"data_size_weights", "noise_per_participant", "update_against_global"}
 """Departures of which no warning begins with the name."""
 
@@ -188,7 +188,7 @@ def _audit(audit: dict[str, Any], row: dict[str, Any]) -> Iterator[str]:
     if audit["this_plan"] != (plan == row["plan"]):
         yield f"its plan is {'not ' * audit['this_plan']}this row's"
     claimed, lower = claimed_by(plan, words[-1]), _number(audit["epsilon_lower"])
-    if not math.isclose(_number(audit["epsilon_claimed"]), claimed, rel_tol=1e-6):
+    if not math.isclose(_number(audit["epsilon_claimed"]), claimed, rel_tol=CLOSE):
         yield f"epsilon_claimed is {audit['epsilon_claimed']}, but {claimed} by its plan"
     if audit["verdict"] == "kept" and lower > claimed * ROUNDED:
         yield f"kept, but epsilon_lower {lower} is above the claim {claimed}"
