@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pflpipe.parts import Part
 from pflpipe.privacy.residuals import Residuals
+from pflpipe.records import from_json
 
 
 @dataclass(frozen=True)
@@ -88,3 +90,8 @@ class Record:
     released: Sizes
     diagnostics: Diagnostics
     program: Program
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of ``code``."""
+        return tuple(from_json(Part, value, "run.json: code") for value in self.code)
