@@ -81,15 +81,15 @@ class Record:
 
     Attributes:
         cell: all settings, from ``Cell.to_dict``.
-        code: the parts from outside the package that it was trained with (``parts.Part``).
         released, diagnostics, program: see these classes.
+        code: the parts from outside the package that it was trained with (``parts.Part``).
     """
 
     cell: dict[str, Any]
-    code: tuple[dict[str, Any], ...]
     released: Sizes
     diagnostics: Diagnostics
     program: Program
+    code: tuple[dict[str, Any], ...]
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -275,7 +275,6 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str)
     bits, device = progress.uploaded_bits / progress.round, simulation.train.x.device
     return Record(
         cell=cell.to_dict(),
-        code=tuple(to_json(part) for part in simulation.code),
         released=Sizes(
             releases=progress.releases,
             parameters=simulation.network.parameters,
@@ -305,6 +304,7 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str)
             },
             commit=commit,
         ),
+        code=tuple(to_json(part) for part in simulation.code),
     )
 
 
