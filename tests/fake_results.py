@@ -187,6 +187,7 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
                 "versions": {"python": "3", "torch": "2", "pflpipe": "0"},
                 "commit": "1234abc",
             },
+            "code": [vars(part) for part in registry.trained(cell).outside],
         },
     )
     budget = cell.privacy.epsilon or 0.0

@@ -43,7 +43,7 @@ class Metric:
         unit: ``%`` or another unit; empty for a plain number.
         average: computes the value of a run from the values of its clients, without the undefined
             ones.
-        source: ``file.py:name`` of a metric in a study's file; empty for any other.
+        source: ``file.py:name`` where a study found it; empty for those of the package.
     """
 
     heading: str

@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import os
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +27,11 @@ from pflpipe.methods import about as declarations
 from pflpipe.methods import plugins
 from pflpipe.methods.about import About
 from pflpipe.options import Declared
+from pflpipe.parts import START, Part, outside
 from pflpipe.seeds import STREAMS, derived_key
 
 if TYPE_CHECKING:
+    from pflpipe.learning.networks import Network
     from pflpipe.methods.base import Method
 
 _HELPERS = {"about", "base", "plugins", "registry", "row_code"}
@@ -232,6 +234,19 @@ def key(cell: cells.Cell) -> str:
     contains name and digest: with other code, other messages have other noise.
     """
     return derived_key(canonical_json({"streams": STREAMS, **_chosen(trained(cell))}))
+
+
+def started(key: str, code: Iterable[Part], network: Network, seed: int) -> str:
+    """Return the key of a run that starts with a network's initial parameters of a seed. Where the
+    network is from outside the package, its values count: its code may have them from elsewhere.
+
+    Args:
+        key: of everything else that the messages depend on.
+        code: the parts of the run, of which those of the package may be left out.
+    """
+    if not any(part.kind == "network" for part in outside(code)):
+        return key
+    return derived_key(key, START, network.start_digest(seed))
 
 
 def run_id(cell: cells.Cell) -> str:

@@ -8,15 +8,17 @@ imports. A cell holds these digests, so that its key, its ids and its claim foll
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from pflpipe import code_version, parts
-from pflpipe.cells import Cell
+from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.code_version import PACKAGE
 from pflpipe.data import outside
-from pflpipe.errors import ConfigError
+from pflpipe.errors import ConfigError, DataError
+from pflpipe.files import AGAIN
 from pflpipe.methods import registry
 from pflpipe.parts import Part
 
@@ -33,17 +35,27 @@ READER = "pflpipe"
 """Name of the data part where the package reads the rows."""
 
 
-def of_cell(cell: Cell, loader: str = "", metrics: Iterable[str] = ()) -> tuple[Part, ...]:
-    """Return all parts of a cell's row, with digests of the code as it is now.
+def of_cell(
+    cell: Cell, trained: Iterable[Part] = (), metrics: Iterable[str] = ()
+) -> tuple[Part, ...]:
+    """Return all parts of a cell's row: those from outside with the digests of the cell, those of
+    the package as they are now.
 
     Args:
         cell: of a study.
-        loader: ``loader`` of the arrays of its data set (``datasets.Arrays``).
+        trained: the parts with which its run was trained (``simulation.record``); of these count
+            the function that made the rows, which a cell does not know, and a file of features.
         metrics: names of its study's metrics, or ``file.py:name``.
 
     Raises:
         ConfigError: there is no such file, or it is not Python.
     """
+    given = [part for part in cell.outside if part.kind != "features"]
+    given += [part for part in trained if part.touches == "rows"]
+    given += [
+        Part.of("metric", name, code_version.sha256(outside.file_of(name)))
+        for name in filter(parts.is_reference, metrics)
+    ]
     named = {
         "method": [cell.method],
         "loss": [cell.training.loss],
@@ -52,22 +64,46 @@ def of_cell(cell: Cell, loader: str = "", metrics: Iterable[str] = ()) -> tuple[
         "features": [] if cell.features.kind == "none" else [cell.features.kind],
         "transform": list(cell.training.augment),
     }
-    given = (*from_outside(with_digests(cell), loader), *_of_metrics(metrics))
-    found = {part.kind for part in given}
+    found = {part.kind for part in given if part.kind != "metric"}
     ours = [(kind, name) for kind, names in named.items() for name in names if kind not in found]
     ours += [("metric", name) for name in metrics if not parts.is_reference(name)]
     made = [*given, *(of_package(kind, name) for kind, name in ours)]
     return tuple(sorted(made, key=lambda part: (list(parts.TOUCHES).index(part.kind), part.name)))
 
 
-def from_outside(cell: Cell, loader: str = "") -> tuple[Part, ...]:
-    """Return the parts of a cell's run that are not the package's, with the digests of the cell;
-    ``loader`` is as for ``of_cell``."""
+def of_training(cell: Cell, loader: str) -> tuple[Part, ...]:
+    """Return the parts from outside with which a cell is trained; ``loader`` is that of its data
+    set (``datasets.Arrays``)."""
     found = [
         dataclasses.replace(part, sha256=of_values(part.name)) if part.kind == "features" else part
         for part in cell.outside
     ]
     return (*found, *of_loader(loader))
+
+
+def check_trained(cell: Cell, trained: Iterable[Part], location: str) -> None:
+    """Raise DataError if a run was trained with other code than a cell has."""
+    found, wanted = (
+        {part.kind: part for part in given if part.touches == "messages"}
+        for given in (trained, registry.trained(cell).outside)
+    )
+    for kind in sorted(found.keys() | wanted):
+        if found.get(kind) != wanted.get(kind):
+            ours, theirs = (
+                f"{part.name} {part.sha256[:12]}" if part else "the package's"
+                for part in (wanted.get(kind), found.get(kind))
+            )
+            raise DataError(f"{location}: code of {kind}", got=theirs, expected=ours, do=AGAIN)
+
+
+def of_settings(model: Model | None, training: Training) -> tuple[Part, ...]:
+    """Return the parts from outside of a program's settings; ``model`` is None for an object.
+
+    Raises:
+        ConfigError: there is no such file, or it is not Python.
+    """
+    cell = Cell("", Partition(""), model or Model(""), training, Privacy(), method="")
+    return with_digests(cell).outside
 
 
 def of_method(name: str, source: str) -> tuple[Part, ...]:
@@ -127,13 +163,7 @@ def _file(cell: Cell, part: Part) -> Path:
     return outside.file_of(part.name)
 
 
-def _of_metrics(names: Iterable[str]) -> list[Part]:
-    return [
-        Part.of("metric", name, code_version.sha256(outside.file_of(name)))
-        for name in filter(parts.is_reference, names)
-    ]
-
-
+@functools.cache  # the package does not change under a process
 def of_package(kind: str, name: str) -> Part:
     """Return a part of the package; raises ConfigError for an unknown method."""
     file = registry.file_of(name) if kind == "method" else PACKAGE / _OF_PACKAGE[kind]

@@ -20,6 +20,7 @@ from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import row_code
+from pflpipe.parts import Part
 from pflpipe.pipeline import rules
 from pflpipe.pipeline.verify import FORMAT
 from pflpipe.privacy.ledger import DEALT, Planned, effective_plan
@@ -88,7 +89,7 @@ def row(
     """
     planned = plan_file(cell.plan_id, results)
     plan, values = planned.plan, records.to_json(planned.ledger)
-    record = tidy.record_of(results / "runs" / run, plan, cell.departures)
+    record = tidy.record_of(results / "runs" / run, plan, cell)
     pin = data / f"{cell.dataset}.pin"
     counted = accountant = None
     if plan.mechanism != "none":
@@ -164,9 +165,8 @@ def code(cell: Cell, run: str, measures: Collection[str], results: Path) -> list
         results: as of ``write``.
     """
     record = records.load(Record, tidy.existing(results / "runs" / run / "run.json"))
-    loaders = [part for part in record.code if part["kind"] == "data"]
-    loader = "".join(f"{part['name']} {part['sha256']}" for part in loaders)
-    return [records.to_json(part) for part in row_code.of_cell(cell, loader, measures)]
+    trained = [Part(**part) for part in record.code]
+    return [records.to_json(part) for part in row_code.of_cell(cell, trained, measures)]
 
 
 def audits(cell: Cell) -> list[Case]:

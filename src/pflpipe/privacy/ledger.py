@@ -437,7 +437,7 @@ def _warnings(
     and for each part of outside code."""
     for part in code:
         if part in parts.unreviewed(code) or (part.kind == "data" and not part.package):
-            yield f"pflpipe's developers have not reviewed {part}: {_RULES[part.kind]}"
+            yield f"pflpipe's developers have not reviewed the {part}: {_RULES[part.kind]}"
     if delta_of(plan) >= 1 / plan.clients:
         yield (
             f"delta {plan.delta:g} is not below 1/M = {1 / plan.clients:g}: it allows one client "

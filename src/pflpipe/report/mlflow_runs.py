@@ -278,7 +278,7 @@ class _Group:
         cell = row.cell
         folder = self.results / "runs" / row.run
         files = {name: existing(folder / name) for name in ("run.json", "rounds.csv")}
-        run = tidy.record_of(folder, self.plans[cell.plan_id].plan, cell.departures)
+        run = tidy.record_of(folder, self.plans[cell.plan_id].plan, cell)
         # Training ended when run.json was written. MLflow shows the time of training.
         end = int(files["run.json"].stat().st_mtime * 1000)
         start, points, gaps = _curves(files["rounds.csv"], existing(folder / "timing.csv"), end)

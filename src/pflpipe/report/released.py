@@ -125,7 +125,7 @@ def _write_run(name: str, cell: Cell, results: Path, folder: Path) -> Planned:
     if claim != "certified":
         do = "delete the plan and run snakemake again"
         raise DataError(f"plan of {name}: claim", got=claim, expected="certified", do=do)
-    run = record_of(source, planned.plan, cell.departures)
+    run = record_of(source, planned.plan, cell)
     promised = records.to_json(planned.ledger)
     about = {
         "cell": registry.trained(cell).to_dict(),

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from pflpipe import records
-from pflpipe.cells import WITHOUT_DEPARTURES, without_defaults
+from pflpipe import parts, records
+from pflpipe.cells import WITHOUT_DEPARTURES, Cell, without_defaults
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, intact
 from pflpipe.learning.metrics import ALWAYS
+from pflpipe.methods import row_code
 from pflpipe.privacy import executed
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
@@ -44,14 +45,14 @@ COLUMNS = (
     "epsilon_replace_one", "epsilon_replace_one_1e5", "epsilon_published", "epsilon_with_search",
     "search_runs", "clip_quantile", "clip_bit_noise", "noise_multiplier_update", "new_clients",
     "personal_new", "global_new", "nonfinite_uploads", "epsilon_local_replace_one",
-    "epsilon_local_replace_one_1e5", "search_not_counted",
+    "epsilon_local_replace_one_1e5", "search_not_counted", "unreviewed_code",
 )
 # fmt: on
 _TEXT = frozenset(
     {
         *("study", "dataset", "partition", "model", "method", "variant", "hyperparameters"),
         *("profile", "claim", "departures", "adjacency", "paper_metric", "cell", "trust"),
-        *("sampling", "search_not_counted"),
+        *("sampling", "search_not_counted", "unreviewed_code"),
     }
 )
 """Columns that are text even if a value looks like a number."""
@@ -115,7 +116,8 @@ def _record(
     if len(timing) != plan.rounds:
         got = f"{len(timing)} rounds"
         raise DataError(f"{folder}/timing.csv", got=got, expected=str(plan.rounds), do=AGAIN)
-    run = record_of(folder, plan, cell.departures)
+    run = record_of(folder, plan, cell)
+    code = row_code.of_cell(cell, run.parts, study.measured)
     seconds, images = float(timing["seconds"].sum()), float(timing["images"].sum())
     training, partition = cell.training, cell.partition
     solver = {name: getattr(training, name) for name in _SOLVER}
@@ -157,6 +159,7 @@ def _record(
         "paper_metric": row.paper_metric,
         "cell": cell.id,
         "nonfinite_uploads": run.diagnostics.nonfinite_uploads,
+        "unreviewed_code": parts.named(code) or None,
         **_best_round(study, ledger.claim, folder),
     }
 
@@ -171,22 +174,24 @@ def _best_round(study: Study, claim: str, run: Path) -> dict[str, float]:
     return {BEST_ROUND + column: sign * float((sign * values).max())}
 
 
-def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
+def record_of(folder: Path, plan: Plan, cell: Cell) -> Record:
     """Return the record of the run in a folder.
 
     Args:
-        plan, departures: of the run's cell.
+        plan, cell: of the run.
 
     Raises:
-        DataError: there is no record, or a private run deviated from its plan.
+        DataError: there is no record, the run was trained with other code than the cell has, or a
+            private run deviated from its plan.
     """
     path = existing(folder / "run.json")
     run = records.load(Record, path)
+    row_code.check_trained(cell, run.parts, str(path))
     # A table never shows an epsilon next to a run that released something else than its plan.
     if plan.mechanism != "none":
         executed.check(
             plan,
-            departures,
+            cell.departures,
             str(path),
             releases=run.released.releases,
             uploaded=run.released.uploaded_parameters,

@@ -36,12 +36,10 @@ from pflpipe.learning import architectures, losses, networks
 from pflpipe.learning.augment import Augment
 from pflpipe.learning.metrics import BUILT_IN, Metric
 from pflpipe.methods import registry, row_code
-from pflpipe.parts import START
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.residuals import Residuals
 from pflpipe.records import to_json
-from pflpipe.seeds import derived_key
 from pflpipe.simulation import evaluation, origin, run_lock
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.processes import ALONE, Processes
@@ -162,9 +160,7 @@ def build(
         check = ServerCheck(cell, arrays, plan, str(target), chosen, dtype)
     with outside.in_one_line(f"method {cell.method}"):
         method = entry.factory(**cell.hyperparameters)
-    key = registry.key(cell)
-    if outside.is_reference(cell.model.name):  # whose file may read its start from elsewhere
-        key = derived_key(key, START, network.start_digest(cell.seed))
+    code = row_code.of_training(cell, arrays.loader)
     return Simulation(
         method=with_optimizer(method, cell.server),
         network=network,
@@ -175,13 +171,13 @@ def build(
         train=examples_of_training,
         test=examples(arrays.test_images, arrays.test_labels),
         seed=cell.seed,
-        key=key,
+        key=registry.started(registry.key(cell), code, network, cell.seed),
         backend=chosen,
         dtype=dtype,
         augment=transform,
         processes=processes,
         name=cell.method,
-        code=row_code.from_outside(cell, arrays.loader),
+        code=code,
         server_check=check,
         scale=scale,
     ).isolated(backend)
@@ -279,7 +275,6 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str)
     bits, device = progress.uploaded_bits / progress.round, simulation.train.x.device
     return Record(
         cell=cell.to_dict(),
-        code=tuple(to_json(part) for part in simulation.code),
         released=Sizes(
             releases=progress.releases,
             parameters=simulation.network.parameters,
@@ -309,6 +304,7 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str)
             },
             commit=commit,
         ),
+        code=tuple(to_json(part) for part in simulation.code),
     )
 
 
