@@ -25,7 +25,9 @@ from jsonschema import Draft202012Validator
 import fake_audits
 import fake_results
 import generated
-from pflpipe.cells import Cell, Privacy
+from pflpipe import code_version
+from pflpipe.auditing import cases
+from pflpipe.cells import Cell, Model, Partition, Privacy
 from pflpipe.errors import DataError
 from pflpipe.files import DIGEST, canonical_json, read_json, write_json
 from pflpipe.methods import registry
@@ -34,12 +36,13 @@ from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.records import to_json
 from pflpipe.report import tidy
+from pflpipe.study import search
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Row, Study
 
 pytestmark = pytest.mark.slow
-EXAMPLE = Path(__file__).parents[1] / "docs/examples/easgd.py"
+EXAMPLES = Path(__file__).parents[1] / "docs/examples"
 SIZES = np.arange(5, 17)
 PIN = "0123456789abcdef" * 4
 planted_edits = functools.partial(
@@ -77,7 +80,9 @@ def cell(method: str = "dp_fedavg", profile: str = "strict", **changes: Any) -> 
     )
 
 
-SEARCHED = [cell(seed=seed) for seed in (0, 1)]
+USERS = Partition("natural", clients=12, test_fraction=0.2)  # whom a search shares with its rows
+SEARCHED = [dataclasses.replace(cell(seed=seed), partition=USERS) for seed in (0, 1)]
+DEALT = dataclasses.replace(fake_results.BASE.partition, users="ignored", max_clients_per_user=3)
 CELLS = {
     "found by a search": SEARCHED[0],
     "its second seed": SEARCHED[1],
@@ -99,18 +104,38 @@ CELLS = {
         profile="paper", departures=("noise_over_all_clients",), sample_rate=0.5
     ),
     "unreviewed": dataclasses.replace(
-        cell(), method="easgd", source="easgd.py", hyperparameters={}
+        cell(),
+        method="easgd",
+        source="easgd.py",
+        hyperparameters={},
+        digests={"method": code_version.sha256(EXAMPLES / "easgd.py")},
+    ),
+    "own network": dataclasses.replace(
+        cell(),
+        model=Model("small_cnn.py:SmallCNN"),
+        digests={"network": code_version.sha256(EXAMPLES / "small_cnn.py")},
+    ),
+    "all users": dataclasses.replace(cell(), partition=dataclasses.replace(USERS, clients=0)),
+    "found by a search on other clients": cell(seed=2),
+    "dealt": dataclasses.replace(cell(), partition=DEALT),
+    "dealt, secret cohorts": dataclasses.replace(
+        cell(epsilon=None, noise_multiplier=20.0, sample_rate=0.5), partition=DEALT
+    ),
+    "dealt to any": dataclasses.replace(
+        cell(), partition=dataclasses.replace(DEALT, max_clients_per_user=None)
     ),
 }
 OF_DATA = ("sizes count", "public cohorts")
+OF_THE_DATA = {"declared": False, "unit": "patient"}
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of a study with a release of every kind, and true plans."""
     folder = tmp_path_factory.mktemp("certificate")
-    shutil.copy(EXAMPLE, folder)
-    # Elsewhere there is no file of the unreviewed method.
+    for file in ("easgd.py", "small_cnn.py"):
+        shutil.copy(EXAMPLES / file, folder)
+    # Elsewhere there are no files of unreviewed code.
     with contextlib.chdir(folder):
         return write(folder)
 
@@ -128,12 +153,17 @@ def write(folder: Path) -> Path:
         content["diagnostics"]["residuals"]["moves"] = fake_results.ROUNDS
         write_json(record, content)
         for planned in filter(None, (one, as_published(one))):
-            plan = plan_of(planned, SIZES)
+            plan = plan_of(planned, SIZES, **(OF_THE_DATA if one is CELLS["all users"] else {}))
             write_json(results / "plans" / f"{planned.plan_id}.json", to_json(plan))
     for method, lines in scores.items():
         file = results / "scores" / "tiny" / f"{method}.csv"
         fake_results.write_csv(file, ",".join(fake_results.SCORES), lines)
     fake_audits.write(results / "audits")
+    for name, claimed in claims_of_audits().items():
+        file = results / "audits" / f"{name}.json"
+        true = claimed if read_json(file)["claim"] == "certified" else "inf"
+        numbers = {"epsilon_claimed": claimed, "epsilon_lower": 0.9 * claimed, "epsilon_true": true}
+        write_json(file, read_json(file) | numbers)
     plan = plan_of(SEARCHED[0]).plan
     chosen = {
         "index": 1,
@@ -146,10 +176,23 @@ def write(folder: Path) -> Path:
     }
     line = {"line": "dp_fedavg", "rows": [one.id for one in SEARCHED], "chosen": chosen}
     line |= {"plans": {SEARCHED[0].plan_id: 6}, "private": None}
-    write_json(results / "searches" / "tiny.json", {"grid": "", "lines": [line]})
+    dealt = CELLS["found by a search on other clients"]
+    uncounted = {"epsilon_with_search": None, "search_not_counted": search.OTHER_CLIENTS}
+    other = {"line": "dp_fedavg", "rows": [dealt.id], "chosen": chosen | uncounted}
+    other |= {"plans": {dealt.plan_id: 6}, "private": None}
+    write_json(results / "searches" / "tiny.json", {"grid": "", "lines": [line, other]})
     tidy.write(tidy.tidy(study(), results), results / "tables" / "tiny.csv")
     certificate.write(study(), results, folder / "data")
     return results
+
+
+@functools.cache
+def claims_of_audits() -> dict[str, float]:
+    """Id -> the epsilon that the audited plan claims, as an audit computes it."""
+    claimed = {name: case.mechanism_under_audit().claimed for name, case in cases.cases().items()}
+    return {
+        name: accounting.epsilon(plan, accounting.delta_of(plan)) for name, plan in claimed.items()
+    }
 
 
 def study() -> Study:

@@ -20,13 +20,11 @@ from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import row_code
-from pflpipe.parts import Part
 from pflpipe.pipeline import rules
 from pflpipe.pipeline.verify import FORMAT
 from pflpipe.privacy.ledger import DEALT, Planned, effective_plan
 from pflpipe.privacy.plan import Plan
 from pflpipe.report import tidy
-from pflpipe.simulation.record import Record
 from pflpipe.study import metrics
 from pflpipe.study.study_spec import Study
 
@@ -89,7 +87,7 @@ def row(
     """
     planned = plan_file(cell.plan_id, results)
     plan, values = planned.plan, records.to_json(planned.ledger)
-    record = tidy.record_of(results / "runs" / run, plan, cell)
+    record = tidy.executed_record(results / "runs" / run, plan, cell.departures)
     pin = data / f"{cell.dataset}.pin"
     counted = accountant = None
     if plan.mechanism != "none":
@@ -164,9 +162,9 @@ def code(cell: Cell, run: str, measures: Collection[str], results: Path) -> list
         measures: names of its study's metrics, or ``file.py:name``.
         results: as of ``write``.
     """
-    record = records.load(Record, tidy.existing(results / "runs" / run / "run.json"))
-    trained = [Part(**part) for part in record.code]
-    return [records.to_json(part) for part in row_code.of_cell(cell, trained, measures)]
+    plan = plan_file(cell.plan_id, results).plan
+    record = tidy.record_of(results / "runs" / run, plan, cell)
+    return [records.to_json(part) for part in row_code.of_cell(cell, record.parts, measures)]
 
 
 def audits(cell: Cell) -> list[Case]:

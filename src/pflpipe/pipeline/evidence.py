@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from pflpipe.pipeline import certificate
 from pflpipe.pipeline.verify import ELSEWHERE, NOT_CHECKABLE, REFUTED, VERIFIED, Finding, cell_of
 from pflpipe.report import tidy
 
-_OF_RESULTS = {"data", "features"}
-"""Kinds of code from outside of which a run's record says what was used. For the others the id of
-the row does: its settings have their digests."""
+_ELSEWHERE = {"method", "metric"}
+"""Kinds of code from outside that a run's record may lack: a method may train as another one does,
+and metrics are computed after it."""
 
 
 class Evidence:
@@ -61,10 +61,11 @@ class Evidence:
         except PflpipeError as error:
             return {}, [str(error)]
         found = dict(_leaves(json.loads(canonical_json(made))))
-        of_run = [part for part in read_json(record)["code"] if part["kind"] in _OF_RESULTS]
-        kept = [part for part in row["code"] if part["package"] or part["kind"] not in _OF_RESULTS]
-        if _sorted(kept + of_run) != _sorted(row["code"]):
-            found["code"] = f"with {parts.named(parts.Part(**part) for part in of_run)}"
+        used = read_json(record)["code"]
+        theirs = [one for one in row["code"] if not one["package"] and one["kind"] not in _ELSEWHERE]
+        other = [one for one in used if one not in row["code"]]
+        if other or any(one not in used for one in theirs):
+            found["code"] = parts.named(parts.Part(**one) for one in used) or "the package's alone"
         return {path: found[path] for path in found.keys() - ELSEWHERE}, []
 
     def of_all(self, rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
@@ -101,10 +102,6 @@ def _of_code(part: parts.Part) -> Finding:
     if not digest:
         return Finding(what, NOT_CHECKABLE, f"there is no {file}")
     return Finding(what, VERIFIED) if digest == part.sha256 else Finding(what, *other)
-
-
-def _sorted(code: Iterable[Mapping[str, Any]]) -> list[str]:
-    return sorted(map(canonical_json, code))
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -317,12 +317,8 @@ def of_group(noise: Noise, delta: float, size: int) -> float:
     bound = central((together._replace(rate=1.0),), delta)
     if noise.rate == 1 or _is_wide(together):
         return bound
-    drawn = np.arange(size + 1)
-    chances = binom.pmf(drawn, size, noise.rate)
-    sums = MixtureOfGaussiansDpEvent(noise.multiplier, drawn.tolist(), chances.tolist())
-    accountant = PLDAccountant(value_discretization_interval=COARSER * _interval((together,)))
-    accountant.compose(sums, noise.rounds)
-    return min(bound, float(accountant.get_epsilon(delta)))
+    losses = _losses_of_group(noise, size, COARSER * _interval((together,)))
+    return min(bound, float(losses.get_epsilon(delta)))
 
 
 @functools.cache
@@ -385,6 +381,14 @@ def _losses(runs: tuple[Noise, ...], interval: float, relation: str = "ADD_OR_RE
             release = dp_accounting.PoissonSampledDpEvent(run.rate, release)
         accountant.compose(release, run.rounds)
     return accountant
+
+
+@functools.lru_cache(maxsize=4)
+def _losses_of_group(noise: Noise, size: int, interval: float) -> Any:
+    drawn = np.arange(size + 1)
+    chances = binom.pmf(drawn, size, noise.rate)
+    sums = MixtureOfGaussiansDpEvent(noise.multiplier, drawn.tolist(), chances.tolist())
+    return PLDAccountant(value_discretization_interval=interval).compose(sums, noise.rounds)
 
 
 def _laplace_replaced(run: Noise, delta: float) -> float:
