@@ -266,6 +266,10 @@ def plan(cell: Cell) -> dict[str, Any]:
             if "data_size_weights" in cell.departures
             else None,
             "noise_multiplier_group": None,
+            "unit": "user",
+            "max_clients_per_user": None,
+            "epsilon_person": None,
+            "epsilon_person_1e5": None,
             "warnings": [],
         },
     }

@@ -120,7 +120,11 @@ def row(
         "accountant": accountant,
         "audits": [_audit(name, results) for name in audits(cell)],
         "commit": record.program.commit,
-        "diagnostics": [name for name in columns if name in MEASURED or name not in tidy.COLUMNS],
+        "diagnostics": [
+            name
+            for name in columns
+            if name in MEASURED or name not in (*tidy.COLUMNS, *tidy.OF_UNITS)
+        ],
         "search": line and _search(line, results),
     }
 

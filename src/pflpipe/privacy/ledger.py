@@ -34,7 +34,6 @@ from pflpipe.privacy.departures import message_share
 from pflpipe.privacy.mechanism import public_cohort
 from pflpipe.privacy.plan import Plan
 
-
 DEALT = "dealt client"
 """The unit where rows of declared users were dealt to clients."""
 
