@@ -39,6 +39,8 @@ OTHER = {
         "test_fraction": 0.1,
         "new_clients": 2,
         "common_test": 7,
+        "users": "ignored",
+        "max_clients_per_user": 3,
     },
     "model": {
         "name": "cnn_femnist",

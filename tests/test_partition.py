@@ -687,7 +687,7 @@ def test_rows_of_declared_users_are_dealt_only_if_the_study_says_so(wish):
     said = replace(wish, users="ignored")
     for one, same in zip(make(data, said, 0).train, make(without, wish, 0).train, strict=True):
         assert np.array_equal(one, same)
-    with pytest.raises(ConfigError, match=r"users; got 'ignored'; expected a data set with user id"):
+    with pytest.raises(ConfigError, match=r"users; got 'ignored'; expected a data set with user"):
         make(without, said, 0)
 
 
@@ -733,9 +733,7 @@ def test_no_user_has_rows_with_more_clients_than_declared(wish, most, owners, fr
         for part in range(len(side.train))
         for held in [np.concatenate([side.train[part], side.validation[part]])]
         for own in [side.test[part]]
-        for rows, tests in [
-            (np.append(held, own), own[:0]) if side.own_from_train else (held, own)
-        ]
+        for rows, tests in [(np.append(held, own), own[:0]) if side.own_from_train else (held, own)]
     ]
     for client, (rows, tests) in enumerate(everyone):
         for user in {*rows.tolist(), *tests.tolist()}:

@@ -130,7 +130,11 @@ def row(
         "accountant": accountant,
         "audits": [_audit(case, plan, results) for case in audits(cell)],
         "commit": record.program.commit,
-        "diagnostics": [name for name in columns if name in MEASURED or name not in tidy.COLUMNS],
+        "diagnostics": [
+            name
+            for name in columns
+            if name in MEASURED or name not in (*tidy.COLUMNS, *tidy.OF_UNITS)
+        ],
         "search": line and _search(line, results),
     }
 

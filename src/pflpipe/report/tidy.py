@@ -21,6 +21,7 @@ from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, intact
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import row_code
+from pflpipe.named import DATASETS
 from pflpipe.privacy import executed
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
@@ -48,15 +49,18 @@ COLUMNS = (
     "epsilon_local_replace_one_1e5", "search_not_counted", "unreviewed_code",
 )
 # fmt: on
+OF_UNITS = ("unit", "max_clients_per_user", "epsilon_person", "epsilon_person_1e5")
+"""Columns of the ledger that only some tables have: the first one where a data set is the user's
+own, which may have a word for its users; all where rows of declared users are dealt."""
 _TEXT = frozenset(
     {
         *("study", "dataset", "partition", "model", "method", "variant", "hyperparameters"),
         *("profile", "claim", "departures", "adjacency", "paper_metric", "cell", "trust"),
-        *("sampling", "search_not_counted", "unreviewed_code"),
+        *("sampling", "search_not_counted", "unreviewed_code", "unit"),
     }
 )
 """Columns that are text even if a value looks like a number."""
-_LEDGER = [one.name for one in dataclasses.fields(Ledger) if one.name in COLUMNS]
+_LEDGER = [one.name for one in dataclasses.fields(Ledger) if one.name in (*COLUMNS, *OF_UNITS)]
 _PARTITION = ("alpha", "classes_per_client", "new_clients")
 _TRAINING = ("sample_rate", "rounds", "local_epochs", "batch_size")
 _SOLVER = ("optimizer", "lr", "momentum", "weight_decay")
@@ -97,7 +101,10 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
 def columns_of(study: Study) -> list[str]:
     """Return ``COLUMNS`` followed by the columns that not every study's table has."""
     best = [BEST_ROUND + study.best_round] if study.best_round else []
-    return list(dict.fromkeys([*COLUMNS, *study.columns, *best]))
+    is_dealt = any(cell.partition.users for cell in study.cells)
+    is_own = not DATASETS.keys() >= set(study.datasets)
+    units = OF_UNITS if is_dealt else OF_UNITS[:is_own]
+    return list(dict.fromkeys([*COLUMNS, *study.columns, *best, *units]))
 
 
 def _record(
@@ -144,6 +151,7 @@ def _record(
         "hyperparameters": json.dumps(cell.hyperparameters | solver, sort_keys=True),
         "profile": cell.profile,
         **{name: _number(name, getattr(ledger, name)) for name in _LEDGER},
+        "unit": None if ledger.claim == "none" else ledger.unit,
         "departures": "+".join(cell.departures) or None,
         "epsilon_published": epsilon_as_published.epsilon(cell, plans),
         "epsilon_with_search": row.chosen.epsilon_with_search if row.chosen else None,

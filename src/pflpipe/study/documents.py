@@ -309,7 +309,8 @@ def expected_value(rules: dict[str, Any]) -> str:
     if "$ref" in rules:  # a rule beside those of the definition that it refers to
         rules = {name: rule for name, rule in rules.items() if name in _SIGNS} | {"type": "number"}
     if "enum" in rules:
-        return "one of " + ", ".join(choice or "null" for choice in rules["enum"])
+        choices = ("null" if choice is None else str(choice) for choice in rules["enum"])
+        return f"one of {', '.join(choices)}"
     types = rules.get("type", [])
     allowed = " or ".join(_TYPES[name] for name in ([types] if isinstance(types, str) else types))
     bounds = " and ".join(f"{sign} {rules[key]}" for key, sign in _SIGNS.items() if key in rules)
