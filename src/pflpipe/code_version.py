@@ -59,7 +59,7 @@ def closure(start: Path, package: Path, *, own: bool = False) -> list[Path]:
 def digest(start: Path, package: Path) -> str:
     """Return ten hexadecimal digits that follow from the names and meanings of the files of
     ``closure``, which has the same arguments and errors."""
-    return _sha256(closure(start, package), package)[:10]
+    return _sha256(closure(start, package), package).hexdigest()[:10]
 
 
 def sha256(file: Path) -> str:
@@ -69,16 +69,22 @@ def sha256(file: Path) -> str:
     Raises:
         ConfigError, OSError: as ``closure``.
     """
-    return _sha256(closure(file, PACKAGE, own=not file.is_relative_to(PACKAGE)), PACKAGE)
+    if file.is_relative_to(PACKAGE):
+        return _sha256(closure(file, PACKAGE), PACKAGE).hexdigest()
+    # The name of the file is no code; those of the files next to it are those of modules.
+    others = [path for path in closure(file, PACKAGE, own=True) if path != file]
+    total = _sha256(others, PACKAGE)
+    total.update(_read(file)[0].encode())
+    return total.hexdigest()
 
 
-def _sha256(files: Iterable[Path], package: Path) -> str:
+def _sha256(files: Iterable[Path], package: Path) -> hashlib._Hash:
     total = hashlib.sha256()
     for path in files:
         # Without folders outside the package, which differ between machines.
         name = path.relative_to(package) if path.is_relative_to(package) else path.name
         total.update(f"{name} {_read(path)[0]} ".encode())
-    return total.hexdigest()
+    return total
 
 
 def _read(path: Path) -> tuple[str, Imports]:
