@@ -50,9 +50,58 @@ MUTANTS = {
         "test_private_search.py",
     ),
     "trials of a private search that share their noise": Mutant(
-        "study/expansion.py",
-        "return [[first + n for n, one",
-        "return [[first for n, one",
+        "study/load.py",
+        "[first + own for of, own in trials",
+        "[first for of, own in trials",
+        "test_private_search.py",
+    ),
+    # searches: what may be composed, and what stays unknown
+    "search on other clients that is composed": Mutant(
+        "study/search.py",
+        "if {one.clients_id for one in runs.values()} != {cell.clients_id}:",
+        "if {one.dataset for one in runs.values()} != {cell.dataset}:",
+        "test_search.py test_private_search.py",
+    ),
+    "verifier that composes a search on other clients": Mutant(
+        "pipeline/recomputed.py",
+        'not departures and settings["partition"]["kind"] == "natural":',
+        "not departures:",
+        "test_certificate.py",
+    ),
+    "trials that follow from what everybody knows": Mutant(
+        "study/load.py",
+        "release_rng(derived_key(*map(registry.key, tried)),",
+        "release_rng(str(first),",
+        "test_private_search.py",
+    ),
+    "trials that all points of the axes share": Mutant(
+        "study/load.py",
+        '"trials", settings, *lines)',
+        '"trials", settings)',
+        "test_private_search.py",
+    ),
+    "number of trials in what validate prints": Mutant(
+        "study/study_spec.py",
+        "after a private search each ({private.trials:g} trials",
+        "after a private search each ({len(self.search.rows)} trials",
+        "test_private_search.py",
+    ),
+    "number of trials in the cost": Mutant(
+        "study/catalog.py",
+        "private = outline.private_search",
+        "private = None",
+        "test_private_search.py",
+    ),
+    "number of trials in the progress": Mutant(
+        "pipeline/progress.py",
+        "everything.difference(row.run for row in outline.search.rows)",
+        "everything",
+        "test_private_search.py",
+    ),
+    "tried candidates in the plans of a private search": Mutant(
+        "study/search.py",
+        '"plans": {best.trials[0].cell.plan_id: None} if private else plans,',
+        '"plans": dict.fromkeys(plans) if private else plans,',
         "test_private_search.py",
     ),
     "number of trials that costs nothing": Mutant(

@@ -581,6 +581,16 @@ def test_a_deviating_run_refutes_its_row(results, tmp_path):
     assert [name for name in found if found[name] == verify.REFUTED] == ["laplace"]
 
 
+def test_rows_that_were_dealt_have_no_epsilon_with_a_search(results):
+    """Whatever the number: the clients of the search were others."""
+    content = content_of(results)
+    row = row_of(content, "found by a search")
+    assert row["search"]["epsilon_with_search"] > row["epsilons"]["central"]
+    row["settings"]["partition"]["kind"] = "iid"
+    claimed = recomputed.expected(row)[0]["search.epsilon_with_search"]
+    assert claimed is None
+
+
 def test_a_search_of_an_earlier_version_is_refused(results):
     file = results / "searches" / "tiny.json"
     before = file.read_bytes()

@@ -391,7 +391,10 @@ def test_nothing_that_is_shown_tells_how_many_trials_there_were_or_of_what(both,
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("validate", "after a private search each (8 trials expected, a number that stays unknown)"),
+        (
+            "validate",
+            "after a private search each (8 trials expected, a number that stays unknown)",
+        ),
         ("studies", "27 runs, "),
         ("cost", "good: 27 runs"),
         ("status", "good, without its private search: 3 of 3 runs done"),

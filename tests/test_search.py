@@ -618,8 +618,8 @@ def test_the_table_says_what_looking_at_the_data_costs(printed):
     assert two != eight
     assert (
         "- feddpa: chosen among 4 settings by 8 runs on validation data of other splits of these "
-        "examples; counting the releases of those 8 runs with the final one's, of the same clients, "
-        f"ε is {two}, {eight}."
+        "examples; counting the releases of those 8 runs with the final one's, of the same "
+        f"clients, ε is {two}, {eight}."
     ) in printed
     assert "- feddpa (no AC): chosen among 2 settings by 4 runs" in printed
     assert (

@@ -72,7 +72,8 @@ def test_the_csv_has_exactly_the_contracts_columns_and_one_row_per_cell(
         "noise_multiplier_weighted,noise_multiplier_group,epsilon_rdp_1e5,epsilon_local_1e5,epsilon_replace_one,"
         "epsilon_replace_one_1e5,epsilon_published,epsilon_with_search,search_runs,"
         "clip_quantile,clip_bit_noise,noise_multiplier_update,new_clients,personal_new,global_new,"
-        "nonfinite_uploads,epsilon_local_replace_one,epsilon_local_replace_one_1e5,unreviewed_code"
+        "nonfinite_uploads,epsilon_local_replace_one,epsilon_local_replace_one_1e5,"
+        "search_not_counted,unreviewed_code"
     )
     assert len(lines) == len(study.cells)
     assert list(pd.read_csv(tmp_path / "tiny.csv")["cell"]) == [cell.id for cell in study.cells]
@@ -803,4 +804,4 @@ def test_the_tex_table_compiles(study: Study, results: Path, tmp_path: Path) -> 
 
 
 def test_the_columns_are_unique() -> None:
-    assert len(set(COLUMNS)) == len(COLUMNS) == 63
+    assert len(set(COLUMNS)) == len(COLUMNS) == 64

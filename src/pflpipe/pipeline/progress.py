@@ -55,16 +55,16 @@ Runs = Mapping[str, Mapping[str, Run]]
 def runs(outlines: Iterable[Outline], asked: Iterable[str], settings: Config) -> Runs:
     """Return the training runs of these studies whose ids are in ``asked``, without the trials of
     private searches, whose number stays unknown."""
-    header, wanted = catalog.headers(settings), set(asked)
+    header, everything = catalog.headers(settings), set(asked)
     result: dict[str, dict[str, Run]] = {}
     for outline in outlines:
-        name, hidden = outline.name, set[str]()
+        name, wanted = outline.name, everything
         if outline.private_search and outline.search:
             name += ", without its private search"
-            hidden = {row.run for row in outline.search.rows}
+            wanted = everything.difference(row.run for row in outline.search.rows)
         result[name] = {}
         for cell in outline.everything.cells:
-            if (run := registry.run_id(cell)) in wanted - hidden:
+            if (run := registry.run_id(cell)) in wanted:
                 known = header(cell.dataset)
                 seconds = runtime_estimate.seconds(registry.run_cell(cell), known) if known else 1.0
                 # Without data set and partition, which most runs of a study share.

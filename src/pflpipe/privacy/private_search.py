@@ -3,9 +3,9 @@
 Each trial draws one of the candidates, with replacement, trains it with fresh noise, and releases a
 noised score. Only the candidate of the best trial is published; neither the other trials nor their
 number are. So the number has to be as secret as the noise: it comes from a stream of
-``seeds.release_rng`` that no other search has. Source: Papernot and Steinke, "Hyperparameter Tuning with Renyi Differential Privacy"
-(ICLR 2022), Theorem 2. The number of trials is a negative binomial without zero: eta = 0
-(logarithmic) or eta = 1 (geometric).
+``seeds.release_rng`` that no other search has. Source: Papernot and Steinke, "Hyperparameter Tuning
+with Renyi Differential Privacy" (ICLR 2022), Theorem 2. The number of trials is a negative binomial
+without zero: eta = 0 (logarithmic) or eta = 1 (geometric).
 """
 
 from __future__ import annotations

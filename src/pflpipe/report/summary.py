@@ -200,7 +200,9 @@ def _cost(choices: Sequence[Chosen]) -> str:
         return "".join(f"; no ε counts that search as well: {reason}" for reason in reasons)
     runs = choices[0].runs
     counted = "that search" if runs is None else f"the releases of those {runs} runs"
-    return f"; counting {counted} with the final one's, of the same clients, ε is {', '.join(pairs)}"
+    return (
+        f"; counting {counted} with the final one's, of the same clients, ε is {', '.join(pairs)}"
+    )
 
 
 def _notes(

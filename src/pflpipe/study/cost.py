@@ -56,10 +56,10 @@ def lines(name: str, settings: Config, cluster: bool) -> Iterator[str]:
         do = f"make its data: snakemake --cores 1 {settings.data_dir}/NAME.npz"
         raise ConfigError(f"study {name}: the size of its data is not known yet", do=do)
     number, methods = round(sum(often)), len({cell.method for cell in cells})
+    of_states = 1e-6 * state_bytes(cells, header, often)
     yield (
         f"{name}: {number:,} runs; {INODES_PER_RUN * number:,.0f} files and folders, "
-        f"{MEGABYTES_PER_RUN * number:,.0f} MB and {1e-6 * state_bytes(cells, header, often):,.0f} MB of "
-        "clients' states"
+        f"{MEGABYTES_PER_RUN * number:,.0f} MB and {of_states:,.0f} MB of clients' states"
     )
     costs = ways(number, methods)
     if not cluster:

@@ -4,8 +4,8 @@ cost of the search.
 For every method entry and every point of the study's axes it chooses the candidate whose personal
 models are best on validation rows by the search's metric, averaged over clients and then over
 seeds; among equals the first in the file. A private search compares the noised scores of single
-trials instead, and its file keeps nothing of those that lost. The final runs have other seeds. Where
-rows are dealt anew for each seed, these are other clients, and no epsilon counts both.
+trials instead, and its file keeps nothing of those that lost. The final runs have other seeds.
+Where each seed deals the rows anew, they have other clients, and no epsilon counts both.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from pflpipe.study import metrics, ranking
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Candidate, Chosen, Line, Outline, Row
 
-
 OTHER_CLIENTS = (
-    "each seed deals the rows to other clients, so those of one client lay with many clients of the "
-    "search, and nothing public bounds how many"
+    "each seed deals the rows to other clients, so those of one client lay with many clients of "
+    "the search, and nothing public bounds how many"
 )
 """Why there is no epsilon of a run with the search before it, unless users are the clients."""
 
