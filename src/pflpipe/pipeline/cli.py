@@ -347,6 +347,8 @@ def _verify(arguments: argparse.Namespace) -> Iterator[str]:
 
     found = verify.findings(arguments.file, arguments.results, arguments.data)
     yield from map(str, found)
+    if arguments.results is None:
+        yield verify.unchecked()
     verify.require_unrefuted(found, arguments.file)
 
 

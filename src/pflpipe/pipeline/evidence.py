@@ -62,7 +62,9 @@ class Evidence:
             return {}, [str(error)]
         found = dict(_leaves(json.loads(canonical_json(made))))
         used = read_json(record)["code"]
-        theirs = [one for one in row["code"] if not one["package"] and one["kind"] not in _ELSEWHERE]
+        theirs = [
+            one for one in row["code"] if not one["package"] and one["kind"] not in _ELSEWHERE
+        ]
         other = [one for one in used if one not in row["code"]]
         if other or any(one not in used for one in theirs):
             found["code"] = parts.named(parts.Part(**one) for one in used) or "the package's alone"

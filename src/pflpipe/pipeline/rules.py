@@ -21,6 +21,14 @@ TOUCHES = {
 """Kind of a part of the code -> what it may touch."""
 READER = "pflpipe"
 """Name of the data part where the package reads the rows."""
+FIRST = {
+    **dict.fromkeys(("cross_entropy", "binary"), "accuracy"),
+    "squared_error": "mean_squared_error",
+    "absolute_error": "mean_absolute_error",
+}
+"""Loss of the package -> the first metric of a table, whose columns do not have its name."""
+OF_METRICS = ("personal_own", "global_own", "personal_new", "global_new")
+"""Ends of the columns of every other metric."""
 DEALT = "dealt client"
 CLOSE, ROUNDED = 1e-6, 1 + 1e-9
 SILENT = {"data_size_weights", "noise_per_participant", "update_against_global"}
@@ -61,6 +69,7 @@ def contradictions(row: dict[str, Any], names: Names) -> Iterator[str]:
     yield from _audits(row, names)
     yield from _warnings(row)
     yield from _diagnostics(row, names)
+    yield from _search(row)
 
 
 def not_run(row: dict[str, Any]) -> list[str]:
@@ -121,6 +130,9 @@ def _code(row: dict[str, Any]) -> Iterator[str]:
 
 def _unit(row: dict[str, Any]) -> Iterator[str]:
     partition, person = row["settings"]["partition"], row["person"]
+    privacy, departures = row["settings"]["privacy"], row["departures"]
+    if not set(privacy.get("departures", ())) <= set(departures):
+        yield "departures: without those of the privacy that was asked for"
     is_dealt = "users" in partition
     if (row["unit"] == DEALT) != is_dealt or (person is None) == is_dealt:
         yield f"unit: users are {'' if is_dealt else 'not '}ignored by the settings"
@@ -175,6 +187,10 @@ def _audits(row: dict[str, Any], names: Names) -> Iterator[str]:
 
 def _audit(audit: dict[str, Any], row: dict[str, Any]) -> Iterator[str]:
     plan, words = audit["plan"], audit["audit"].split("-")
+    if plan["norm"] != 1 + (plan["mechanism"] == "gaussian"):
+        yield "its plan has the norm of another mechanism"
+    if plan["buffers"] and plan["band"] != plan["rounds"]:
+        yield "its plan has buffers, and a band of fewer or more than all rounds"
     said = {
         "adaptive": plan["adaptive"] is not None,
         "buffered": plan["buffers"] is not None,
@@ -238,13 +254,24 @@ def _diagnostics(row: dict[str, Any], names: Names) -> Iterator[str]:
     stated = set(row["diagnostics"])
     if missing := names.measured - stated:
         yield f"diagnostics: without {', '.join(sorted(missing))}, which every table has"
-    metrics = [part["name"] for part in row["code"] if part["kind"] == "metric"]
-    shown = {
-        name
-        for column in stated - names.measured
-        for name in (one.rpartition(":")[2] for one in metrics)
-        if column.startswith(f"{name}_")
-    }
-    # The columns of the first metric do not have its name.
-    if len(shown) != len(metrics) - 1:
-        yield f"diagnostics: not the columns of {', '.join(metrics)}"
+    metrics = {part["name"].split(":")[-1] for part in row["code"] if part["kind"] == "metric"}
+    columns = {name: {f"{name}_{end}" for end in OF_METRICS} for name in metrics}
+    without = {name for name in metrics if not columns[name] <= stated}
+    first = FIRST.get(row["settings"]["training"].get("loss", "cross_entropy"))
+    if len(without) != 1 or first not in (None, *without):
+        yield f"diagnostics: not the columns of {', '.join(sorted(metrics))}"
+    for column in sorted(stated - names.measured - set().union(*columns.values())):
+        if not column.startswith("best_round_"):
+            yield f"diagnostics: {column} is no column of a metric"
+
+
+def _search(row: dict[str, Any]) -> Iterator[str]:
+    settings, search = row["settings"], row["search"]
+    if not search:
+        return
+    if any((part["runs"] is None) != bool(search["private"]) for part in search["plans"]):
+        yield "search: the runs of a private search are not published, those of any other are"
+    is_covered = "mechanism" in settings["privacy"] and not row["departures"]
+    is_uncounted = is_covered and settings["partition"]["kind"] != "natural"
+    if (search["search_not_counted"] is not None) != is_uncounted:
+        yield "search: only with clients that were dealt is there a reason not to count it"

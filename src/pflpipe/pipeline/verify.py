@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import fnmatch
 import functools
 import hashlib
 import json
@@ -22,10 +21,11 @@ from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator
 
-from pflpipe import records
-from pflpipe.cells import BLOCKS, Cell
+from pflpipe import options, records
+from pflpipe.cells import BLOCKS, Cell, Privacy
 from pflpipe.errors import DataError, PflpipeError
 from pflpipe.files import DIGEST, canonical_json
+from pflpipe.named import OF_CALIBRATION
 from pflpipe.pipeline import recomputed, rules
 from pflpipe.study import documents
 
@@ -37,36 +37,6 @@ TOLERANCE = 1e-6
 ELSEWHERE = {"dataset.sha256", "accountant.version"}
 """What results do not tell: data sets are checked by themselves, and a version is that of the
 program that wrote the certificate."""
-
-
-class Unchecked(NamedTuple):
-    """A field that a file alone cannot check, in the rows that ``holds`` is true of.
-
-    ``path`` is dotted, without the places in lists, and ``*`` stands for any end; it begins in a
-    row unless it is one of ``study`` and ``pflpipe``.
-    """
-
-    path: str
-    rows: str = ""
-    holds: Callable[[dict[str, Any]], bool] = lambda row: True
-
-    def __str__(self) -> str:
-        return f"{self.path} ({self.rows})" if self.rows else self.path
-
-
-def _departs(*names: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda row: not set(names).isdisjoint(row["departures"])
-
-
-UNCHECKED = (
-    *map(Unchecked, ("study", "pflpipe", "run", "commit", "dataset.sha256", "accountant.version")),
-    *map(Unchecked, ("audits.epsilon_lower", "audits.detects", "audits.detects_runs")),
-    *map(Unchecked, ("audits.plan.clip_norm", "audits.plan.clients", "audits.plan.adaptive.*")),
-    Unchecked("audits.verdict", "with departures", lambda row: bool(row["departures"])),
-    *map(Unchecked, ("search", "search.line", "search.sets", "search.plans.plan")),
-)
-"""What a file alone cannot check. ``pflpipe verify`` prints it, and a test holds it against what is
-refuted."""
 
 
 class RefutedError(PflpipeError):
@@ -84,6 +54,88 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return ": ".join(filter(None, self))
+
+
+class Unchecked(NamedTuple):
+    """A field of a row that a file alone cannot check, in the rows of which ``holds`` is true.
+
+    Its path is dotted, without the places in lists and with the kind of a part of the code.
+    """
+
+    path: str
+    rows: str = ""
+    holds: Callable[[dict[str, Any]], bool] = lambda row: True
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.rows})" if self.rows else self.path
+
+
+def _departs(names: Iterable[str]) -> Callable[[dict[str, Any]], bool]:
+    return lambda row: not set(names).isdisjoint(row["departures"])
+
+
+def _is_ours(kind: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda row: all(part["package"] for part in row["code"] if part["kind"] == kind)
+
+
+def _is_natural(row: dict[str, Any]) -> bool:
+    return bool(row["settings"]["partition"]["kind"] == "natural")
+
+
+def _is_uncounted(row: dict[str, Any]) -> bool:
+    return bool(row["search"]) and row["search"]["epsilon_with_search"] is None
+
+
+SETTINGS = (
+    *("streams", "dataset", "method", "source", "digests", "departures"),
+    *("partition.users", "partition.clients", "partition.max_clients_per_user"),
+    *("model.name", "model.init", "model.init_digest", "features.kind", "features.file"),
+    *(f"training.{name}" for name in ("rounds", "sample_rate", "groups", "augment", "loss")),
+    *(f"privacy.{field.name}" for field in dataclasses.fields(Privacy)),
+)
+"""The settings on which something else in a file depends, which can therefore be checked."""
+OF_FILES = ("study", "pflpipe", "rows that are left out")
+"""What a file alone cannot check of all rows together."""
+_CALIBRATED = "sample_level_calibration"
+UNCHECKED = (
+    *map(Unchecked, ("run", "commit", "dataset.sha256", "accountant.version", "warnings")),
+    Unchecked("unit", "a word for users", lambda row: row["person"] is None),
+    Unchecked("settings.partition.clients", "natural", _is_natural),
+    Unchecked("settings.privacy.departures", holds=_departs(OF_CALIBRATION)),
+    Unchecked(
+        "settings.privacy.epsilon",
+        "accountant rdp",
+        lambda row: row["settings"]["privacy"].get("accountant") == "rdp",
+    ),
+    *(
+        Unchecked(path, _CALIBRATED, _departs({_CALIBRATED}))
+        for path in ("plan.noise_multiplier", "settings.privacy.epsilon")
+    ),
+    *(
+        Unchecked(f"counted.{name}", "departures of data", _departs(recomputed.COUNTED))
+        for name in ("multiplier", "message")
+    ),
+    Unchecked("counted.rounds", "public_sampling", _departs({"public_sampling"})),
+    *(Unchecked(f"audits.{name}") for name in ("epsilon_lower", "detects", "detects_runs")),
+    *(Unchecked(f"audits.plan.{name}") for name in ("clip_norm", "clients", "adaptive.*")),
+    Unchecked("audits.verdict", "with departures", lambda row: bool(row["departures"])),
+    *(
+        Unchecked(f"code.{kind}.sha256", "of the package", _is_ours(kind))
+        for kind in ("method", "loss", "network")
+    ),
+    *(Unchecked(f"code.{kind}.sha256") for kind in ("data", "features", "transform", "metric")),
+    *(Unchecked(f"search{name}") for name in ("", ".line", ".sets", ".plans.plan")),
+    Unchecked("search.search_not_counted", "its wording", _is_uncounted),
+    *(Unchecked(f"search.{part}.*", "not counted", _is_uncounted) for part in ("plans", "private")),
+)
+"""What a file alone cannot check in rows, besides settings that are not in ``SETTINGS``. A test holds both
+against what is refuted."""
+
+
+def unchecked() -> str:
+    """Return the fields that a file alone cannot check, as one line."""
+    listed = (*OF_FILES, *map(str, UNCHECKED), f"settings besides {', '.join(SETTINGS)}")
+    return f"a file alone cannot check: {'; '.join(listed)}"
 
 
 def findings(file: Path, results: Path | None = None, data: Path = Path("data")) -> list[Finding]:
@@ -202,12 +254,15 @@ def cell_of(settings: Mapping[str, Any]) -> Cell:
     """Return the cell with these settings and the defaults of all others.
 
     Raises:
-        DataError: a setting is unknown, missing, or has another type.
+        PflpipeError: a setting is unknown, missing, or out of its range.
     """
     values = _with_defaults(Cell, settings)
     del values["streams"]
     values |= {name: _with_defaults(kind, values[name]) for name, kind in BLOCKS.items()}
-    return records.from_json(Cell, values, "settings")
+    cell = records.from_json(Cell, values, "settings")
+    for name in BLOCKS:
+        options.check(getattr(cell, name), f"settings.{name}")
+    return cell
 
 
 def _with_defaults(kind: Any, settings: Any) -> dict[str, Any]:
