@@ -128,8 +128,8 @@ UNCHECKED = (
     Unchecked("search.search_not_counted", "its wording", _is_uncounted),
     *(Unchecked(f"search.{part}.*", "not counted", _is_uncounted) for part in ("plans", "private")),
 )
-"""What a file alone cannot check in rows, besides settings that are not in ``SETTINGS``. A test holds both
-against what is refuted."""
+"""What a file alone cannot check in rows, besides settings that are not in ``SETTINGS``. A test
+holds both against what is refuted."""
 
 
 def unchecked() -> str:
