@@ -187,6 +187,7 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
                 "versions": {"python": "3", "torch": "2", "pflpipe": "0"},
                 "commit": "1234abc",
             },
+            "code": [vars(part) for part in registry.trained(cell).outside],
         },
     )
     budget = cell.privacy.epsilon or 0.0
@@ -229,6 +230,9 @@ def plan(cell: Cell) -> dict[str, Any]:
         }
     effective = sigma if sigma is None or not nominal else 0.0
     message = None if effective is None else effective / _clients(cell) ** 0.5
+    person = honest["epsilon_central"] if cell.partition.users else None
+    if person not in (None, "inf"):
+        person *= cell.partition.max_clients_per_user or 100
     return {
         "plan": {
             "mechanism": budget.mechanism,
@@ -266,6 +270,10 @@ def plan(cell: Cell) -> dict[str, Any]:
             if "data_size_weights" in cell.departures
             else None,
             "noise_multiplier_group": None,
+            "unit": "dealt client" if cell.partition.users else "user",
+            "max_clients_per_user": cell.partition.max_clients_per_user,
+            "epsilon_person": person,
+            "epsilon_person_1e5": person,
             "warnings": [],
         },
     }

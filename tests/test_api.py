@@ -137,7 +137,7 @@ SETTINGS = {
     "clients": [{}, {"shards": clients(6)}, {"shards": [(x[:, :5], y) for x, y in clients()]}],
     "model": [
         *({}, {"model": Model("mlp", (5,))}, {"model": NETWORK, "model_name": "mlp"}),
-        {"model": networks.build(Model("mlp", (5,)), (6,), 3), "model_name": "mlp"},
+        {"model": networks.build(Model("mlp", (5,)), (6,), 3), "model_name": "mlp of 5"},
     ],
     "model_name": [OWN_NAMES, OWN_NAMES | {"model_name": "other"}],
     "training": [
@@ -225,11 +225,12 @@ def test_a_key_follows_from_no_value_of_the_data_and_from_nothing_that_changes_n
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": OWN}, "method_name is missing"),
+        ({"method": registry.info("fedprox").factory()}, "method_name is missing"),
         ({"model": NETWORK}, "model_name is missing"),
+        ({"model": lambda **given: small_net(**given)}, "model_name is missing"),
     ],
 )
-def test_a_secret_needs_a_name_for_hooks_and_networks_of_ones_own(changes, words):
+def test_a_secret_needs_a_name_for_what_cannot_be_known_such_as_closures(changes, words):
     federation(**changes)  # fresh noise needs none
     with pytest.raises(ConfigError, match=words) as caught:
         federation(secret="mine", **changes)
@@ -320,8 +321,10 @@ def test_a_torch_module_is_taken_as_a_function_that_makes_it_or_as_it_is(tmp_pat
         made[0].weight.add_(1)
     again = rounds.start(federation(model=made)).params
     assert torch.equal(again["0.weight"], made[0].weight), "as it is now"
-    with pytest.raises(ConfigError, match="model_name is missing"):
-        federation(model=made, secret="mine")
+    before = federation(model=made, secret="mine").key
+    with torch.no_grad():
+        made[0].weight.add_(1)
+    assert federation(model=made, secret="mine").key != before
 
 
 def test_a_method_without_privacy_has_no_ledger_to_speak_of():

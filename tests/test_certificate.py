@@ -6,11 +6,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import fnmatch
 import functools
 import hashlib
 import json
 import math
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,21 +27,26 @@ from jsonschema import Draft202012Validator
 import fake_audits
 import fake_results
 import generated
-from pflpipe.cells import Cell, Partition, Privacy
-from pflpipe.errors import DataError
+from pflpipe import code_version, parts
+from pflpipe.auditing import cases
+from pflpipe.cells import MEANING, Cell, Features, Model, Partition, Privacy
+from pflpipe.errors import DataError, PflpipeError
 from pflpipe.files import DIGEST, canonical_json, read_json, write_json
+from pflpipe.learning import losses
 from pflpipe.methods import registry
-from pflpipe.pipeline import certificate, cli, recomputed, verify
+from pflpipe.named import DEPARTURES
+from pflpipe.pipeline import certificate, cli, recomputed, rules, verify
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.records import to_json
 from pflpipe.report import tidy
+from pflpipe.study import search
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Row, Study
 
 pytestmark = pytest.mark.slow
-EXAMPLE = Path(__file__).parents[1] / "docs/examples/easgd.py"
+EXAMPLES = Path(__file__).parents[1] / "docs/examples"
 SIZES = np.arange(5, 17)
 PIN = "0123456789abcdef" * 4
 planted_edits = functools.partial(
@@ -77,14 +84,15 @@ def cell(method: str = "dp_fedavg", profile: str = "strict", **changes: Any) -> 
     )
 
 
-USERS = Partition("natural", clients=12)  # whom a search and the runs that follow share
+USERS = Partition("natural", clients=12, test_fraction=0.2)  # whom a search shares with its rows
 SEARCHED = [dataclasses.replace(cell(seed=seed), partition=USERS) for seed in (0, 1)]
+DEALT = dataclasses.replace(fake_results.BASE.partition, users="ignored", max_clients_per_user=3)
 CELLS = {
     "found by a search": SEARCHED[0],
     "its second seed": SEARCHED[1],
     "without privacy": cell("local_only"),
     "secret cohorts": cell(sample_rate=0.5),
-    "given noise": cell(epsilon=None, noise_multiplier=3.0),
+    "given noise": cell(epsilon=None, noise_multiplier=3.0, loss="binary"),
     "calibrated like the papers": cell(accountant="rdp"),
     "adaptive": cell(clip_quantile=0.5, clip_bit_noise=4.0),
     "groups": cell(groups=3),
@@ -92,26 +100,49 @@ CELLS = {
     "correlated": cell(groups=2, band=3),
     "buffered": cell(groups=4, buffers=1),
     "laplace": cell("appfl", mechanism="laplace"),
-    "secret cohorts, laplace": cell("appfl", mechanism="laplace", delta=None, sample_rate=0.5),
+    "secret cohorts, laplace": cell("appfl", mechanism="laplace", sample_rate=0.5),
     "sizes count": cell("feddpa", "official"),
     "public cohorts": cell("dp_fedsam", "official", sample_rate=0.5),
     "no bound": cell("dp_fedsim", "paper"),
     "noise over all clients": cell(
         profile="paper", departures=("noise_over_all_clients",), sample_rate=0.5
     ),
+    "a single round counted": cell(profile="paper", departures=("no_composition",)),
     "unreviewed": dataclasses.replace(
-        cell(), method="easgd", source="easgd.py", hyperparameters={}
+        cell(),
+        method="easgd",
+        source="easgd.py",
+        hyperparameters={},
+        digests={"method": code_version.sha256(EXAMPLES / "easgd.py")},
+    ),
+    "own network": dataclasses.replace(
+        cell(),
+        model=Model("small_cnn.py:SmallCNN"),
+        digests={"network": code_version.sha256(EXAMPLES / "small_cnn.py")},
+    ),
+    "all users": dataclasses.replace(
+        cell(augment=("flip",)),
+        partition=dataclasses.replace(USERS, clients=0),
+        model=Model("mlp", (32,), init="start.safetensors", init_digest=PIN),
+        features=Features("scattering"),
+    ),
+    "found by a search on other clients": cell(seed=2),
+    "dealt": dataclasses.replace(cell(), partition=DEALT),
+    "dealt to any": dataclasses.replace(
+        cell(), partition=dataclasses.replace(DEALT, max_clients_per_user=None)
     ),
 }
 OF_DATA = ("sizes count", "public cohorts")
+OF_THE_DATA = {"declared": False, "unit": "patient"}
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of a study with a release of every kind, and true plans."""
     folder = tmp_path_factory.mktemp("certificate")
-    shutil.copy(EXAMPLE, folder)
-    # Elsewhere there is no file of the unreviewed method.
+    for file in ("easgd.py", "small_cnn.py"):
+        shutil.copy(EXAMPLES / file, folder)
+    # Elsewhere there are no files of unreviewed code.
     with contextlib.chdir(folder):
         return write(folder)
 
@@ -129,12 +160,17 @@ def write(folder: Path) -> Path:
         content["diagnostics"]["residuals"]["moves"] = fake_results.ROUNDS
         write_json(record, content)
         for planned in filter(None, (one, as_published(one))):
-            plan = plan_of(planned, SIZES)
+            plan = plan_of(planned, SIZES, **(OF_THE_DATA if one is CELLS["all users"] else {}))
             write_json(results / "plans" / f"{planned.plan_id}.json", to_json(plan))
     for method, lines in scores.items():
         file = results / "scores" / "tiny" / f"{method}.csv"
         fake_results.write_csv(file, ",".join(fake_results.SCORES), lines)
     fake_audits.write(results / "audits")
+    for name, claimed in claims_of_audits().items():
+        file = results / "audits" / f"{name}.json"
+        true = claimed if read_json(file)["claim"] == "certified" else "inf"
+        numbers = {"epsilon_claimed": claimed, "epsilon_lower": 0.9 * claimed, "epsilon_true": true}
+        write_json(file, read_json(file) | numbers)
     plan = plan_of(SEARCHED[0]).plan
     chosen = {
         "index": 1,
@@ -147,10 +183,24 @@ def write(folder: Path) -> Path:
     }
     line = {"line": "dp_fedavg", "rows": [one.id for one in SEARCHED], "chosen": chosen}
     line |= {"plans": {SEARCHED[0].plan_id: 6}, "private": None}
-    write_json(results / "searches" / "tiny.json", {"grid": "", "lines": [line]})
+    dealt = CELLS["found by a search on other clients"]
+    uncounted = {"epsilon_with_search": None, "search_not_counted": search.OTHER_CLIENTS}
+    private = {"trials": 3.0, "distribution": "geometric", "score_noise": 2.0}
+    other = {"line": "dp_fedavg", "rows": [dealt.id], "chosen": chosen | uncounted | {"runs": None}}
+    other |= {"plans": {dealt.plan_id: None}, "private": private}
+    write_json(results / "searches" / "tiny.json", {"grid": "", "lines": [line, other]})
     tidy.write(tidy.tidy(study(), results), results / "tables" / "tiny.csv")
     certificate.write(study(), results, folder / "data")
     return results
+
+
+@functools.cache
+def claims_of_audits() -> dict[str, float]:
+    """Id -> the epsilon that the audited plan claims, as an audit computes it."""
+    claimed = {name: case.mechanism_under_audit().claimed for name, case in cases.cases().items()}
+    return {
+        name: accounting.epsilon(plan, accounting.delta_of(plan)) for name, plan in claimed.items()
+    }
 
 
 def study() -> Study:
@@ -211,9 +261,12 @@ def test_every_row_that_its_file_determines_is_verified(results):
 
 def test_with_the_results_every_row_is_verified_and_so_are_data_and_code(results):
     found = verdicts(file_of(results), results)
-    assert found.pop("code of easgd") == verify.NOT_CHECKABLE
+    elsewhere = ("method easgd.py:easgd", "network small_cnn.py:SmallCNN")
+    for part in (*elsewhere, "initial weights start.safetensors"):
+        assert found.pop(f"code of {part}") == verify.NOT_CHECKABLE
     assert set(found.values()) == {verify.VERIFIED}
-    assert {"data set digits", "code of feddpa", *CELLS} <= found.keys()
+    parts = ("code of method feddpa", "code of loss cross_entropy", "code of metric accuracy")
+    assert {"data set digits", *parts, *CELLS} <= found.keys()
 
 
 def test_no_file_that_a_certificate_names_is_run(results, tmp_path, monkeypatch):
@@ -227,13 +280,14 @@ def test_a_row_says_what_the_claim_rests_on(results):
     plan = plan_of(SEARCHED[0])
     assert row["dataset"] == {"name": "digits", "sha256": PIN}
     assert (row["unit"], row["adjacency"], row["trust"]) == ("user", "zero_out", "central")
+    assert (row["person"], row["warnings"]) == (None, list(plan.ledger.warnings))
     assert row["plan"] == to_json(plan.plan)
     assert row["epsilons"]["central"] == plan.ledger.epsilon_central
     assert [audit["verdict"] for audit in row["audits"]] == ["kept", "kept"]
     assert [audit["detects"] for audit in row["audits"]] == [0.99, 0.99]
     assert {"personal_own", "train_seconds", "diverged_round"} <= set(row["diagnostics"])
     assert "epsilon_central" not in row["diagnostics"]
-    assert (row["commit"], len(row["code"]), row["accountant"]["name"]) == ("1234abc", 10, "gdp")
+    assert (row["commit"], row["accountant"]["name"]) == ("1234abc", "gdp")
     assert (row["search"]["runs"], row["search"]["plans"][0]["runs"]) == (6, 6)
 
 
@@ -496,6 +550,337 @@ def test_a_claim_that_the_results_contradict_is_rejected_with_them(results, forg
     assert is_rejected(file, results)
 
 
+# Every field, one at a time, with all digests made right again
+
+
+EDITED = (
+    *("found by a search", "adaptive", "buffered", "laplace", "calibrated like the papers"),
+    *("sizes count", "public cohorts", "a single round counted", "own network", "all users"),
+    *("dealt", "found by a search on other clients", "without privacy"),
+)
+WORDS = {
+    "certified": ["nominal"],
+    "unreviewed": ["certified"],
+    "kept": ["refuted"],
+    "refuted": ["kept"],
+    "gaussian": ["laplace"],
+    "dp_fedavg": ["fedavg", "ditto", "my_magic"],
+    "accuracy": ["macro_f1"],
+    "dirichlet": ["iid"],
+    "sgd": ["adam"],
+    "user": ["patient", "dealt client"],
+}
+"""Value -> others that its place may have."""
+
+
+def at(value: Any, place: tuple[Any, ...]) -> Any:
+    return functools.reduce(lambda inner, key: inner[key], place, value)
+
+
+def put(row: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    edited = copy.deepcopy(row)
+    at(edited, place[:-1])[place[-1]] = copy.deepcopy(value)
+    return edited
+
+
+def others(value: Any) -> list[Any]:
+    """Other values of the same type."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1]
+    if isinstance(value, float):
+        return [value * 0.75] * (value != 0)
+    if isinstance(value, str):
+        is_digest = len(value) == 64
+        return [value[::-1]] if is_digest else [*WORDS.get(value, []), f"{value}x"]
+    return [] if isinstance(value, dict | list) else [1.0, "x"]
+
+
+def edits(row: dict[str, Any], other: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a row with each of its fields changed, removed, and as another row has it."""
+    last = len(row["audits"]) - 1
+    for place in generated.paths(row):
+        # The id follows from the settings; of audits, one stands for all.
+        if not place or place == ("cell",) or (place[0] == "audits" and place[1:2] < (last,)):
+            continue
+        name = ".".join(map(str, place))
+        for value in others(at(row, place)):
+            yield f"{name}: {value!r}", put(row, place, value)
+        removed = copy.deepcopy(row)
+        del at(removed, place[:-1])[place[-1]]
+        yield f"{name}: removed", removed
+        with contextlib.suppress(LookupError, TypeError):
+            yield f"{name}: swapped", put(row, place, at(other, place))
+
+
+def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths at which two rows differ, in the form of ``verify.UNCHECKED``."""
+    if isinstance(before, dict) or isinstance(after, dict):
+        if path == "search" and None in (before, after):
+            yield path
+            return
+        before, after = ({} if one is None else one for one in (before, after))
+        if isinstance(before, dict) and isinstance(after, dict):
+            for key in sorted(before.keys() | after.keys()):
+                inner = f"{path}.{key}" if path else key
+                yield from changes(before.get(key), after.get(key), inner)
+            return
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for one, other in zip(before, after, strict=True):
+            yield from changes(one, other, f"code.{one['kind']}" if path == "code" else path)
+    elif before != after:
+        numbers = all(isinstance(one, float) for one in (before, after))
+        if not (numbers and math.isclose(before, after, rel_tol=2 * verify.TOLERANCE)):
+            yield path
+
+
+def is_listed(path: str, row: dict[str, Any]) -> bool:
+    """Whether the list says that a file alone cannot check a field of a row."""
+    listed = (one for one in verify.UNCHECKED if one.holds(row))
+    setting = path.removeprefix("settings.")
+    checked = any(f"{setting}.".startswith(f"{name}.") for name in verify.SETTINGS)
+    return any(fnmatch.fnmatchcase(path, one.path) for one in listed) or (
+        setting != path and not checked
+    )
+
+
+@functools.cache
+def tried(results: Path, kind: str) -> list[tuple[str, dict[str, Any], set[str], bool]]:
+    """Return every edit of a row, the row, the fields that it changes, and whether it is
+    rejected."""
+    content, found = content_of(results), []
+    row = row_of(content, kind)
+    other = row_of(content, EDITED[EDITED.index(kind) - 1])
+    for what, edited in edits(row, other):
+        if changed := set(changes(row, edited)):
+            with contextlib.suppress(PflpipeError, LookupError, TypeError, AttributeError):
+                edited["cell"] = verify.cell_of(edited["settings"]).id
+            file = planted(content | {"rows": [edited]}, results, renewed=True)
+            found.append((what, row, changed, is_rejected(file)))
+    return found
+
+
+@pytest.mark.parametrize("kind", EDITED)
+def test_a_field_that_is_not_listed_cannot_be_edited(results, kind):
+    accepted = {
+        what
+        for what, row, changed, is_rejected in tried(results, kind)
+        if not is_rejected and not all(is_listed(path, row) for path in changed)
+    }
+    assert accepted == set()
+
+
+def test_no_field_is_listed_that_a_file_alone_can_check(results):
+    accepted = [
+        (row, path)
+        for kind in EDITED
+        for _, row, (path, *others), is_rejected in tried(results, kind)
+        if not is_rejected and not others
+    ]
+    needless = [
+        str(one)
+        for one in verify.UNCHECKED
+        if not any(fnmatch.fnmatchcase(path, one.path) and one.holds(row) for row, path in accepted)
+    ]
+    assert needless == []
+
+
+def test_what_concerns_all_rows_is_listed_if_it_can_be_edited(results):
+    for name, value in content_of(results).items():
+        edited = content_of(results)
+        edited[name] = f"{value}x" if name != "rows" else value[1:]
+        file = planted(edited, results, renewed=name != DIGEST)
+        listed = "rows that are left out" if name == "rows" else name
+        assert is_rejected(file) != (listed in verify.OF_FILES), name
+        del edited[name]
+        assert is_rejected(planted(edited, results, renewed=name != DIGEST)), name
+
+
+def test_rows_that_say_different_things_of_one_audit_are_rejected(results):
+    content = content_of(results)
+    row_of(content, "adaptive")["audits"][0]["epsilon_lower"] *= 0.9
+    assert is_rejected(planted(content, results, renewed=True))
+
+
+# What the issue planted
+
+
+def remove_all_audits(row):
+    row["audits"] = []
+
+
+def contradict_an_audit(row):
+    row["audits"][0]["epsilon_lower"] = 99.0
+
+
+def call_an_audit_not_run_but_keep_its_power(row):
+    row["audits"][0] |= {"verdict": None, "epsilon_lower": None}
+
+
+def take_an_audit_for_this_plan(row):
+    row["audits"][0]["this_plan"] = True
+
+
+def invent_a_method(row):
+    row["settings"]["method"] = "my_magic"
+    for part in row["code"]:
+        part["name"] = "my_magic" if part["kind"] == "method" else part["name"]
+
+
+def delete_the_loss(row):
+    del row["settings"]["training"]["loss"]
+
+
+def drop_the_warnings(row):
+    row["warnings"] = []
+
+
+PLANTED = [
+    *(remove_all_audits, contradict_an_audit, call_an_audit_not_run_but_keep_its_power),
+    *(take_an_audit_for_this_plan, invent_a_method, delete_the_loss, drop_the_warnings),
+]
+
+
+@pytest.mark.parametrize("forge", PLANTED, ids=lambda forge: forge.__name__)
+def test_a_planted_contradiction_is_rejected_by_the_file_alone(results, forge):
+    content = content_of(results)
+    row = row_of(content, "given noise")
+    assert row["settings"]["training"]["loss"] == "binary"
+    forge(row)
+    row["cell"] = verify.cell_of(row["settings"]).id
+    assert is_rejected(planted(content | {"rows": [row]}, results, renewed=True))
+
+
+def test_audits_that_were_not_run_leave_a_row_uncheckable(results):
+    content = content_of(results)
+    row = row_of(content, "laplace")
+    row["audits"] = [dict.fromkeys(row["audits"][0]) | {"audit": "laplace-central"}]
+    file = planted(content | {"rows": [row]}, results, renewed=True)
+    assert verdicts(file) == {"laplace": verify.NOT_CHECKABLE}
+
+
+def test_an_audit_says_which_plan_it_is_of(results):
+    row = row_of(content_of(results), "given noise")
+    for audit in row["audits"]:
+        assert (audit["this_plan"], audit["plan"]["rounds"]) == (False, 30)
+        assert audit["epsilon_lower"] < audit["epsilon_claimed"]
+    assert row["audits"][0]["epsilon_claimed"] == pytest.approx(8.0)
+    assert row["audits"][0]["epsilon_lower"] > row["epsilons"]["central"]
+
+
+def test_warnings_unit_and_person_are_those_of_the_ledger(results):
+    content = content_of(results)
+    for kind, one in CELLS.items():
+        ledger = plan_of(one, SIZES, **(OF_THE_DATA if kind == "all users" else {})).ledger
+        row = row_of(content, kind)
+        assert (row["unit"], row["warnings"]) == (ledger.unit, list(ledger.warnings))
+    dealt = row_of(content, "dealt")
+    assert (dealt["unit"], dealt["person"]["max_clients_per_user"]) == ("dealt client", 3)
+    assert dealt["person"]["epsilon"] > 2 * dealt["epsilons"]["central"]
+    assert row_of(content, "all users")["unit"] == "patient"
+    assert row_of(content, "all users")["person"] is None
+
+
+def test_a_row_lists_its_code(results):
+    content = content_of(results)
+    kinds = ["method", "loss", "network", "transform", "initial weights", "data", "features"]
+    code = row_of(content, "all users")["code"]
+    assert [part["kind"] for part in code] == [*kinds, "metric"]
+    assert [part["package"] for part in code] == [True] * 4 + [False] + [True] * 3
+    (network,) = (part for part in row_of(content, "own network")["code"] if not part["package"])
+    digest = code_version.sha256(EXAMPLES / "small_cnn.py")
+    assert (network["name"], network["sha256"]) == ("small_cnn.py:SmallCNN", digest)
+    assert row_of(content, "own network")["claim"] == "unreviewed"
+
+
+def test_a_file_of_code_that_was_edited_is_noticed_beside_the_results(
+    results, tmp_path, monkeypatch
+):
+    shutil.copy(EXAMPLES / "small_cnn.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    part = "code of network small_cnn.py:SmallCNN"
+    assert verdicts(file_of(results), results)[part] == verify.VERIFIED
+    with open("small_cnn.py", "a") as file:
+        file.write("SCALE = 2\n")
+    assert verdicts(file_of(results), results)[part] == verify.REFUTED
+
+
+def test_a_run_with_other_code_refutes_its_row(results):
+    record = results / "runs" / registry.run_id(CELLS["own network"]) / "run.json"
+    before = record.read_bytes()
+    content = read_json(record)
+    content["code"][0]["sha256"] = "0" * 64
+    try:
+        write_json(record, content)
+        found = verdicts(file_of(results), results)
+    finally:
+        record.write_bytes(before)
+    assert [name for name in found if found[name] == verify.REFUTED] == ["own network"]
+
+
+def test_the_lists_of_the_schema_are_those_of_the_package():
+    names = rules.Names.of(json.loads(verify.SCHEMA.read_text()))
+    private = {name for name in registry.NAMES if registry.info(name).about.private}
+    assert names.certified == private
+    assert names.others == set(registry.NAMES) - private
+    subjects = cases.subjects()
+    assert names.scaled == {one.case.scaled_by for one in subjects} - {""}
+    published = [one for one in subjects if one.case.departures]
+    assert names.published == {
+        method: {one.case.id for one in published if one.method == method}
+        for method in {one.method for one in published}
+    }
+    assert names.measured == certificate.MEASURED
+    lists = json.loads(verify.SCHEMA.read_text())
+    assert set(lists["$defs"]["departures"]["items"]["enum"]) == DEPARTURES
+    row = lists["properties"]["rows"]["items"]["properties"]
+    # Settings of another meaning need another format.
+    assert row["settings"]["properties"]["streams"]["const"] == MEANING
+    assert row["code"]["items"]["properties"]["kind"]["enum"] == list(parts.TOUCHES)
+    assert rules.TOUCHES == parts.TOUCHES
+    assert {name: losses.find(name).metric for name in rules.FIRST} == rules.FIRST
+    assert verify.SCHEMA.name.startswith(f"{verify.FORMAT.removeprefix('pflpipe-')}.")
+
+
+def test_the_audits_of_a_release_are_written_down_a_second_time():
+    names = rules.Names.of(json.loads(verify.SCHEMA.read_text()))
+    methods = [cell(name) for name in sorted(names.certified)]
+    papers = [cell(name, "paper") for name in sorted(names.certified)]
+    drawn = [cell("fedpac", sample_rate=0.5), cell(clip_quantile=0.5, sample_rate=0.5)]
+    for one in (*CELLS.values(), *methods, *papers, *drawn):
+        row = {"settings": one.identity}
+        assert rules.audits(row, names) == [case.id for case in certificate.audits(one)]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "rate", "multiplier"),
+    [("gaussian", 1.0, 6.0), ("gaussian", 0.3, 20.0), ("laplace", 0.3, 9.0)],
+)
+def test_the_second_accountant_counts_groups_as_the_first_does(mechanism, rate, multiplier):
+    norm = 1 if mechanism == "laplace" else 2
+    plan = Plan(mechanism, norm, 1.0, multiplier, rate, 8, 1e-5, 100)
+    noise = recomputed.Noise(mechanism, multiplier, rate, 8)
+    for size in (1, 3):
+        first = accounting.epsilon_of_group(plan, 1e-5, size)
+        assert recomputed.of_group(noise, 1e-5, size) == pytest.approx(first, rel=1e-7)
+
+
+def test_a_file_alone_is_verified_without_torch_and_pandas(results):
+    program = (
+        "import sys; from pathlib import Path; from pflpipe.pipeline import verify\n"
+        "found = verify.findings(Path(sys.argv[1]))\n"
+        "print(len(found), *{'torch', 'pandas'}.intersection(sys.modules))"
+    )
+    content = content_of(results)
+    rows = [row_of(content, "found by a search"), row_of(content, "own network")]
+    file = planted(content | {"rows": rows}, results, renewed=True)
+    said = subprocess.run(
+        [sys.executable, "-c", program, file], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split() == ["2"]
+
+
 # What cannot be checked
 
 
@@ -518,9 +903,10 @@ def test_without_its_evidence_a_row_is_not_checkable_and_says_what_is_missing(re
 def test_code_that_differs_from_the_installed_is_not_checkable(results):
     content = content_of(results)
     for row in content["rows"]:
-        row["code"] = "0" * 10
+        for part in row["code"]:
+            part["sha256"] = "0" * 64 if part["name"] == "appfl" else part["sha256"]
     found = verdicts(planted(content, results, renewed=True), results)
-    assert found["code of appfl"] == verify.NOT_CHECKABLE
+    assert found["code of method appfl"] == verify.NOT_CHECKABLE
     assert found["laplace"] == verify.VERIFIED
 
 
@@ -583,7 +969,7 @@ def test_the_exit_code_is_0_1_or_2(results, monkeypatch, capsys):
     output = capsys.readouterr()
     assert f"{CELLS['laplace'].id}: refuted: epsilons.central is" in output.out
     assert output.err.startswith("error: ")
-    for text in ("{", "[]", '{"format": "pflpipe-certificate-2"}', "[" * 100_000):
+    for text in ("{", "[]", '{"format": "pflpipe-certificate-1"}', "[" * 100_000):
         (results.parent / "other.json").write_text(text)
         assert run(monkeypatch, "verify", results.parent / "other.json") == 2
         assert len(capsys.readouterr().err.splitlines()) == 1

@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import malformed
 import pflpipe
 import warm
 from called import called
 from pflpipe import errors, program
+from pflpipe.data import sources
 from pflpipe.errors import PflpipeError
 from pflpipe.pipeline import cli
 from pflpipe.study import check
@@ -339,6 +341,63 @@ def test_what_a_begun_study_suggests_in_its_comments_is_accepted_too(tmp_path, m
     assert number == 5
     file.write_text(text)
     assert "24 cells after a search of 12," in ran("validate").out
+
+
+ROWS = {"file": "rows.csv", "user": "person", "label": "y", "classes": 2}
+"""A block of config.yaml that declares users."""
+WAYS_ON = re.escape("partition: {kind: natural}") + ".*" + re.escape("kind: iid, users: ignored, ")
+
+
+@pytest.fixture
+def people(tmp_path, monkeypatch):
+    """A folder with a table of ten people, its block in config.yaml and no study."""
+    monkeypatch.chdir(tmp_path)
+    lines = [f"p{row % 10},{row % 7},{row % 2}" for row in range(200)]
+    (tmp_path / "rows.csv").write_text("\n".join(["person,x,y", *lines]))
+    config = {"studies": ["mine"], "datasets": {"digits_too": "d.npz", "patients": ROWS}}
+    malformed.write(tmp_path / "config.yaml", config)
+    return tmp_path
+
+
+def test_a_begun_study_has_users_for_clients_where_the_block_declares_them(people, ran):
+    ran("init", "mine")
+    document = yaml.safe_load((people / "studies/mine.yaml").read_text())
+    assert (document["dataset"], document["partition"]) == ("patients", {"kind": "natural"})
+    assert "on patients: ok" in ran("validate").out
+    config = {"studies": ["mine"], "datasets": {"rows": {**ROWS, "user": "x"}, "patients": ROWS}}
+    del config["datasets"]["rows"]["user"]
+    malformed.write(people / "config.yaml", config)
+    ran("init", "second")
+    assert "dataset: patients\n" in (people / "studies/second.yaml").read_text()
+
+
+@pytest.mark.parametrize("is_made", [False, True], ids=["before the data are made", "after"])
+def test_rows_of_declared_users_are_not_dealt_without_a_word(is_made, people, ran):
+    (people / "studies").mkdir()
+    wish = {"kind": "iid", "clients": 5}
+    study = malformed.STUDY | {"dataset": "patients", "partition": wish}
+    malformed.write(people / "studies/mine.yaml", study)
+    if is_made:
+        sources.prepare("patients", ROWS, people, people / "data/patients.npz")
+    for command in ("validate", *(["plan mine"] if is_made else [])):
+        error = ran(*command.split(), code=2).err
+        assert error.count("\n") == 1
+        assert re.search(WAYS_ON, error)
+    for partition in (wish | {"users": "ignored", "max_clients_per_user": 2}, {"kind": "natural"}):
+        malformed.write(people / "studies/mine.yaml", study | {"partition": partition})
+        small = {"epsilon": 8, "delta": 0.01, "clip_norm": 0.5}
+        malformed.put("privacy", small, "studies/mine.yaml")(people)
+        assert ": ok" in ran("validate").out
+
+
+def test_users_that_are_not_there_cannot_be_ignored(project, ran):
+    malformed.put("partition.users", "ignored")(project)
+    error = ran("validate", code=2).err
+    assert "partition.users; got 'ignored'; expected a data set with user ids" in error
+    malformed.put("partition.users", "forgotten")(project)
+    assert (
+        "partition.users; got 'forgotten'; expected one of ignored" in ran("validate", code=2).err
+    )
 
 
 def test_init_leaves_files_that_are_there_alone(project, ran):

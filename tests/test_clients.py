@@ -18,6 +18,7 @@ from pflpipe.learning.solvers import Objective, Schedule, Solver
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, Upload
 from pflpipe.methods.registry import NAMES
+from pflpipe.parts import Part
 from pflpipe.simulation import clients, evaluation, rounds
 from pflpipe.simulation.clients import Engine, Examples, Rows, for_each_client
 from pflpipe.trees import Update
@@ -238,7 +239,8 @@ def test_the_last_place_of_a_group_on_a_cpu_is_nobodys(clients_):
 def test_what_nobody_here_has_reviewed_gets_places_for_which_no_number_is_left_over():
     world = simulation("dp_fedavg", backend="vmap")
     assert world.engine.places == 1
-    assert dataclasses.replace(world, reviewed=False).engine.places == 32
+    own = Part.of("loss", "my_loss.py:loss", "")
+    assert dataclasses.replace(world, code=(own,)).engine.places == 32
 
 
 def test_a_group_under_vmap_computes_on_one_thread_and_then_there_are_as_many_as_before():

@@ -11,8 +11,8 @@ import pytest
 
 import pflpipe
 import warm
+from pflpipe import code_version
 from pflpipe.errors import ConfigError
-from pflpipe.pipeline import code_version
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "pflpipe"
@@ -254,7 +254,8 @@ def closure_inside(script: str) -> set[str]:
 @pytest.mark.parametrize("script", [script.stem for script in SCRIPTS])
 def test_no_script_depends_on_a_method_or_on_the_workflow(script):
     found = closure_inside(script)
-    shared = {f"methods/{name}" for name in ("__init__", "about", "base", "plugins", "registry")}
+    rooms = ("__init__", "about", "base", "plugins", "registry", "row_code")
+    shared = {f"methods/{name}" for name in rooms}
     assert {name for name in found if name.startswith("methods/")} <= shared
     assert not {name for name in found if name.startswith("pipeline/")}
 

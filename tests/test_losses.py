@@ -24,7 +24,7 @@ from pflpipe.data.datasets import load_arrays
 from pflpipe.errors import ConfigError, DataError, PflpipeError
 from pflpipe.learning import losses
 from pflpipe.learning.metrics import BUILT_IN
-from pflpipe.methods import registry
+from pflpipe.methods import registry, row_code
 from pflpipe.report import comparison, sentences, summary, tidy
 from pflpipe.study import config, metrics, search
 from pflpipe.study.check import validate
@@ -283,7 +283,7 @@ def test_clients_without_users_get_disjoint_parts_of_the_test_rows(folder: Path)
 def test_the_code_of_a_loss_belongs_to_the_files_of_a_run(folder: Path) -> None:
     write({"loss": "../own.py:huber"})
     cell = load_outline("weights").study().cells[0]
-    assert registry.own_files(cell) == [Path("own.py")]
+    assert row_code.files(cell) == [Path("own.py")]
     plain = dataclasses.replace(cell.training, loss="cross_entropy")
     assert "loss" not in cells.without_defaults(plain)
     assert registry.key(dataclasses.replace(cell, training=plain)) != registry.key(cell)

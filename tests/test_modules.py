@@ -308,11 +308,6 @@ def test_an_edited_file_is_read_again(net):
     assert "more.bias" in build(net("self.more = nn.Linear(4, 4)")).shapes
 
 
-def test_the_file_of_a_network_is_known():
-    assert architectures.file_of(cells.Model("studies/my_net.py:Net")) == Path("studies/my_net.py")
-    assert architectures.file_of(cells.Model("mlp", (4,))) is None
-
-
 def test_options_are_part_of_a_cell_and_none_changes_no_id():
     plain = cells.Model("resnet20")
     assert cells.without_defaults(plain) == {"name": "resnet20"}

@@ -4,6 +4,7 @@ skew."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -71,12 +72,15 @@ WISHES = [
     Wish("iid", 20),
     Wish("natural", 12),
     Wish("natural", test_fraction=0.3),
+    Wish("dirichlet", 20, alpha=0.3, users="ignored"),
+    Wish("dirichlet", 20, alpha=0.3, users="ignored", max_clients_per_user=3),
 ]
 
 
 @pytest.mark.parametrize("wish", WISHES, ids=lambda w: w.kind)
 def test_same_seed_same_bits_and_other_seed_other_clients(wish):
-    data = arrays(np.arange(1000) % 10, users=20)
+    declared = wish.kind == "natural" or wish.users
+    data = arrays(np.arange(1000) % 10, users=20 if declared else None)
     first, again, other = make(data, wish, 3), make(data, wish, 3), make(data, wish, 4)
     for part in partition.PARTS:
         assert all(
@@ -286,7 +290,7 @@ def test_iid_sizes_differ_by_one_at_most():
 
 @pytest.mark.parametrize("kind", ["iid", "natural"])
 def test_a_common_test_of_so_many_rows_is_drawn_from_all_of_them(kind):
-    data = arrays(np.arange(400) % 10, users=8)
+    data = arrays(np.arange(400) % 10, users=8 if kind == "natural" else None)
     every = make(data, Wish(kind, 4, new_clients=2), 0)
     some = make(data, Wish(kind, 4, new_clients=2, common_test=30), 0)
     assert len(np.unique(some.common)) == 30
@@ -658,6 +662,129 @@ def test_natural_wishes_are_checked_against_the_users():
     partition.check(
         Wish("natural", 8, min_size=100), 10, 500, 8
     )  # users below min_size are clients all the same
+
+
+# ---------------------------------------------------------------- dealt without regard to users
+
+
+DEALT = [
+    Wish("dirichlet", 6, alpha=0.5, min_size=2),
+    Wish("pathological", 6, classes_per_client=2),
+    Wish("iid", 6),
+]
+kinds_that_deal = pytest.mark.parametrize("wish", DEALT, ids=lambda wish: wish.kind)
+
+
+@kinds_that_deal
+def test_rows_of_declared_users_are_dealt_only_if_the_study_says_so(wish):
+    """Before, a client of other people's rows went by the name of user."""
+    data, without = (arrays(np.arange(200) % 10, users=users) for users in (8, None))
+    natural = re.escape("partition: {kind: natural}")
+    ignored = re.escape(f"partition: {{kind: {wish.kind}, users: ignored, ...}}")
+    with pytest.raises(ConfigError, match=f"{natural}.*{ignored}") as caught:
+        make(data, wish, 0)
+    assert "\n" not in str(caught.value)
+    said = replace(wish, users="ignored")
+    for one, same in zip(make(data, said, 0).train, make(without, wish, 0).train, strict=True):
+        assert np.array_equal(one, same)
+    with pytest.raises(ConfigError, match=r"users; got 'ignored'; expected a data set with user"):
+        make(without, said, 0)
+
+
+def test_who_has_users_for_clients_ignores_none():
+    for change, words in (
+        ({"users": "ignored"}, "users is for partition.kind dirichlet or pathological or iid only"),
+        ({"max_clients_per_user": 2}, "max_clients_per_user is for partition.users ignored only"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            make(arrays(np.arange(200) % 10, users=8), replace(Wish("natural", 4), **change), 0)
+
+
+@kinds_that_deal
+@exactly
+@given(
+    most=st.integers(1, 9),
+    owners=st.lists(st.integers(0, 6), min_size=120, max_size=120),
+    fraction=st.sampled_from([None, 0.3]),
+    new=st.integers(0, 3),
+    seed=st.integers(0, 999),
+)
+def test_no_user_has_rows_with_more_clients_than_declared(wish, most, owners, fraction, new, seed):
+    ids = np.array(owners)
+    data = replace(
+        arrays(np.arange(120) % 5, np.arange(60) % 5, classes=5),
+        train_users=ids,
+        test_users=ids[:60],
+    )
+    bounded = replace(
+        wish,
+        users="ignored",
+        max_clients_per_user=most,
+        min_size=1,
+        test_fraction=fraction,
+        new_clients=new,
+    )
+    split = make(data, bounded, seed)
+    clients: dict[int, set[int]] = {user: set() for user in range(7)}
+    sides = [split, *([split.new] if split.new else [])]
+    everyone = [
+        (data.train_users[rows], data.test_users[tests])
+        for side in sides
+        for part in range(len(side.train))
+        for held in [np.concatenate([side.train[part], side.validation[part]])]
+        for own in [side.test[part]]
+        for rows, tests in [(np.append(held, own), own[:0]) if side.own_from_train else (held, own)]
+    ]
+    for client, (rows, tests) in enumerate(everyone):
+        for user in {*rows.tolist(), *tests.tolist()}:
+            clients[user].add(client)
+    assert max(map(len, clients.values())) <= most
+    for side in sides:
+        dealt = np.concatenate([*side.train, *side.validation])
+        assert len(np.unique(dealt)) == len(dealt)
+
+
+@kinds_that_deal
+def test_which_clients_a_user_may_be_with_follows_from_its_name_alone(wish):
+    """All of a user's rows replaced, and those of the others left as they are: who holds the others
+    stays the same where every class is dealt to everyone."""
+    labels, users = np.arange(300) % 5, np.repeat(np.arange(10), 30)
+    bounded = replace(wish, users="ignored", max_clients_per_user=2, min_size=1)
+    found = []
+    for shuffled in (labels, np.where(users == 3, 0, labels)):
+        data = replace(
+            arrays(shuffled, labels, classes=5), train_users=users, test_users=users.copy()
+        )
+        split = make(data, bounded, 0)
+        held = [np.concatenate(pair) for pair in zip(split.train, split.validation, strict=True)]
+        found.append(
+            [{n for n, rows in enumerate(held) if np.isin(user, users[rows])} for user in range(10)]
+        )
+    for before, after in zip(*found, strict=True):
+        assert len(before | after) <= 2
+
+
+def test_a_class_goes_to_a_users_clients_in_proportion_to_what_they_are_dealt():
+    """Two clients and all users with both: shares of each class as without the bound, within five
+    standard deviations (two-sided error below 1e-6 for each of ten classes)."""
+    data = arrays(np.arange(4000) % 10, users=40)
+    free = Wish("dirichlet", 2, alpha=1.0, users="ignored", validation_fraction=0)
+    dealt, bounded = (
+        counts(make(data, one, 0), data.train_labels, 10)
+        for one in (free, replace(free, max_clients_per_user=2))
+    )
+    shares = dealt / 400
+    spread = np.sqrt(400 * shares * (1 - shares))
+    assert (np.abs(bounded - dealt) <= 5 * spread).all()
+    assert bounded.sum() == 4000
+
+
+def test_a_dealt_client_below_min_size_takes_part_without_rows():
+    data = arrays(np.arange(60) % 2, classes=2, users=2)
+    wish = Wish("iid", 6, min_size=5, users="ignored", max_clients_per_user=1)
+    split = make(data, wish, 0)
+    assert len(split.train) == 6
+    assert sum(map(bool, sizes(split))) <= 2
 
 
 @pytest.mark.slow

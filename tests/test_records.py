@@ -25,6 +25,7 @@ RUN = Record(
     Sizes(3, 100, 100.0, 2000.0),
     Diagnostics(15, None, 0, Residuals(3, 0, 300, 0)),
     Program("cpu", "", "A processor", 2, "loop", 1, 1, {"torch": "2"}, "1234abc"),
+    ({"kind": "loss", "name": "my.py:loss"},),
 )
 
 

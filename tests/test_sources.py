@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -22,7 +23,7 @@ import pflpipe
 import warm
 from called import called
 from pflpipe.data import datasets, pfllib, sources
-from pflpipe.data.datasets import load_arrays
+from pflpipe.data.datasets import load_arrays, read_header
 from pflpipe.errors import DataError
 from pflpipe.pipeline import cli
 
@@ -537,7 +538,26 @@ def test_the_command_data_compares_the_values_with_those_of_the_name(data):
     assert "These are not the values with which" in data(LEAF | {"classes": 4})
 
 
+@pytest.mark.parametrize("block", [TABLE | CITIES, LEAF, PICTURES], ids=["table", "leaf", "folder"])
+def test_the_word_for_a_user_goes_with_the_data_and_changes_no_value(block, files):
+    made = Path("data/mine.npz")
+    _, plain = prepared(block)
+    header, pin = read_header(made), made.with_suffix(".pin").read_text()
+    _, named = prepared(block | {"unit": "patient"})
+    assert rows_of(named) == rows_of(plain)
+    assert (plain.unit, named.unit) == ("user", "patient")
+    assert read_header(made) == dataclasses.replace(header, unit="patient")
+    assert made.with_suffix(".pin").read_text() == pin
+    with pytest.raises(DataError, match="none for mnist, a name that pflpipe knows"):
+        prepared(block | {"unit": "patient"}, "mnist")
+
+
 BLOCKS = {
+    "a unit without users": (
+        {key: value for key, value in TABLE.items() if key != "user"} | {"unit": "patient"},
+        "unit, the word for a user; got 'patient'; write user: as well",
+    ),
+    "a unit that is no word": (TABLE | {"unit": "dealt client"}, "datasets.mine.unit"),
     "an unknown key": (TABLE | {"usr": "person"}, "datasets.mine: unknown key 'usr'; did you mean"),
     "no file": ({"user": "person"}, "datasets.mine: a data set; got ['user']; expected either"),
     "another format": ({"file": "mine.xlsx"}, "ends in .csv, .tsv, .parquet, .json"),

@@ -24,6 +24,7 @@ from pflpipe.cells import CLAIMS, Cell, Model, Privacy, Training, claim_of
 from pflpipe.errors import ConfigError
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
+from pflpipe.parts import Part
 from pflpipe.pipeline import project
 from pflpipe.pipeline.project import Project, plan_request
 from pflpipe.privacy.accounting import make_plan
@@ -54,8 +55,8 @@ BUDGET = {"epsilon": 8.0, "delta": 1e-3, "clip_norm": 0.5}
 FILE = str(ROOT / "docs/examples/easgd.py")
 METHODS = ("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!", "easgd")
 WARNED = (
-    f"pflpipe's developers have not reviewed {FILE}: its epsilons hold only if every hook uses "
-    "nothing but its arguments and changes none of them"
+    f"pflpipe's developers have not reviewed the method {FILE}:easgd: its epsilons hold only if "
+    "every hook uses nothing but its arguments and changes none of them"
 )
 
 
@@ -122,7 +123,8 @@ def named_as_certified(sentences: list[str]) -> list[str]:
     ],
 )
 def test_only_what_would_be_certified_is_unreviewed(mechanism, departures, source, claim):
-    assert claim_of(mechanism, departures, source) == claim
+    code = (Part.of("method", source, ""),) if source else ()
+    assert claim_of(mechanism, departures, code) == claim
     private = mechanism != "none"
     asked = {"noise_multiplier": 2.0, "delta": 1e-3, "clip_norm": 1.0} if private else {}
     privacy = Privacy(mechanism, **(asked | ({"delta": None} if mechanism == "laplace" else {})))
@@ -131,7 +133,7 @@ def test_only_what_would_be_certified_is_unreviewed(mechanism, departures, sourc
     )
     assert cell.claim == claim
     plan = make_plan(privacy, rounds=4, sample_rate=1.0, clients=5, departures=departures)
-    entry = ledger(plan, privacy, departures, source=source)
+    entry = ledger(plan, privacy, departures, code=code)
     assert entry.claim == claim
     assert any(source in text for text in entry.warnings) == bool(source and private)
 
@@ -263,7 +265,9 @@ def test_hooks_given_to_python_are_unreviewed_and_named_methods_are_not():
     own = pflpipe.train(registry.info("dp_fedavg").factory(), clients, **asked).ledger
     assert (named.claim, own.claim) == ("certified", "unreviewed")
     assert own.epsilon_central == named.epsilon_central
-    assert own.warnings[0].startswith("pflpipe's developers have not reviewed the given hooks: ")
+    assert own.warnings[0].startswith(
+        "pflpipe's developers have not reviewed the method of your own: "
+    )
     bare = {"model": model, "training": training}
     open_ = pflpipe.train(registry.info("local_only").factory(), clients, **bare).ledger
     assert open_.claim == "none"
@@ -365,7 +369,7 @@ def test_nothing_of_it_is_published_as_certified(study, tmp_path):
     certified = project.certified(study.cells)
     assert {cell.claim for cell in certified} == {"certified"}
     assert released.left_out(outside(study)[0]) == (
-        f"unreviewed: pflpipe's developers have not reviewed {FILE}"
+        f"unreviewed: pflpipe's developers have not reviewed method {FILE}:easgd"
     )
     alone = dataclasses.replace(study, rows=tuple(Row(cell) for cell in outside(study)))
     with pytest.raises(ConfigError, match="got 'no certified run'"):

@@ -28,10 +28,11 @@ import malformed
 import once
 import pflpipe
 import warm
+from pflpipe import code_version
 from pflpipe.auditing import cases
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError, PflpipeError
-from pflpipe.pipeline import archive, cli, code_version
+from pflpipe.pipeline import archive, cli
 from pflpipe.pipeline.project import (
     Project,
     each,

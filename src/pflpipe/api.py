@@ -21,16 +21,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from pflpipe import options
+from pflpipe import options, parts
 from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, without_defaults
 from pflpipe.data import checks, datasets, extraction, features, partition, per_client
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError, PflpipeError
-from pflpipe.learning import initial, losses, networks
+from pflpipe.learning import initial, losses, networks, object_code
 from pflpipe.learning.losses import Loss
 from pflpipe.learning.networks import HEAD, Network
-from pflpipe.methods import registry
+from pflpipe.learning.object_code import Known
+from pflpipe.methods import registry, row_code
 from pflpipe.methods.base import Method
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import ledger
@@ -141,8 +142,9 @@ def federation(
             only M, the shape of an example, and whether there are tests. Calls with one secret and
             different settings share no noise. Calls that differ only in device or backend share
             their noise, and their releases differ by rounding: publish only one of them.
-        method_name, model_name: a name for your own ``Method`` or network, which represents its
-            code in the settings. A ``secret`` needs it; give different code a different name.
+        method_name, model_name: a name for your own ``Method`` or network, whose code and values
+            are settings too. Where they cannot be known, such as those of a closure, a ``secret``
+            needs a name, one for each object.
         allow_large_delta: accept a delta of 1/M or more, which allows one client to be published in
             clear.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<index>``.
@@ -203,6 +205,7 @@ def federation(
         shape = tuple(x.shape[1:])
     # One pair of tensors for training and test; the split has the rows of each.
     examples = Examples(x.to(target), y.to(target))
+    given: object = model
     if isinstance(model, Model):
         network = networks.build(model, shape, outputs)
     elif isinstance(model, Network):
@@ -234,6 +237,36 @@ def federation(
         groups=training.groups,
         departures=departures,
     )
+    code = row_code.of_settings(model if isinstance(model, Model) else None, training)
+    if isinstance(method, Method):
+        found = _known("method", method, method_name, secret)
+        code = (parts.Part.of("method", method_name or "of your own", found.code), *code)
+    if isinstance(model, Network):
+        found = _known("model", given, model_name, secret)
+        called = model_name or getattr(given, "__name__", type(given).__name__)
+        start = derived_key(found.state, network.start_digest(seed))
+        code += (
+            parts.Part.of("network", called, found.code),
+            parts.Part.of(parts.START, called, start),
+        )
+    key = _key(
+        secret,
+        # Every setting that changes a message, so that different messages never share noise.
+        method=method if isinstance(method, str) else method_name,
+        model=_settings(model, model_name),
+        hyperparameters=values,
+        training=without_defaults(training),
+        privacy=without_defaults(privacy),
+        server=without_defaults(server),
+        clients=len(shards),
+        example=shape,
+        tests=tests is not None,
+        test_fraction=test_fraction,
+        classes=classes,
+        seed=seed,
+        dtype=str(dtype),
+        **{"code": [vars(part) for part in code]} if parts.unreviewed(code) else {},
+    )
     return Simulation(
         method=with_optimizer(hooks, server),
         network=network,
@@ -244,27 +277,11 @@ def federation(
         train=examples,
         test=examples,
         seed=seed,
-        # Every setting that changes a message, so that different messages never share noise.
-        key=_key(
-            secret,
-            method=_named("method", method, method_name, secret),
-            model=_named("model", model, model_name, secret),
-            hyperparameters=values,
-            training=without_defaults(training),
-            privacy=without_defaults(privacy),
-            server=without_defaults(server),
-            clients=len(shards),
-            example=shape,
-            tests=tests is not None,
-            test_fraction=test_fraction,
-            classes=classes,
-            seed=seed,
-            dtype=str(dtype),
-        ),
+        key=registry.started(key, code, network, seed),
         backend=choose_backend(backend, target.type, network.parameters),
         dtype=dtype,
         name=method if isinstance(method, str) else method_name or "of your own",
-        reviewed=not isinstance(method, Method) and not isinstance(model, Network),
+        code=code,
     ).isolated(backend)
 
 
@@ -335,8 +352,8 @@ def train(
     )
     sizes = np.array([len(rows) for rows in simulation.split.train])
     parameters = tuple(simulation.network.shapes)
-    source = "the given hooks" if isinstance(method, Method) else ""
-    entry = ledger(simulation.plan, privacy, simulation.departures, sizes, parameters, source)
+    of_run = simulation.plan, privacy, simulation.departures, sizes, parameters
+    entry = ledger(*of_run, simulation.code)
     settings, start = simulation.network.model, ""
     if isinstance(model, nn.Module):
         start = INSTANCE
@@ -382,10 +399,13 @@ def run(
             in the pipeline, which may download it.
         device, backend, on_round: see ``federation`` and ``train``.
     """
+    cell = row_code.with_digests(cell)
     arrays = datasets.load_arrays(_examples(cell, data))
     split = partition.make(arrays, cell.partition, cell.seed)
     sizes = np.array([len(rows) for rows in split.train])
-    planned = plan_of(cell, sizes, declared=arrays.declared, standardised=arrays.standardised)
+    names = "declared", "standardised", "unit", "loader"
+    notes = {name: getattr(arrays, name) for name in names}
+    planned = plan_of(cell, sizes, **notes)
     simulation = runs.build(cell, arrays, split, planned.plan, device=device, backend=backend)
     has_global_model = registry.of(cell).about.has_global_model
     start = rounds.start(simulation)
@@ -441,22 +461,40 @@ def _key(secret: str | None, **settings: Any) -> str:
     return derived_key(repr([secret or secrets.token_hex(32), STREAMS, settings]))
 
 
-def _named(
-    what: str, value: str | Method | Model | Network, name: str | None, secret: str | None
-) -> Any:
-    """Return the representation of a method or a model in the settings of a key."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Model):
-        return without_defaults(value)
-    if secret and not name:
+def _settings(model: str | Model | Network, name: str | None) -> Any:
+    """Return the representation of a model in the settings of a key."""
+    return without_defaults(model) if isinstance(model, Model) else [name, model.shapes]
+
+
+_NAMES: dict[tuple[str, str], str] = {}
+"""What each name of an object stands for in this process that cannot be known: digest of the rest
+of its code."""
+
+
+def _known(what: str, value: object, name: str | None, secret: str | None) -> Known:
+    """Return what is known of a method or a model of the program's own.
+
+    Raises:
+        ConfigError: not everything, so that a secret needs a name, and none was given or it stands
+            for another object.
+    """
+    found = object_code.known(value)
+    if not secret or found.complete:
+        return found
+    if not name:
         raise ConfigError(
             f"{what}_name is missing",
-            expected=f"a name for a {what} of your own, as runs with one secret and equal "
-            "settings share their noise",
+            expected=f"a name for this {what}, as runs with one secret and equal settings share "
+            "their noise, and of a closure, a lambda or compiled code not everything can be known",
             do=f'add {what}_name="...", another one for other code, or leave out secret',
         )
-    return [name, value.shapes if isinstance(value, Network) else {}]
+    if _NAMES.setdefault((what, name), found.code) != found.code:
+        raise ConfigError(
+            f"{what}_name",
+            got=f"{name!r}, which stands for other code in this process",
+            expected="another name for other code",
+        )
+    return found
 
 
 def _width(y: Tensor, classes: int | None) -> int:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
-from pflpipe import options, records
+from pflpipe import options, parts, records
 from pflpipe.files import canonical_json
 from pflpipe.named import (
     DATASETS,
@@ -29,6 +29,7 @@ from pflpipe.named import (
     SPLIT_CLIP,
 )
 from pflpipe.options import Option
+from pflpipe.parts import Part
 
 MEANING = 2
 """Version of the meaning of a cell's settings. It is part of every cell's id."""
@@ -122,6 +123,30 @@ class Partition:
     ] = 0
     """number of rows of the common test set, drawn at random; 0 = all. Every client's model is
     tested on all of them, which takes longer than training if there are many clients"""
+    users: Annotated[
+        str | None,
+        Option(
+            choices=("ignored",),
+            only=("kind", "dirichlet", "pathological", "iid"),
+            heading="users",
+            phrase="users {}",
+        ),
+    ] = None
+    """ignored: the data set's user ids are not regarded, so that a client is no user but a dealt
+    client; needed to deal the rows of a data set that has user ids"""
+    max_clients_per_user: Annotated[
+        int | None,
+        Option(
+            least=1,
+            only=("users", "ignored"),
+            heading="clients per user",
+            phrase="at most {} clients per user",
+        ),
+    ] = None
+    """with how many clients the rows of one user lie at most: they are dealt among so many, drawn
+    for each user by name, and the epsilon of a person is that of a group of so many; null: with any
+    number, so that it is that of all clients or none. A client with fewer than min_size examples
+    then takes part without any"""
 
 
 @dataclass(frozen=True)
@@ -424,15 +449,15 @@ CLAIMS = ("certified", "unreviewed", "nominal", "none")
 """The claims of a row, strongest first (``privacy.ledger.Ledger.claim``)."""
 WITHOUT_DEPARTURES = CLAIMS[:2]
 """Claims whose epsilon is ``epsilon_central``. If certified, it holds; if unreviewed, it holds only
-if the method's code keeps the rules."""
+if the code of ``parts.unreviewed`` keeps the rules."""
 
 
-def claim_of(mechanism: str, departures: Collection[str], source: str) -> str:
-    """Return the claim, one of ``CLAIMS``, of a mechanism with these departures. ``source`` is the
-    file or module of the method; empty for methods of the package."""
+def claim_of(mechanism: str, departures: Collection[str], code: Iterable[Part]) -> str:
+    """Return the claim, one of ``CLAIMS``, of a mechanism with these departures and of the parts of
+    its row, of which those of the package may be left out."""
     if mechanism == "none":
         return "none"
-    return "nominal" if departures else "unreviewed" if source else "certified"
+    return "nominal" if departures else "unreviewed" if parts.unreviewed(code) else "certified"
 
 
 @dataclass(frozen=True)
@@ -440,7 +465,9 @@ class Cell:
     """The settings of one training run.
 
     ``departures`` are the named steps that the certified mechanism lacks (named.py).
-    ``source`` locates a method from outside the package (``registry.locate``).
+    ``source`` locates a method from outside the package (``registry.locate``). ``digests`` has the
+    SHA-256 of the code of each part from outside that training reads, by kind
+    (``row_code.with_digests``).
     """
 
     dataset: Annotated[str, Option(pattern=DATASET_PATTERN, heading="data set", bare=True)]
@@ -462,6 +489,7 @@ class Cell:
     source: str = ""
     server: Server = Server()
     features: Features = Features()
+    digests: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; ``Cell.from_dict`` is the inverse."""
@@ -469,7 +497,8 @@ class Cell:
         # large study.
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         blocks = {name: dict(vars(values[name])) for name in BLOCKS}
-        return values | blocks | {"hyperparameters": dict(self.hyperparameters)}
+        copied = {name: dict(values[name]) for name in ("hyperparameters", "digests")}
+        return values | blocks | copied
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Cell:
@@ -550,10 +579,21 @@ class Cell:
         sizes, training = self.plan_needs_partition, self.training
         return Cell(
             dataset=self.dataset if sizes or self.plan_needs_data else "",
-            partition=self.partition if sizes else Partition("", self.partition.clients),
+            partition=self.partition
+            if sizes
+            else Partition(
+                "",
+                self.partition.clients,
+                users=self.partition.users,
+                max_clients_per_user=self.partition.max_clients_per_user,
+            ),
             model=self.model
             if self.plan_needs_model
-            else Model("", init=self.model.init, init_digest=self.model.init_digest),
+            else Model(
+                self.model.name if parts.is_reference(self.model.name) else "",
+                init=self.model.init,
+                init_digest=self.model.init_digest,
+            ),
             training=Training(
                 rounds=training.rounds,
                 local_epochs=training.local_epochs if sizes else 0,
@@ -562,12 +602,15 @@ class Cell:
                 lr=training.lr if self.plan_needs_lr else 0.0,
                 sample_rate=training.sample_rate,
                 groups=training.groups,
+                loss=training.loss if parts.is_reference(training.loss) else "cross_entropy",
             ),
             privacy=self.privacy,
-            method="",
+            method=self.method if self.source else "",
             departures=self.departures,
             seed=self.seed if sizes else 0,
-            source=self.source,  # the ledger names it, and where features come from
+            # The ledger names what is from outside, and where features come from.
+            source=self.source,
+            digests=self.digests,
             features=Features(
                 reference=self.features.reference,
                 file=self.features.file,
@@ -588,10 +631,27 @@ class Cell:
         """Whether cohorts are fixed in advance or noise is correlated (privacy/correlated.py)."""
         return self.training.groups > 1 or self.privacy.band > 1 or self.privacy.buffers > 0
 
+    @cached_property
+    def outside(self) -> tuple[Part, ...]:
+        """The parts from outside the package that the cell names; of a file of features without a
+        digest, which would follow from the clients' data."""
+        named = {
+            "method": f"{self.source}:{self.method}" if self.source else "",
+            "loss": self.training.loss if parts.is_reference(self.training.loss) else "",
+            "network": self.model.name if parts.is_reference(self.model.name) else "",
+            "features": self.features.file or "",
+        }
+        found = [
+            Part.of(kind, name, self.digests.get(kind, "")) for kind, name in named.items() if name
+        ]
+        if self.model.init:
+            found.append(Part.of(parts.START, self.model.init, self.model.init_digest))
+        return tuple(found)
+
     @property
     def claim(self) -> str:
         """The claim of its row, one of ``CLAIMS``."""
-        return claim_of(self.privacy.mechanism, self.departures, self.source)
+        return claim_of(self.privacy.mechanism, self.departures, self.outside)
 
     @property
     def plan_needs_partition(self) -> bool:

@@ -231,7 +231,9 @@ def rules(item: Declared) -> dict[str, Any]:
     else:
         result |= limits if option.choices else {"type": TYPES[kind][0], **limits}
         result |= {"pattern": option.pattern} if option.pattern else {}
-    if nullable:
+    if nullable and option.choices:
+        result["enum"] = [*option.choices, None]
+    elif nullable:
         result["type"] = [result["type"], "null"]
     if item.default is not dataclasses.MISSING:
         default = option.choices[0] if _cannot_be_requested(item) else item.default

@@ -1,9 +1,10 @@
 """Write the privacy plan and the ledger of one cell, given as JSON. The partition is needed if
-clients or their examples are counted, the data if they may declare the number of classes or have
-standardised features."""
+clients or their examples are counted, the data if they may declare the number of classes, have
+standardised features or name what a user is."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +18,11 @@ from pflpipe.study.plans import plan_of
 
 def main(cell: str, out: Path, partition: Path | None = None, data: Path | None = None) -> None:
     sizes = None if partition is None else np.diff(np.load(partition)["train_offsets"])
-    notes = {}
+    notes: dict[str, Any] = {}
     if data is not None:
         header = read_header(data)
-        notes = {"declared": header.declared, "standardised": header.standardised}
+        names = "declared", "standardised", "unit", "loader"
+        notes = {name: getattr(header, name) for name in names}
     plan = plan_of(Cell.from_dict(json.loads(cell)), sizes, **notes)
     write_json(out, to_json(plan))
 

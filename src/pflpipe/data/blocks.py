@@ -30,10 +30,10 @@ _OF_ROWS = ("user", "label", "target", "classes")
 _OF_TABLES = (*_OF_ROWS, "features", "vocabularies", "encoding", "ranges")
 _OF_TOKENS = ("tokens", "vocabulary", "length")
 KEYS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(TABLES, ("file", "test", *_OF_TABLES, "text", *_OF_TOKENS)),
-    LEAF: ("file", "test", "classes", *_OF_TOKENS),
-    TFF: ("file", "test", "example", "label", "classes", "text", *_OF_TOKENS),
-    "folder": ("folder", "classes", "size", "channels"),
+    **dict.fromkeys(TABLES, ("file", "test", "unit", *_OF_TABLES, "text", *_OF_TOKENS)),
+    LEAF: ("file", "test", "unit", "classes", *_OF_TOKENS),
+    TFF: ("file", "test", "unit", "example", "label", "classes", "text", *_OF_TOKENS),
+    "folder": ("folder", "unit", "classes", "size", "channels"),
 }
 """Ending of a file, or ``folder`` -> the keys of its block."""
 
@@ -47,6 +47,11 @@ SCHEMA: dict[str, Any] = {
     "properties": {
         **dict.fromkeys(("file", "folder", "test", "user", "example", "label", "target"), _TEXT),
         "text": _TEXT,
+        "unit": {
+            "type": "string",
+            "pattern": "^(?!dealt)[A-Za-z][A-Za-z -]{0,39}$",
+            "description": "what a user is, in at most 40 letters, such as patient",
+        },
         "tokens": {"enum": [texts.WORDS, texts.CHARACTERS]},
         "vocabulary": {"anyOf": [_TEXT, _WORDS]},
         "length": {"type": "integer", "minimum": 1},
@@ -65,6 +70,11 @@ SCHEMA: dict[str, Any] = {
 def kind(block: Mapping[str, Any]) -> str:
     """Return the key of ``KEYS`` that tells how a block is read; other endings are returned too."""
     return "folder" if "folder" in block else Path(block["file"]).suffix.lower()
+
+
+def has_users(block: Mapping[str, Any]) -> bool:
+    """Return whether a block declares the user of each row; all forms but tables always do."""
+    return kind(block) not in TABLES or "user" in block
 
 
 def paths(block: Mapping[str, Any]) -> list[Path]:
@@ -93,6 +103,8 @@ def check(block: Mapping[str, Any]) -> None:
     for key in block:
         if key not in KEYS[form]:
             raise DataError(f"{key} is not for {form}", do=nearest(key, KEYS[form]))
+    if "unit" in block and not has_users(block):
+        raise DataError("unit, the word for a user", got=block["unit"], do="write user: as well")
     of_text = "text" in block or any(key in block for key in _OF_TOKENS)
     needed = [*_OF_TOKENS[1:], *(["text"] if form != LEAF else [])] if of_text else []
     for key in needed:

@@ -22,6 +22,8 @@ COUNTS = ("classes", "vocabulary")
 KEYS = (*IMAGES, *LABELS, *USERS, *COUNTS)
 FOUND = "classes_found"
 SCALED = "standardised_by_rows"
+UNIT = "unit_word"
+LOADER = "loader"
 
 MOST_CLASSES = 1_000_000
 """Limit of the number of classes: the weights of a larger head would fill the memory."""

@@ -9,7 +9,7 @@
   to predict, float32 [N] or [N, K]; ``test_images``, ``test_labels`` likewise; ``classes`` int64
   scalar K; ``classes_found`` true, only if K is not declared and therefore one more than the
   largest label; ``standardised_by_rows`` true, only if every float feature has mean 0 and
-  deviation 1 over the rows;
+  deviation 1 over the rows; ``unit_word`` text, only if the source names what a user is;
 - ``vocabulary`` int64 scalar V, only if examples are tokens: ``train_images`` is int32 [N, T] in
   0..V-1 then;
 - ``mean``, ``std`` float64 [C] or [1]: the constants of ``normalise``, which follow from the data
@@ -24,6 +24,7 @@ that training needs nothing else.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import zipfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,9 +34,21 @@ from typing import Any
 
 import numpy as np
 
+from pflpipe import code_version
 from pflpipe.data import checks, downloads, limits, outside, per_client, pfllib, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
-from pflpipe.data.checks import FOUND, IMAGES, KEYS, LABELS, SCALED, USERS, Shape, example_shape
+from pflpipe.data.checks import (
+    FOUND,
+    IMAGES,
+    KEYS,
+    LABELS,
+    LOADER,
+    SCALED,
+    UNIT,
+    USERS,
+    Shape,
+    example_shape,
+)
 from pflpipe.errors import DataError, located, nearest
 from pflpipe.files import AGAIN, atomic
 from pflpipe.named import DATASETS as DATASETS
@@ -52,8 +65,10 @@ class Arrays:
 
     ``declared``: whether the package or the source states K. Otherwise K follows from all labels,
     and the ledger of a private run says so (``study.plans``). ``standardised``: whether features
-    have mean 0 and deviation 1 over the rows, of which the ledger warns too. ``mean``, ``std``:
-    per-channel (or one for all) constants of ``normalise``, on the scale 0..1.
+    have mean 0 and deviation 1 over the rows, of which the ledger warns too. ``unit``: the word for
+    a user in the ledger. ``loader``: name and SHA-256 of the user's function that returned the
+    arrays, or empty. ``mean``, ``std``: per-channel (or one for all) constants of ``normalise``, on
+    the scale 0..1.
     """
 
     train_images: np.ndarray
@@ -66,6 +81,8 @@ class Arrays:
     vocabulary: int | None = None
     declared: bool = True
     standardised: bool = False
+    unit: str = "user"
+    loader: str = ""
     mean: Sequence[float] = (0.5,)
     std: Sequence[float] = (0.5,)
 
@@ -111,8 +128,10 @@ class Header:
         users: number of user ids, with and without training rows, or None.
         declared: as in ``Arrays``.
         standardised: as in ``Arrays``; known once the file is made.
+        loader: as in ``Arrays``; known once the file is made.
         numbers: whether labels are real numbers.
         vocabulary: number of different tokens; None if examples are none.
+        unit: as in ``Arrays``; known once the file is made.
     """
 
     image_shape: tuple[int, ...]
@@ -121,8 +140,10 @@ class Header:
     users: int | None
     declared: bool = True
     standardised: bool = False
+    loader: str = ""
     numbers: bool = False
     vocabulary: int | None = None
+    unit: str = "user"
 
 
 def info(dataset: str, listed: Iterable[str] = ()) -> DatasetInfo:
@@ -207,8 +228,10 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
         count,
         declared=declared and FOUND not in shapes,
         standardised=SCALED in shapes,
+        loader=_loader(path, shapes),
         numbers=checks.are_numbers(labels),
         vocabulary=_vocabulary(small),
+        unit=_unit(path, shapes),
     )
 
 
@@ -237,6 +260,8 @@ def load_arrays(path: Path) -> Arrays:
         vocabulary=_vocabulary(raw),
         declared=FOUND not in shapes,
         standardised=SCALED in shapes,
+        unit=_unit(path, shapes),
+        loader=_loader(path, shapes),
         mean=mean,
         std=std,
     )
@@ -260,11 +285,14 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
             of the pin. ``target`` does not change then.
     """
     names: Collection[str] = ()
+    loader = ""
     if source is not None and _is_function(source):
         names, raw, location = *_returned(str(source)), str(source)
+        loader = f"{source} {code_version.sha256(outside.file_of(str(source)))}"
     elif source is not None and not source.is_dir():
         names = shapes = _checked_shapes(source, dataset)
         raw, location = read_arrays(source, (key for key in KEYS if key in shapes)), str(source)
+        loader = _loader(source, shapes)  # of a finished file, under another name
     elif info(dataset).needs_network:
         raw = downloads.read_original(
             dataset,
@@ -283,8 +311,8 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         )
     if FOUND in names:  # a finished file, under another name
         del raw["classes"]
-    made = arrays_from(raw, location, dataset)
-    unread = sorted(map(str, set(names) - {*KEYS, FOUND, SCALED}))
+    made = dataclasses.replace(arrays_from(raw, location, dataset), loader=loader)
+    unread = sorted(map(str, set(names) - {*KEYS, FOUND, SCALED, LOADER}))
     moved = checks.channels_first(raw["train_images"].shape, raw["train_images"].dtype)
     line = write(dataset, made, target) + "; the channels came first" * moved
     return line + (f"; not read: {', '.join(unread)}" if unread else "")
@@ -304,6 +332,8 @@ def write(name: str, made: Arrays, target: Path) -> str:
     # Training does not read these, so the digest does not cover them.
     notes = {FOUND: not made.declared, SCALED: made.standardised}
     arrays |= {note: np.asarray(True) for note, holds in notes.items() if holds}
+    arrays |= {UNIT: np.asarray(made.unit)} if made.unit != "user" else {}
+    arrays |= {LOADER: np.asarray(made.loader)} if made.loader else {}
     with atomic(target) as path:
         np.savez(path, **arrays)
     return f"{name}: {made}"
@@ -396,6 +426,10 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
 
 def _vocabulary(arrays: Mapping[str, np.ndarray]) -> int | None:
     return int(arrays["vocabulary"]) if "vocabulary" in arrays else None
+
+
+def _unit(path: Path, names: Collection[str]) -> str:
+    return str(read_arrays(path, [UNIT])[UNIT]) if UNIT in names else "user"
 
 
 def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
@@ -520,6 +554,13 @@ def read_arrays(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
             expected="plain arrays without pickled objects",
             do=do,
         ) from error
+
+
+def _loader(path: Path, shapes: Mapping[str, Shape]) -> str:
+    """Return ``Arrays.loader`` of a finished file."""
+    shape, dtype = shapes.get(LOADER, ((1,), np.dtype("U1")))
+    is_note = shape == () and dtype.kind == "U"
+    return str(read_arrays(path, [LOADER])[LOADER]) if is_note else ""
 
 
 def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:

@@ -12,7 +12,6 @@ import hashlib
 import importlib
 import operator
 import os
-import re
 import signal
 import symtable
 import sys
@@ -25,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from pflpipe.errors import ConfigError, PflpipeError, nearest
-
-_REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
+from pflpipe.parts import REFERENCE
+from pflpipe.parts import is_reference as is_reference
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE
 # Of torch: getters and setters, then attributes. The old interface of precision (matmul_precision,
@@ -46,11 +45,6 @@ _TORCH_FLAGS = (
     *(f"backends.mkldnn.{kind}fp32_precision" for kind in ("", "conv.", "rnn.", "matmul.")),
     *(f"backends.cudnn.{name}" for name in ("enabled", "benchmark", "deterministic")),
 )
-
-
-def is_reference(text: str) -> bool:
-    """Return whether a text has the form ``file.py:name``."""
-    return _REFERENCE.fullmatch(text) is not None
 
 
 def file_of(reference: str) -> Path:
@@ -210,7 +204,7 @@ def _run(path: str, text: str) -> types.ModuleType:
 
 
 def _parts(reference: str) -> tuple[str, str]:
-    match = _REFERENCE.fullmatch(reference)
+    match = REFERENCE.fullmatch(reference)
     if match is None:
         raise ConfigError("a name from outside", got=reference, expected="file.py:name")
     return match["file"], match["name"]

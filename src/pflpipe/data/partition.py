@@ -21,6 +21,14 @@ The common test set is all test rows (``natural``: those of the clients, with tr
 without). Every draw derives from the seed by name; clients keep the order in which they were drawn,
 rows within a client ascend.
 
+Rows of a data set with users are dealt (by any kind but ``natural``) only with ``users: ignored``:
+the rows of one user then lie with many clients, and a client is no user. ``max_clients_per_user`` k
+bounds with how many. For each user k clients are drawn by the user's name, whatever anybody holds,
+and each of its rows goes to one of these k, with a chance in proportion to what the kind deals each
+of them of the row's class (``iid``: with equal chances). So sizes and classes are those of the kind
+on average only: rows of a class that none of the k is dealt go to nobody, and a client with fewer
+than ``min_size`` training examples is one without any, as with ``natural``.
+
 With ``new_clients`` N the examples are divided over N further clients. A separate stream chooses
 the new ones among all, whatever they hold. New clients take no part in training, and the test rows
 of ``natural`` ones are in no common test set.
@@ -180,11 +188,12 @@ def check(
         location: names the study in messages.
 
     Raises:
-        ConfigError: a value is out of range, missing, or of another kind.
+        ConfigError: a value is out of range, missing, or of another kind, or see ``check_users``.
         DataError: the data set is too small, or has too few users or classes.
     """
     p = partition
     options.check(p, location)
+    check_users(p, users is not None, location)
     if not classes and p.kind in ("dirichlet", "pathological"):
         raise ConfigError(
             f"{location}.kind",
@@ -233,6 +242,25 @@ def check(
         )
 
 
+def check_users(partition: cells.Partition, declared: bool, location: str = "partition") -> None:
+    """Raise ConfigError if rows are dealt without regard to the users whom the data set declares
+    and the request does not say so, or if it says so of data without users."""
+    kind, ignored = partition.kind, partition.users is not None
+    if declared and kind != "natural" and not ignored:
+        raise ConfigError(
+            f"{location}.kind",
+            got=f"{kind}, which deals the rows of one user to many clients",
+            expected="natural, as the data set has user ids",
+            do="write partition: {kind: natural}, so that a client is a user, or "
+            f"partition: {{kind: {kind}, users: ignored, ...}}, so that it is a dealt client",
+        )
+    if ignored and not declared:
+        do = "remove it: such rows are dealt anyway"
+        raise ConfigError(
+            f"{location}.users", got=partition.users, expected="a data set with user ids", do=do
+        )
+
+
 def _count(partition: cells.Partition) -> int | str:
     new = partition.new_clients
     return f"{partition.clients} and {new} new" if new else partition.clients
@@ -241,9 +269,10 @@ def _count(partition: cells.Partition) -> int | str:
 def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
     """Divide a data set over clients.
 
-    Every training example belongs to exactly one client, with two exceptions that belong to none:
-    ``natural`` examples of users beyond the first M + N or with fewer than ``min_size``, and
-    ``pathological`` examples of a class that no client drew (s M < K).
+    Every training example belongs to exactly one client, with exceptions that belong to none:
+    ``natural`` examples of users beyond the first M + N or with fewer than ``min_size``,
+    ``pathological`` examples of a class that no client drew (s M < K), and with
+    ``max_clients_per_user`` those that none of a user's clients may have.
 
     Args:
         arrays: the data set.
@@ -258,6 +287,7 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
     users = arrays.users
     known = 0 if arrays.numbers else classes
     check(partition, known, len(labels), None if users is None else len(users))
+    most = partition.max_clients_per_user
     if arrays.numbers:  # own tests are drawn as if all rows had one class
         labels, test_labels = (np.zeros(len(rows), np.int64) for rows in (labels, test_labels))
         classes = 1
@@ -270,19 +300,29 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
         chosen = users[: partition.clients + partition.new_clients if partition.clients else None]
         new = _draw_new(len(chosen), partition.new_clients, seed)
         shares = _rows_of(arrays.train_users, chosen)
-        shares = _of_min_size(shares, partition.min_size, new)
+        shares = _of_min_size(shares, partition.min_size, new, "user ids")
         test = _rows_of(arrays.test_users, chosen)
         common = np.flatnonzero(np.isin(arrays.test_users, chosen[~new]))
     else:
         everyone = replace(partition, clients=partition.clients + partition.new_clients)
         new = _draw_new(everyone.clients, partition.new_clients, seed)
-        if partition.kind == "iid":
-            shares = np.array_split(rng.permutation(len(labels)), everyone.clients)
-        elif partition.kind == "dirichlet":
-            shares = _dirichlet(labels, classes, everyone, rng)
+        if partition.kind == "dirichlet":
+            counts = _dirichlet(labels, classes, everyone, rng)
+        elif partition.kind == "pathological":
+            counts = _pathological(labels, classes, everyone, rng)
         else:
-            shares = _pathological(labels, classes, everyone, rng)
-        if partition.test_fraction is None:
+            counts = np.ones((everyone.clients, classes), dtype=np.int64)
+        if most is not None:
+            assert arrays.train_users is not None  # for mypy: check() refused
+            assert arrays.test_users is not None
+            shares = _deal_by_user(labels, arrays.train_users, counts, most, seed, "train")
+            test = _deal_by_user(test_labels, arrays.test_users, counts, most, seed, "test")
+            shares = _of_min_size(shares, partition.min_size, new, "clients")
+        elif partition.kind == "iid":
+            shares = np.array_split(rng.permutation(len(labels)), everyone.clients)
+        else:
+            shares = _deal(labels, counts, rng)
+        if most is None and partition.test_fraction is None:
             held = np.stack([np.bincount(labels[rows], minlength=classes) for rows in shares])
             test = _own_tests(test_labels, held, numpy_rng(seed, "partition", "test"))
     if 0 < partition.common_test < len(common):
@@ -333,9 +373,11 @@ def _set_aside(
     return parts, rests
 
 
-def _of_min_size(shares: list[np.ndarray], min_size: int, new: np.ndarray) -> list[np.ndarray]:
-    """Leave out the rows of users with fewer than ``min_size``, a public rule that each device can
-    apply to itself."""
+def _of_min_size(
+    shares: list[np.ndarray], min_size: int, new: np.ndarray, whose: str
+) -> list[np.ndarray]:
+    """Leave out the rows of clients with fewer than ``min_size``, a public rule that each device
+    can apply to itself; ``whose`` names the clients in messages."""
     kept = [rows if len(rows) >= min_size else rows[:0] for rows in shares]
     if not any(map(len, itertools.compress(kept, ~new))):
         besides = f", {new.sum()} new ones aside" if new.any() else ""
@@ -343,7 +385,7 @@ def _of_min_size(shares: list[np.ndarray], min_size: int, new: np.ndarray) -> li
             "partition.min_size",
             got=min_size,
             expected=(
-                f"so many training examples of at least one of the first {len(shares)} user ids"
+                f"so many training examples of at least one of the first {len(shares)} {whose}"
                 f"{besides}"
             ),
             do="take a lower min_size or more clients",
@@ -360,9 +402,10 @@ def _rows_of(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
 
 def _dirichlet(
     labels: np.ndarray, classes: int, partition: cells.Partition, rng: np.random.Generator
-) -> list[np.ndarray]:
-    """Draw up to DRAWS times. If every draw leaves a client below min_size, repair the draw that
-    lacks the fewest examples."""
+) -> np.ndarray:
+    """Return how many examples of each class each client gets, int64 [M, K]. Draw up to DRAWS
+    times. If every draw leaves a client below min_size, repair the draw that lacks the fewest
+    examples."""
     assert partition.alpha is not None  # for mypy: check() refused
     best, shortage = np.empty(0), np.inf
     for _ in range(DRAWS):
@@ -374,7 +417,7 @@ def _dirichlet(
             best, shortage = counts, missing
         if missing == 0:
             break
-    return _deal(labels, _repair(best, partition.min_size, keep_classes=False), rng)
+    return _repair(best, partition.min_size, keep_classes=False)
 
 
 def _draw_dirichlet(
@@ -498,11 +541,30 @@ def _deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> l
     return [np.concatenate(hand) for hand in hands]
 
 
+def _deal_by_user(
+    labels: np.ndarray, users: np.ndarray, counts: np.ndarray, most: int, seed: int, part: str
+) -> list[np.ndarray]:
+    """Give the rows of each user to at most ``most`` clients, the same ones for every ``part``,
+    with chances in proportion to ``counts[client, label]``; a row that none of them may have is
+    left out."""
+    hands: list[list[np.ndarray]] = [[] for _ in counts]
+    ids = np.unique(users)
+    for user, rows in zip(ids.tolist(), _rows_of(users, ids), strict=True):
+        drawn = numpy_rng(seed, "partition", "user", user)
+        clients = drawn.choice(len(counts), min(most, len(counts)), replace=False)
+        ends = np.cumsum(counts[clients][:, labels[rows]], axis=0)  # [k, rows]
+        rng = numpy_rng(seed, "partition", "user", user, part)
+        place = (rng.integers(np.maximum(ends[-1], 1)) >= ends).sum(axis=0)
+        for index, client in enumerate(clients.tolist()):
+            hands[client].append(rows[place == index])
+    return [np.sort(np.concatenate([np.empty(0, np.int64), *hand])) for hand in hands]
+
+
 def _pathological(
     labels: np.ndarray, classes: int, partition: cells.Partition, rng: np.random.Generator
-) -> list[np.ndarray]:
-    """Deal class slots so that every client has exactly s distinct classes, then divide each class
-    over its slots."""
+) -> np.ndarray:
+    """Return how many examples of each class each client gets, int64 [M, K]: deal class slots so
+    that every client has exactly s distinct classes, then divide each class over its slots."""
     assert partition.classes_per_client is not None  # for mypy: check() refused
     clients, wanted = partition.clients, partition.classes_per_client
     totals = np.bincount(labels, minlength=classes)
@@ -537,7 +599,7 @@ def _pathological(
         counts[holders, label] = apportion(
             np.ones(len(holders), dtype=np.int64), int(totals[label]), rng
         )
-    return _deal(labels, _repair(counts, partition.min_size, keep_classes=True), rng)
+    return _repair(counts, partition.min_size, keep_classes=True)
 
 
 def _own_tests(labels: np.ndarray, held: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:

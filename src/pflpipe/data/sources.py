@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from pflpipe.data.blocks import Part, Source
 from pflpipe.data.datasets import Header
 from pflpipe.errors import DataError
 from pflpipe.files import canonical_json
+from pflpipe.named import DATASETS
 
 
 def text(source: Source) -> str:
@@ -45,7 +47,7 @@ def describe(
     """
     if not isinstance(source, dict):
         return datasets.describe(dataset, source, made, listed)
-    blocks.check(source)
+    _check(dataset, source)
     return datasets.read_header(made, dataset) if made.is_file() else None
 
 
@@ -58,23 +60,33 @@ def prepare(dataset: str, source: Source | None, downloads: Path, target: Path) 
     """
     if not isinstance(source, dict):
         return datasets.prepare(dataset, source, downloads, target)
+    _check(dataset, source)
     raw, note = _arrays(source)
     made = datasets.arrays_from(raw, str(blocks.paths(source)[0]), dataset)
+    made = dataclasses.replace(made, unit=source.get("unit", made.unit))
     return f"{datasets.write(dataset, made, target)}; {note}"
+
+
+def _check(dataset: str, block: Mapping[str, Any]) -> None:
+    """Raise DataError unless a block is in order and names no unit of a data set that has one."""
+    blocks.check(block)
+    if "unit" in block and dataset in DATASETS:
+        got, expected = block["unit"], f"none for {dataset}, a name that pflpipe knows"
+        raise DataError("unit", got=got, expected=expected, do="give your data another name")
 
 
 def _arrays(block: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:
     """Return what ``datasets.arrays_from`` takes, and what was taken for what."""
     from pflpipe.data import leaf, pictures, tables, tff  # late: a named data set needs no pandas
 
-    blocks.check(block)
     readers: dict[str, Callable[..., Part]] = {
         blocks.LEAF: leaf.read,
         blocks.TFF: tff.read,
         "folder": pictures.read,
     }
     read: Callable[..., Part] = readers.get(blocks.kind(block), tables.read)
-    layout = {key: value for key, value in block.items() if key not in ("file", "folder", "test")}
+    of_no_reader = ("file", "folder", "test", "unit")
+    layout = {key: value for key, value in block.items() if key not in of_no_reader}
     raw: dict[str, np.ndarray] = {}
     notes = set[str]()
     for part, path in zip(("train", "test"), blocks.paths(block), strict=False):

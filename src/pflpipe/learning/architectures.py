@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pflpipe import cells, options
 from pflpipe.data import outside
@@ -92,12 +91,6 @@ def check_tokens(model: cells.Model, vocabulary: int | None) -> None:
             do=f"write model: {{name: gru, items: {vocabulary}, hidden: [16, 32]}}, or name one of "
             "your own",
         )
-
-
-def file_of(model: cells.Model) -> Path | None:
-    """Return the user's file of a network, on which its runs depend; None for the networks of this
-    package."""
-    return outside.file_of(model.name) if outside.is_reference(model.name) else None
 
 
 def check_options(model: cells.Model) -> None:

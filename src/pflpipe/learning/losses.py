@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pflpipe.data import outside
@@ -107,11 +106,6 @@ def find(name: str) -> Loss:
         raise ConfigError(f"loss {name}", got=type(loss).__name__, expected="a Loss", do=do)
     check_known(loss.metric, [ACCURACY, *ERRORS], f"loss {name}: no metric of a loss is")
     return loss
-
-
-def file_of(name: str) -> Path | None:
-    """Return the user's file of a loss, on which its runs depend; None for a built-in one."""
-    return outside.file_of(name) if outside.is_reference(name) else None
 
 
 def outputs(name: str, width: int, numbers: bool) -> int:

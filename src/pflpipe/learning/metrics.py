@@ -43,6 +43,7 @@ class Metric:
         unit: ``%`` or another unit; empty for a plain number.
         average: computes the value of a run from the values of its clients, without the undefined
             ones.
+        source: ``file.py:name`` where a study found it; empty for those of the package.
     """
 
     heading: str
@@ -50,6 +51,7 @@ class Metric:
     higher_is_better: bool = True
     unit: str = ""
     average: Callable[[np.ndarray], float] = over_clients
+    source: str = ""
 
     @property
     def sign(self) -> int:

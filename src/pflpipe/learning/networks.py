@@ -19,6 +19,7 @@ those of normalisation layers, N(0, 1) for the vectors of tokens.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from pflpipe.learning import architectures, counter_rng, initial, modules, seque
 from pflpipe.learning.architectures import RESNETS, ResNet, Shapes
 from pflpipe.learning.modules import HEAD as HEAD
 from pflpipe.learning.solvers import Schedule
+from pflpipe.seeds import seed_for
 from pflpipe.trees import Tree
 
 Body = Callable[[Tree, Tensor, Tensor | None], Tensor]
@@ -88,6 +90,14 @@ class Network:
                     -bound, bound, generator=generator
                 )
         return params
+
+    def start_digest(self, seed: int) -> str:
+        """Return the SHA-256 of the parameters, float32, with which the runs of a seed start."""
+        total = hashlib.sha256()
+        for name, value in self.init(torch.Generator().manual_seed(seed_for(seed, "init"))).items():
+            total.update(f"{name} {[*value.shape]} ".encode())
+            total.update(value.detach().cpu().numpy().tobytes())
+        return total.hexdigest()
 
     def apply(self, params: Tree, x: Tensor, key: Tensor | None = None) -> Tensor:
         """Return the logits ``[B, K]`` of a batch, with dropout if there is the ``key`` of a

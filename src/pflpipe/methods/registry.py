@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import importlib
 import importlib.util
 import inspect
 import os
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,17 +22,19 @@ from typing import TYPE_CHECKING, Any
 from pflpipe import cells, options
 from pflpipe.errors import ConfigError, Problems, nearest
 from pflpipe.files import canonical_json
-from pflpipe.learning import architectures, losses
+from pflpipe.learning import architectures
 from pflpipe.methods import about as declarations
 from pflpipe.methods import plugins
 from pflpipe.methods.about import About
 from pflpipe.options import Declared
-from pflpipe.seeds import STREAMS
+from pflpipe.parts import START, Part, outside
+from pflpipe.seeds import STREAMS, derived_key
 
 if TYPE_CHECKING:
+    from pflpipe.learning.networks import Network
     from pflpipe.methods.base import Method
 
-_HELPERS = {"about", "base", "plugins", "registry"}
+_HELPERS = {"about", "base", "plugins", "registry", "row_code"}
 NAMES = tuple(
     sorted(
         module.name
@@ -142,11 +143,15 @@ def info(name: str, source: str = "") -> MethodInfo:
     Raises:
         ConfigError: the method is unknown, or its file is not a method (plugins.py).
     """
-    return _info(name, os.path.abspath(source) if source.endswith(".py") else source)
+    if not source.endswith(".py"):
+        return _info(name, source)
+    # A file counts by its content: the digest of a cell is that of the code that runs.
+    content = Path(source).read_bytes() if Path(source).is_file() else b""
+    return _info(name, os.path.abspath(source), content)
 
 
 @functools.cache
-def _info(name: str, source: str) -> MethodInfo:
+def _info(name: str, source: str, content: bytes = b"") -> MethodInfo:
     if source:
         factory, about = plugins.load(name, source)
         hyperparameters = options.of_signature(inspect.signature(factory, eval_str=True))
@@ -199,6 +204,11 @@ def trained(cell: cells.Cell) -> cells.Cell:
         cell,
         method=other or cell.method,
         source="" if other else cell.source,
+        digests={
+            kind: digest
+            for kind, digest in cell.digests.items()
+            if not (other and kind == "method")
+        },
         hyperparameters=hyperparameters,
         training=dataclasses.replace(
             cell.training, evaluate_every=0, evaluate_clients=0, evaluate_personal=True
@@ -220,12 +230,23 @@ def key(cell: cells.Cell) -> str:
 
     The key is a digest of the settings that training reads and that differ from their defaults, and
     of the version of all streams. It contains no value of the data, because the noise would then
-    depend on the data that it hides. For a method from outside the package it contains the source
-    too: two files may each have an ``easgd``.
+    depend on the data that it hides. Of a method, a loss and a network from outside the package it
+    contains name and digest: with other code, other messages have other noise.
     """
-    return hashlib.sha256(
-        canonical_json({"streams": STREAMS, **_chosen(trained(cell))}).encode()
-    ).hexdigest()
+    return derived_key(canonical_json({"streams": STREAMS, **_chosen(trained(cell))}))
+
+
+def started(key: str, code: Iterable[Part], network: Network, seed: int) -> str:
+    """Return the key of a run that starts with a network's initial parameters of a seed. Where the
+    network is from outside the package, its values count: its code may have them from elsewhere.
+
+    Args:
+        key: of everything else that the messages depend on.
+        code: the parts of the run, of which those of the package may be left out.
+    """
+    if not any(part.kind == "network" for part in outside(code)):
+        return key
+    return derived_key(key, START, network.start_digest(seed))
 
 
 def run_id(cell: cells.Cell) -> str:
@@ -322,12 +343,6 @@ def check_loss(name: str, loss: str, hyperparameters: Mapping[str, Any], source:
         what = f"method {name}" + "".join(f": {key}={hyperparameters[key]}" for key in solvers)
         do = "leave the method out here" if not solvers else f"take sgd for {solvers[0]}"
         raise ConfigError(f"{what}: training.loss", got=loss, expected="cross_entropy", do=do)
-
-
-def own_files(cell: cells.Cell) -> list[Path]:
-    """Return the user's files of a cell's network and loss, on which its run depends."""
-    files = architectures.file_of(cell.model), losses.file_of(cell.training.loss)
-    return [file for file in files if file is not None]
 
 
 def check_normalisation(name: str, model: cells.Model, has_global_model: bool) -> None:

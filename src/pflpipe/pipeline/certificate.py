@@ -4,6 +4,7 @@ on, in one file that others can check (verify.py)."""
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -12,22 +13,23 @@ from typing import Any
 from pflpipe import records
 from pflpipe._version import __version__
 from pflpipe.auditing import cases
+from pflpipe.auditing.cases import Case
 from pflpipe.auditing.verdict import require_kept
 from pflpipe.cells import Cell
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.learning.metrics import ALWAYS
-from pflpipe.methods import registry
-from pflpipe.pipeline import code_version
-from pflpipe.privacy.ledger import Planned, effective_plan
+from pflpipe.methods import row_code
+from pflpipe.pipeline import rules
+from pflpipe.pipeline.verify import FORMAT
+from pflpipe.privacy.ledger import DEALT, Planned, effective_plan
+from pflpipe.privacy.plan import Plan
 from pflpipe.report import tidy
 from pflpipe.study import metrics
 from pflpipe.study.study_spec import Study
 
-FORMAT = "pflpipe-certificate-1"
-PACKAGE = Path(__file__).resolve().parents[1]
 EPSILONS = ("central", "replace_one", "local", "local_replace_one")
-OF_AUDITS = ("audit", "verdict", "epsilon_lower", "detects", "detects_runs")
+OF_AUDITS = ("verdict", "epsilon_claimed", "epsilon_lower", "detects", "detects_runs")
 OF_PLANS = (
     *("mechanism", "noise_multiplier", "sample_rate", "rounds", "groups", "band", "buffers"),
 )
@@ -54,9 +56,11 @@ def write(study: Study, results: Path, data: Path) -> Path:
     """
     columns = list(map(str, tidy.stored(study, results)))
     searched = searches(study.name, results)
+    # A metric of the user's goes by its file.
+    measures = [metric.source or name for name, metric in study.metrics.items()]
     rows = [
         row(one.cell, one.run, columns, searched, results, data)
-        | {"code": code(one.cell.method, one.cell.source)}
+        | {"code": code(one.cell, one.run, measures, results)}
         for one in study.rows
     ]
     target = results / "tables" / f"{study.name}.certificate.json"
@@ -73,8 +77,7 @@ def row(
     results: Path,
     data: Path,
 ) -> dict[str, Any]:
-    """Return the row of a cell without the digest of its code, which results do not tell; raises as
-    ``write``.
+    """Return the row of a cell without its code, of which results know a part; raises as ``write``.
 
     Args:
         run: id of its training run.
@@ -84,7 +87,7 @@ def row(
     """
     planned = plan_file(cell.plan_id, results)
     plan, values = planned.plan, records.to_json(planned.ledger)
-    record = tidy.record_of(results / "runs" / run, plan, cell.departures)
+    record = tidy.executed_record(results / "runs" / run, plan, cell.departures)
     pin = data / f"{cell.dataset}.pin"
     counted = accountant = None
     if plan.mechanism != "none":
@@ -109,8 +112,15 @@ def row(
             "name": cell.dataset,
             "sha256": pin.read_text().strip() if pin.exists() else None,
         },
-        "unit": "user",
+        "unit": values["unit"],
+        "person": {
+            "max_clients_per_user": values["max_clients_per_user"],
+            **{f"epsilon{at}": values[f"epsilon_person{at}"] for at in ("", "_1e5")},
+        }
+        if values["unit"] == DEALT
+        else None,
         **{name: values[name] for name in ("adjacency", "trust", "claim", "sampling")},
+        "warnings": values["warnings"],
         "departures": values["departures"],
         "plan": records.to_json(plan),
         "counted": counted,
@@ -118,9 +128,13 @@ def row(
             f"{name}{at}": values[f"epsilon_{name}{at}"] for name in EPSILONS for at in ("", "_1e5")
         },
         "accountant": accountant,
-        "audits": [_audit(name, results) for name in audits(cell)],
+        "audits": [_audit(case, plan, results) for case in audits(cell)],
         "commit": record.program.commit,
-        "diagnostics": [name for name in columns if name in MEASURED or name not in tidy.COLUMNS],
+        "diagnostics": [
+            name
+            for name in columns
+            if name in MEASURED or name not in (*tidy.COLUMNS, *tidy.OF_UNITS)
+        ],
         "search": line and _search(line, results),
     }
 
@@ -143,10 +157,24 @@ def searches(study: str, results: Path) -> dict[str, dict[str, Any]]:
     return {cell: line for line in reversed(lines) for cell in line["rows"]}
 
 
-def audits(cell: Cell) -> list[str]:
-    """Return the ids of the audits of the release that a cell makes."""
-    return [case.id for case in cases.of_cell(cell)] or [
-        subject.case.id
+def code(cell: Cell, run: str, measures: Collection[str], results: Path) -> list[dict[str, Any]]:
+    """Return the parts of a row (``parts.Part``): of the package's with digests of the code as it
+    is now, of others with those of the run.
+
+    Args:
+        run: id of its training run.
+        measures: names of its study's metrics, or ``file.py:name``.
+        results: as of ``write``.
+    """
+    plan = plan_file(cell.plan_id, results).plan
+    record = tidy.record_of(results / "runs" / run, plan, cell)
+    return [records.to_json(part) for part in row_code.of_cell(cell, record.parts, measures)]
+
+
+def audits(cell: Cell) -> list[Case]:
+    """Return the cases of the audits of the release that a cell makes."""
+    return cases.of_cell(cell) or [
+        subject.case
         for subject in _subjects()
         if (subject.method, subject.case.mechanism, subject.case.departures)
         == ("" if cell.source else cell.method, cell.privacy.mechanism, cell.departures)
@@ -156,14 +184,30 @@ def audits(cell: Cell) -> list[str]:
 _subjects = functools.cache(cases.subjects)
 
 
-def _audit(name: str, results: Path) -> dict[str, Any]:
-    """Return the result of an audit; without one only its id, and null for the rest."""
-    file = results / "audits" / f"{name}.json"
+def _audit(case: Case, plan: Plan, results: Path) -> dict[str, Any]:
+    """Return the result of an audit, with the plan that it audited beside that of the row; without
+    a result only its id, and null for the rest."""
+    file = results / "audits" / f"{case.id}.json"
     if not file.exists():
-        return dict.fromkeys(OF_AUDITS) | {"audit": name}
+        return {"audit": case.id} | dict.fromkeys((*OF_AUDITS, "plan", "this_plan"))
     result = read_json(file)
     require_kept([result])
-    return {key: result[key] for key in OF_AUDITS}
+    # What the audit claims, also of a release with departures, is the plan without them.
+    audited = case.plan(())
+    claimed = rules.claimed_by(records.to_json(audited), case.trust)
+    if not math.isclose(result["epsilon_claimed"], claimed, rel_tol=rules.CLOSE):
+        raise DataError(
+            f"{file}: epsilon_claimed",
+            got=result["epsilon_claimed"],
+            expected=f"{claimed:g}, of the audited plan",
+            do="it is of another version of pflpipe: remove it and run snakemake again",
+        )
+    return {
+        "audit": case.id,
+        "plan": records.to_json(audited),
+        "this_plan": audited == plan,
+        **{key: result[key] for key in OF_AUDITS},
+    }
 
 
 def _search(line: Mapping[str, Any], results: Path) -> dict[str, Any]:
@@ -182,9 +226,3 @@ def _search(line: Mapping[str, Any], results: Path) -> dict[str, Any]:
         "plans": plans,
         "private": line["private"],
     }
-
-
-@functools.cache
-def code(method: str, source: str) -> str:
-    """Return the digest of the code of a method, with all of the package that it imports."""
-    return code_version.digest(registry.file_of(method, source), PACKAGE)

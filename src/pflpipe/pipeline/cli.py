@@ -201,7 +201,7 @@ def _data(arguments: argparse.Namespace) -> Iterator[str]:
 
 def _methods(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.cells import claim_of
-    from pflpipe.methods import registry
+    from pflpipe.methods import registry, row_code
 
     if arguments.name:
         from pflpipe.report import cards
@@ -220,7 +220,7 @@ def _methods(arguments: argparse.Namespace) -> list[str]:
         for profile, names in profiles.items():
             claim = "none (no privacy asked)"
             if about.private:
-                claim = claim_of(about.mechanism, names, source)
+                claim = claim_of(about.mechanism, names, row_code.of_method(name, source))
             departures = f"; departures {', '.join(names)}" if names else ""
             lines.append(f"    profile {profile}: claim {claim}{departures}")
         for key, parameter in entry.hyperparameters.items():
@@ -347,6 +347,8 @@ def _verify(arguments: argparse.Namespace) -> Iterator[str]:
 
     found = verify.findings(arguments.file, arguments.results, arguments.data)
     yield from map(str, found)
+    if arguments.results is None:
+        yield verify.unchecked()
     verify.require_unrefuted(found, arguments.file)
 
 

@@ -50,7 +50,8 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
     sides = [side(name, results) for name in (first, second)]
     others = [str(name) for name in list(sides[0])[len(tidy.COLUMNS) :] if name in sides[1]]
     # Best rounds are no measurement that could decide between methods.
-    metrics = [*METRICS, *(name for name in others if not name.startswith(BEST_ROUND))]
+    others = [name for name in others if not name.startswith(BEST_ROUND)]
+    metrics = [*METRICS, *(name for name in others if name not in tidy.OF_UNITS)]
     if metric not in metrics:
         raise ConfigError(f"metric {metric!r} does not exist", do=nearest(metric, metrics))
     key, differing = _key(*sides)

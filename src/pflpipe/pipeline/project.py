@@ -14,14 +14,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from pflpipe import code_version
 from pflpipe.attacks import registry as attacks
 from pflpipe.auditing import cases as audits
 from pflpipe.cells import Cell, Model, Privacy, Training
 from pflpipe.data import sources
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json
-from pflpipe.methods import registry
-from pflpipe.pipeline import code_version
+from pflpipe.methods import registry, row_code
 from pflpipe.study import config, metrics, printed
 from pflpipe.study import figures as drawings
 from pflpipe.study.check import validate
@@ -327,8 +327,9 @@ class Project:
 
     def files_of(self, cells: Iterable[Cell]) -> list[Path]:
         """Return the files of the methods of cells, and of the user's own networks and losses."""
-        files = {self._method_file(cell.method, cell.source) for cell in cells}
-        return sorted(files.union(*map(registry.own_files, cells)))
+        listed = list(cells)
+        ours = {self._method_file(cell.method) for cell in listed if not cell.source}
+        return sorted(ours.union(*map(row_code.files, listed)))
 
     def method_files(self, names: Iterable[str]) -> list[Path]:
         """Return the files of these methods of the package."""
@@ -349,8 +350,8 @@ class Project:
         source = self.settings.datasets.get(dataset)
         return [] if source is None else ["--source", sources.text(source)]
 
-    def _method_file(self, name: str, source: str = "") -> Path:
-        return registry.file_of(name, source) if source else self.package / f"methods/{name}.py"
+    def _method_file(self, name: str) -> Path:
+        return self.package / f"methods/{name}.py"
 
     def _digest(self, start: Path) -> str:
         if start not in self._digests:

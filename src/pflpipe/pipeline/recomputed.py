@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 import dp_accounting
 import numpy as np
+from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution
 from dp_accounting.rdp import compute_epsilon
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
+from scipy.stats import binom
 
 WITHOUT_EFFECT = {
     *("learning_rate_in_noise", "no_composition", "noise_over_all_clients"),
@@ -36,6 +38,8 @@ CALIBRATED = 1e-3
 FINEST, WIDEST_ROUND, WIDEST_RUN = 1e-4, 20.0, 200.0
 """Grid of the privacy loss. It is coarser in proportion to a loss of one round, or of all rounds,
 that is wider than these."""
+COARSER = 10
+"""How much coarser that grid is for a group of clients."""
 LARGEST_MU, LARGEST_LOSS = 1e4, 700.0
 """Beyond these there is almost no noise: a Gaussian epsilon is infinite, and a Laplace one is that
 of delta 0."""
@@ -62,7 +66,7 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     departures = frozenset(settings.get("departures", ()))
     mechanism, rate = privacy.get("mechanism", "none"), training.get("sample_rate", 1.0)
     laplace, public = mechanism == "laplace", "public_sampling" in departures
-    claim = "nominal" if departures else "unreviewed" if settings.get("source") else "certified"
+    claim = "unreviewed" if unreviewed(row["code"]) else "certified"
     groups, number, buffers = training.get("groups", 1), privacy.get("buffers", 0), None
     band = training["rounds"] if number else privacy.get("band", 1)
     fixed = groups > 1 or band > 1 or number > 0
@@ -70,7 +74,7 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     found: dict[str, Any] = {
         "dataset.name": settings["dataset"],
         "departures": sorted(departures),
-        "claim": claim,
+        "claim": "nominal" if departures else claim,
         "trust": "central",
         "sampling": "cyclic" if groups > 1 else drawn,
         "plan.mechanism": mechanism,
@@ -81,14 +85,15 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "plan.clip_norm": privacy.get("clip_norm"),
         "plan.clients": settings["partition"].get("clients", plan["clients"]),
     }
-    if fixed or "groups" in plan:  # an earlier version does not say that there are none
-        claimed = mechanism != "none"
-        uncovered = laplace or (departures and claimed) or "clip_quantile" in privacy
-        turns = (1, 1) if fixed and (uncovered or rate < 1) else (groups, band)
-        found |= dict(zip(("plan.groups", "plan.band"), turns, strict=True))
-        buffers = plan.get("buffers")
-        if number != len(buffers["decays"] if buffers else ()):
-            found["plan.buffers"] = f"of {number}"
+    claimed = mechanism != "none"
+    uncovered = laplace or (departures and claimed) or "clip_quantile" in privacy
+    turns = (1, 1) if fixed and (uncovered or rate < 1) else (groups, band)
+    found |= dict(zip(("plan.groups", "plan.band"), turns, strict=True))
+    buffers = plan["buffers"]
+    if number != len(buffers["decays"] if buffers else ()):
+        found["plan.buffers"] = f"of {number}"
+    if row["person"]:
+        found |= {"person.epsilon": None, "person.epsilon_1e5": None}
     if search := row["search"]:
         private = search["private"]
         # A private search does not publish its number of runs.
@@ -98,8 +103,7 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         nothing = ("trust", "plan.noise_multiplier", "plan.adaptive", "counted", "accountant")
         epsilons = dict.fromkeys(row["epsilons"])
         return found | dict.fromkeys(nothing) | {"claim": "none", "epsilons": epsilons}, []
-    noise = Noise(mechanism, plan["noise_multiplier"], rate, training["rounds"])
-    noise = _single(noise, groups, band, buffers)
+    noise = release(plan)
     more, unknown = _noise(noise, settings, departures, plan["delta"])
     found |= more | _adaptive(privacy, noise.multiplier, rate * plan["clients"])
     if (
@@ -120,33 +124,43 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     found["accountant.name"] = "pld" if laplace or counted["rate"] < 1 else "gdp"
     executed = Noise(mechanism, counted["multiplier"], counted["rate"], counted["rounds"])
     found |= _epsilons(executed, counted["message"], plan["delta"])
+    if row["person"]:
+        # Without a bound the rows of a user may lie with all clients.
+        size = min(row["person"]["max_clients_per_user"] or plan["clients"], plan["clients"])
+        for end, at in (("", plan["delta"]), ("_1e5", 1e-5)):
+            found[f"person.epsilon{end}"] = of_group(executed, at, size)
     # Rows that are dealt make other clients at the seeds of a search, and nothing counts both.
     if search and not departures and settings["partition"]["kind"] == "natural":
         runs = [
             one._replace(rounds=one.rounds * (part["runs"] or 1))
             for part in search["plans"]
-            for one in [
-                _single(
-                    Noise(
-                        part["mechanism"],
-                        part["noise_multiplier"],
-                        part["sample_rate"],
-                        part["rounds"],
-                    ),
-                    part.get("groups", 1),
-                    part.get("band", 1),
-                    part.get("buffers"),
-                )
-            ]
+            for one in [release(part)]
         ]
         found["search.epsilon_with_search"] = (
             best_of_trials(private, runs[0], noise, plan["delta"])
             if private and len(runs) == 1
             else central((*runs, noise), plan["delta"])
         )
-    if not departures and any(audit["verdict"] not in ("kept", None) for audit in row["audits"]):
-        found["audits"] = "kept"
     return found, unknown
+
+
+def unreviewed(code: list[dict[str, Any]]) -> list[str]:
+    """Return the names of the code from outside the package that may touch a message. Initial
+    weights are numbers, which keep nothing of a client."""
+    return [
+        part["name"]
+        for part in code
+        if part["touches"] == "messages"
+        and not part["package"]
+        and part["kind"] != "initial weights"
+    ]
+
+
+def release(plan: dict[str, Any]) -> Noise:
+    """Return the noise of a plan as a whole: its rounds, or one release of correlated rounds."""
+    fields = ("mechanism", "noise_multiplier", "sample_rate", "rounds")
+    noise = Noise(*(plan[name] for name in fields))
+    return _single(noise, plan["groups"], plan["band"], plan["buffers"])
 
 
 def _single(noise: Noise, groups: int, band: int, buffers: dict[str, Any] | None) -> Noise:
@@ -293,6 +307,21 @@ def _renyi(run: Noise, order: int) -> float:
 
 
 @functools.cache
+def of_group(noise: Noise, delta: float, size: int) -> float:
+    """Return the epsilon of noisy sums in which ``size`` clients count or are zero together."""
+    if size == 1 or not noise.multiplier:
+        return central((noise,), delta)
+    together = noise._replace(multiplier=noise.multiplier / size)
+    if noise.mechanism == "laplace":  # all of them count as soon as one is drawn
+        return central((together._replace(rate=1 - (1 - noise.rate) ** size),), delta)
+    bound = central((together._replace(rate=1.0),), delta)
+    if noise.rate == 1 or _is_wide(together):
+        return bound
+    losses = _losses_of_group(noise, size, COARSER * _interval((together,)))
+    return min(bound, float(losses.get_epsilon(delta)))
+
+
+@functools.cache
 def replace_one(noise: Noise, delta: float) -> float:
     """Return the epsilon of noisy sums in which a client's message is replaced by another one."""
     if not noise.multiplier:
@@ -352,6 +381,14 @@ def _losses(runs: tuple[Noise, ...], interval: float, relation: str = "ADD_OR_RE
             release = dp_accounting.PoissonSampledDpEvent(run.rate, release)
         accountant.compose(release, run.rounds)
     return accountant
+
+
+@functools.lru_cache(maxsize=4)
+def _losses_of_group(noise: Noise, size: int, interval: float) -> Any:
+    drawn = np.arange(size + 1)
+    chances = binom.pmf(drawn, size, noise.rate)
+    sums = MixtureOfGaussiansDpEvent(noise.multiplier, drawn.tolist(), chances.tolist())
+    return PLDAccountant(value_discretization_interval=interval).compose(sums, noise.rounds)
 
 
 def _laplace_replaced(run: Noise, delta: float) -> float:

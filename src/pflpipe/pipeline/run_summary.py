@@ -105,6 +105,7 @@ def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
             f"  warning: δ = {delta:g} is not below 1/M = {1 / clients:g}: its ε allow one client "
             "to be published in clear"
         )
+    yield from (f"  {sentence}" for sentence in comparison.protected(frame))
     nominal = int((frame["claim"] == "nominal").sum())
     if nominal:
         yield f"  warning: {nominal} of {len(frame)} rows state a nominal ε; read the honest one"

@@ -1,36 +1,40 @@
 """A check of a certificate at two levels.
 
-Alone: its schema, its own digest, the digests of its settings, and every number that follows from
-others in it (recomputed.py). With results: every row is made again from plans, runs, audits and
+Alone: its schema, its own digest, the ids of its settings, what its parts say of each other
+(rules.py), and every number that follows from others in it (recomputed.py). ``UNCHECKED`` lists
+what a file alone cannot show. With results: every row is made again from plans, runs, audits and
 searches and compared, and no row of the table may be missing. docs/certificates.md says what
-neither level can show.
+neither level can show. Without results neither torch nor pandas is imported.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator
 
-from pflpipe.cells import BLOCKS, Cell
+from pflpipe import options, records
+from pflpipe.cells import BLOCKS, Cell, Privacy
 from pflpipe.errors import DataError, PflpipeError
 from pflpipe.files import DIGEST, canonical_json
-from pflpipe.methods import registry
-from pflpipe.pipeline import certificate, recomputed
-from pflpipe.report import tidy
+from pflpipe.named import OF_CALIBRATION
+from pflpipe.pipeline import recomputed, rules
 from pflpipe.study import documents
 
 VERIFIED, REFUTED, NOT_CHECKABLE = "verified", "refuted", "not checkable"
-SCHEMA = Path(__file__).with_name("certificate-1.schema.json")
+SCHEMA = Path(__file__).with_name("certificate-2.schema.json")
+FORMAT = "pflpipe-certificate-2"
 TOLERANCE = 1e-6
 """Largest relative difference of a number to the recomputed one."""
-_ELSEWHERE = {"dataset.sha256", "accountant.version"}
+ELSEWHERE = {"dataset.sha256", "accountant.version"}
 """What results do not tell: data sets are checked by themselves, and a version is that of the
 program that wrote the certificate."""
 
@@ -52,6 +56,88 @@ class Finding(NamedTuple):
         return ": ".join(filter(None, self))
 
 
+class Unchecked(NamedTuple):
+    """A field of a row that a file alone cannot check, in the rows of which ``holds`` is true.
+
+    Its path is dotted, without the places in lists and with the kind of a part of the code.
+    """
+
+    path: str
+    rows: str = ""
+    holds: Callable[[dict[str, Any]], bool] = lambda row: True
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.rows})" if self.rows else self.path
+
+
+def _departs(names: Iterable[str]) -> Callable[[dict[str, Any]], bool]:
+    return lambda row: not set(names).isdisjoint(row["departures"])
+
+
+def _is_ours(kind: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda row: all(part["package"] for part in row["code"] if part["kind"] == kind)
+
+
+def _is_natural(row: dict[str, Any]) -> bool:
+    return bool(row["settings"]["partition"]["kind"] == "natural")
+
+
+def _is_uncounted(row: dict[str, Any]) -> bool:
+    return bool(row["search"]) and row["search"]["epsilon_with_search"] is None
+
+
+SETTINGS = (
+    *("streams", "dataset", "method", "source", "digests", "departures"),
+    *("partition.users", "partition.clients", "partition.max_clients_per_user"),
+    *("model.name", "model.init", "model.init_digest", "features.kind", "features.file"),
+    *(f"training.{name}" for name in ("rounds", "sample_rate", "groups", "augment", "loss")),
+    *(f"privacy.{field.name}" for field in dataclasses.fields(Privacy)),
+)
+"""The settings on which something else in a file depends, which can therefore be checked."""
+OF_FILES = ("study", "pflpipe", "rows that are left out")
+"""What a file alone cannot check of all rows together."""
+_CALIBRATED = "sample_level_calibration"
+UNCHECKED = (
+    *map(Unchecked, ("run", "commit", "dataset.sha256", "accountant.version", "warnings")),
+    Unchecked("unit", "a word for users", lambda row: row["person"] is None),
+    Unchecked("settings.partition.clients", "natural", _is_natural),
+    Unchecked("settings.privacy.departures", holds=_departs(OF_CALIBRATION)),
+    Unchecked(
+        "settings.privacy.epsilon",
+        "accountant rdp",
+        lambda row: row["settings"]["privacy"].get("accountant") == "rdp",
+    ),
+    *(
+        Unchecked(path, _CALIBRATED, _departs({_CALIBRATED}))
+        for path in ("plan.noise_multiplier", "settings.privacy.epsilon")
+    ),
+    *(
+        Unchecked(f"counted.{name}", "departures of data", _departs(recomputed.COUNTED))
+        for name in ("multiplier", "message")
+    ),
+    Unchecked("counted.rounds", "public_sampling", _departs({"public_sampling"})),
+    *(Unchecked(f"audits.{name}") for name in ("epsilon_lower", "detects", "detects_runs")),
+    *(Unchecked(f"audits.plan.{name}") for name in ("clip_norm", "clients", "adaptive.*")),
+    Unchecked("audits.verdict", "with departures", lambda row: bool(row["departures"])),
+    *(
+        Unchecked(f"code.{kind}.sha256", "of the package", _is_ours(kind))
+        for kind in ("method", "loss", "network")
+    ),
+    *(Unchecked(f"code.{kind}.sha256") for kind in ("data", "features", "transform", "metric")),
+    *(Unchecked(f"search{name}") for name in ("", ".line", ".sets", ".plans.plan")),
+    Unchecked("search.search_not_counted", "its wording", _is_uncounted),
+    *(Unchecked(f"search.{part}.*", "not counted", _is_uncounted) for part in ("plans", "private")),
+)
+"""What a file alone cannot check in rows, besides settings that are not in ``SETTINGS``. A test
+holds both against what is refuted."""
+
+
+def unchecked() -> str:
+    """Return the fields that a file alone cannot check, as one line."""
+    listed = (*OF_FILES, *map(str, UNCHECKED), f"settings besides {', '.join(SETTINGS)}")
+    return f"a file alone cannot check: {'; '.join(listed)}"
+
+
 def findings(file: Path, results: Path | None = None, data: Path = Path("data")) -> list[Finding]:
     """Return the verdict on every row of a certificate, and on what concerns all of them.
 
@@ -70,14 +156,21 @@ def findings(file: Path, results: Path | None = None, data: Path = Path("data"))
     names = collections.Counter(row["cell"] for row in rows)
     if twice := [name for name, number in names.items() if number > 1]:
         found.append(Finding("file", REFUTED, f"rows that occur twice: {', '.join(twice)}"))
-    evidence = None if results is None else _Evidence(content["study"], results, data)
+    found += [Finding("file", REFUTED, why) for why in _disagreements(rows)]
+    evidence = None
+    if results is not None:
+        from pflpipe.pipeline.evidence import Evidence  # which needs pandas and torch
+
+        evidence = Evidence(content["study"], results, data)
     for row in rows:
         refuted, unknown = _alone(row)
         if evidence and not refuted:
-            refuted, unknown = evidence.of(row)
+            expected, unknown = evidence.of(row)
+            refuted = list(_differences(row, expected, str(results)))
         verdict = REFUTED if refuted else NOT_CHECKABLE if unknown else VERIFIED
         found.append(Finding(row["cell"], verdict, "; ".join(refuted or unknown)))
-    return found + (list(evidence.of_all(rows)) if evidence else [])
+    more = evidence.of_all(rows) if evidence else ()
+    return found + [Finding(*one) for one in more]
 
 
 def require_unrefuted(found: Iterable[Finding], file: Path) -> None:
@@ -95,27 +188,50 @@ def _read(file: Path) -> tuple[dict[str, Any], list[str]]:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{file} cannot be read", got=str(error)) from None
     stated = content.get("format") if isinstance(content, dict) else None
-    if stated != certificate.FORMAT:
-        raise DataError(f"{file}: format", got=stated, expected=certificate.FORMAT)
+    if stated != FORMAT:
+        raise DataError(f"{file}: format", got=stated, expected=FORMAT)
     body = {name: value for name, value in content.items() if name != DIGEST}
     digest = hashlib.sha256(canonical_json(body).encode()).hexdigest()
     # A repeated key leaves the content alone, but a reader may see the other value.
     if content.get(DIGEST) != digest or text != written:
         return content, ["it is not what was written: it was edited or damaged"]
-    validator = Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
-    return content, [str(one.error) for one in documents.violations(content, validator)]
+    return content, [str(one.error) for one in documents.violations(content, _validator())]
+
+
+@functools.cache
+def _validator() -> Draft202012Validator:
+    return Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+
+
+def _disagreements(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield what rows say differently of the same audit, data set or part of the code."""
+    said: dict[tuple[str, ...], Any] = {}
+    for row in rows:
+        about = {("data set", row["dataset"]["name"]): row["dataset"]["sha256"]}
+        for audit in row["audits"]:
+            about["audit", audit["audit"]] = audit | {"this_plan": None}
+        for part in row["code"]:
+            about["code", part["kind"], part["name"]] = part["sha256"]
+        for what, value in about.items():
+            if said.setdefault(what, value) != value:
+                yield f"rows differ in {' '.join(what)}"
 
 
 def _alone(row: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return what the rest of a row refutes, and what cannot be checked without results."""
-    digest = hashlib.sha256(canonical_json(row["settings"]).encode()).hexdigest()
-    if not row["cell"].endswith(f"-{digest[:10]}"):
-        return ["the settings are not those of this cell"], []
+    settings = row["settings"]
     try:
+        cell = cell_of(settings)
+        if canonical_json(cell.identity) != canonical_json(settings) or cell.id != row["cell"]:
+            return [f"its settings are those of {cell.id}"], []
         expected, unknown = recomputed.expected(row)
+        refuted = list(rules.contradictions(row, rules.Names.of(_validator().schema)))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         return [f"its epsilons cannot be recomputed: {error or type(error).__name__}"], []
-    return list(_differences(row, expected, "the rest of the row")), unknown
+    except PflpipeError as error:
+        return [str(error)], []
+    refuted += _differences(row, expected, "the rest of the row")
+    return refuted, unknown + rules.not_run(row)
 
 
 def _differences(row: Mapping[str, Any], expected: Mapping[str, Any], of: str) -> Iterator[str]:
@@ -134,85 +250,26 @@ def _agree(stated: Any, value: Any) -> bool:
     return bool(pair[0] == pair[1])
 
 
-class _Evidence:
-    """The results that a certificate is compared with."""
+def cell_of(settings: Mapping[str, Any]) -> Cell:
+    """Return the cell with these settings and the defaults of all others.
 
-    def __init__(self, study: str, results: Path, data: Path) -> None:
-        self.results, self.data = results, data
-        self.table = results / "tables" / f"{study}.csv"
-        self.search = results / "searches" / f"{study}.json"
-        self.columns: list[str] = []
-        self.cells: list[str] = []
-        if self.table.is_file():
-            frame = tidy.read(self.table)
-            self.columns, self.cells = list(map(str, frame)), list(frame["cell"])
-        self.searched = certificate.searches(study, results)
-
-    def of(self, row: dict[str, Any]) -> tuple[list[str], list[str]]:
-        """Return what results refute in a row, and what is missing for a check."""
-        if not self.table.is_file():
-            return [], [f"there is no {self.table}"]
-        if row["cell"] not in self.cells:
-            return [f"{self.table} has no such row"], []
-        cell = _cell(row["settings"])
-        if cell.id != row["cell"]:
-            return [f"its settings are those of {cell.id}"], []
-        # The id of its run follows from a method's file, which a certificate must not run.
-        run = row["run"] if cell.source else registry.run_id(cell)
-        needed = [
-            self.results / "plans" / f"{cell.plan_id}.json",
-            self.results / "runs" / run / "run.json",
-            *(
-                self.results / f"audits/{one['audit']}.json"
-                for one in row["audits"]
-                if one["verdict"]
-            ),
-            *[self.search] * bool(row["search"]),
-        ]
-        if missing := [str(file) for file in needed if not file.is_file()]:
-            return [], [f"there is no {', '.join(missing)}"]
-        try:
-            made = certificate.row(cell, run, self.columns, self.searched, self.results, self.data)
-        except PflpipeError as error:
-            return [str(error)], []
-        found = dict(_leaves(json.loads(canonical_json(made))))
-        expected = {path: found[path] for path in found.keys() - _ELSEWHERE}
-        return list(_differences(row, expected, str(self.results))), []
-
-    def of_all(self, rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
-        """Yield the findings on rows that were left out, on data sets and on code of methods."""
-        if left_out := set(self.cells) - {row["cell"] for row in rows}:
-            why = f"rows of {self.table} are left out: {', '.join(sorted(left_out))}"
-            yield Finding("file", REFUTED, why)
-        for name, digest in dict.fromkeys(tuple(row["dataset"].values()) for row in rows):
-            part, pin = f"data set {name}", self.data / f"{name}.pin"
-            if not pin.is_file():
-                yield Finding(part, NOT_CHECKABLE, f"there is no {pin}")
-            elif pin.read_text().strip() != digest:
-                yield Finding(part, REFUTED, f"{pin} has another digest")
-            else:
-                yield Finding(part, VERIFIED)
-        methods = ((row["settings"]["method"], row["code"]) for row in rows)
-        for name, digest in dict.fromkeys(methods):
-            if name in registry.NAMES and certificate.code(name, "") == digest:
-                yield Finding(f"code of {name}", VERIFIED)
-            else:
-                why = "the code installed here is another"
-                yield Finding(f"code of {name}", NOT_CHECKABLE, why)
+    Raises:
+        PflpipeError: a setting is unknown, missing, or out of its range.
+    """
+    values = _with_defaults(Cell, settings)
+    del values["streams"]
+    values |= {name: _with_defaults(kind, values[name]) for name, kind in BLOCKS.items()}
+    cell = records.from_json(Cell, values, "settings")
+    for name in BLOCKS:
+        options.check(getattr(cell, name), f"settings.{name}")
+    return cell
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a nested object by their dotted paths; lists are values."""
-    if not isinstance(value, dict):
-        yield path, value
-        return
-    for key, inner in value.items():
-        yield from _leaves(inner, f"{path}.{key}" if path else key)
-
-
-def _cell(settings: Mapping[str, Any]) -> Cell:
-    """Return the cell with these settings and the defaults of all others."""
-    values = {name: value for name, value in settings.items() if name != "streams"}
-    blocks = {name: kind(**settings.get(name, {})) for name, kind in BLOCKS.items()}
-    departures = tuple(settings.get("departures", ()))
-    return Cell(**values | blocks | {"departures": departures})
+def _with_defaults(kind: Any, settings: Any) -> dict[str, Any]:
+    values = dict(settings) if isinstance(settings, dict) else records.to_json(settings)
+    for item in dataclasses.fields(kind):
+        if item.default is not dataclasses.MISSING:
+            values.setdefault(item.name, item.default)
+        elif item.default_factory is not dataclasses.MISSING:
+            values.setdefault(item.name, item.default_factory())
+    return values

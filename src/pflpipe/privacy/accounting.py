@@ -35,7 +35,8 @@ from pflpipe.privacy.plan import Adaptive, Plan
 FINEST_INTERVAL = 1e-4
 """dp_accounting's default discretisation of the privacy loss. All reported numbers use it."""
 SEARCH_INTERVAL = 1e-3
-"""Discretisation during the search for a multiplier; the result is checked at FINEST_INTERVAL."""
+"""Discretisation during the search for a multiplier, whose result is checked at FINEST_INTERVAL,
+and of the loss of a group of sampled clients."""
 WIDEST_LOSS, WIDEST_SINGLE_LOSS = 200.0, 20.0
 """A loss of all rounds, or of one round, wider than this (almost no noise) gets a proportionally
 coarser grid, which is still a bound."""
@@ -306,6 +307,32 @@ def epsilon_replace_one(plan: Plan, delta: float) -> float:
     return min(unsampled, float(accountant.get_epsilon(delta)))
 
 
+def epsilon_of_group(plan: Plan, delta: float, size: int) -> float:
+    """Return a bound on the central epsilon at delta if the uploads of ``size`` clients are zero
+    together; infinite without noise.
+
+    Together they move a sum by at most ``size`` clip bounds, which counts as ``size`` times less
+    noise. With Poisson sampling the drawn ones are a binomial number. For Gaussian noise
+    dp_accounting counts the mixture of as many clip bounds (Ganesh, "Tight Group-Level DP
+    Guarantees for DP-SGD with Sampling via Mixture of Gaussians Mechanisms", 2024).
+    For Laplace noise all of them count as soon as one is drawn: the rate is then
+    ``1 - (1 - q)^size``.
+    """
+    plan = correlated.single(plan)
+    if size == 1 or not plan.noise_multiplier:
+        return epsilon(plan, delta)
+    together = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / size)
+    if plan.mechanism == "laplace":
+        drawn = 1 - (1 - plan.sample_rate) ** size
+        return epsilon(dataclasses.replace(together, sample_rate=drawn), delta)
+    unsampled = epsilon(dataclasses.replace(together, sample_rate=1.0), delta)
+    if plan.sample_rate == 1 or _has_no_curve(together):
+        return unsampled
+    interval = SEARCH_INTERVAL * _coarser(together)
+    counted = _counted_group(plan.multiplier, plan.sample_rate, plan.rounds, size, interval)
+    return min(unsampled, float(counted.get_epsilon(delta)))
+
+
 def gdp_delta(mu: float, epsilon: float) -> float:
     """Return delta(epsilon) of mu-GDP: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 -
     epsilon/mu); 1 beyond ``WIDEST_MU``."""
@@ -434,6 +461,20 @@ def _counted(plans: tuple[Plan, ...], interval: float, neighbors: str = "ADD_OR_
     for plan in plans:
         accountant.compose(event(plan))
     return accountant
+
+
+@functools.lru_cache(maxsize=4)
+def _counted_group(multiplier: float, rate: float, rounds: int, size: int, interval: float) -> Any:
+    # A grid of FINEST_INTERVAL would take ten seconds.
+    from dp_accounting import SelfComposedDpEvent
+    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+    from dp_accounting.pld import PLDAccountant
+    from scipy.stats import binom
+
+    drawn = range(size + 1)
+    release = MixtureOfGaussiansDpEvent(multiplier, drawn, binom.pmf(drawn, size, rate).tolist())
+    accountant = PLDAccountant(value_discretization_interval=interval)
+    return accountant.compose(SelfComposedDpEvent(release, rounds))
 
 
 @functools.cache

@@ -16,22 +16,41 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pflpipe import trees
+from pflpipe import parts, trees
 from pflpipe.cells import Privacy, claim_of
 from pflpipe.errors import PrivacyError
 from pflpipe.named import OF_MESSAGES, SPLIT_CLIP, WITHOUT_BOUND, check_departures
+from pflpipe.parts import Part
 from pflpipe.privacy import adaptive, correlated
 from pflpipe.privacy.accounting import (
     checked_sizes,
     delta_of,
     epsilon,
     epsilon_local,
+    epsilon_of_group,
     epsilon_rdp,
     epsilon_replace_one,
 )
 from pflpipe.privacy.departures import message_share
 from pflpipe.privacy.mechanism import public_cohort
 from pflpipe.privacy.plan import Plan
+
+_ITSELF = "its epsilons hold only if it uses nothing but its arguments and keeps nothing for later"
+_RULES = {
+    "method": (
+        "its epsilons hold only if every hook uses nothing but its arguments and changes none of "
+        "them"
+    ),
+    "loss": _ITSELF,
+    "network": _ITSELF,
+    "transform": _ITSELF,
+    "data": "an epsilon covers a client only if this code makes its rows of nobody else's",
+}
+"""Kind of a part from outside -> what it has to keep for the epsilons to hold."""
+
+
+DEALT = "dealt client"
+"""The unit where rows of declared users were dealt to clients."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +62,10 @@ class Ledger:
     ``delta``.
 
     Attributes:
-        claim: ``certified`` (a mechanism without departures), ``unreviewed`` (the same with hooks
-            from outside the package: every epsilon holds only if they keep the rules of
-            docs/adding_a_method.md), ``nominal`` (with departures: the paper's number is
-            ``epsilon_nominal``, the true one ``epsilon_central``) or ``none`` (no mechanism).
+        claim: ``certified`` (a mechanism without departures), ``unreviewed`` (the same with a
+            method, loss or network from outside the package: every epsilon holds only if it keeps
+            the rules of docs/adding_a_method.md), ``nominal`` (with departures: the paper's number
+            is ``epsilon_nominal``, the true one ``epsilon_central``) or ``none`` (no mechanism).
         departures: their names, sorted.
         adjacency: ``zero_out``: neighbours differ in one client, whose upload is zero in every
             round.
@@ -86,6 +105,14 @@ class Ledger:
         clip_bit_noise: standard deviation of the noise on the sum of the bits.
         noise_multiplier_update: noise on the updates over the bound of the round. Together with the
             noise on the bits it gives ``noise_multiplier`` (adaptive.py).
+        unit: what one client is, with all of its rows: ``user``, a word of the data set's block in
+            config.yaml such as ``patient``, or ``DEALT`` if the data set declares users and its
+            rows were dealt to clients without regard to them.
+        max_clients_per_user: of dealt clients: with how many of them the rows of one user lie at
+            most; None if the study declares no bound.
+        epsilon_person, epsilon_person_1e5: of dealt clients: those of a group of so many clients
+            whose uploads are zero together, without a bound those of all clients; None for any
+            other unit.
         warnings: one plain sentence for each reason why a number differs from that of the plan
             alone.
     """
@@ -118,6 +145,10 @@ class Ledger:
     clip_quantile: float | None = None
     clip_bit_noise: float | None = None
     noise_multiplier_update: float | None = None
+    unit: str = "user"
+    max_clients_per_user: int | None = None
+    epsilon_person: float | None = None
+    epsilon_person_1e5: float | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -204,7 +235,7 @@ def ledger(
     departures: Iterable[str] = (),
     sizes: np.ndarray | None = None,
     parameters: Collection[str] = (),
-    source: str = "",
+    code: Collection[Part] = (),
 ) -> Ledger:
     """Return the claims of a cell, computed from the executed plan and the departures.
 
@@ -212,7 +243,7 @@ def ledger(
         plan: from ``make_plan``.
         privacy: the request, for its epsilon.
         departures, sizes, parameters: see ``effective_plan``.
-        source: file or module of the method's hooks; empty for the package's methods.
+        code: the parts of the row, of which those of the package may be left out.
 
     Raises:
         PrivacyError: as ``effective_plan`` does.
@@ -220,7 +251,7 @@ def ledger(
     names = check_departures(departures)
     private = plan.mechanism != "none"
     entry = Ledger(
-        claim=claim_of(plan.mechanism, names, source),
+        claim=claim_of(plan.mechanism, names, code),
         departures=tuple(sorted(names)),
         adjacency="zero_out",
         trust="central" if private else None,
@@ -249,11 +280,44 @@ def ledger(
         epsilon_replace_one=epsilon_replace_one(effective, at),
         epsilon_replace_one_1e5=epsilon_replace_one(effective, 1e-5),
         noise_multiplier_effective=effective.noise_multiplier,
-        warnings=tuple(_warnings(plan, names, effective, parameters, source)),
+        warnings=tuple(_warnings(plan, names, effective, parameters, code)),
     )
     if plan.mechanism != "gaussian":
         return entry
     return _gaussian(entry, plan, names, effective, sizes, parameters)
+
+
+def of_dealt(entry: Ledger, effective: Plan, most: int | None, person: str = "user") -> Ledger:
+    """Return the ledger of clients to which rows of declared users were dealt: their unit, and the
+    epsilon of a person, which follows from the plan and the declared bound and from no row.
+
+    Args:
+        entry: the ledger of a dealt client.
+        effective: its ``effective_plan``.
+        most: with how many clients the rows of a user lie at most; None: with all of them.
+        person: the word for a user.
+    """
+    entry = dataclasses.replace(entry, unit=DEALT, max_clients_per_user=most)
+    if effective.noise_multiplier is None:
+        return entry
+    size = min(most or effective.clients, effective.clients)
+    at, sharper = (epsilon_of_group(effective, one, size) for one in (delta_of(effective), 1e-5))
+    bound = (
+        f"lie with at most {most} of them (max_clients_per_user)"
+        if most
+        else f"may lie with all {size} of them"
+    )
+    holds = "epsilon_person counts these together" if at < math.inf else "no epsilon holds for it"
+    warning = (
+        f"clients are dealt, and no epsilon of a client is that of one {person} with all rows, "
+        f"which {bound}: {holds}"
+    )
+    return dataclasses.replace(
+        entry,
+        epsilon_person=at,
+        epsilon_person_1e5=sharper,
+        warnings=(warning, *entry.warnings),
+    )
 
 
 def _gaussian(
@@ -363,14 +427,17 @@ def _exposure(plan: Plan, names: frozenset[str], sizes: np.ndarray | None) -> tu
 
 
 def _warnings(
-    plan: Plan, names: frozenset[str], effective: Plan, parameters: Collection[str], source: str
+    plan: Plan,
+    names: frozenset[str],
+    effective: Plan,
+    parameters: Collection[str],
+    code: Collection[Part],
 ) -> Iterator[str]:
-    """Yield one plain sentence for each reason why a number differs from that of the plan alone."""
-    if source:
-        yield (
-            f"pflpipe's developers have not reviewed {source}: its epsilons hold only if every "
-            "hook uses nothing but its arguments and changes none of them"
-        )
+    """Yield one plain sentence for each reason why a number differs from that of the plan alone,
+    and for each part of outside code."""
+    for part in code:
+        if part in parts.unreviewed(code) or (part.kind == "data" and not part.package):
+            yield f"pflpipe's developers have not reviewed the {part}: {_RULES[part.kind]}"
     if delta_of(plan) >= 1 / plan.clients:
         yield (
             f"delta {plan.delta:g} is not below 1/M = {1 / plan.clients:g}: it allows one client "

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pflpipe.cells import claim_of
-from pflpipe.methods import registry
+from pflpipe.methods import registry, row_code
 from pflpipe.methods.registry import MethodInfo
 from pflpipe.named import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND, WITHOUT_JOINT_CLIP
 from pflpipe.options import Declared, bounds
@@ -146,8 +146,9 @@ def _versions(entry: MethodInfo, source: str) -> dict[tuple[str, ...], tuple[str
     for text, profile, official in asked:
         departures = registry.departures(entry.name, profile, official, source)
         keys.setdefault(departures, []).append(text)
+    code = row_code.of_method(entry.name, source)
     return {
-        departures: (" and ".join(texts), claim_of(entry.about.mechanism, departures, source))
+        departures: (" and ".join(texts), claim_of(entry.about.mechanism, departures, code))
         for departures, texts in keys.items()
     }
 

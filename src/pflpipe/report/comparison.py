@@ -20,6 +20,7 @@ import pandas as pd
 
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, Metric
+from pflpipe.privacy.ledger import DEALT
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
 from pflpipe.study.metrics import BEST_ROUND, columns
@@ -314,6 +315,33 @@ def epsilon_text(group: Group) -> str:
     delta, nominal = group.first("delta"), largest(group.rows["epsilon_nominal"])
     at = "" if delta is None else f" at δ={delta:g}"
     return f"{'–' if nominal is None else round_up(nominal)} (nominal; honest {honest}{at})"
+
+
+def protected(frame: pd.DataFrame) -> Iterator[str]:
+    """Yield what the epsilons of a tidy table protect where a client is no user of that name: the
+    unit, and for dealt clients the epsilon of a person beside that of a client."""
+    if "unit" not in frame:
+        return
+    for unit, rows in frame[frame["claim"] != "none"].groupby("unit", sort=False):
+        if unit not in ("user", DEALT):
+            yield f"The unit is one {unit} with all rows."
+        elif unit == DEALT:
+            yield from _of_persons(rows)
+
+
+def _of_persons(rows: pd.DataFrame) -> Iterator[str]:
+    for most, alike in rows.groupby("max_clients_per_user", sort=False, dropna=False):
+        columns = alike[["epsilon_central", "epsilon_person", "delta"]].astype(float)
+        pairs = dict.fromkeys(
+            f"ε = {round_up(client)} of a client is "
+            f"{'none' if math.isinf(person) else round_up(person)} of one person (δ = {delta:g})"
+            for client, person, delta in columns.itertuples(index=False)
+        )
+        number = "any number of" if pd.isna(most) else f"at most {most:g}"
+        yield (
+            f"The unit is one {DEALT} with all rows, and no person: the rows of one person lie "
+            f"with {number} clients, and {'; '.join(pairs)}."
+        )
 
 
 def claim_notes(members: Iterable[Group]) -> Iterator[str]:

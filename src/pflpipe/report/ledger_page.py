@@ -72,6 +72,8 @@ def sections(frame: pd.DataFrame, audited: pd.DataFrame) -> dict[str, Any]:
         "text": _text,
         "cost": _cost,
         "short": _short,
+        "units": " ".join(comparison.protected(frame)),
+        "persons": "epsilon_person" in frame,
         "departures": DEPARTURES,
         "unbounded": WITHOUT_BOUND,
         "measurements": measurements(frame["dataset"]),
@@ -102,7 +104,8 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
         frame: a tidy table of any studies.
         audited: the audit's table; rows of other methods do not count.
     """
-    yield "protected", "one client with all of its data, over all rounds, against the whole world"
+    unit = "one client with all of its data, over all rounds, against the whole world"
+    yield "protected", ". ".join([unit, *comparison.protected(frame)])
     groups = list(_groups(frame[frame["claim"] != "none"]))
     certified, unreviewed, nominal = (of_claim(groups, claim) for claim in CLAIMS[:3])
     open_ = frame.loc[frame["claim"] == "none", "method"].nunique()

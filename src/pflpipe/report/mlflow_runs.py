@@ -268,17 +268,25 @@ class _Group:
             "profile": row.cell.profile,
             "claim": self.claim,
             "epsilon": "none" if epsilon is None else _plain(epsilon),
+            **self._unit(),
             "asked": setting.budget,
             "departures": ", ".join(row.cell.departures),
             "chosen": CHOSEN_ON_VALIDATION if row.chosen else "",
             NOTE: "\n\n".join(filter(None, note)),
         }
 
+    def _unit(self) -> dict[str, str]:
+        """Return tags of what a client is, if no user, and of a person's epsilon beside it."""
+        ledgers = [planned.ledger for planned in self.plans.values()]
+        person = largest(ledger.epsilon_person for ledger in ledgers)
+        tags = {} if ledgers[0].unit == "user" else {"unit": ledgers[0].unit}
+        return tags | ({} if person is None else {"epsilon_person": _plain(person)})
+
     def _seed(self, row: Row) -> Tracked:
         cell = row.cell
         folder = self.results / "runs" / row.run
         files = {name: existing(folder / name) for name in ("run.json", "rounds.csv")}
-        run = tidy.record_of(folder, self.plans[cell.plan_id].plan, cell.departures)
+        run = tidy.record_of(folder, self.plans[cell.plan_id].plan, cell)
         # Training ended when run.json was written. MLflow shows the time of training.
         end = int(files["run.json"].stat().st_mtime * 1000)
         start, points, gaps = _curves(files["rounds.csv"], existing(folder / "timing.csv"), end)

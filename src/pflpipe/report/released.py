@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pflpipe import records
+from pflpipe import parts, records
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json, write_text
@@ -38,7 +38,10 @@ SIZES = ("releases", "parameters", "uploaded_parameters", "upload_bytes_per_roun
 """Fields of ``run.json`` to publish. They are listed, so that a field that a later version adds is
 not published by default."""
 
-GUARANTEE = ("epsilon_central", "delta", "epsilon_central_1e5")
+GUARANTEE = (
+    *("epsilon_central", "delta", "epsilon_central_1e5"),
+    *("unit", "max_clients_per_user", "epsilon_person", "epsilon_person_1e5"),
+)
 """Fields of the ledger in the manifest."""
 _TEXTS = documents.read_yaml(Path(__file__).with_name("released.yaml"))
 """The meaning of each number in a run's file, and what no epsilon covers."""
@@ -51,8 +54,8 @@ def left_out(cell: Cell) -> str:
         return "none: no privacy was asked for, so what it sends is covered by nothing"
     if cell.departures:
         return f"nominal: it departs from the certified mechanism ({', '.join(cell.departures)})"
-    if cell.source:
-        return f"unreviewed: pflpipe's developers have not reviewed {cell.source}"
+    if code := parts.unreviewed(cell.outside):
+        return f"unreviewed: pflpipe's developers have not reviewed {parts.named(code)}"
     if cell.privacy.noise_multiplier == 0:
         return "no noise, so no finite epsilon holds"
     return ""
@@ -84,11 +87,12 @@ def write(study: Study, results: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as parent:
         folder = Path(parent) / target.name
         runs = {name: _write_run(name, cell, results, folder) for name, cell in published.items()}
+        promised = {name: records.to_json(run.ledger) for name, run in runs.items()}
         manifest = {
             "study": study.name,
             "runs": {
-                name: {field: records.to_json(getattr(run.ledger, field)) for field in GUARANTEE}
-                for name, run in runs.items()
+                name: {field: ledger[field] for field in GUARANTEE if ledger[field] is not None}
+                for name, ledger in promised.items()
             },
             "same_clients": _together(published, {name: run.plan for name, run in runs.items()}),
             "left_out": missing,
@@ -125,7 +129,7 @@ def _write_run(name: str, cell: Cell, results: Path, folder: Path) -> Planned:
     if claim != "certified":
         do = "delete the plan and run snakemake again"
         raise DataError(f"plan of {name}: claim", got=claim, expected="certified", do=do)
-    run = record_of(source, planned.plan, cell.departures)
+    run = record_of(source, planned.plan, cell)
     promised = records.to_json(planned.ledger)
     about = {
         "cell": registry.trained(cell).to_dict(),

@@ -30,7 +30,8 @@ Budgets = Mapping[str, Sequence[Group]]
 
 def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
     """Yield the sentences of a study, panel by panel: which method is better than learning alone,
-    which may be the best, the references, and the honest epsilons of nominal ones.
+    which may be the best, the references, and the honest epsilons of nominal ones; then what the
+    epsilons protect, if a client is no user.
 
     Args:
         frame: the tidy table of the study.
@@ -41,6 +42,7 @@ def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
         panel = [group for group in groups if group.belongs(facet)]
         for sentence in (*compared(panel), *references(panel), *claims_that_fail(panel)):
             yield f"{where}: {sentence}" if where else sentence
+    yield from comparison.protected(frame)
 
 
 def compared(groups: Sequence[Group]) -> Iterator[str]:

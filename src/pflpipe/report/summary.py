@@ -111,7 +111,8 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
     """Return the caption: what all rows share, and what the numbers are.
 
     Args:
-        frame: the columns ``claim`` and ``adjacency`` of the study's rows.
+        frame: the columns ``claim`` and ``adjacency`` of the study's rows, and those of
+            ``comparison.protected``.
     """
     shared = layout(study).shared.items()
     conditions = [settings.phrase(*item) for item in shared if not settings.is_usual(*item)]
@@ -123,6 +124,7 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
             f" Privacy of whole clients: adjacency {', '.join(adjacency)}, trust central (the "
             "server sees noisy sums only)."
         )
+        sentence += "".join(f" {text}" for text in comparison.protected(frame))
     shown = ", ".join(metric.described for metric in study.metrics.values())
     shown = f"{shown[:1].upper()}{shown[1:]}"
     sentence += f" {shown} after the last round, mean ± standard deviation over n seeds."

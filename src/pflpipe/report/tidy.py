@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from pflpipe import records
-from pflpipe.cells import WITHOUT_DEPARTURES, without_defaults
+from pflpipe import parts, records
+from pflpipe.cells import WITHOUT_DEPARTURES, Cell, without_defaults
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, intact
 from pflpipe.learning.metrics import ALWAYS
+from pflpipe.methods import row_code
+from pflpipe.named import DATASETS
 from pflpipe.privacy import executed
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
@@ -44,18 +46,21 @@ COLUMNS = (
     "epsilon_replace_one", "epsilon_replace_one_1e5", "epsilon_published", "epsilon_with_search",
     "search_runs", "clip_quantile", "clip_bit_noise", "noise_multiplier_update", "new_clients",
     "personal_new", "global_new", "nonfinite_uploads", "epsilon_local_replace_one",
-    "epsilon_local_replace_one_1e5", "search_not_counted",
+    "epsilon_local_replace_one_1e5", "search_not_counted", "unreviewed_code",
 )
 # fmt: on
+OF_UNITS = ("unit", "max_clients_per_user", "epsilon_person", "epsilon_person_1e5")
+"""Columns of the ledger that only some tables have: the first one where a data set is the user's
+own, which may have a word for its users; all where rows of declared users are dealt."""
 _TEXT = frozenset(
     {
         *("study", "dataset", "partition", "model", "method", "variant", "hyperparameters"),
         *("profile", "claim", "departures", "adjacency", "paper_metric", "cell", "trust"),
-        *("sampling", "search_not_counted"),
+        *("sampling", "search_not_counted", "unreviewed_code", "unit"),
     }
 )
 """Columns that are text even if a value looks like a number."""
-_LEDGER = [one.name for one in dataclasses.fields(Ledger) if one.name in COLUMNS]
+_LEDGER = [one.name for one in dataclasses.fields(Ledger) if one.name in (*COLUMNS, *OF_UNITS)]
 _PARTITION = ("alpha", "classes_per_client", "new_clients")
 _TRAINING = ("sample_rate", "rounds", "local_epochs", "batch_size")
 _SOLVER = ("optimizer", "lr", "momentum", "weight_decay")
@@ -96,7 +101,10 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
 def columns_of(study: Study) -> list[str]:
     """Return ``COLUMNS`` followed by the columns that not every study's table has."""
     best = [BEST_ROUND + study.best_round] if study.best_round else []
-    return list(dict.fromkeys([*COLUMNS, *study.columns, *best]))
+    is_dealt = any(cell.partition.users for cell in study.cells)
+    is_own = not DATASETS.keys() >= set(study.datasets)
+    units = OF_UNITS if is_dealt else OF_UNITS[:is_own]
+    return list(dict.fromkeys([*COLUMNS, *study.columns, *best, *units]))
 
 
 def _record(
@@ -115,7 +123,8 @@ def _record(
     if len(timing) != plan.rounds:
         got = f"{len(timing)} rounds"
         raise DataError(f"{folder}/timing.csv", got=got, expected=str(plan.rounds), do=AGAIN)
-    run = record_of(folder, plan, cell.departures)
+    run = record_of(folder, plan, cell)
+    code = row_code.of_cell(cell, run.parts, study.measured)
     seconds, images = float(timing["seconds"].sum()), float(timing["images"].sum())
     training, partition = cell.training, cell.partition
     solver = {name: getattr(training, name) for name in _SOLVER}
@@ -142,6 +151,7 @@ def _record(
         "hyperparameters": json.dumps(cell.hyperparameters | solver, sort_keys=True),
         "profile": cell.profile,
         **{name: _number(name, getattr(ledger, name)) for name in _LEDGER},
+        "unit": None if ledger.claim == "none" else ledger.unit,
         "departures": "+".join(cell.departures) or None,
         "epsilon_published": epsilon_as_published.epsilon(cell, plans),
         "epsilon_with_search": row.chosen.epsilon_with_search if row.chosen else None,
@@ -157,6 +167,7 @@ def _record(
         "paper_metric": row.paper_metric,
         "cell": cell.id,
         "nonfinite_uploads": run.diagnostics.nonfinite_uploads,
+        "unreviewed_code": parts.named(code) or None,
         **_best_round(study, ledger.claim, folder),
     }
 
@@ -171,15 +182,24 @@ def _best_round(study: Study, claim: str, run: Path) -> dict[str, float]:
     return {BEST_ROUND + column: sign * float((sign * values).max())}
 
 
-def record_of(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
+def record_of(folder: Path, plan: Plan, cell: Cell) -> Record:
     """Return the record of the run in a folder.
 
     Args:
-        plan, departures: of the run's cell.
+        plan, cell: of the run.
 
     Raises:
-        DataError: there is no record, or a private run deviated from its plan.
+        DataError: there is no record, the run was trained with other code than the cell has, or a
+            private run deviated from its plan.
     """
+    run = executed_record(folder, plan, cell.departures)
+    row_code.check_trained(cell, run.parts, f"{folder}/run.json")
+    return run
+
+
+def executed_record(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
+    """Return the record of the run in a folder without regard to its code, so that no file of a
+    method is run; arguments and errors are those of ``record_of``."""
     path = existing(folder / "run.json")
     run = records.load(Record, path)
     # A table never shows an epsilon next to a run that released something else than its plan.

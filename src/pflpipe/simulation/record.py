@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pflpipe.parts import Part
 from pflpipe.privacy.residuals import Residuals
+from pflpipe.records import from_json
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,16 @@ class Record:
     Attributes:
         cell: all settings, from ``Cell.to_dict``.
         released, diagnostics, program: see these classes.
+        code: the parts from outside the package that it was trained with (``parts.Part``).
     """
 
     cell: dict[str, Any]
     released: Sizes
     diagnostics: Diagnostics
     program: Program
+    code: tuple[dict[str, Any], ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of ``code``."""
+        return tuple(from_json(Part, value, "run.json: code") for value in self.code)

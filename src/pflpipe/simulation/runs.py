@@ -35,7 +35,7 @@ from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, wri
 from pflpipe.learning import architectures, losses, networks
 from pflpipe.learning.augment import Augment
 from pflpipe.learning.metrics import BUILT_IN, Metric
-from pflpipe.methods import registry
+from pflpipe.methods import registry, row_code
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.residuals import Residuals
@@ -131,6 +131,7 @@ def build(
         device, backend, dtype, processes: see ``Machine``.
     """
     target = device_of(device)
+    row_code.check(cell)
     entry = registry.of(cell)
     scale = arrays.mean, arrays.std
 
@@ -159,6 +160,7 @@ def build(
         check = ServerCheck(cell, arrays, plan, str(target), chosen, dtype)
     with outside.in_one_line(f"method {cell.method}"):
         method = entry.factory(**cell.hyperparameters)
+    code = row_code.of_training(cell, arrays.loader)
     return Simulation(
         method=with_optimizer(method, cell.server),
         network=network,
@@ -169,13 +171,13 @@ def build(
         train=examples_of_training,
         test=examples(arrays.test_images, arrays.test_labels),
         seed=cell.seed,
-        key=registry.key(cell),
+        key=registry.started(registry.key(cell), code, network, cell.seed),
         backend=chosen,
         dtype=dtype,
         augment=transform,
         processes=processes,
         name=cell.method,
-        reviewed=not (cell.source or registry.own_files(cell)),
+        code=code,
         server_check=check,
         scale=scale,
     ).isolated(backend)
@@ -302,6 +304,7 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str)
             },
             commit=commit,
         ),
+        code=tuple(to_json(part) for part in simulation.code),
     )
 
 
@@ -403,10 +406,8 @@ def _fingerprint(cell: Cell, inputs: Inputs, simulation: Simulation, code: str) 
     device, threads = simulation.train.x.device.type, torch.get_num_threads()
     machine = f"{device} {simulation.processes.size} {threads} {torch.__version__} {np.__version__}"
     digest.update(f"{asdict(simulation.plan)} {simulation.backend} {machine}".encode())
-    digest.update(registry.file_of(cell.method, cell.source).read_bytes())
+    digest.update(canonical_json(to_json(simulation.code)).encode())
     digest.update(inputs.partition.read_bytes())
-    for file in registry.own_files(cell):
-        digest.update(file.read_bytes())
     for values in (simulation.train.x, simulation.train.y):
         digest.update(values.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from pflpipe import cells, trees
+from pflpipe import cells, parts, trees
 from pflpipe.data import outside
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError
@@ -26,6 +26,7 @@ from pflpipe.learning.networks import Network
 from pflpipe.learning.solvers import Batch, Schedule, Solver
 from pflpipe.learning.task import Batches, Task, Transform
 from pflpipe.methods.base import Method
+from pflpipe.parts import Part
 from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.correlated import Correlated
 from pflpipe.privacy.mechanism import Released
@@ -80,7 +81,7 @@ class Simulation:
         release: ``mechanism.release``. An attack replaces it by a function around it, which sees
             every release (attacks/).
         name: name of the method, for errors.
-        reviewed: whether method and network belong to the package.
+        code: the parts from outside the package.
         server_check: for a method from outside the package.
         scale: mean and standard deviation of ``datasets.normalise``.
     """
@@ -101,9 +102,14 @@ class Simulation:
     processes: Processes = ALONE
     release: Callable[..., Released] = mechanism.release
     name: str = ""
-    reviewed: bool = True
+    code: tuple[Part, ...] = ()
     server_check: ServerCheck | None = None
     scale: tuple[Sequence[float], Sequence[float]] = ((), ())
+
+    @property
+    def reviewed(self) -> bool:
+        """Whether all code that may touch a message belongs to the package."""
+        return not parts.unreviewed(self.code)
 
     @contextlib.contextmanager
     def calls(self, hook: str, *given: Mapping[str, Tensor]) -> Iterator[str]:

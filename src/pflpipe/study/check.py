@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 
 from pflpipe.cells import Model
-from pflpipe.data import datasets, features, partition, sources
+from pflpipe.data import blocks, datasets, features, partition, sources
 from pflpipe.errors import ConfigError, DataError, Problems, located, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures, initial, losses
@@ -110,7 +110,10 @@ def _check_data(
     needs = ((c.dataset, c.features, c.partition, c.model, c.training) for c in study.cells)
     # Distinct combinations only: a study has thousands of cells, but few of these.
     for dataset, made, wanted, model, training in dict.fromkeys(needs):
-        header = headers[dataset]
+        header, source = headers[dataset], settings.datasets.get(dataset)
+        if header is None and isinstance(source, dict):  # known when the data are made
+            with problems.at(location):
+                partition.check_users(wanted, blocks.has_users(source))
         if header is not None:
             with problems.at(location):
                 classes = 0 if header.numbers else header.classes

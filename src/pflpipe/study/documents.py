@@ -291,7 +291,7 @@ def _explain(error: ValidationError, top: Collection[str]) -> Iterator[Violation
         return
     what, got, expected, do = here or "the document", instance, expected_value(rules), ""
     if rule == "enum" and isinstance(instance, str):
-        guess = nearest(instance, limit)
+        guess = nearest(instance, filter(None, limit))
         do = guess if guess.startswith("did") else ""  # the list of all is there already
     elif rule == "uniqueItems":
         what, expected = f"{here}: a value is given twice", ""
@@ -309,7 +309,8 @@ def expected_value(rules: dict[str, Any]) -> str:
     if "$ref" in rules:  # a rule beside those of the definition that it refers to
         rules = {name: rule for name, rule in rules.items() if name in _SIGNS} | {"type": "number"}
     if "enum" in rules:
-        return "one of " + ", ".join(str(choice) for choice in rules["enum"])
+        choices = ("null" if choice is None else str(choice) for choice in rules["enum"])
+        return f"one of {', '.join(choices)}"
     types = rules.get("type", [])
     allowed = " or ".join(_TYPES[name] for name in ([types] if isinstance(types, str) else types))
     bounds = " and ".join(f"{sign} {rules[key]}" for key, sign in _SIGNS.items() if key in rules)

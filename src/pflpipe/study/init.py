@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from pflpipe.data import blocks
 from pflpipe.errors import ConfigError
 from pflpipe.files import write_text
+from pflpipe.study import config as configuration
 from pflpipe.study.config import STUDIES
 from pflpipe.study.load import check_name
 
@@ -15,21 +18,34 @@ RELEASE = Path(__file__).with_name("release_template.txt")
 
 def write(name: str) -> list[Path]:
     """Write ``studies/<name>.yaml`` and, if there is none, a ``config.yaml`` that names it; return
-    the written files.
+    the written files. The study has the first data set of config.yaml whose block declares users,
+    each of whom is a client, if there is one.
 
     Raises:
-        ConfigError: not a name for a study, or the study exists.
+        ConfigError: not a name for a study, the study exists, or config.yaml is not in order.
     """
     check_name(name, "a study's name")
     study, config = STUDIES / f"{name}.yaml", Path("config.yaml")
     if study.exists():
         raise ConfigError(f"{study} exists already", do="choose another name, or remove it first")
-    texts = {study: TEMPLATE.read_text(encoding="utf-8").replace("{name}", name)}
+    text = TEMPLATE.read_text(encoding="utf-8").replace("{name}", name)
+    if dataset := _with_users(config):
+        text = re.sub("^dataset: .*", f"dataset: {dataset}", text, flags=re.M)
+        text = re.sub("^partition: .*", "partition: {kind: natural}", text, flags=re.M)
+    texts = {study: text}
     if not config.exists():
         texts[config] = f"studies: [{name}]  # joined in results/tables/all.csv\n"
     for file, text in texts.items():
         write_text(file, text)
     return list(texts)
+
+
+def _with_users(config: Path) -> str:
+    sources = configuration.load(config).datasets if config.exists() else {}
+    return next(
+        (name for name, one in sources.items() if isinstance(one, dict) and blocks.has_users(one)),
+        "",
+    )
 
 
 def write_release(name: str) -> Path:

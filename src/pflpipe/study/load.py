@@ -20,7 +20,7 @@ from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.files import canonical_json, read_json
 from pflpipe.learning import architectures, initial, losses
 from pflpipe.learning.metrics import ALWAYS
-from pflpipe.methods import registry
+from pflpipe.methods import registry, row_code
 from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
 from pflpipe.privacy.plan import check_delta, check_fixed
 from pflpipe.privacy.private_search import PrivateSearch
@@ -350,7 +350,7 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     if blocks["features"].file:
         given = outside.file_beside(blocks["features"].file, file.parent)
         blocks["features"] = dataclasses.replace(blocks["features"], file=given)
-    return Cell(
+    cell = Cell(
         dataset=values["dataset"],
         **blocks,
         method=name,
@@ -360,3 +360,4 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
         departures=departures,
         source=source,
     )
+    return row_code.with_digests(cell)

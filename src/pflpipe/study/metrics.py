@@ -169,7 +169,7 @@ def _load(reference: str, trial: tuple[np.ndarray, np.ndarray]) -> tuple[str, Me
     for rows in (3, 1):
         of(*(array[:rows] for array in trial))
     average(np.array([1.0, 2.0]))
-    return name, dataclasses.replace(metric, of=of, average=average)
+    return name, dataclasses.replace(metric, of=of, average=average, source=reference)
 
 
 def _number(location: str, path: str, function: Callable[..., Any], *given: np.ndarray) -> float:

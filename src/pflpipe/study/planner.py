@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pflpipe import records
 from pflpipe.cells import Cell, Privacy
-from pflpipe.data import features, outside
+from pflpipe.data import features, outside, partition
 from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures, losses
@@ -150,6 +150,7 @@ def plan(
         if known is None:
             do = f"make it: snakemake --cores 1 {settings.data_dir}/{cell.dataset}.npz"
             raise ConfigError(f"data set {cell.dataset}: its size is not known yet", do=do)
+        partition.check_users(cell.partition, known.users is not None)
         label, _, point = line.words.partition(" at ")
         others = [item for item in point.split(", ") if not item.startswith("privacy.epsilon=")]
         forecast = {

@@ -8,8 +8,9 @@ import numpy as np
 
 from pflpipe.cells import Cell
 from pflpipe.learning import architectures
+from pflpipe.methods import row_code
 from pflpipe.privacy.accounting import make_plan
-from pflpipe.privacy.ledger import Planned, ledger
+from pflpipe.privacy.ledger import Planned, effective_plan, ledger, of_dealt
 
 CLASSES_FOUND = (
     "the number of classes was read from all labels: it sets the shape of the released head, so "
@@ -45,6 +46,8 @@ def plan_of(
     *,
     declared: bool = True,
     standardised: bool = False,
+    unit: str = "user",
+    loader: str = "",
 ) -> Planned:
     """Return a cell's plan and its ledger.
 
@@ -55,6 +58,8 @@ def plan_of(
             users of the data set take part.
         declared, standardised: whether the data set declares its number of classes, and has
             features that were standardised by its rows (``datasets.Header``).
+        unit: the word for a user of the data set, a client unless rows are dealt.
+        loader: the user's function that made its rows (``datasets.Header``).
     """
     everybody = 0 if sizes is None else len(sizes)
     plan = make_plan(
@@ -71,7 +76,13 @@ def plan_of(
     )
     # Only if needed: for a network of the user this runs the user's file.
     parameters = architectures.parameter_names(cell.model) if cell.plan_needs_model else ()
-    entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, cell.source)
+    code = (*cell.outside, *row_code.of_loader(loader))
+    entry = ledger(plan, cell.privacy, cell.departures, sizes, parameters, code)
+    if cell.partition.users:
+        effective = effective_plan(plan, cell.departures, sizes, parameters)
+        entry = of_dealt(entry, effective, cell.partition.max_clients_per_user, unit)
+    else:
+        entry = dataclasses.replace(entry, unit=unit)
     if plan.mechanism != "none" and cell.features.public:
         warning = REFERENCE.format(cell.features.public)
         entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))

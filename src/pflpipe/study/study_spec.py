@@ -146,6 +146,11 @@ class Study:
         """The metric of its loss, which is reported first and ranks its rows."""
         return next(iter(self.metrics.values()))
 
+    @property
+    def measured(self) -> list[str]:
+        """The names of its metrics, of those of the user ``file.py:name``."""
+        return [metric.source or name for name, metric in self.metrics.items()]
+
     @cached_property
     def columns(self) -> dict[str, MetricColumn]:
         """The columns of its table that are metrics, by name."""

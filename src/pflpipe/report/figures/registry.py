@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from pflpipe.report.comparison import protected
 from pflpipe.report.figures import clients, curves, ranked, style
 from pflpipe.report.figures.source import Source
 from pflpipe.report.summary import not_covered
@@ -33,7 +34,7 @@ def draw(
     data: Path,
     frame: pd.DataFrame | None = None,
 ) -> Figure:
-    """Draw a figure of a study, with a note on what no epsilon covers.
+    """Draw a figure of a study, with a note on what no epsilon covers and what the others protect.
 
     Args:
         results, data: the folders of config.yaml.
@@ -45,7 +46,7 @@ def draw(
     if frame is None:
         frame = stored(study, results)
     figure = KINDS[drawing.kind](Source(study, drawing, frame, results, data))
-    style.foot(figure, not_covered(study))
+    style.foot(figure, " ".join([not_covered(study), *protected(frame)]))
     return figure
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pflpipe.errors import ConfigError
 
+PACKAGE = Path(__file__).parent
 WITHOUT_MEANING = ("__init__.py", "_version.py")
 """Files of the package that compute nothing: the names of the Python interface, and the version. A
 release of pflpipe that only changes its version repeats nothing."""
@@ -29,7 +30,7 @@ _IGNORED = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 Imports = tuple[ast.Import | ast.ImportFrom, ...]
 
 
-def closure(start: Path, package: Path) -> list[Path]:
+def closure(start: Path, package: Path, *, own: bool = False) -> list[Path]:
     """Return the files that run when ``start`` does, sorted, ``start`` included.
 
     Imports inside functions count: a module that is imported late is a dependency as well. Imports
@@ -39,6 +40,7 @@ def closure(start: Path, package: Path) -> list[Path]:
     Args:
         start: a script, a module of the package, a user's file, or a template.
         package: the folder of the package, such as ``src/pflpipe``.
+        own: of a user's file, without the files of the package.
 
     Raises:
         ConfigError: a file is not Python.
@@ -49,19 +51,40 @@ def closure(start: Path, package: Path) -> list[Path]:
         path = waiting.pop()
         if path not in reached:
             reached.add(path)
-            waiting += _imported_files(path, package, _read(path)[1])
+            found = _imported_files(path, package, _read(path)[1])
+            waiting += [file for file in found if not (own and file.is_relative_to(package))]
     return sorted(reached)
 
 
 def digest(start: Path, package: Path) -> str:
     """Return ten hexadecimal digits that follow from the names and meanings of the files of
     ``closure``, which has the same arguments and errors."""
+    return _sha256(closure(start, package), package).hexdigest()[:10]
+
+
+def sha256(file: Path) -> str:
+    """Return 64 such digits of a file of the package; or of a user's file with the files next to it
+    that it imports, and not with those of the package: a new version of pflpipe renames no run.
+
+    Raises:
+        ConfigError, OSError: as ``closure``.
+    """
+    if file.is_relative_to(PACKAGE):
+        return _sha256(closure(file, PACKAGE), PACKAGE).hexdigest()
+    # The name of the file is no code; those of the files next to it are those of modules.
+    others = [path for path in closure(file, PACKAGE, own=True) if path != file]
+    total = _sha256(others, PACKAGE)
+    total.update(_read(file)[0].encode())
+    return total.hexdigest()
+
+
+def _sha256(files: Iterable[Path], package: Path) -> hashlib._Hash:
     total = hashlib.sha256()
-    for path in closure(start, package):
+    for path in files:
         # Without folders outside the package, which differ between machines.
         name = path.relative_to(package) if path.is_relative_to(package) else path.name
         total.update(f"{name} {_read(path)[0]} ".encode())
-    return total.hexdigest()[:10]
+    return total
 
 
 def _read(path: Path) -> tuple[str, Imports]:
