@@ -802,4 +802,4 @@ def test_the_tex_table_compiles(study: Study, results: Path, tmp_path: Path) -> 
 
 
 def test_the_columns_are_unique() -> None:
-    assert len(set(COLUMNS)) == len(COLUMNS) == 63
+    assert len(set(COLUMNS)) == len(COLUMNS) == 64
