@@ -268,9 +268,7 @@ def test_a_run_that_was_trained_with_other_code_is_no_run_of_a_cell(ready):
     record = read_json(out / "run.json")
     for code in ([], [record["code"][0] | {"sha256": "0" * 64}]):
         write_json(out / "run.json", record | {"code": code})
-        with pytest.raises(
-            DataError, match=r"run\.json: code of loss; got .*; expected loss\.py:own"
-        ):
+        with pytest.raises(DataError, match=r"run\.json: code of loss; .*expected loss\.py:own"):
             tidy.record_of(out, plan, cell)
 
 
