@@ -76,7 +76,5 @@ def test_a_job_of_a_run_whose_code_was_edited_says_so_and_not_that_nobody_knows_
     assert known.cells({"run": row.run})
     Path("studies/mine.py").write_text(METHOD.replace("force *", "2 * force *"))
     project = Project(Config(studies=("tiny",)), Path.cwd(), thorough=False, noted=planned)
-    with pytest.raises(
-        ConfigError, match=r"^studies/mine\.py, or a file that it needs"
-    ):
+    with pytest.raises(ConfigError, match=r"^studies/mine\.py, or a file that it needs"):
         project.cells({"run": row.run})
