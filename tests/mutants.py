@@ -474,8 +474,8 @@ MUTANTS = {
     ),
     "a secret without the seed": Mutant(
         "api.py",
-        "            seed=seed,\n            dtype=str(dtype),",
-        "            dtype=str(dtype),",
+        "        seed=seed,\n        dtype=str(dtype),",
+        "        dtype=str(dtype),",
         "test_api.py",
     ),
     "labels that cannot be are kept": Mutant(
@@ -534,9 +534,27 @@ MUTANTS = {
     ),
     "a method from outside is certified": Mutant(
         "cells.py",
-        'else "unreviewed" if source else "certified"',
-        'else "certified" if source else "certified"',
+        'else "unreviewed" if parts.unreviewed(code) else "certified"',
+        'else "certified"',
         "test_unreviewed.py",
+    ),
+    "a loss from outside is certified": Mutant(
+        "parts.py",
+        'if part.touches == "messages" and part.kind != START',
+        'if part.kind == "method"',
+        "test_row_code.py",
+    ),
+    "where a network of one's own starts is not in its key": Mutant(
+        "methods/registry.py",
+        "return derived_key(key, START, network.start_digest(seed))",
+        "return key",
+        "test_row_code.py",
+    ),
+    "a run trained with another loss counts": Mutant(
+        "methods/row_code.py",
+        "if found.get(kind) != wanted.get(kind):",
+        "if found.keys() != wanted.keys():",
+        "test_row_code.py",
     ),
     # data
     "held-out share rounded down": Mutant(

@@ -3,6 +3,7 @@ refusal of bad arrays."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gzip
 import hashlib
@@ -1164,8 +1165,12 @@ def loader(tmp_path, monkeypatch):
 def test_a_function_gives_the_same_data_and_pin_as_a_file_with_its_arrays(loader):
     prepare("mine", Path("own.npz"), Path(), Path("file/mine.npz"))
     prepare("mine", loader(), Path(), Path("function/mine.npz"))
-    for name in ("mine.npz", "mine.pin"):
-        assert Path("file", name).read_bytes() == Path("function", name).read_bytes()
+    assert Path("file/mine.pin").read_bytes() == Path("function/mine.pin").read_bytes()
+    file, function = (dict(np.load(f"{folder}/mine.npz")) for folder in ("file", "function"))
+    name, digest = str(function.pop("loader")).split()
+    assert (name, len(digest)) == ("my_data.py:load", 64), "which the ledger and the table name"
+    assert file.keys() == function.keys()
+    assert all(np.array_equal(file[key], function[key]) for key in file)
 
 
 def test_a_function_with_other_values_is_refused_and_one_written_otherwise_is_not(loader):
@@ -1185,7 +1190,10 @@ def test_a_function_is_not_run_to_be_described_and_its_data_are_once_they_are_ma
     assert describe("mine", source, target) is None
     assert datasets.source_file(source) == Path("my_data.py")
     prepare("mine", loader(), Path(), target)
-    assert describe("mine", source, target) == Header((4, 4, 3), 3, 6, 3, declared=False)
+    header = describe("mine", source, target)
+    assert header.loader.startswith("my_data.py:load ")
+    made = dataclasses.replace(header, loader="")
+    assert made == Header((4, 4, 3), 3, 6, 3, declared=False)
     assert list(Path().glob("__pycache__")) == []
 
 

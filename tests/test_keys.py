@@ -7,18 +7,24 @@ part without any; a key that changes without need trains again what is there.
 
 import dataclasses
 import functools
+import hashlib
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import pflpipe
 from pflpipe import cells
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.options import Declared, Option
 from pflpipe.simulation import rounds
+from pflpipe.study.load import load_study
 from simulations import personal_models, plan, simulation
 
 torch.set_num_threads(1)
+ROOT = Path(__file__).resolve().parent.parent
 CELL = cells.Cell(
     "digits",
     cells.Partition("dirichlet", 10, alpha=0.5),
@@ -201,6 +207,34 @@ def test_other_defaults_rename_no_run_that_was_trained_before(method, values, ke
     hyperparameters = registry.check_hyperparameters(method, values)
     found = dataclasses.replace(CELL, method=method, hyperparameters=hyperparameters)
     assert (registry.key(found)[:10], found.id[-10:]) == (key, cell)
+
+
+def test_runs_of_the_packages_own_code_keep_the_keys_that_they_had():
+    """Recorded at 8459ec17: of the quickstart's cells, and of calls from Python with a secret."""
+    study = load_study("quickstart", ROOT / "studies")
+    text = "".join(map(registry.key, study.cells))
+    digest = "e54ae858bb721d7ee52cbe4bc4d21f7bcdf22998bf7e934527dce25a91bd0c7d"
+    assert hashlib.sha256(text.encode()).hexdigest() == digest
+    ids = "".join(
+        c.id + registry.run_id(c) + c.plan_id + c.partition_id + c.data_id for c in study.cells
+    )
+    digest = "fca3635810f421f9e3f11d007e94c705b10a0f8fa7ddba65626734ae3dcc52bb"
+    assert hashlib.sha256(ids.encode()).hexdigest() == digest
+    training = cells.Training(rounds=2, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
+    asked = {"training": training, "classes": 2, "secret": "golden", "device": "cpu"}
+    asked["privacy"] = cells.Privacy(epsilon=8.0, delta=1e-3, clip_norm=0.5)
+    clients = [(np.zeros((6, 3), np.float32), np.arange(6) % 2)] * 3
+    mlp, adam = cells.Model("mlp", (2,)), cells.Server("adam", lr=0.03)
+    for method, changes, key in (
+        ("dp_fedavg", {"model": "linear"}, "43bda22ce86a7381e7857c7ba4b8213f82980f15"),
+        ("feddpa", {"model": mlp}, "074b0c712ac70ec90a5823e6add98613e66d924e"),
+        (
+            "ppsgd",
+            {"model": mlp, "server": adam, "test_fraction": 0.5},
+            "6deefba4134345e274a4db1d5f9fb25ef5a42b3a",
+        ),
+    ):
+        assert pflpipe.federation(method, clients, **asked | changes).key[:40] == key
 
 
 def test_accuracies_along_the_way_need_a_folder_of_their_own_and_are_of_the_same_release():

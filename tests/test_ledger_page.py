@@ -347,7 +347,7 @@ def test_of_the_seeds_the_worst_number_counts(frame: pd.DataFrame) -> None:
 
 def test_the_cost_of_a_search_names_its_runs(frame: pd.DataFrame) -> None:
     changed = frame[frame["method"] == "dp_fedavg"].assign(epsilon_with_search=5.5, search_runs=6)
-    assert [row[-4] for row in tables(text_of(changed))[-1][1:]] == ["5.5 (6 runs)"] * 2
+    assert [row[-5] for row in tables(text_of(changed))[-1][1:]] == ["5.5 (6 runs)"] * 2
     assert ("with the search", "ε is at most 5.5 if its runs are counted") in summary(
         changed, AUDITS
     )

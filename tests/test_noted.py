@@ -68,3 +68,13 @@ def test_a_job_whose_code_or_study_was_edited_says_so_in_one_line_and_stops(
     with pytest.raises(ConfigError, match=f"^{named}, or a file that it needs, was edited"):
         begin(planned)
     begin("{}")  # where nobody planned anything, as on a login node
+
+
+def test_a_job_of_a_run_whose_code_was_edited_says_so_and_not_that_nobody_knows_the_run(planned):
+    row = load_outline("tiny").study().rows[0]
+    known = Project(Config(studies=("tiny",)), Path.cwd(), thorough=False, noted=planned)
+    assert known.cells({"run": row.run})
+    Path("studies/mine.py").write_text(METHOD.replace("force *", "2 * force *"))
+    project = Project(Config(studies=("tiny",)), Path.cwd(), thorough=False, noted=planned)
+    with pytest.raises(ConfigError, match=r"^studies/mine\.py, or a file that it needs"):
+        project.cells({"run": row.run})

@@ -339,7 +339,9 @@ def test_the_ledgers_page_counts_it_by_itself_and_colours_the_word(frame):
         "4 lines certified, 2 unreviewed, 2 nominal, 2 methods without privacy"
         in (said["compared"])
     )
-    assert said["unreviewed ε"].startswith("only if the code of easgd keeps the rules: asked")
+    assert said["unreviewed ε"].startswith(
+        f"only if this code keeps the rules: method {FILE}:easgd: asked"
+    )
     assert not any("easgd" in text for term, text in said.items() if term != "unreviewed ε")
     page = ledger_page.page(frame, none, ROOT / "workflow/report/ledger.html")
     assert '<td class="w unreviewed">unreviewed</td>' in page

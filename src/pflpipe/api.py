@@ -205,7 +205,7 @@ def federation(
         shape = tuple(x.shape[1:])
     # One pair of tensors for training and test; the split has the rows of each.
     examples = Examples(x.to(target), y.to(target))
-    given: object = model
+    own: object = model
     if isinstance(model, Model):
         network = networks.build(model, shape, outputs)
     elif isinstance(model, Network):
@@ -242,8 +242,8 @@ def federation(
         found = _known("method", method, method_name, secret)
         code = (parts.Part.of("method", method_name or "of your own", found.code), *code)
     if isinstance(model, Network):
-        found = _known("model", given, model_name, secret)
-        called = model_name or getattr(given, "__name__", type(given).__name__)
+        found = _known("model", own, model_name, secret)
+        called = model_name or str(getattr(own, "__name__", type(own).__name__))
         start = derived_key(found.state, network.start_digest(seed))
         code += (
             parts.Part.of("network", called, found.code),
@@ -461,7 +461,7 @@ def _key(secret: str | None, **settings: Any) -> str:
     return derived_key(repr([secret or secrets.token_hex(32), STREAMS, settings]))
 
 
-def _settings(model: str | Model | Network, name: str | None) -> Any:
+def _settings(model: Model | Network, name: str | None) -> Any:
     """Return the representation of a model in the settings of a key."""
     return without_defaults(model) if isinstance(model, Model) else [name, model.shapes]
 

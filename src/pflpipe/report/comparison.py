@@ -44,8 +44,9 @@ BOLD_WORDS = (
 BEST_ROUND_WORDS = "best round, chosen on test data (optimistic)"
 _CLAIM_NOTES = {
     "unreviewed": (
-        "Unreviewed: the mechanism is certified, but the method's code is not pflpipe's own and "
-        "not reviewed by pflpipe's developers (docs/adding_a_method.md)."
+        "Unreviewed: the mechanism is certified, but code that may touch a message (method, loss "
+        "or network) is not pflpipe's own and not reviewed by its developers "
+        "(docs/adding_a_method.md)."
     ),
     "nominal": (
         "Nominal: the number the paper would print for a mechanism with departures that break it; "
@@ -345,6 +346,11 @@ def _of_persons(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def claim_notes(members: Iterable[Group]) -> Iterator[str]:
-    """Yield what a reader must know about the claims of these groups, each once."""
-    claims = {group.claim for group in members}
+    """Yield what a reader must know about the claims and the code of these groups, each once."""
+    listed = list(members)
+    claims = {group.claim for group in listed}
     yield from (note for claim, note in _CLAIM_NOTES.items() if claim in claims)
+    for code, alike in by(listed, lambda group: group.first("unreviewed_code")).items():
+        if code:
+            labels = ", ".join(dict.fromkeys(group.label for group in alike))
+            yield f"Not pflpipe's own code ({labels}): {code}."

@@ -126,8 +126,9 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
             reach = dict.fromkeys(map(round_up, (min(finite), max(finite))))
             yield term, f"ε = {' to '.join(reach)} for the certified lines"
     if unreviewed:
-        code = f"only if the code of {_methods(unreviewed)} keeps the rules"
-        yield "unreviewed ε", f"{code}: {_each_budget(unreviewed)}"
+        code = {str(group.first("unreviewed_code")) for group in unreviewed}
+        rule = f"only if this code keeps the rules: {'; '.join(sorted(code))}"
+        yield "unreviewed ε", f"{rule}: {_each_budget(unreviewed)}"
     if nominal:
         yield "nominal ε", _each_method(nominal)
     unbounded = [group for group in groups if group.first("epsilon_published") == math.inf]

@@ -19,16 +19,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflpipe import records
+from pflpipe import parts, records
 from pflpipe.cells import Cell
 from pflpipe.errors import DataError
 from pflpipe.files import canonical_json, read_json
-from pflpipe.methods import registry
+from pflpipe.methods import registry, row_code
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report import tidy
 from pflpipe.report.comparison import MAIN, METRICS, finite, largest, over_seeds
 from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
+from pflpipe.simulation.record import Record
 from pflpipe.study.config import STUDIES
 from pflpipe.study.settings import (
     CHOSEN_ON_VALIDATION,
@@ -45,7 +46,7 @@ NOTE = "mlflow.note.content"
 _CURVES = ("loss", *METRICS)  # of which a group shows the mean over its seeds
 _CLAIMS = {
     "certified": "certified: this ε holds for what is released",
-    "unreviewed": "unreviewed: this ε holds only if the method's file keeps the rules",
+    "unreviewed": "unreviewed: this ε holds only if code from outside keeps the rules",
     "nominal": "nominal: the method states less than this ε, which is the one that holds",
     "none": "no privacy",
 }
@@ -227,6 +228,9 @@ class _Group:
         }
         first = self.rows[0].cell
         self.claim, self.epsilon = claim_and_epsilon(first, self.plans.values())
+        cell = trained[0].cell
+        run = self._record(trained[0])
+        self.code = parts.named(row_code.of_cell(cell, run.parts, study.measured))
         # The key does not depend on the number of seeds.
         self.key = f"setting {dataclasses.replace(first, seed=0).id} {self.rows[0].variant}".strip()
 
@@ -234,6 +238,10 @@ class _Group:
         """Return the group's run and those of its seeds."""
         seeds = [self._seed(row) for row in self.trained]
         return [self._mean(seeds), *seeds]
+
+    def _record(self, row: Row) -> Record:
+        folder = self.results / "runs" / row.run
+        return tidy.record_of(folder, self.plans[row.cell.plan_id].plan, row.cell)
 
     def _name(self, epsilon: float | None) -> str:
         # The row's label with the epsilon that holds, not the requested one: ``feddpa eps=25.7
@@ -258,6 +266,7 @@ class _Group:
         note = [
             ", ".join(filter(None, [f"**{setting.label}**", setting.budget, setting.facet_text])),
             _CLAIMS[self.claim] + ("" if self.claim == "none" else f", ε = {bound}"),
+            f"Not pflpipe's own code: {self.code}" if self.code else "",
             f"{CHOSEN_ON_VALIDATION} {setting.choice}" if row.chosen else "",
             *paragraphs,
             measured(self.study.datasets),
@@ -267,6 +276,7 @@ class _Group:
             "variant": row.variant,
             "profile": row.cell.profile,
             "claim": self.claim,
+            "unreviewed_code": self.code,
             "epsilon": "none" if epsilon is None else _plain(epsilon),
             **self._unit(),
             "asked": setting.budget,
@@ -286,7 +296,7 @@ class _Group:
         cell = row.cell
         folder = self.results / "runs" / row.run
         files = {name: existing(folder / name) for name in ("run.json", "rounds.csv")}
-        run = tidy.record_of(folder, self.plans[cell.plan_id].plan, cell)
+        run = self._record(row)
         # Training ended when run.json was written. MLflow shows the time of training.
         end = int(files["run.json"].stat().st_mtime * 1000)
         start, points, gaps = _curves(files["rounds.csv"], existing(folder / "timing.csv"), end)

@@ -27,7 +27,7 @@ _LOOKS: Mapping[str, dict[str, Any]] = {
     NONE: {"color": style.PLAIN, "marker": "s"},
 }
 _CLAIMS = "Filled: certified{}. Hollow: nominal, with the ε that holds. Grey: no privacy."
-_UNREVIEWED = " Diamond: unreviewed, its ε holds only if the method's file keeps the rules."
+_UNREVIEWED = " Diamond: unreviewed, its ε holds only if code from outside keeps the rules."
 _BASELINE = registry.info(PLAIN).about.title
 _LEVEL = f"{100 * (1 - ALPHA):g} %"
 

@@ -1,0 +1,438 @@
+"""One list of the parts of a row. Claim, key, ids, checkpoint, record, table and what is published
+follow from it: a loss or a network of one's own is unreviewed, and other code is another run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import fake_results
+import pflpipe
+from pflpipe import parts
+from pflpipe.cells import Cell, Model, Privacy, Training
+from pflpipe.data import datasets, partition, sources
+from pflpipe.errors import ConfigError, DataError
+from pflpipe.files import read_json, write_json
+from pflpipe.learning import object_code
+from pflpipe.methods import registry, row_code
+from pflpipe.methods.base import Method, Upload
+from pflpipe.parts import Part
+from pflpipe.privacy.ledger import Planned
+from pflpipe.records import load, to_json
+from pflpipe.report import mlflow_runs, released, sentences, tables, tidy
+from pflpipe.simulation import runs
+from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Study
+
+LOSS = """
+import torch
+from pflpipe import Loss
+
+def of(outputs, labels):
+    return {factor} * torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+own = Loss(of)
+"""
+NET = """
+from torch import nn
+
+def net(image_shape, classes):
+    return nn.Sequential(nn.Linear(image_shape[0], 3), nn.{layer}(), nn.Linear(3, classes))
+"""
+METRIC = """
+from pflpipe import Metric
+
+def of(probabilities, labels):
+    return 1.0
+
+mine = Metric("mine", of)
+"""
+TRAINING = Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
+BUDGET = Privacy(epsilon=8.0, delta=1e-3, clip_norm=0.5)
+ASKED: dict[str, Any] = {"model": "linear", "training": TRAINING, "privacy": BUDGET, "classes": 2}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a loss and a network of one's own."""
+    monkeypatch.chdir(tmp_path)
+    write_loss()
+    Path("net.py").write_text(NET.format(layer="ReLU"))
+    return tmp_path
+
+
+def write_loss(factor: float = 1.0, comment: str = "") -> None:
+    Path("loss.py").write_text(comment + LOSS.format(factor=factor))
+
+
+@functools.cache
+def clients() -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [(rng.normal(size=(6, 3)).astype(np.float32), np.arange(6) % 2) for _ in range(3)]
+
+
+def federation(method: Any = "dp_fedavg", **changes: Any) -> Any:
+    return pflpipe.federation(method, clients(), **ASKED | {"device": "cpu"} | changes)
+
+
+def with_loss(**changes: Any) -> Training:
+    return dataclasses.replace(TRAINING, loss="loss.py:own", **changes)
+
+
+def cell_with(loss: str = "loss.py:own", model: Model | None = None) -> Cell:
+    base = fake_results.BASE
+    cell = dataclasses.replace(base, training=dataclasses.replace(base.training, loss=loss))
+    return row_code.with_digests(dataclasses.replace(cell, model=model or base.model))
+
+
+OWN = {
+    "loss": {"training": with_loss()},
+    "network": {"model": Model("net.py:net")},
+}
+
+
+# ---------------------------------------------------------------- the claim
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_loss_or_a_network_from_a_file_is_unreviewed_and_its_digest_is_in_the_list(kind):
+    result = pflpipe.train("dp_fedavg", clients(), **ASKED | OWN[kind])
+    (part,) = result.simulation.code
+    name = {"loss": "loss.py:own", "network": "net.py:net"}[kind]
+    assert (part.kind, part.name, part.package, part.touches) == (kind, name, False, "messages")
+    assert len(bytes.fromhex(part.sha256)) == 32
+    assert result.ledger.claim == "unreviewed"
+    assert not result.simulation.reviewed
+    (warning,) = [text for text in result.ledger.warnings if "have not reviewed" in text]
+    assert f"the {kind} {name}: its epsilons hold only if" in warning
+
+
+class Net(nn.Module):
+    """A network in the program that calls."""
+
+    def __init__(self, image_shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.body = nn.Linear(*image_shape, 3)
+        self.last = nn.Linear(3, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.body(x).relu())
+
+
+@pytest.mark.parametrize("model", [Net, Net((3,), 2)], ids=["class", "instance"])
+def test_a_network_of_the_program_is_unreviewed(model):
+    result = pflpipe.train("dp_fedavg", clients(), **ASKED | {"model": model})
+    assert result.ledger.claim == "unreviewed"
+    assert [part.kind for part in result.simulation.code] == ["network", parts.START]
+
+
+def test_the_claim_of_a_cell_follows_from_every_part_that_touches_messages():
+    assert cell_with("cross_entropy").claim == "certified"
+    assert cell_with().claim == "unreviewed"
+    assert cell_with("cross_entropy", Model("net.py:net")).claim == "unreviewed"
+    started = dataclasses.replace(
+        fake_results.BASE, model=Model("mlp", (4,), init="start.safetensors")
+    )
+    assert started.claim == "certified", "numbers keep nothing for a later call"
+
+
+def test_the_list_of_a_cell_has_every_kind_and_says_whose_each_part_is():
+    cell = cell_with()
+    training = dataclasses.replace(cell.training, augment=("flip",))
+    cell = dataclasses.replace(cell, training=training)
+    Path("score.py").write_text(METRIC)
+    data = Part.of("data", "my.py:load", "0" * 64)
+    found = row_code.of_cell(cell, [data], ["accuracy", "score.py:mine"])
+    assert [(part.kind, part.name, part.package) for part in found] == [
+        ("method", cell.method, True),
+        ("loss", "loss.py:own", False),
+        ("network", cell.model.name, True),
+        ("transform", "flip", True),
+        ("data", "my.py:load", False),
+        ("metric", "accuracy", True),
+        ("metric", "score.py:mine", False),
+    ]
+    assert {part.touches for part in found} == {"messages", "rows", "scores"}
+    assert all(len(part.sha256) == 64 for part in found)
+    assert to_json(found[0]).keys() == {"kind", "name", "sha256", "package", "touches"}
+    assert parts.unreviewed(found) == (found[1],), "rows and scores keep the claim"
+
+
+# ---------------------------------------------------------------- ids, keys and checkpoints
+
+
+def test_other_code_of_a_loss_is_another_run_and_a_comment_is_not():
+    first = cell_with()
+    write_loss(comment="# said otherwise\n")
+    same = cell_with()
+    write_loss(factor=2.0)
+    other = cell_with()
+    for name in (registry.key, registry.run_id, lambda c: c.id, lambda c: c.plan_id):
+        assert name(first) == name(same) != name(other)
+
+
+def test_a_helper_beside_the_loss_counts_too():
+    Path("loss.py").write_text("import helper\n" + LOSS.format(factor=1.0))
+    Path("helper.py").write_text("FACTOR = 1\n")
+    first = cell_with()
+    Path("helper.py").write_text("FACTOR = 2\n")
+    assert registry.key(cell_with()) != registry.key(first)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_calls_with_one_secret_and_another_file_share_no_noise(kind):
+    first = federation(secret="one", **OWN[kind])
+    write_loss(factor=2.0)
+    Path("net.py").write_text(NET.format(layer="Tanh"))
+    second = federation(secret="one", **OWN[kind])
+    assert first.key != second.key
+
+
+def test_a_network_that_reads_its_start_from_another_file_has_noise_of_its_own():
+    """Nothing of this is in the file of the network."""
+    text = NET.format(layer="ReLU").replace("    return ", "    made = ")
+    text += "    made[0].bias.data.fill_(float(open('start.txt').read()))\n    return made\n"
+    Path("net.py").write_text(text)
+    keys = set()
+    for value in ("0.5", "0.75", "0.5"):
+        Path("start.txt").write_text(value)
+        keys.add(federation(secret="one", model=Model("net.py:net")).key)
+    assert len(keys) == 2
+
+
+@pytest.fixture
+def ready() -> tuple[Cell, runs.Inputs]:
+    """A cell with its own loss and the files of its run."""
+    rng = np.random.default_rng(0)
+    np.savez(
+        "rows.npz",
+        train_images=rng.normal(size=(40, 3)).astype(np.float32),
+        train_labels=np.arange(40) % 2,
+        classes=2,
+    )
+    sources.prepare("rows", Path("rows.npz"), Path(), Path("data.npz"))
+    base = fake_results.BASE
+    cell = dataclasses.replace(
+        base,
+        dataset="rows",
+        partition=dataclasses.replace(base.partition, kind="iid", alpha=None, clients=4),
+        model=Model("linear"),
+        training=with_loss(),
+    )
+    cell = row_code.with_digests(cell)
+    arrays = datasets.load_arrays(Path("data.npz"))
+    partition.make(arrays, cell.partition, cell.seed).save(Path("split.npz"))
+    write_json(Path("plan.json"), to_json(plan_of(cell)))
+    return cell, runs.Inputs(Path("plan.json"), Path("split.npz"), Path("data.npz"))
+
+
+def train(cell: Cell, inputs: runs.Inputs, out: str) -> Path:
+    computed = {"device": "cpu", "backend": "loop", "checkpoint_seconds": 0.0}
+    runs.train(cell, inputs, Path(out), Path("checkpoints"), **computed)
+    return Path(out)
+
+
+def test_a_run_records_the_code_it_was_trained_with_and_its_checkpoint_depends_on_it(ready):
+    cell, inputs = ready
+    record = load(runs.Record, train(cell, inputs, "out") / "run.json")
+    assert record.parts == cell.outside
+    assert record.parts[0].sha256 == cell.digests["loss"]
+    simulation = runs.simulate(cell, inputs, device="cpu", backend="loop")
+    other = (dataclasses.replace(simulation.code[0], sha256="0" * 64),)
+    changed = dataclasses.replace(simulation, code=other)
+    found = [runs._fingerprint(cell, inputs, one, "") for one in (simulation, changed)]
+    assert found[0] != found[1]
+
+
+def test_a_job_whose_loss_was_edited_after_it_was_planned_ends_in_one_line(ready):
+    cell, inputs = ready
+    write_loss(factor=2.0)
+    with pytest.raises(ConfigError, match=r"code of loss loss\.py:own; got 'other code") as caught:
+        train(cell, inputs, "out")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_was_trained_with_other_code_is_no_run_of_a_cell(ready):
+    cell, inputs = ready
+    out = train(cell, inputs, "out")
+    plan = load(Planned, Path("plan.json")).plan
+    assert tidy.record_of(out, plan, cell).parts == cell.outside
+    record = read_json(out / "run.json")
+    for code in ([], [record["code"][0] | {"sha256": "0" * 64}]):
+        write_json(out / "run.json", record | {"code": code})
+        with pytest.raises(DataError, match=r"run\.json: code of loss; .*expected loss\.py:own"):
+            tidy.record_of(out, plan, cell)
+
+
+# ---------------------------------------------------------------- objects of the program
+
+
+def test_two_modules_of_one_class_share_no_noise_whatever_they_are_called():
+    """Training in phases: the second starts with other weights. The difference of two releases with
+    independent noise is sqrt(2) as wide as one; of n = 2,603 numbers its spread is 1.4 %."""
+    shape, wide = {"training": TRAINING, "classes": 2, "secret": "one", "model_name": "net"}, 500
+    privacy = Privacy(noise_multiplier=50.0, delta=1e-3, clip_norm=1.0)
+
+    def release(scale: float) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, wide), nn.ReLU(), nn.Linear(wide, 2))
+        with torch.no_grad():
+            for value in model.parameters():
+                value.mul_(scale)
+        before = torch.cat([value.flatten() for value in model.parameters()]).detach()
+        result = pflpipe.train("dp_fedavg", clients(), model=model, privacy=privacy, **shape)
+        names = ("0.weight", "0.bias", "head.weight", "head.bias")
+        return torch.cat([result.params[name].flatten() for name in names]) - before
+
+    one, again, other = release(1.0), release(1.0), release(1.001)
+    assert torch.equal(one, again)
+    assert abs(float((one - other).std() / one.std()) - 2**0.5) < 0.1
+
+
+def local_update(params, server, state, batches, task):
+    """A hook of the program's own."""
+    after, loss = task.minimize(params, batches.train, task.loss)
+    return Upload({name: FACTOR * (after[name] - params[name]) for name in params}, loss), state
+
+
+FACTOR = 1.0
+
+
+def test_the_code_of_hooks_and_what_they_name_is_in_the_key(monkeypatch):
+    keys = [federation(Method(local_update), secret="one").key]
+    monkeypatch.setattr(f"{__name__}.FACTOR", 0.5)
+    keys.append(federation(Method(local_update), secret="one").key)
+    monkeypatch.setattr(f"{__name__}.FACTOR", 1.0)
+    assert federation(Method(local_update), secret="one").key == keys[0] != keys[1]
+
+
+def closure(factor: float) -> Method:
+    def local_update(params, server, state, batches, task):
+        after, loss = task.minimize(params, batches.train, task.loss)
+        return Upload({name: factor * (after[name] - params[name]) for name in params}, loss), state
+
+    return Method(local_update)
+
+
+def test_what_cannot_be_known_needs_a_name_which_stands_for_one_object():
+    with pytest.raises(ConfigError, match="method_name is missing; expected a name"):
+        federation(closure(1.0), secret="one")
+    federation(closure(1.0))
+    first = federation(closure(1.0), secret="one", method_name="closure").key
+    assert federation(closure(1.0), secret="one", method_name="closure").key == first
+    with pytest.raises(ConfigError, match="method_name; got \"'closure', which stands for other"):
+        federation(closure(0.5), secret="one", method_name="closure")
+    assert federation(closure(0.5), secret="one", method_name="half").key != first
+
+
+def test_a_function_of_the_package_that_keeps_a_setting_is_no_name_alone():
+    half, whole = (
+        object_code.known(registry.info("fedprox").factory(weight=w)) for w in (0.5, 1.0)
+    )
+    assert half.code != whole.code
+    assert not half.complete
+
+
+def test_arrays_around_a_function_are_not_read_for_they_may_be_a_clients():
+    data = torch.arange(6.0)
+
+    def hook(params: Any) -> Any:
+        return data
+
+    before = object_code.known(hook)
+    data.add_(1)
+    assert object_code.known(hook) == before
+    assert not before.complete
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Net, Net((3,), 2), local_update, Method(local_update), nn.GRU(2, 3), functools.partial(Net)],
+    ids=["class", "instance", "function", "method", "recurrent", "partial"],
+)
+def test_what_can_be_known_is_known_and_the_same_each_time(value):
+    first = object_code.known(value)
+    assert first.complete
+    assert object_code.known(value) == first
+
+
+# ---------------------------------------------------------------- tables and what is published
+
+
+@pytest.fixture
+def study() -> Study:
+    """Certified rows and rows of the same method with a loss from outside."""
+    made = fake_results.study(methods=("local_only", "dp_fedavg", "feddpa"))
+    rows = tuple(
+        dataclasses.replace(
+            row,
+            cell=row_code.with_digests(
+                dataclasses.replace(
+                    row.cell, training=dataclasses.replace(row.cell.training, loss="loss.py:own")
+                )
+            ),
+            variant="own loss",
+        )
+        if row.cell.method == "feddpa"
+        else row
+        for row in made.rows
+    )
+    return dataclasses.replace(made, rows=rows)
+
+
+def test_a_row_with_a_loss_from_outside_is_unreviewed_wherever_it_is_shown(study, folder):
+    results = fake_results.write(study, folder / "tree")
+    table = results / "tables/tiny.csv"
+    tables.write_study(study, results, table)
+    frame = pd.read_csv(table)
+    own = frame["method"] == "feddpa"
+    assert set(frame.loc[own, "claim"]) == {"unreviewed"}
+    assert set(frame.loc[own, "unreviewed_code"]) == {"loss loss.py:own"}
+    assert frame.loc[~own, "unreviewed_code"].isna().all()
+    text = (results / "tables/tiny.md").read_text().replace("\\_", "_")
+    assert "Not pflpipe's own code (feddpa" in text
+    for cell in study.cells:
+        assert (released.left_out(cell) == "") == (cell.claim == "certified")
+        if cell.method == "feddpa":
+            assert released.left_out(cell).endswith("have not reviewed loss loss.py:own")
+    for run in mlflow_runs.of_study(study, results):
+        if run.tags.get("method") == "feddpa":
+            assert run.tags["claim"] == "unreviewed"
+            assert run.tags["unreviewed_code"] == "loss loss.py:own"
+    said = " ".join(sentences.of_study(study, tidy.stored(study, results)))
+    assert "certified personal models (feddpa" not in said
+
+
+def test_code_that_touches_only_rows_or_scores_is_named_and_keeps_the_claim(folder):
+    made = fake_results.study(methods=("local_only", "dp_fedavg"))
+    Path("score.py").write_text(METRIC)
+    metric = dataclasses.replace(made.metric, source="score.py:mine")
+    study = dataclasses.replace(made, metrics=dict(made.metrics) | {"mine": metric})
+    results = fake_results.write(made, folder / "tree")
+    loader = to_json(Part.of("data", "my.py:load", "0" * 64))
+    for row in study.rows:
+        file = results / "runs" / row.run / "run.json"
+        write_json(file, read_json(file) | {"code": [loader]})
+    (scores,) = {results / "scores/tiny/dp_fedavg.csv"}
+    for scores in (results / "scores/tiny").glob("*.csv"):
+        table = pd.read_csv(scores)
+        for column in ("personal_own", "global_own", "personal_new", "global_new"):
+            table[f"mine_{column}"] = 1.0
+        table.to_csv(scores, index=False)
+    frame = tidy.tidy(study, results)
+    assert set(frame["unreviewed_code"]) == {"data my.py:load, metric score.py:mine"}
+    assert set(frame["claim"]) == {"none", "certified"}
+
+
+def test_the_ledger_names_the_function_that_made_the_rows():
+    entry = plan_of(fake_results.BASE, loader=f"my.py:load {'0' * 64}").ledger
+    assert entry.claim == "certified"
+    assert any("have not reviewed the data my.py:load" in text for text in entry.warnings)
