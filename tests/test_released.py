@@ -235,6 +235,24 @@ def test_the_documents_say_of_every_quantity_whether_it_is_released(worlds, tmp_
     }
 
 
+def test_the_folder_says_what_a_client_is_and_what_holds_for_a_person(worlds, tmp_path):
+    results = shutil.copytree(worlds["few"], tmp_path / "results")
+    for file in (results / "plans").glob("*.json"):
+        plan = read_json(file)
+        plan["ledger"] |= {"unit": "dealt client", "max_clients_per_user": 2}
+        plan["ledger"] |= {"epsilon_person": 43.21, "epsilon_person_1e5": "inf"}
+        write_json(file, plan)
+    plain = published(worlds["few"], tmp_path / "plain")["README.md"].decode()
+    dealt = published(results, tmp_path / "dealt")["README.md"].decode()
+    assert "Protected is one client with all of its data" in plain
+    assert "For one person:" not in plain
+    assert "Protected is one dealt client with all of its data" in dealt
+    assert " | 2 | 43.3 | 0.001 | ∞ |" in dealt
+    runs_ = read_json(tmp_path / "dealt/manifest.json")["runs"].values()
+    assert {run["epsilon_person"] for run in runs_} == {43.21}
+    assert "epsilon_person" not in (tmp_path / "plain/manifest.json").read_text()
+
+
 # ---------------------------------------------------------------- every method
 
 
