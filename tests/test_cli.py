@@ -390,6 +390,12 @@ def test_rows_of_declared_users_are_not_dealt_without_a_word(is_made, people, ra
         assert ": ok" in ran("validate").out
 
 
+@pytest.mark.parametrize("dataset", ["wisdm", "femnist", "spi"])
+def test_nor_are_those_of_the_people_in_a_named_data_set(dataset, project, ran):
+    malformed.put("dataset", dataset)(project)
+    assert re.search(WAYS_ON.replace("iid", "dirichlet"), ran("validate", code=2).err)
+
+
 def test_users_that_are_not_there_cannot_be_ignored(project, ran):
     malformed.put("partition.users", "ignored")(project)
     error = ran("validate", code=2).err

@@ -235,6 +235,24 @@ def test_the_documents_say_of_every_quantity_whether_it_is_released(worlds, tmp_
     }
 
 
+def test_the_folder_says_what_a_client_is_and_what_holds_for_a_person(worlds, tmp_path):
+    results = shutil.copytree(worlds["few"], tmp_path / "results")
+    for file in (results / "plans").glob("*.json"):
+        plan = read_json(file)
+        plan["ledger"] |= {"unit": "dealt client", "max_clients_per_user": 2}
+        plan["ledger"] |= {"epsilon_person": 43.21, "epsilon_person_1e5": "inf"}
+        write_json(file, plan)
+    plain = published(worlds["few"], tmp_path / "plain")["README.md"].decode()
+    dealt = published(results, tmp_path / "dealt")["README.md"].decode()
+    assert "Protected is one client with all of its data" in plain
+    assert "For one person:" not in plain
+    assert "Protected is one dealt client with all of its data" in dealt
+    assert " | 2 | 43.3 | 0.001 | ∞ |" in dealt
+    for folder, person in (("plain", None), ("dealt", 43.21)):
+        shown = read_json(tmp_path / folder / "manifest.json")["runs"].values()
+        assert {run.get("epsilon_person") for run in shown} == {person}
+
+
 # ---------------------------------------------------------------- every method
 
 

@@ -331,7 +331,8 @@ def protected(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def _of_persons(rows: pd.DataFrame) -> Iterator[str]:
-    for most, alike in rows.groupby("max_clients_per_user", sort=False, dropna=False):
+    for _, alike in rows.groupby("max_clients_per_user", sort=False, dropna=False):
+        most = alike["max_clients_per_user"].iloc[0]
         columns = alike[["epsilon_central", "epsilon_person", "delta"]].astype(float)
         pairs = dict.fromkeys(
             f"ε = {round_up(client)} of a client is "
