@@ -683,7 +683,7 @@ MUTANTS = {
         "learning/task.py",
         "        if not len(x):",
         "        if len(x) < 0:",
-        "test_few_rows.py",
+        "test_task.py",
     ),
     "BatchNorm has a variance of a single number": Mutant(
         "learning/networks.py",

@@ -91,8 +91,10 @@ def test_a_channel_of_one_number_is_its_own_mean_without_variance():
     network = networks.build(Model("resnet18", normalisation="batch"), (8, 8, 1), 2)
     params, x = network.init(torch.Generator().manual_seed(0)), normal(3, 8, 8, 1).float()
     assert network.body(params, x[:1], None).isfinite().all()
-    both = network.averages(params, passes(x, 2, 1))
-    two, one = network.averages(params, passes(x[:2], 2)), network.averages(params, passes(x[2:], 1))
+    two, one, both = (
+        network.averages(params, passes(rows, *sizes))
+        for rows, *sizes in ((x[:2], 2), (x[2:], 1), (x, 2, 1))
+    )
     assert not one["stage4.block2.norm2.variance"].any()
     for name, value in both.items():
         torch.testing.assert_close(value, (2 * two[name] + one[name]) / 3)

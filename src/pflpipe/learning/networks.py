@@ -294,7 +294,7 @@ def _batch_norm(params: Tree, layer: str, z: Tensor) -> Tensor:
     """BatchNorm (Ioffe and Szegedy, ICML 2015)."""
     mean, variance = (params.get(f"{layer}.{part}") for part in ("mean", "variance"))
     weight, bias = params[f"{layer}.weight"], params[f"{layer}.bias"]
-    if mean is None and z[:, 0].numel() == 1:  # a single number is its own mean, which torch refuses
+    if mean is None and z[:, 0].numel() == 1:  # its own mean, which torch refuses
         return bias.view(-1, 1, 1).expand_as(z)
     return F.batch_norm(z, mean, variance, weight, bias, training=mean is None)
 
