@@ -3,7 +3,6 @@ and the list of studies is complete."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import re
@@ -24,11 +23,15 @@ NAMES = study_names(FOLDER)
 HEAD = ("epochs", "lr", "momentum", "weight_decay")
 
 
+@pytest.fixture(autouse=True)
+def in_checkout(monkeypatch: pytest.MonkeyPatch, checkout: Path) -> None:
+    monkeypatch.chdir(checkout)
+
+
 @functools.cache
 def rows_of(name: str) -> tuple[Row, ...]:
     """All rows that a study may come to, after all checks."""
-    with contextlib.chdir(ROOT):
-        return validate(config.load(), [name])[name].everything.rows
+    return validate(config.load(), [name])[name].everything.rows
 
 
 @pytest.mark.slow
