@@ -1,9 +1,5 @@
-"""The order of the tests, how long the long ones are, what was learned of faults, and that no test
-depends on what the user has made or set.
-
-Tests begin in an empty folder. None may enter the folder of the project, where a user's results,
-data and logs are; ``checkout`` is a folder with its files and without these.
-"""
+"""The order of the tests, how long the long ones are, what was learned of faults, and where tests
+begin."""
 
 from __future__ import annotations
 
@@ -13,51 +9,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import reliability
+import surroundings
 import warm
 
-ROOT = Path(__file__).resolve().parent.parent
-MADE = ("results", "data", "logs", ".snakemake", ".slurm", "mlflow.db", "mlruns")
-"""What a user makes in the folder of the project (.gitignore)."""
-OF_THE_USER = ("AWS_", "MLFLOW_", "PFLPIPE_", "SBATCH_", "SLURM_", "SNAKEMAKE_", "TORCHELASTIC_")
-"""Beginnings of variables that change what programs do."""
-ALSO_OF_THE_USER = ("COLUMNS", "LOCAL_RANK", "MAKEFLAGS", "MATPLOTLIBRC", "RANK", "WORLD_SIZE")
-
-if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker inherits what its parent has set
-    for name in list(os.environ):
-        if name.startswith(OF_THE_USER) or name in ALSO_OF_THE_USER:
-            del os.environ[name]
-# Before torch is imported, which reads it once. Test processes share the cores.
-os.environ["OMP_NUM_THREADS"] = "1"
-
-
-def _guard(event: str, arguments: tuple[Any, ...]) -> None:
-    """Raise AssertionError where a test enters the folder of the project or opens what a user has
-    made there."""
-    if not _guarded:
-        return
-    if event in ("open", "os.listdir", "os.scandir", "os.chdir", "sqlite3.connect"):
-        given = arguments[0]
-    elif event == "subprocess.Popen" and Path(os.fsdecode(arguments[0])).name not in _HARMLESS:
-        given = arguments[2]
-    else:
-        return
-    if not isinstance(given, (str, bytes, os.PathLike)):
-        return
-    path = Path(os.path.abspath(os.fsdecode(given)))
-    enters = path == ROOT and event in ("os.chdir", "subprocess.Popen")
-    if enters or (path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[:1] in _guarded):
-        do = "tests read nothing that a user has made; go to the fixture `checkout`"
-        raise AssertionError(f"{event} {path}: {do}")
-
-
-_HARMLESS = ("git", "make")
-_guarded = {(name,) for name in MADE}
-
+surroundings.forget()
 # Images for containers tell Python to keep no bytecode. Hundreds of processes of one source would
 # then compile it hundreds of times, half of what a dry run costs.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -83,21 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Go to an empty folder, and stay out of that of the project."""
-    os.chdir(tmp_path_factory.mktemp("elsewhere"))
-    sys.addaudithook(_guard)  # which cannot be removed
-    yield
-    _guarded.clear()
-
-
-@pytest.fixture(scope="session")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project as it is checked out: its settings, studies and documents, and no results."""
-    folder = tmp_path_factory.mktemp("checkout")
-    for name in ("config.yaml", "docs", "studies"):
-        (folder / name).symlink_to(ROOT / name)
-    return folder
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder in which tests begin."""
+    with surroundings.checkout(tmp_path_factory.mktemp("checkout")) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -23,11 +23,6 @@ NAMES = study_names(FOLDER)
 HEAD = ("epochs", "lr", "momentum", "weight_decay")
 
 
-@pytest.fixture(autouse=True)
-def in_checkout(monkeypatch: pytest.MonkeyPatch, checkout: Path) -> None:
-    monkeypatch.chdir(checkout)
-
-
 @functools.cache
 def rows_of(name: str) -> tuple[Row, ...]:
     """All rows that a study may come to, after all checks."""
