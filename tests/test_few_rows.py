@@ -227,3 +227,18 @@ def test_every_variant_of_a_method_trains_with_decay_and_moments(method, hyperpa
     taken."""
     network = "resnet20" if "norm" in registry.info(method).about.needs else "mlp"
     assert_trains(method, network, hyperparameters, optimizer="adam", weight_decay=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("official", [False, True])
+@pytest.mark.parametrize("method", NAMES)
+def test_every_method_trains_as_published(method, official):
+    about = registry.info(method).about
+    if official and not about.official_departures:
+        with pytest.raises(ConfigError):
+            registry.departures(method, "paper", official)
+        return
+    steps = frozenset(registry.departures(method, "paper", official))
+    network = "resnet20" if "norm" in about.needs else "mlp"
+    for backend in backends(network):
+        messages(dataclasses.replace(few(method, network, backend), departures=steps))
