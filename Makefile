@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # The files with a mark: to import the others takes half a minute.
 MARKED = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)' tests)
 ORDINARY := not docs and not faults and not cluster and not night

@@ -1,4 +1,5 @@
-"""The order of the tests, how long the long ones are, and what was learned of faults."""
+"""The order of the tests, how long the long ones are, what was learned of faults, and where tests
+begin."""
 
 from __future__ import annotations
 
@@ -6,12 +7,16 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import reliability
+import surroundings
 import warm
 
+surroundings.forget()
 # Images for containers tell Python to keep no bytecode. Hundreds of processes of one source would
 # then compile it hundreds of times, half of what a dry run costs.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -30,9 +35,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     os.environ[warm.FOLDER] = tempfile.mkdtemp(prefix="pflpipe-")
+    os.environ["XDG_CONFIG_HOME"] = os.environ[warm.FOLDER]  # no profile of the user's own
     config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(warm.FOLDER)))
     if not config.getoption("--long"):
         config.pluginmanager.register(Rows(), "rows-of-reliability")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder in which tests begin."""
+    with surroundings.checkout(tmp_path_factory.mktemp("checkout")) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from called import works
 from mlflow_server import free_port
 
 _PROGRAMS = os.pathsep.join(
@@ -38,7 +39,15 @@ def missing(*, database: bool = False) -> str:
     needed = ("initdb", "postgres", "setpriv") if database else ()
     if programs := [name for name in needed if not shutil.which(name, path=_PROGRAMS)]:
         return f"not there: {', '.join(programs)} (apt-get install postgresql)"
+    if database and not works(*_as_owner(), "true"):
+        return "no user postgres, whom Debian's package makes, or root may not run programs as it"
     return f"not there: {', '.join(packages)} (pip install)" if packages else ""
+
+
+def _as_owner() -> list[str]:
+    """Return the beginning of a command that runs a program as the owner of the database."""
+    owner = ["--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
+    return ["setpriv", "--pdeathsig", "QUIT", *owner]
 
 
 class PostgreSQL:
@@ -51,9 +60,7 @@ class PostgreSQL:
     def __init__(self) -> None:
         self.folder, self.port = Path(tempfile.mkdtemp(prefix="pflpipe-postgresql-")), free_port()
         self.uri = f"postgresql://mlflow@127.0.0.1:{self.port}/postgres"
-        self._as = ["setpriv", "--pdeathsig", "QUIT"]
         if os.getuid() == 0:
-            self._as += ["--reuid=postgres", "--regid=postgres", "--clear-groups"]
             shutil.chown(self.folder, "postgres", "postgres")
         words = ["--username=mlflow", "--auth=trust", "--no-sync", "--encoding=UTF8"]
         self._run("initdb", *words).communicate()
@@ -88,7 +95,7 @@ class PostgreSQL:
         assert program, name
         with open(self.folder / "log", "ab") as log:
             return subprocess.Popen(
-                [*self._as, program, "-D", self.folder / "data", *words],
+                [*_as_owner(), program, "-D", self.folder / "data", *words],
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,

@@ -722,6 +722,42 @@ MUTANTS = {
         "name: value",
         "methods/test_dp_fedpgn.py",
     ),
+    "DP-FedPGN: a client without steps drifts": Mutant(
+        "methods/dp_fedpgn.py",
+        "name: value - common[name].where(moved, 0.0)",
+        "name: value - common[name]",
+        "methods/test_dp_fedpgn.py",
+    ),
+    "MR-MTL: a client without steps sends its distance from the mean": Mutant(
+        "methods/mr_mtl.py",
+        "name: value.where(stepped, 0.0)",
+        "name: value",
+        "methods/test_mr_mtl.py",
+    ),
+    "Private FedRep: a body decays without rows": Mutant(
+        "learning/solvers.py",
+        "if batch.valid is None or batch.valid.any():",
+        "if batch.valid is None or batch.valid.sum() >= 0:",
+        "methods/test_private_fedrep.py",
+    ),
+    "tokens of no rows have a width to guess": Mutant(
+        "learning/networks.py",
+        "found.mT.reshape(*x.shape, vectors.shape[1])",
+        "found.mT.reshape(*x.shape, -1)",
+        "test_networks.py",
+    ),
+    "networks compute batches without rows": Mutant(
+        "learning/task.py",
+        "        if not len(x):",
+        "        if len(x) < 0:",
+        "test_task.py",
+    ),
+    "BatchNorm has a variance of a single number": Mutant(
+        "learning/networks.py",
+        "correction = int(z[:, 0].numel() > 1)",
+        "correction = 1",
+        "test_batch_norm.py",
+    ),
     "DP-FedSOFIM: the moving average of the first rounds too short": Mutant(
         "methods/dp_fedsofim.py",
         "server[name] / server[WEIGHT]",

@@ -26,6 +26,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from called import works
+
 HOST = socket.gethostname().split(".")[0]
 NEEDS = {
     "slurmctld": "slurm-wlm",
@@ -126,7 +128,8 @@ def missing(*, database: bool = False) -> str:
         return f"apt-get install {' '.join(packages)}"
     if not Path("/etc/slurm").is_dir():
         return "no folder /etc/slurm, where SLURM of Debian and Ubuntu has its configuration"
-    if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], check=False).returncode:
+    bind = ("mount", "--bind", "/etc/slurm", "/etc/slurm")
+    if not works("unshare", "--mount", "--pid", "--fork", *bind):
         return "no namespaces here: in a container they need --privileged"
     return ""
 

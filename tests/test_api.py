@@ -76,12 +76,12 @@ def test_every_public_name_is_there_and_documented():
 
 
 @pytest.mark.slow
-def test_ten_lines_train_feddpa_on_own_tensors_and_print_accuracies_and_ledger():
+def test_ten_lines_train_feddpa_on_own_tensors_and_print_accuracies_and_ledger(tmp_path):
     example = ROOT / "docs" / "examples" / "own_tensors.py"
     lines = [line for line in example.read_text().splitlines() if line.strip()]
     assert len(lines) <= 10
     assert example.read_text() in (ROOT / "docs/reference/api.md").read_text()
-    done = called(warm.interpreter(), example, folder=ROOT)
+    done = called(warm.interpreter(), example, folder=tmp_path)
     assert "'personal_own': " in done.stdout
     assert "claim='certified'" in done.stdout
     assert "epsilon_central=7.99" in done.stdout

@@ -86,6 +86,20 @@ def test_a_small_minibatch_counts_for_its_rows():
     torch.testing.assert_close(averages["norm1.variance"], expected)
 
 
+def test_a_channel_of_one_number_is_its_own_mean_without_variance():
+    """The last layers of a resnet18 see one pixel of an image of 8 x 8."""
+    network = networks.build(Model("resnet18", normalisation="batch"), (8, 8, 1), 2)
+    params, x = network.init(torch.Generator().manual_seed(0)), normal(3, 8, 8, 1).float()
+    assert network.body(params, x[:1], None).isfinite().all()
+    two, one, both = (
+        network.averages(params, passes(rows, *sizes))
+        for rows, *sizes in ((x[:2], 2), (x[2:], 1), (x, 2, 1))
+    )
+    assert not one["stage4.block2.norm2.variance"].any()
+    for name, value in both.items():
+        torch.testing.assert_close(value, (2 * two[name] + one[name]) / 3)
+
+
 def test_a_frozen_layer_is_one_of_those_whose_averages_are_made(tmp_path):
     from safetensors.torch import save_file
 

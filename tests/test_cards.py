@@ -117,7 +117,6 @@ def test_what_is_cited_is_bibtex_of_methods_that_there_are():
 
 
 def test_a_method_of_ones_own_has_a_card_whatever_its_header_says(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
     card = cards.card("docs/examples/easgd.py:easgd")
     assert card.startswith("## easgd\n\nElastic averaging, EASGD")
     assert "- `force` = `0.5`, a number >= 0 and <= 1: " in card

@@ -77,10 +77,7 @@ def test_durations_are_in_the_unit_that_people_would_use(seconds: float, words: 
     assert runtime_estimate.duration_text(seconds) == words
 
 
-def test_the_cost_of_a_study_is_training_and_the_measured_rates(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(ROOT)
+def test_the_cost_of_a_study_is_training_and_the_measured_rates() -> None:
     outline = load_outline("quickstart", ROOT / "studies")
     runs = catalog.runs(outline).values()
     training = runtime_estimate.total(runs, describe)
@@ -101,7 +98,6 @@ def test_the_cost_of_a_study_is_training_and_the_measured_rates(
 
 
 def test_the_cost_of_unknown_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
     monkeypatch.setattr(catalog, "headers", lambda settings: lambda name: None)
     with pytest.raises(ConfigError, match="quickstart: the size of its data is not known yet"):
         list(cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True))
@@ -138,10 +134,7 @@ def test_a_job_requests_the_memory_of_its_largest_file(tmp_path: Path) -> None:
     assert cost.megabytes_of_process(str(large)) == 6000
 
 
-def test_gpu_hours_are_those_of_networks_that_were_measured_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(ROOT)
+def test_gpu_hours_are_those_of_networks_that_were_measured_on_a_gpu() -> None:
     settings = dataclasses.replace(config.load(), device="cuda", processes=2)
     known = list(cost.lines("feddpa_table4", settings, cluster=True))[-1]
     cells = catalog.runs(load_outline("feddpa_table4", ROOT / "studies")).values()

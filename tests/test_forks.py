@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from pathlib import Path
 import pytest
 
 import warm
+from called import works
 from pflpipe import program
 from pflpipe.pipeline import forks
 from pflpipe.pipeline.project import Project
@@ -279,8 +279,7 @@ NOEXEC = 'mount -t tmpfs -o noexec none "$0" && TMPDIR="$0" exec "$@"'
 
 
 @pytest.mark.skipif(
-    shutil.which("unshare") is None
-    or subprocess.run(["unshare", "--mount", "true"], check=False).returncode != 0,
+    not works("unshare", "--mount", "mount", "-t", "tmpfs", "-o", "noexec", "none", "/mnt"),
     reason="this user may not mount",
 )
 def test_a_temporary_folder_that_is_mounted_noexec_has_its_scripts_run(folder, script, tmp_path):

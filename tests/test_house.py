@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import warm
+from called import called, works
 from mutants import MUTANTS
 from pflpipe.pipeline.project import ELSEWHERE
 
@@ -36,15 +37,10 @@ PIPELINE_LIBRARIES = (
 def committed_files() -> list[Path]:
     """Files of the repository: what git knows when there is a checkout, else what lies in the known
     folders."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if listed.returncode == 0:
-        return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    command = ("git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard")
+    if works(*command):
+        listed = called(*command).stdout.splitlines()
+        return [ROOT / name for name in listed if (ROOT / name).is_file()]
     folders = ("src", "tests", "workflow", "studies", "profiles", "envs", "docs", "benchmarks")
     return [p for folder in folders for p in (ROOT / folder).rglob("*") if p.is_file()] + [
         p for p in ROOT.iterdir() if p.is_file()

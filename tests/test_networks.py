@@ -210,6 +210,13 @@ TWINS = {
 }
 
 
+@pytest.mark.parametrize("name", TWINS)
+def test_no_examples_have_no_logits(name):
+    network, _, shape = TWINS[name]
+    logits = network.apply(drawn(network, torch.float32), torch.zeros(0, *shape))
+    assert logits.shape == (0, network.shapes["head.bias"][0])
+
+
 @pytest.mark.parametrize(
     ("model", "shape", "classes", "parameters"),
     [

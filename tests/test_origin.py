@@ -4,7 +4,10 @@ import subprocess
 
 import pytest
 
+from called import works
 from pflpipe.simulation import origin
+
+pytestmark = pytest.mark.skipif(not works("git", "--version"), reason="no git here")
 
 
 def git(*words: str) -> None:

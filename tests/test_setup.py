@@ -7,6 +7,7 @@ So does `make bench-peers` with the environment of the other frameworks.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -163,3 +164,13 @@ def test_ci_script_can_be_run():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+
+
+def test_ci_runs_the_first_two_commands_of_the_readme_in_their_order():
+    """With results of its own in the folder, and with more time than a hanging test may take."""
+    readme, script = ((ROOT / name).read_text() for name in ("README.md", ".ci/run"))
+    first, second = re.findall(r"^make ([a-z]+) +# ", readme, re.MULTILINE)
+    targets = [word for words in re.findall(r"\bmake ([a-z -]+)", script) for word in words.split()]
+    assert targets.index(first) < targets.index(second)
+    assert re.search(r"timeout --kill-after=30 (\d+)", script)[1] == str(60 * 60)
+    assert "ended after 60 minutes" in (ROOT / "CONTRIBUTING.md").read_text()

@@ -13,7 +13,7 @@ from pflpipe import cells, trees
 from pflpipe.learning import networks, solvers
 from pflpipe.learning.penalties import DistancePenalty
 from pflpipe.learning.solvers import Objective, Schedule, Solver
-from simulations import CLASSES, simulation, taking_turns
+from simulations import CLASSES, assert_equal, simulation, taking_turns
 
 SOLVERS = [
     Solver("sgd", 0.1),
@@ -264,6 +264,26 @@ def test_a_client_without_steps_keeps_its_parameters(problem, minimize):
     trained, loss = minimize(params, empty, [Objective(task.loss)], SOLVERS[0])
     assert all(torch.equal(trained[name], params[name]) for name in params)
     assert loss == 0
+
+
+@pytest.mark.parametrize("minimize", BOTH)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_step_without_real_rows_moves_nothing_and_counts_in_no_mean(problem, minimize, optimizer):
+    """Momentum and weight decay move parameters without a gradient."""
+    params, schedule, task = problem
+    solver = Solver(optimizer, 0.1, momentum=0.9, weight_decay=0.1)
+    solver = dataclasses.replace(solver, momentum=0.0) if optimizer == "adam" else solver
+    padded = dataclasses.replace(schedule, sizes=None)
+    longer = dataclasses.replace(
+        padded,
+        index=torch.cat([schedule.index, schedule.index]),
+        count=torch.cat([schedule.count, 0 * schedule.count]),
+    )
+    short, long = (
+        minimize(params, rows, [Objective(task.loss)], solver) for rows in (padded, longer)
+    )
+    assert_equal(long[0], short[0], 0)
+    assert torch.equal(long[1], short[1])
 
 
 def bowl(tree, batch):

@@ -3,7 +3,6 @@ and the list of studies is complete."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import re
@@ -27,8 +26,7 @@ HEAD = ("epochs", "lr", "momentum", "weight_decay")
 @functools.cache
 def rows_of(name: str) -> tuple[Row, ...]:
     """All rows that a study may come to, after all checks."""
-    with contextlib.chdir(ROOT):
-        return validate(config.load(), [name])[name].everything.rows
+    return validate(config.load(), [name])[name].everything.rows
 
 
 @pytest.mark.slow

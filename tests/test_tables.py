@@ -787,20 +787,41 @@ def test_characters_that_latex_would_trip_over_are_escaped() -> None:
     assert tex_escape("ε ≤ 2 ± ∞") == r"$\varepsilon$ $\leq$ 2 $\pm$ $\infty$"
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
-def test_the_tex_table_compiles(study: Study, results: Path, tmp_path: Path) -> None:
-    write_study(
-        dataclasses.replace(study, title="50% of a_b & c #1: α ≤ 1"), results, tmp_path / "tiny.csv"
-    )
-    (tmp_path / "main.tex").write_text(
-        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\input{tiny}\\end{document}",
-        encoding="utf-8",
-    )
+def compiled(folder: Path, body: str) -> str:
+    """Compile a document that uses booktabs in a folder; return what LaTeX printed if it failed."""
+    head = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
+    (folder / "main.tex").write_text(rf"{head}{body}\end{{document}}", encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False
+        command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
     )
-    assert done.returncode == 0, done.stdout[-2000:]
+    return (done.stdout[-2000:] or "nothing was printed") if done.returncode else ""
+
+
+def missing_of_latex(folder: Path) -> str:
+    """Return why no table can be compiled here, whatever is in it; else nothing."""
+    if shutil.which("pdflatex") is None:
+        return "no pdflatex on this machine"
+    printed = compiled(folder, r"\begin{tabular}{l}\toprule a \\ \bottomrule\end{tabular}")
+    errors = [line for line in printed.splitlines() if line.startswith("!")]
+    return "; ".join(["pdflatex cannot compile a table", *errors]) if printed else ""
+
+
+def test_the_tex_table_compiles(study: Study, results: Path, tmp_path: Path) -> None:
+    if why := missing_of_latex(tmp_path):
+        pytest.skip(why)
+    study = dataclasses.replace(study, title="50% of a_b & c #1: α ≤ 1")
+    write_study(study, results, tmp_path / "tiny.csv")
+    assert compiled(tmp_path, r"\input{tiny}") == ""
+
+
+def test_a_latex_without_booktabs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert missing_of_latex(tmp_path) == "no pdflatex on this machine"
+    program, error = tmp_path / "pdflatex", "! LaTeX Error: File booktabs.sty not found."
+    program.write_text(f"#!/bin/sh\necho This is pdfTeX\necho '{error}'\nexit 1\n")
+    program.chmod(0o755)
+    assert missing_of_latex(tmp_path) == f"pdflatex cannot compile a table; {error}"
 
 
 def test_the_columns_are_unique() -> None:

@@ -53,6 +53,16 @@ def test_bf16_is_the_forward_pass_of_the_loss_and_nothing_else(batch, precision,
     torch.testing.assert_close(loss, plain, rtol=2e-2, atol=2e-2)
 
 
+def test_a_batch_without_rows_is_not_given_to_the_network(batch):
+    seen: list[torch.dtype] = []
+    task = listening(simulation("dp_fedavg", dtype=torch.float32).task, seen)
+    params = task.network.init(torch.Generator().manual_seed(0))
+    none, some = (task.forward(params, Batch(batch.x[:n], batch.y[:n])) for n in (0, 1))
+    assert len(seen) == 1
+    assert [value.shape[1:] for value in none] == [value.shape[1:] for value in some]
+    assert not any(map(len, none))
+
+
 @pytest.mark.parametrize("classes", [2, 10, 15, 16, 62])
 @pytest.mark.parametrize("clients", [0, 3])
 def test_the_loss_and_its_gradient_are_the_mean_cross_entropy_of_the_real_examples(

@@ -273,8 +273,7 @@ def test_hooks_given_to_python_are_unreviewed_and_named_methods_are_not():
     assert open_.claim == "none"
 
 
-def test_its_card_says_the_word(monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_its_card_says_the_word():
     card = cards.card("docs/examples/easgd.py:easgd")
     assert "`profile: strict` and `profile: paper`: **unreviewed**. All that a client sends" in card
     assert "pflpipe's developers have not reviewed this file." in card
@@ -400,7 +399,6 @@ def test_tables_and_figures_of_attacks_have_the_word_with_its_name(study, result
     assert labels.count("dp_fedavg") == 2
 
 
-def test_the_example_study_has_the_word(monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_the_example_study_has_the_word():
     claims = {(c.method, c.claim) for c in load_study("easgd", "docs/examples").cells}
     assert claims == {("dp_fedavg", "certified"), ("easgd", "unreviewed")}

@@ -24,8 +24,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built once for all processes."""
 
     def make(folder: Path) -> None:
-        command = [*STRICT, "--site-dir", str(folder)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        command = [*STRICT, "--config-file", str(ROOT / "mkdocs.yml"), "--site-dir", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
     return once.folder(tmp_path_factory, "site", make)

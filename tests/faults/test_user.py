@@ -14,7 +14,7 @@ import pytest
 
 import malformed
 import test_workflow
-from called import called
+from called import called, works
 from reliability import record
 
 pytestmark = [pytest.mark.faults, pytest.mark.pipeline]
@@ -25,8 +25,9 @@ READS = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 IMAGE = dict(
     re.findall(r"^(?:ENV| {3}) (HOME|LOGNAME)=(\S+)", (ROOT / "Containerfile").read_text(), re.M)
 )
+USER = ("setpriv", f"--reuid={UNKNOWN}", f"--regid={UNKNOWN}", "--clear-groups", *READS)
 as_root = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="root runs programs as other users"
+    not works(*USER, "true"), reason="root, with setpriv, runs programs as other users"
 )
 
 
@@ -35,10 +36,9 @@ def as_unknown_user(folder: Path, *command: str, **environment: str) -> tuple[in
     folder, in an environment of nothing else."""
     for path in (folder, *folder.rglob("*")):
         os.chown(path, UNKNOWN, UNKNOWN)
-    user = [f"--reuid={UNKNOWN}", f"--regid={UNKNOWN}", "--clear-groups", *READS]
     words = {"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"} | environment
     done = subprocess.run(
-        ["setpriv", *user, *command],
+        [*USER, *command],
         cwd=folder,
         env=words,
         stdout=subprocess.PIPE,

@@ -72,6 +72,18 @@ def test_what_is_public_takes_nothing_of_the_clip():
     assert float((models[1][0]["fc1.weight"] - models[0][0]["fc1.weight"]).abs().min()) > 0.1
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("changes", [{"drop_last": True}, {"lr": 0.0}], ids=str)
+def test_who_takes_no_step_or_none_that_moves_does_not_drift_either(backend, changes):
+    """One client has no rows, and one fewer than a batch."""
+    world = simulation("dp_fedpgn", sizes=(5, 0, 3), backend=backend, **changes)
+    _, seen, _ = spied(world)
+    for uploads, _, _ in seen:
+        for value in uploads.update.values():
+            assert value[0].any() == ("lr" not in changes)
+            assert not value[1:].any()
+
+
 def test_the_personal_model_is_trained_by_plain_steps():
     world, ordinary = simulation("dp_fedpgn"), simulation("dp_fedavg")
     done = rounds.run(world, rounds.start(world))

@@ -7,7 +7,7 @@ import pytest
 import numpy_mlp
 from pflpipe import cells
 from pflpipe.simulation import rounds
-from simulations import assert_equal, params_after, personal_models, plan, simulation
+from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
 
 WEIGHT, LR, CLIP = 0.6, 0.2, 0.2
 BACKENDS = ["loop", "vmap"]
@@ -74,6 +74,20 @@ def test_without_weight_every_clients_model_is_that_of_local_training_to_the_bit
         )
     )
     assert_equal(dict(own), dict(alone), 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_who_takes_no_step_sends_zeros_however_far_the_mean_is(backend):
+    """One client has no rows, and one fewer than a batch."""
+    settings = {"sizes": (5, 0, 3), "drop_last": True, "backend": backend}
+    world = simulation("mr_mtl", {"anchor": "server"}, **settings)
+    _, seen, states = spied(world)
+    params, own = states[-2]
+    assert all((own[name][1] != params[name]).any() for name in params)
+    for uploads, _, _ in seen:
+        for value in uploads.update.values():
+            assert value[0].any()
+            assert not value[1:].any()
 
 
 def test_without_clip_and_noise_the_server_has_the_mean_of_all_models():

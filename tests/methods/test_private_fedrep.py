@@ -124,6 +124,29 @@ def test_the_halves_share_no_row_and_are_drawn_anew(backend):
     assert parts(drawn(0)) != parts(drawn(2))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("spectral", [True, False])
+@pytest.mark.parametrize(
+    "model", [LINEAR, cells.Model("gru", (2, 3), items=5)], ids=["embedding", "tokens"]
+)
+def test_who_has_no_row_for_the_body_sends_none_of_it(model, spectral, backend):
+    """One client has no rows, and one has a single row, which is for the head; weight decay moves
+    the bodies of the others."""
+    world = simulation(
+        "private_fedrep",
+        {"spectral": spectral},
+        sizes=(5, 0, 1),
+        shape=(4,) if model.name == "gru" else (5,),
+        model=model,
+        backend=backend,
+        weight_decay=0.1,
+    )
+    done, seen, _ = spied(world)
+    for value in seen[-1][0].update.values():
+        assert not value[1:].any()
+    assert seen[-1][0].update[next(iter(done.params))][0].any()
+
+
 def planted(world):
     """Two directions of the inputs say everything about all clients' labels."""
     x = world.train.x

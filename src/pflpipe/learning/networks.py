@@ -225,8 +225,9 @@ def _looked_up(vectors: Tensor, item: Tensor) -> Tensor:
 
 def _gru_of_tokens(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
     """A trained vector for each token ``[B, T]``, then ``_gru``."""
-    found = _looked_up(params["tokens.weight"].mT, x.flatten())
-    return _gru(params, found.mT.reshape(*x.shape, -1), key)
+    vectors = params["tokens.weight"]
+    found = _looked_up(vectors.mT, x.flatten())
+    return _gru(params, found.mT.reshape(*x.shape, vectors.shape[1]), key)
 
 
 def _gru(params: Tree, x: Tensor, key: Tensor | None) -> Tensor:
@@ -303,6 +304,8 @@ def _batch_norm(params: Tree, layer: str, z: Tensor) -> Tensor:
     """BatchNorm (Ioffe and Szegedy, ICML 2015)."""
     mean, variance = (params.get(f"{layer}.{part}") for part in ("mean", "variance"))
     weight, bias = params[f"{layer}.weight"], params[f"{layer}.bias"]
+    if mean is None and z[:, 0].numel() == 1:  # its own mean, which torch refuses
+        return bias.view(-1, 1, 1).expand_as(z)
     return F.batch_norm(z, mean, variance, weight, bias, training=mean is None)
 
 
@@ -314,7 +317,9 @@ def _averages(architecture: ResNet) -> Callable[[Tree, Schedule], Tree]:
         found: Tree = {}
 
         def normalise(params: Tree, layer: str, z: Tensor) -> Tensor:
-            variance, mean = torch.var_mean(z, (0, 2, 3))
+            # A single number, such as one pixel of one row, has no variance.
+            correction = int(z[:, 0].numel() > 1)
+            variance, mean = torch.var_mean(z, (0, 2, 3), correction=correction)
             for part, value in (("mean", mean), ("variance", variance)):
                 name, share = f"{layer}.{part}", len(z) / len(rows.x)
                 found[name] = found.get(name, torch.zeros_like(value)) + share * value

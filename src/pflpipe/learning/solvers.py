@@ -221,7 +221,7 @@ def minimize_loop(
     names: Sequence[str] | None = None,
 ) -> tuple[Tree, Tensor]:
     """Minimise the objectives in turn on every minibatch of one client, each with its own optimizer
-    state.
+    state. Steps without real rows are left out.
 
     Args:
         params: start point, not modified.
@@ -274,12 +274,14 @@ def minimize_loop(
             if number == 0:
                 total.add_(loss)
 
+    taken = 0
     for batch in schedule:
-        step(batch)
+        if batch.valid is None or batch.valid.any():
+            step(batch)
+            taken += 1
     trained = _turned_back(dict(zip(moving, flat.split(flat.vector, moving), strict=True)))
-    return {name: trained.get(name, value) for name, value in params.items()}, total / max(
-        len(schedule), 1
-    )
+    end = {name: trained.get(name, value) for name, value in params.items()}
+    return end, total / max(taken, 1)
 
 
 def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:

@@ -135,6 +135,9 @@ class Task:
         """Return the features ``[B, F]`` and the logits ``[B, K]`` of a batch. A batch with a key
         has training transforms and, unless ``dropout`` is false, dropout."""
         x, key = batch.x, batch.key if dropout else None
+        if not len(x):  # view(len(x), -1), say, fails in a network of the user's own
+            outputs, features = params["head.weight"].shape
+            return x.new_zeros(0, features), x.new_zeros(0, outputs)
         if batch.key is not None and self.augment is not None:
             x = self.augment(x, batch.key)
         precision = (

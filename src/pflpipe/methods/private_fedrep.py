@@ -170,15 +170,11 @@ def private_fedrep(
 
         start = with_head(params, of_head, task)
         end, value = task.minimize(start, of_body, objective, names=task.body_names)
-        # A solver with weight decay moves the body without any row too.
-        moved = of_body.count[0] > 0
+        update = Update({name: end[name] - params[name] for name in task.body_names})
         if parts(task):
-            moved = moved & (server["begun"] > 0)
-        update = Update(
-            {name: (end[name] - params[name]).where(moved, 0.0) for name in task.body_names}
-        )
-        if parts(task):
-            update["moment"] = moment(params, batches, task).where(server["begun"] == 0, 0.0)
+            begun = server["begun"] > 0
+            update = Update({name: step.where(begun, 0.0) for name, step in update.items()})
+            update["moment"] = moment(params, batches, task).where(~begun, 0.0)
         return Upload(update, {}, value), state
 
     def parts(task: Task) -> Shapes:

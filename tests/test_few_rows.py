@@ -1,0 +1,244 @@
+"""Clients without rows, with one row, and with rows of one class take part in every method with
+every kind of network: they end no run, and who has no rows sends zeros."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from types import MappingProxyType
+
+import pytest
+
+from pflpipe import cells
+from pflpipe.errors import ConfigError
+from pflpipe.learning import architectures, losses, networks
+from pflpipe.learning.architectures import ResNet
+from pflpipe.learning.networks import Network
+from pflpipe.methods import registry
+from pflpipe.methods.registry import NAMES
+from pflpipe.simulation import clients
+from pflpipe.simulation.clients import Examples
+from simulations import assert_equal, open_plan, personal_models, plan, simulation, spied
+
+EMPTY, ONE_CLASS = 1, 3
+SIZES = (5, 0, 1, 4)
+"""Rows of each client: a usual one, EMPTY, one with a single row, and ONE_CLASS. In steps of 4 rows
+the usual one also has a step of a single row."""
+CLASSES = 3
+
+Model = cells.Model
+NETWORKS = MappingProxyType(
+    {
+        "mlp": (Model("mlp", (4,)), (5,)),
+        "linear": (Model("linear"), (5,)),
+        "embedding of an index": (Model("embedding", (4,), items=6), (1,)),
+        "embedding of one-hot rows": (Model("embedding", (4,), items=6), (6,)),
+        "gru of sequences": (Model("gru", (3,)), (2, 2)),
+        "gru of tokens": (Model("gru", (2, 3), items=6), (2,)),
+        "cnn_femnist": (Model("cnn_femnist"), (16, 16, 1)),
+        "cnn_svhn": (Model("cnn_svhn"), (16, 16, 3)),
+        "cnn_cifar": (Model("cnn_cifar"), (16, 16, 3)),
+        "cnn_centaur": (Model("cnn_centaur"), (16, 16, 3)),
+        "resnet20": (Model("resnet20", shortcut="padding"), (8, 8, 1)),
+        "resnet18": (Model("resnet18"), (8, 8, 3)),
+        "resnet20 with BatchNorm": (Model("resnet20", normalisation="batch"), (8, 8, 1)),
+        "resnet18 with BatchNorm": (Model("resnet18", normalisation="batch"), (8, 8, 3)),
+        "own attention": (Model("net.py:Attention"), (2, 3)),
+        "own recurrent layer": (Model("net.py:Recurrent"), (2, 3)),
+    }
+)
+"""Name -> a network of every kind, and the shape of an example."""
+PIXELS = {"cnn_femnist": 36, "cnn_svhn": 36, "cnn_cifar": 4, "cnn_centaur": 1}
+"""Network with convolutions -> pixels of 16 x 16 that are left before its linear layers."""
+
+OWN = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, image_shape, classes):
+        super().__init__()
+        self.layer, self.head = self.body(), nn.Linear(6, classes)
+
+    def forward(self, x):  # [B, C, T]
+        z = self.run(x.transpose(1, 2))
+        return self.head(z.reshape(len(z), -1))  # what no batch of 0 rows survives
+
+
+class Attention(Net):
+    def body(self):
+        return nn.MultiheadAttention(3, 1, dropout=0.3, batch_first=True)
+
+    def run(self, x):
+        return self.layer(x, x, x)[0]
+
+
+class Recurrent(Net):
+    def body(self):
+        return nn.LSTM(3, 3, batch_first=True)
+
+    def run(self, x):
+        return self.layer(x)[0]
+"""
+
+
+def narrow(network: Network, pixels: int) -> Network:
+    """The same layers of a network with two channels and features each, for images of which so many
+    pixels are left before the first linear layer."""
+    found = {}
+    for name, (_, *inputs) in network.shapes.items():
+        out = CLASSES if name.startswith("head") else 2
+        if inputs:
+            inputs[0] = {"conv1.weight": inputs[0], "fc1.weight": 2 * pixels}.get(name, 2)
+        found[name] = (out, *inputs)
+    return dataclasses.replace(network, shapes=found)
+
+
+@pytest.fixture(autouse=True)
+def small(tmp_path_factory, monkeypatch):
+    """ResNets with narrow stages of one block each, little padding under vmap, and a file with
+    networks of one's own."""
+    monkeypatch.setitem(architectures.RESNETS, "resnet20", ResNet((2, 4, 6), 1, groups=2))
+    monkeypatch.setitem(architectures.RESNETS, "resnet18", ResNet((2, 4, 6, 8), 1, groups=2))
+    monkeypatch.setattr(clients, "MOST_ROWS", clients.LEAST_ROWS)
+    folder = tmp_path_factory.getbasetemp() / "few_rows"  # one, so that the file is run once
+    folder.mkdir(exist_ok=True)
+    (folder / "net.py").write_text(OWN)
+    monkeypatch.chdir(folder)
+
+
+def built(model, shape, outputs):
+    """The network; one with convolutions for other images than those of its paper, and narrow."""
+    if model.name not in PIXELS:
+        return networks.build(model, shape, outputs)
+    images = (28, 28, 1) if model.name == "cnn_femnist" else (32, 32, 3)
+    return narrow(networks.build(model, images, 10), PIXELS[model.name])
+
+
+def few(method, network, backend, hyperparameters=None, *, loss="cross_entropy", **training):
+    """Two rounds of the four clients."""
+    model, shape = NETWORKS[network]
+    world = simulation(
+        method,
+        hyperparameters,
+        plan=plan(rounds=2) if registry.info(method).about.private else open_plan(rounds=2),
+        backend=backend,
+        sizes=SIZES,
+        model=None if model.name in PIXELS else model,
+        shape=shape,
+        **{"local_epochs": 1, "lr": 0.01, "loss": loss} | training,
+    )
+    y, kind = world.train.y.clone(), losses.find(loss)
+    y[world.split.train[ONE_CLASS]] = 0
+    y = y.double() if kind.numbers else y.clamp(max=1) if kind.one_logit else y
+    outputs = 1 if kind.numbers or kind.one_logit else CLASSES
+    changed = {"network": built(model, shape, outputs), "train": Examples(world.train.x, y)}
+    return dataclasses.replace(world, **changed)
+
+
+@functools.cache
+def backends(network):
+    """A loop, and vmap where it keeps the clients of a network apart on this machine."""
+    chosen = few("dp_fedavg", network, "vmap").isolated("auto").backend
+    return dict.fromkeys(("loop", chosen))
+
+
+def messages(world):
+    """What clients send in two rounds. All of it is finite, as are the releases, the states and the
+    personal models."""
+    done, seen, _ = spied(world)
+    found = {
+        f"{name} of round {round}": value
+        for round, (uploads, _, _) in enumerate(seen, start=1)
+        for name, value in uploads.update.items()
+    }
+    for name, value in found.items():
+        assert value.isfinite().all(), name
+        assert not value[EMPTY].any(), f"{name}: the client has nothing to say"
+    assert done.diverged_round is None, "a release or a state"
+    assert all(value.isfinite().all() for value in personal_models(world, done).values())
+    return found
+
+
+def assert_trains(method, network, hyperparameters=None, **training):
+    """Train in a loop, and under vmap with the same messages."""
+    first, *others = (
+        messages(few(method, network, backend, hyperparameters, **training))
+        for backend in backends(network)
+    )
+    for other in others:
+        assert_equal(other, first, 1e-9)
+
+
+def refused(method, network):
+    """Whether the declaration of a method says that it is not for a network."""
+    (model, _), entry = NETWORKS[network], registry.info(method)
+    only_head, layers = model.name == "linear", entry.hyperparameters.values()
+    by_name = any(item.option.layers and isinstance(item.default, str) for item in layers)
+    return (
+        (only_head and ("body" in entry.about.needs or by_name))
+        or ("norm" in entry.about.needs and model.name not in architectures.RESNETS)
+        or (model.normalisation == "batch" and entry.about.has_global_model)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_method_trains_every_kind_of_network(network, method):
+    if refused(method, network):
+        with pytest.raises(ConfigError):
+            registry.check_model(method, NETWORKS[network][0])
+    else:
+        registry.check_model(method, NETWORKS[network][0])
+        assert_trains(method, network)
+
+
+def test_no_kind_of_network_is_left_out():
+    assert {model.name for model, _ in NETWORKS.values()} >= set(architectures.NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("loss", sorted({*losses.BUILT_IN} - {"cross_entropy"}))
+def test_every_method_trains_by_every_loss(loss, method):
+    network = "resnet20" if "norm" in registry.info(method).about.needs else "mlp"
+    if registry.CLASSES in registry.info(method).about.needs:
+        with pytest.raises(ConfigError):
+            registry.check_loss(method, loss, {})
+    else:
+        registry.check_loss(method, loss, {})
+        assert_trains(method, network, loss=loss)
+
+
+VARIANTS = [
+    (method, {name: value})
+    for method in NAMES
+    for name, item in registry.info(method).hyperparameters.items()
+    for value in (item.option.choices or ((True, False) if item.type is bool else ()))
+    if value != item.default
+] + [(method, {}) for method in NAMES]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "hyperparameters"), VARIANTS, ids=str)
+def test_every_variant_of_a_method_trains_with_decay_and_moments(method, hyperparameters):
+    """Adam and weight decay move parameters without a gradient, so steps without rows must not be
+    taken."""
+    network = "resnet20" if "norm" in registry.info(method).about.needs else "mlp"
+    assert_trains(method, network, hyperparameters, optimizer="adam", weight_decay=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("official", [False, True])
+@pytest.mark.parametrize("method", NAMES)
+def test_every_method_trains_as_published(method, official):
+    about = registry.info(method).about
+    if official and not about.official_departures:
+        with pytest.raises(ConfigError):
+            registry.departures(method, "paper", official)
+        return
+    steps = frozenset(registry.departures(method, "paper", official))
+    network = "resnet20" if "norm" in about.needs else "mlp"
+    for backend in backends(network):
+        messages(dataclasses.replace(few(method, network, backend), departures=steps))
