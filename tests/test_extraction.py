@@ -129,7 +129,10 @@ def test_the_file_of_features_has_the_rows_users_and_classes_of_the_data_set(ima
     header = datasets.read_header(target)
     assert header.image_shape == features.shape(SCATTERING, (8, 8, 1))
     assert not header.declared
-    for kind in (Partition("natural", 8, new_clients=4), Partition("dirichlet", 5, alpha=0.5)):
+    for kind in (
+        Partition("natural", 8, new_clients=4),
+        Partition("dirichlet", 5, alpha=0.5, users="ignored"),
+    ):
         for left, right in zip(
             *(partition.make(a, kind, 1).train for a in (raw, made)), strict=True
         ):
@@ -308,7 +311,11 @@ REFUSED = {
         r"scales 2 and pool 2; got 'images of 10 x 12 pixels'; expected sides of at least 8, mult",
     ),
     "sides too short": ({"scales": 2, "pool": 4}, {}, "expected sides of at least 16"),
-    "features": ({}, {"dataset": "wisdm"}, r"features; got 'examples of shape \(42,\)"),
+    "features": (
+        {},
+        {"dataset": "wisdm", "partition": {"kind": "natural"}},
+        r"features; got 'examples of shape \(42,\)",
+    ),
     "sequences": ({}, {"dataset": "steps"}, r"features; got 'examples of shape \(8, 8\)"),
     "an unknown reference": (
         {"scales": 1, "reference": "fashion_mist"},

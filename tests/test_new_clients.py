@@ -39,9 +39,10 @@ torch.set_num_threads(1)
 exactly = settings(derandomize=True, deadline=None, max_examples=20)
 KINDS = st.sampled_from(
     [
-        Partition("dirichlet", 9, alpha=0.3, min_size=3),
-        Partition("pathological", 9, classes_per_client=2, test_fraction=0.3),
-        Partition("iid", 9, test_fraction=0.2),
+        Partition("dirichlet", 9, alpha=0.3, min_size=3, users="ignored"),
+        Partition("pathological", 9, classes_per_client=2, test_fraction=0.3, users="ignored"),
+        Partition("iid", 9, test_fraction=0.2, users="ignored"),
+        Partition("iid", 9, test_fraction=0.2, users="ignored", max_clients_per_user=2),
         Partition("natural", 9),
         Partition("natural", 9, test_fraction=0.3, min_size=8),
         Partition("natural"),
@@ -121,7 +122,7 @@ def test_who_is_new_follows_from_the_seed_and_is_nobodys_choice():
 
 
 def test_without_new_clients_the_file_is_what_it_was(tmp_path):
-    make(data(), Partition("iid", 9), 0).save(tmp_path / "a.npz")
+    make(data(), Partition("iid", 9, users="ignored"), 0).save(tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as stored:
         assert not [name for name in stored.files if name.startswith("new")]
     assert Split.load(tmp_path / "a.npz").new is None
@@ -143,7 +144,10 @@ def test_a_split_with_new_clients_is_loaded_as_it_was_saved(tmp_path):
 REFUSED = {
     "more than there are users": (Partition("natural", 9, new_clients=8), "got '9 and 8 new'"),
     "nobody left to train": (Partition("natural", new_clients=15), "at most 14, so that 2 of 16"),
-    "too few examples": (Partition("iid", 9, min_size=24, new_clients=2), "9 and 2 new clients"),
+    "too few examples": (
+        Partition("iid", 9, min_size=24, new_clients=2, users="ignored"),
+        "9 and 2 new clients",
+    ),
     "a negative number": (Partition("iid", 9, new_clients=-1), "new_clients; got -1"),
     "only new ones with examples": (
         Partition("natural", 4, new_clients=12, min_size=20),

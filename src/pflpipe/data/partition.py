@@ -193,7 +193,6 @@ def check(
     """
     p = partition
     options.check(p, location)
-    check_users(p, users is not None, location)
     if not classes and p.kind in ("dirichlet", "pathological"):
         raise ConfigError(
             f"{location}.kind",
@@ -206,6 +205,7 @@ def check(
             got=p.classes_per_client,
             expected=f"1 to {classes}, the data set's classes",
         )
+    check_users(p, users is not None, location)
     everyone = p.clients + p.new_clients
     if p.kind == "natural":
         if users is None:
