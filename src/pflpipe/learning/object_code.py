@@ -85,7 +85,7 @@ class _Walk:
 
     def visit(self, value: Any) -> None:
         if isinstance(value, _PLAIN):
-            self._note(type(value).__name__, f"{value!r}")
+            self._note(str(type(value)), f"{value!r}")
             return
         if id(value) in self._seen:
             self._note("again", str(self._seen[id(value)]))

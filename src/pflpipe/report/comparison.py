@@ -347,11 +347,14 @@ def _of_persons(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def claim_notes(members: Iterable[Group]) -> Iterator[str]:
-    """Yield what a reader must know about the claims and the code of these groups, each once."""
-    listed = list(members)
-    claims = {group.claim for group in listed}
+    """Yield what a reader must know about the claims of these groups, each once."""
+    claims = {group.claim for group in members}
     yield from (note for claim, note in _CLAIM_NOTES.items() if claim in claims)
-    for code, alike in by(listed, lambda group: group.first("unreviewed_code")).items():
+
+
+def code_notes(members: Iterable[Group]) -> Iterator[str]:
+    """Yield which groups have code that is not the package's, and which."""
+    for code, alike in by(members, lambda group: group.first("unreviewed_code")).items():
         if code:
             labels = ", ".join(dict.fromkeys(group.label for group in alike))
             yield f"Not pflpipe's own code ({labels}): {code}."

@@ -173,6 +173,7 @@ def _notes(layout: PaperLayout, groups: Sequence[Group], *, ours_too: bool) -> I
             "largest over the seeds."
         )
     yield from comparison.claim_notes(groups)
+    yield from comparison.code_notes(groups)
     is_cost = layout.metric in _COSTS
     gain = "" if is_cost else "; ↑ the distance of one that is bold alone to the next"
     yield f"Bold, in its column among rows of the same budget and claim: {BOLD_WORDS}{gain}."

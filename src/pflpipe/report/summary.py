@@ -211,6 +211,7 @@ def _notes(
     for claim in WITHOUT_DEPARTURES:
         yield from _guarantees(claim, groups)
     yield from comparison.claim_notes(groups)
+    yield from comparison.code_notes(groups)
     yield from (f"Warning: {warning}." for warning in warnings)
     silent = {group.label for group in comparison.of_claim(groups, "none") if not group.sends}
     if silent:
