@@ -69,10 +69,10 @@ def python_of(name: str) -> str:
 
 
 def _called(*command: str | Path) -> None:
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     subprocess.run(
         list(map(str, command)),
-        cwd=ROOT,
         env=environment,
         check=True,
         stdout=subprocess.DEVNULL,
