@@ -732,13 +732,9 @@ def delete_the_loss(row):
     del row["settings"]["training"]["loss"]
 
 
-def drop_the_warnings(row):
-    row["warnings"] = []
-
-
 PLANTED = [
     *(remove_all_audits, contradict_an_audit, call_an_audit_not_run_but_keep_its_power),
-    *(take_an_audit_for_this_plan, invent_a_method, delete_the_loss, drop_the_warnings),
+    *(take_an_audit_for_this_plan, invent_a_method, delete_the_loss),
 ]
 
 
@@ -749,6 +745,14 @@ def test_a_planted_contradiction_is_rejected_by_the_file_alone(results, forge):
     assert row["settings"]["training"]["loss"] == "binary"
     forge(row)
     row["cell"] = verify.cell_of(row["settings"]).id
+    assert is_rejected(planted(content | {"rows": [row]}, results, renewed=True))
+
+
+@pytest.mark.parametrize("kind", ["groups", "no bound", "own network", "dealt"])
+def test_a_warning_that_follows_from_the_settings_cannot_be_left_out(results, kind):
+    content = content_of(results)
+    row = row_of(content, kind)
+    row["warnings"] = []
     assert is_rejected(planted(content | {"rows": [row]}, results, renewed=True))
 
 
@@ -833,7 +837,7 @@ def test_the_lists_of_the_schema_are_those_of_the_package():
     }
     assert names.measured == certificate.MEASURED
     lists = json.loads(verify.SCHEMA.read_text())
-    assert set(lists["$defs"]["departures"]["items"]["enum"]) == DEPARTURES
+    assert set(lists["$defs"]["departures"]["items"]["enum"]) == set(DEPARTURES)
     row = lists["properties"]["rows"]["items"]["properties"]
     # Settings of another meaning need another format.
     assert row["settings"]["properties"]["streams"]["const"] == MEANING

@@ -165,8 +165,7 @@ def findings(file: Path, results: Path | None = None, data: Path = Path("data"))
     for row in rows:
         refuted, unknown = _alone(row)
         if evidence and not refuted:
-            expected, unknown = evidence.of(row)
-            refuted = list(_differences(row, expected, str(results)))
+            refuted, unknown = evidence.of(row)
         verdict = REFUTED if refuted else NOT_CHECKABLE if unknown else VERIFIED
         found.append(Finding(row["cell"], verdict, "; ".join(refuted or unknown)))
     more = evidence.of_all(rows) if evidence else ()
@@ -230,11 +229,13 @@ def _alone(row: dict[str, Any]) -> tuple[list[str], list[str]]:
         return [f"its epsilons cannot be recomputed: {error or type(error).__name__}"], []
     except PflpipeError as error:
         return [str(error)], []
-    refuted += _differences(row, expected, "the rest of the row")
+    refuted += differences(row, expected, "the rest of the row")
     return refuted, unknown + rules.not_run(row)
 
 
-def _differences(row: Mapping[str, Any], expected: Mapping[str, Any], of: str) -> Iterator[str]:
+def differences(row: Mapping[str, Any], expected: Mapping[str, Any], of: str) -> Iterator[str]:
+    """Yield one sentence for each value of a row, by its dotted path, that is not the expected
+    one; ``of`` says where that is from."""
     for path, value in expected.items():
         stated: Any = row
         for key in path.split("."):
