@@ -555,8 +555,8 @@ def test_a_claim_that_the_results_contradict_is_rejected_with_them(results, forg
 
 EDITED = (
     *("found by a search", "adaptive", "buffered", "laplace", "calibrated like the papers"),
-    *("sizes count", "public cohorts", "a single round counted", "own network", "all users"),
-    *("dealt", "found by a search on other clients", "without privacy"),
+    *("sizes count", "a single round counted", "own network", "all users", "dealt"),
+    *("found by a search on other clients", "without privacy"),
 )
 WORDS = {
     "certified": ["nominal"],
@@ -590,7 +590,7 @@ def others(value: Any) -> list[Any]:
     if isinstance(value, int):
         return [value + 1]
     if isinstance(value, float):
-        return [value * 0.75] * (value != 0)
+        return [value * factor for factor in (0.75, 1.25)] if value else []
     if isinstance(value, str):
         is_digest = len(value) == 64
         return [value[::-1]] if is_digest else [*WORDS.get(value, []), f"{value}x"]

@@ -101,6 +101,7 @@ UNCHECKED = (
     *map(Unchecked, ("run", "commit", "dataset.sha256", "accountant.version", "warnings")),
     Unchecked("unit", "a word for users", lambda row: row["person"] is None),
     Unchecked("settings.partition.clients", "natural", _is_natural),
+    Unchecked("settings.privacy.accountant"),
     Unchecked("settings.privacy.departures", holds=_departs(OF_CALIBRATION)),
     Unchecked(
         "settings.privacy.epsilon",
@@ -111,11 +112,6 @@ UNCHECKED = (
         Unchecked(path, _CALIBRATED, _departs({_CALIBRATED}))
         for path in ("plan.noise_multiplier", "settings.privacy.epsilon")
     ),
-    *(
-        Unchecked(f"counted.{name}", "departures of data", _departs(recomputed.COUNTED))
-        for name in ("multiplier", "message")
-    ),
-    Unchecked("counted.rounds", "public_sampling", _departs({"public_sampling"})),
     *(Unchecked(f"audits.{name}") for name in ("epsilon_lower", "detects", "detects_runs")),
     *(Unchecked(f"audits.plan.{name}") for name in ("clip_norm", "clients", "adaptive.*")),
     Unchecked("audits.verdict", "with departures", lambda row: bool(row["departures"])),
