@@ -35,7 +35,7 @@ from pflpipe.files import DIGEST, canonical_json, read_json, write_json
 from pflpipe.learning import losses
 from pflpipe.methods import registry
 from pflpipe.named import DEPARTURES
-from pflpipe.pipeline import certificate, cli, recomputed, rules, verify
+from pflpipe.pipeline import certificate, cli, evidence, recomputed, rules, verify
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.records import to_json
@@ -227,10 +227,11 @@ def row_of(content: dict[str, Any], kind: str) -> dict[str, Any]:
 def verdicts(file: Path, results: Path | None = None) -> dict[str, str]:
     """Part -> verdict; rows have the names of ``CELLS``."""
     names = {one.id: name for name, one in CELLS.items()}
-    data = file.parent / "none" if results is None else results.parent / "data"
-    return {
-        names.get(one.part, one.part): one.verdict for one in verify.findings(file, results, data)
-    }
+    if results is None:
+        found = verify.findings(file)
+    else:
+        found = evidence.findings(file, results, results.parent / "data")
+    return {names.get(one.part, one.part): one.verdict for one in found}
 
 
 def planted(content: dict[str, Any], results: Path, *, renewed: bool) -> Path:
@@ -892,7 +893,7 @@ def test_without_its_evidence_a_row_is_not_checkable_and_says_what_is_missing(re
     (tmp_path / "tables").mkdir()
     table = results / "tables" / "tiny.csv"
     (tmp_path / "tables" / "tiny.csv").write_bytes(table.read_bytes())
-    found = verify.findings(file_of(results), tmp_path, tmp_path)
+    found = evidence.findings(file_of(results), tmp_path, tmp_path)
     rows = [one for one in found if one.part in {one.id for one in CELLS.values()}]
     assert {one.verdict for one in rows} == {verify.NOT_CHECKABLE}
     assert all("plans" in one.why and "run.json" in one.why for one in rows)

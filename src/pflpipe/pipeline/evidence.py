@@ -11,7 +11,7 @@ from pflpipe import code_version, parts
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json, read_json
 from pflpipe.methods import registry, row_code
-from pflpipe.pipeline import certificate
+from pflpipe.pipeline import certificate, verify
 from pflpipe.pipeline.verify import (
     ELSEWHERE,
     NOT_CHECKABLE,
@@ -26,6 +26,17 @@ from pflpipe.report import tidy
 _ELSEWHERE = {"method", "metric"}
 """Kinds of code from outside that a run's record may lack: a method may train as another one does,
 and metrics are computed after it."""
+
+
+def findings(file: Path, results: Path, data: Path) -> list[Finding]:
+    """Return ``verify.findings`` of a certificate beside its results.
+
+    Args:
+        file: the certificate.
+        results: folder with tables, plans, runs, audits and searches.
+        data: folder with the pins of data sets.
+    """
+    return verify.findings(file, lambda study: Evidence(study, results, data))
 
 
 class Evidence:
