@@ -35,7 +35,7 @@ from pflpipe.files import DIGEST, canonical_json, read_json, write_json
 from pflpipe.learning import losses
 from pflpipe.methods import registry
 from pflpipe.named import DEPARTURES
-from pflpipe.pipeline import certificate, cli, recomputed, rules, verify
+from pflpipe.pipeline import certificate, cli, evidence, recomputed, rules, verify
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.records import to_json
@@ -227,10 +227,11 @@ def row_of(content: dict[str, Any], kind: str) -> dict[str, Any]:
 def verdicts(file: Path, results: Path | None = None) -> dict[str, str]:
     """Part -> verdict; rows have the names of ``CELLS``."""
     names = {one.id: name for name, one in CELLS.items()}
-    data = file.parent / "none" if results is None else results.parent / "data"
-    return {
-        names.get(one.part, one.part): one.verdict for one in verify.findings(file, results, data)
-    }
+    if results is None:
+        found = verify.findings(file)
+    else:
+        found = evidence.findings(file, results, results.parent / "data")
+    return {names.get(one.part, one.part): one.verdict for one in found}
 
 
 def planted(content: dict[str, Any], results: Path, *, renewed: bool) -> Path:
@@ -555,8 +556,8 @@ def test_a_claim_that_the_results_contradict_is_rejected_with_them(results, forg
 
 EDITED = (
     *("found by a search", "adaptive", "buffered", "laplace", "calibrated like the papers"),
-    *("sizes count", "public cohorts", "a single round counted", "own network", "all users"),
-    *("dealt", "found by a search on other clients", "without privacy"),
+    *("sizes count", "a single round counted", "own network", "all users", "dealt"),
+    *("found by a search on other clients", "without privacy"),
 )
 WORDS = {
     "certified": ["nominal"],
@@ -590,7 +591,7 @@ def others(value: Any) -> list[Any]:
     if isinstance(value, int):
         return [value + 1]
     if isinstance(value, float):
-        return [value * 0.75] * (value != 0)
+        return [value * factor for factor in (0.75, 1.25)] if value else []
     if isinstance(value, str):
         is_digest = len(value) == 64
         return [value[::-1]] if is_digest else [*WORDS.get(value, []), f"{value}x"]
@@ -732,13 +733,9 @@ def delete_the_loss(row):
     del row["settings"]["training"]["loss"]
 
 
-def drop_the_warnings(row):
-    row["warnings"] = []
-
-
 PLANTED = [
     *(remove_all_audits, contradict_an_audit, call_an_audit_not_run_but_keep_its_power),
-    *(take_an_audit_for_this_plan, invent_a_method, delete_the_loss, drop_the_warnings),
+    *(take_an_audit_for_this_plan, invent_a_method, delete_the_loss),
 ]
 
 
@@ -749,6 +746,14 @@ def test_a_planted_contradiction_is_rejected_by_the_file_alone(results, forge):
     assert row["settings"]["training"]["loss"] == "binary"
     forge(row)
     row["cell"] = verify.cell_of(row["settings"]).id
+    assert is_rejected(planted(content | {"rows": [row]}, results, renewed=True))
+
+
+@pytest.mark.parametrize("kind", ["groups", "no bound", "own network", "dealt"])
+def test_a_warning_that_follows_from_the_settings_cannot_be_left_out(results, kind):
+    content = content_of(results)
+    row = row_of(content, kind)
+    row["warnings"] = []
     assert is_rejected(planted(content | {"rows": [row]}, results, renewed=True))
 
 
@@ -833,7 +838,7 @@ def test_the_lists_of_the_schema_are_those_of_the_package():
     }
     assert names.measured == certificate.MEASURED
     lists = json.loads(verify.SCHEMA.read_text())
-    assert set(lists["$defs"]["departures"]["items"]["enum"]) == DEPARTURES
+    assert set(lists["$defs"]["departures"]["items"]["enum"]) == set(DEPARTURES)
     row = lists["properties"]["rows"]["items"]["properties"]
     # Settings of another meaning need another format.
     assert row["settings"]["properties"]["streams"]["const"] == MEANING
@@ -888,7 +893,7 @@ def test_without_its_evidence_a_row_is_not_checkable_and_says_what_is_missing(re
     (tmp_path / "tables").mkdir()
     table = results / "tables" / "tiny.csv"
     (tmp_path / "tables" / "tiny.csv").write_bytes(table.read_bytes())
-    found = verify.findings(file_of(results), tmp_path, tmp_path)
+    found = evidence.findings(file_of(results), tmp_path, tmp_path)
     rows = [one for one in found if one.part in {one.id for one in CELLS.values()}]
     assert {one.verdict for one in rows} == {verify.NOT_CHECKABLE}
     assert all("plans" in one.why and "run.json" in one.why for one in rows)

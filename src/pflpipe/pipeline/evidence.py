@@ -11,13 +11,32 @@ from pflpipe import code_version, parts
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json, read_json
 from pflpipe.methods import registry, row_code
-from pflpipe.pipeline import certificate
-from pflpipe.pipeline.verify import ELSEWHERE, NOT_CHECKABLE, REFUTED, VERIFIED, Finding, cell_of
+from pflpipe.pipeline import certificate, verify
+from pflpipe.pipeline.verify import (
+    ELSEWHERE,
+    NOT_CHECKABLE,
+    REFUTED,
+    VERIFIED,
+    Finding,
+    cell_of,
+    differences,
+)
 from pflpipe.report import tidy
 
 _ELSEWHERE = {"method", "metric"}
 """Kinds of code from outside that a run's record may lack: a method may train as another one does,
 and metrics are computed after it."""
+
+
+def findings(file: Path, results: Path, data: Path) -> list[Finding]:
+    """Return ``verify.findings`` of a certificate beside its results.
+
+    Args:
+        file: the certificate.
+        results: folder with tables, plans, runs, audits and searches.
+        data: folder with the pins of data sets.
+    """
+    return verify.findings(file, lambda study: Evidence(study, results, data))
 
 
 class Evidence:
@@ -34,12 +53,12 @@ class Evidence:
             self.columns, self.cells = list(map(str, frame)), list(frame["cell"])
         self.searched = certificate.searches(study, results)
 
-    def of(self, row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """Return what results say of a row, by dotted path, and what is missing for a check."""
+    def of(self, row: dict[str, Any]) -> tuple[list[str], list[str]]:
+        """Return what results refute in a row, and what is missing for a check."""
         if not self.table.is_file():
-            return {}, [f"there is no {self.table}"]
+            return [], [f"there is no {self.table}"]
         if row["cell"] not in self.cells:
-            return {}, [f"{self.table} has no such row"]
+            return [f"{self.table} has no such row"], []
         cell = cell_of(row["settings"])
         # The id of its run follows from a method's file, which a certificate must not run.
         run = row["run"] if cell.source else registry.run_id(cell)
@@ -55,11 +74,11 @@ class Evidence:
             *[self.search] * bool(row["search"]),
         ]
         if missing := [str(file) for file in needed if not file.is_file()]:
-            return {}, [f"there is no {', '.join(missing)}"]
+            return [], [f"there is no {', '.join(missing)}"]
         try:
             made = certificate.row(cell, run, self.columns, self.searched, self.results, self.data)
         except PflpipeError as error:
-            return {}, [str(error)]
+            return [str(error)], []
         found = dict(_leaves(json.loads(canonical_json(made))))
         used = read_json(record)["code"]
         theirs = [
@@ -68,7 +87,8 @@ class Evidence:
         other = [one for one in used if one not in row["code"]]
         if other or any(one not in used for one in theirs):
             found["code"] = parts.named(parts.Part(**one) for one in used) or "the package's alone"
-        return {path: found[path] for path in found.keys() - ELSEWHERE}, []
+        expected = {path: found[path] for path in found.keys() - ELSEWHERE}
+        return list(differences(row, expected, str(self.results))), []
 
     def of_all(self, rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
         """Yield the findings on rows that were left out, on data sets and on code."""

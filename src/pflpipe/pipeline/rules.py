@@ -116,7 +116,7 @@ def _code(row: dict[str, Any]) -> Iterator[str]:
         if part["package"] == is_theirs:
             yield f"code: {kind} {name} is {'not ' * is_theirs}of pflpipe"
         digest = model.get("init_digest") if kind == "initial weights" else digests.get(kind)
-        if digest and digest != part["sha256"]:
+        if (digest or kind == "initial weights") and digest != part["sha256"]:
             yield f"code: {kind} {name} has another digest in the settings"
     for kind, wanted in expected.items():
         if sorted(found[kind]) != sorted(wanted):

@@ -4,7 +4,7 @@ Alone: its schema, its own digest, the ids of its settings, what its parts say o
 (rules.py), and every number that follows from others in it (recomputed.py). ``UNCHECKED`` lists
 what a file alone cannot show. With results: every row is made again from plans, runs, audits and
 searches and compared, and no row of the table may be missing. docs/certificates.md says what
-neither level can show. Without results neither torch nor pandas is imported.
+neither level can show. Without results (evidence.py) neither torch nor pandas is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from jsonschema import Draft202012Validator
 
@@ -101,6 +101,7 @@ UNCHECKED = (
     *map(Unchecked, ("run", "commit", "dataset.sha256", "accountant.version", "warnings")),
     Unchecked("unit", "a word for users", lambda row: row["person"] is None),
     Unchecked("settings.partition.clients", "natural", _is_natural),
+    Unchecked("settings.privacy.accountant"),
     Unchecked("settings.privacy.departures", holds=_departs(OF_CALIBRATION)),
     Unchecked(
         "settings.privacy.epsilon",
@@ -111,11 +112,6 @@ UNCHECKED = (
         Unchecked(path, _CALIBRATED, _departs({_CALIBRATED}))
         for path in ("plan.noise_multiplier", "settings.privacy.epsilon")
     ),
-    *(
-        Unchecked(f"counted.{name}", "departures of data", _departs(recomputed.COUNTED))
-        for name in ("multiplier", "message")
-    ),
-    Unchecked("counted.rounds", "public_sampling", _departs({"public_sampling"})),
     *(Unchecked(f"audits.{name}") for name in ("epsilon_lower", "detects", "detects_runs")),
     *(Unchecked(f"audits.plan.{name}") for name in ("clip_norm", "clients", "adaptive.*")),
     Unchecked("audits.verdict", "with departures", lambda row: bool(row["departures"])),
@@ -138,13 +134,22 @@ def unchecked() -> str:
     return f"a file alone cannot check: {'; '.join(listed)}"
 
 
-def findings(file: Path, results: Path | None = None, data: Path = Path("data")) -> list[Finding]:
+class Evidence(Protocol):
+    """What a certificate is compared with (evidence.py)."""
+
+    def of(self, row: dict[str, Any]) -> tuple[list[str], list[str]]:
+        """Return what is refuted in a row, and what is missing for a check."""
+
+    def of_all(self, rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
+        """Yield the findings on all rows together."""
+
+
+def findings(file: Path, given: Callable[[str], Evidence] | None = None) -> list[Finding]:
     """Return the verdict on every row of a certificate, and on what concerns all of them.
 
     Args:
         file: the certificate.
-        results: folder with tables, plans, runs, audits and searches; None checks the file alone.
-        data: folder with the pins of data sets; read if there are results.
+        given: returns the evidence on a study; None checks the file alone.
 
     Raises:
         DataError: the file cannot be read as a certificate of this version.
@@ -157,20 +162,14 @@ def findings(file: Path, results: Path | None = None, data: Path = Path("data"))
     if twice := [name for name, number in names.items() if number > 1]:
         found.append(Finding("file", REFUTED, f"rows that occur twice: {', '.join(twice)}"))
     found += [Finding("file", REFUTED, why) for why in _disagreements(rows)]
-    evidence = None
-    if results is not None:
-        from pflpipe.pipeline.evidence import Evidence  # which needs pandas and torch
-
-        evidence = Evidence(content["study"], results, data)
+    evidence = given and given(content["study"])
     for row in rows:
         refuted, unknown = _alone(row)
         if evidence and not refuted:
-            expected, unknown = evidence.of(row)
-            refuted = list(_differences(row, expected, str(results)))
+            refuted, unknown = evidence.of(row)
         verdict = REFUTED if refuted else NOT_CHECKABLE if unknown else VERIFIED
         found.append(Finding(row["cell"], verdict, "; ".join(refuted or unknown)))
-    more = evidence.of_all(rows) if evidence else ()
-    return found + [Finding(*one) for one in more]
+    return found + (list(evidence.of_all(rows)) if evidence else [])
 
 
 def require_unrefuted(found: Iterable[Finding], file: Path) -> None:
@@ -230,11 +229,13 @@ def _alone(row: dict[str, Any]) -> tuple[list[str], list[str]]:
         return [f"its epsilons cannot be recomputed: {error or type(error).__name__}"], []
     except PflpipeError as error:
         return [str(error)], []
-    refuted += _differences(row, expected, "the rest of the row")
+    refuted += differences(row, expected, "the rest of the row")
     return refuted, unknown + rules.not_run(row)
 
 
-def _differences(row: Mapping[str, Any], expected: Mapping[str, Any], of: str) -> Iterator[str]:
+def differences(row: Mapping[str, Any], expected: Mapping[str, Any], of: str) -> Iterator[str]:
+    """Yield one sentence for each value of a row, by its dotted path, that is not the expected
+    one; ``of`` says where that is from."""
     for path, value in expected.items():
         stated: Any = row
         for key in path.split("."):
