@@ -25,6 +25,7 @@ from pflpipe import options
 from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, without_defaults
 from pflpipe.data import checks, datasets, extraction, features, partition, per_client
 from pflpipe.data.apportion import draw_out
+from pflpipe.data.outside import is_reference
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError, PflpipeError
 from pflpipe.learning import initial, losses, networks
@@ -40,7 +41,8 @@ from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.clients import Examples, choose_backend, device_of, one_thread
 from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.server import with_optimizer
-from pflpipe.simulation.simulation import Simulation
+from pflpipe.simulation.simulation import Recipe, Simulation
+from pflpipe.simulation.witness import pickled
 from pflpipe.study.plans import START, plan_of
 from pflpipe.trained import Result, as_tensor, finished
 
@@ -164,6 +166,15 @@ def federation(
     for name, given in (("clients", clients), ("tests", tests or [])):
         expected = f"a list with {per_client.EXPECTED}"
         _require(name, given, Sequence, expected, per_client.DO, DataError)
+    written = [training.loss, *([model.name] if isinstance(model, Model) else [])]
+    of_program = {"method": method} if isinstance(method, Method) else {}
+    of_program |= {} if isinstance(model, Model) else {"model": model}
+    reviewed = not of_program and not any(map(is_reference, written))
+    recipe = None
+    if not reviewed and privacy.mechanism != "none":
+        # Before anything calls the objects, so that they have kept nothing.
+        objects = pickled(**of_program) if of_program else b""
+        recipe = Recipe(server, objects=objects)
     loss = losses.find(training.loss)
     shards = [_shard(f"clients[{i}]", shard, dtype, loss) for i, shard in enumerate(clients)]
     if not shards:
@@ -226,6 +237,9 @@ def federation(
         registry.check_loss(method, training.loss, values)
         hooks = registry.info(method).factory(**values)
         departures = registry.departures(method, "strict", False)
+        recipe = recipe and dataclasses.replace(recipe, method=method, hyperparameters=values)
+    if recipe and network.model is not None and "model" not in of_program:
+        recipe = dataclasses.replace(recipe, model=network.model)
     plan = make_plan(
         privacy,
         rounds=training.rounds,
@@ -264,7 +278,8 @@ def federation(
         backend=choose_backend(backend, target.type, network.parameters),
         dtype=dtype,
         name=method if isinstance(method, str) else method_name or "of your own",
-        reviewed=not isinstance(method, Method) and not isinstance(model, Network),
+        reviewed=reviewed,
+        recipe=recipe,
     ).isolated(backend)
 
 

@@ -46,8 +46,7 @@ from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
 from pflpipe.simulation.rounds import COLUMNS, CURVES, Progress, run, start
 from pflpipe.simulation.server import with_optimizer
-from pflpipe.simulation.server_check import ServerCheck
-from pflpipe.simulation.simulation import Simulation
+from pflpipe.simulation.simulation import Recipe, Simulation
 from pflpipe.simulation.states import States
 
 SILENCE = 30.0
@@ -154,9 +153,10 @@ def build(
     architectures.check_tokens(cell.model, arrays.vocabulary)
     network = networks.build(cell.model, tuple(examples_of_training.x.shape[1:]), width)
     chosen = choose_backend(backend, target.type, network.parameters)
-    check = None
-    if cell.source and plan.mechanism != "none" and processes.is_first:
-        check = ServerCheck(cell, arrays, plan, str(target), chosen, dtype)
+    reviewed, recipe = not (cell.source or registry.own_files(cell)), None
+    if not reviewed and plan.mechanism != "none":
+        of_method = cell.method, cell.source, cell.hyperparameters
+        recipe = Recipe(cell.server, *of_method, cell.model)
     with outside.in_one_line(f"method {cell.method}"):
         method = entry.factory(**cell.hyperparameters)
     return Simulation(
@@ -175,8 +175,8 @@ def build(
         augment=transform,
         processes=processes,
         name=cell.method,
-        reviewed=not (cell.source or registry.own_files(cell)),
-        server_check=check,
+        reviewed=reviewed,
+        recipe=recipe,
         scale=scale,
     ).isolated(backend)
 
@@ -373,7 +373,7 @@ class Checkpoint:
     def save_when_due(self, progress: Progress) -> None:
         """Write the checkpoint if enough time has passed. A full disk loses the checkpoint, not the
         run."""
-        if time.monotonic() - self._saved < self.seconds:
+        if time.monotonic() - self._saved < self.seconds or not progress.checked:
             return
         try:
             with atomic(self.path) as path:
