@@ -87,7 +87,8 @@ class Sample:
             PrivacyError: a bit differs.
         """
         among = {name: value[place : place + 1].to("cpu") for name, value in self.results.items()}
-        if differing := trees.differing(among, {name: v.to("cpu") for name, v in alone.items()}):
+        differing = trees.differing(among, {name: v.to("cpu") for name, v in alone.items()})
+        if differing:
             raise PrivacyError(
                 f"round {self.start.round + 1}: a client's {differing[0]}",
                 got=f"other bits than the same client computes {where}",

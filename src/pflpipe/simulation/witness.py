@@ -25,7 +25,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -46,8 +46,6 @@ from pflpipe.trees import Params, ServerState, Tree, Update
 SECOND = "pflpipe.simulation.second_process"
 PENDING = 16
 """Largest number of requests that wait while the training goes on."""
-GRACE = 2.0
-"""Seconds that an answer may take after the end of a run that ends early."""
 
 
 class Witness:
@@ -78,15 +76,14 @@ class Witness:
                 do="start Python again, as what it kept may be there still",
             )
         self._process = _Process.running()
-        # One thread, so that the answers come in the order of the requests.
-        self._thread = ThreadPoolExecutor(1, "witness")
         self._ask(b"run", _described(self._simulation))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Leave the process to later runs; end it if the run ended while it computes."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        if wait(self._pending, GRACE).not_done:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Leave the process to later runs, without requests; end it if this program shall end."""
+        for future in self._pending:
+            future.cancel()
+        if kind is not None and not issubclass(kind, Exception):
             self._process.end()
 
     @property
@@ -130,12 +127,8 @@ class Witness:
         name = self._simulation.name
 
         def compare(answer: dict[str, Any]) -> None:
-            for hook, part, tree in zip(
-                ("scale", "aggregate", "aggregate"),
-                ("scale", "params", "server"),
-                results,
-                strict=True,
-            ):
+            hooks, parts = ("scale", "aggregate", "aggregate"), ("scale", "params", "server")
+            for hook, part, tree in zip(hooks, parts, results, strict=True):
                 if differing := trees.differing(_on_cpu(tree), answer[part]):
                     raise PrivacyError(
                         f"method {name}: hook {hook}: {differing[0]}",
@@ -175,7 +168,7 @@ class Witness:
                     _Process.kept_state |= self._objects
                     raise
 
-        self._pending.append(self._thread.submit(ask))
+        self._pending.append(self._process.thread.submit(ask))
         return self._pending[-1]
 
     def _no_answer(self, problem: str) -> NoReturn:
@@ -193,6 +186,7 @@ class _Process:
 
     Attributes:
         connection, process: to it, and its handle.
+        thread: the only one that uses the connection, so that a request follows an answer.
         owner: the process that started it; a fork of this program starts its own.
         latest: the one that runs now.
         kept_state: whether objects of this program were found to keep values. They would be handed
@@ -204,6 +198,7 @@ class _Process:
 
     connection: Connection[bytes, bytes]
     process: subprocess.Popen[bytes]
+    thread: ThreadPoolExecutor
     owner: int
 
     @classmethod
@@ -229,7 +224,7 @@ class _Process:
                 got=outside.described(problem),
                 expected=f"memory for a second Python with torch, {sys.executable!r}",
             ) from None
-        return cls(ours, process, os.getpid())
+        return cls(ours, process, ThreadPoolExecutor(1, "witness"), os.getpid())
 
     def answer(self, kind: bytes, request: bytes) -> bytes:
         """Return the answer to a request; empty if the process has ended."""
@@ -245,6 +240,7 @@ class _Process:
         """End the process; the next run starts another one."""
         self.process.kill()
         self.process.wait()
+        self.thread.shutdown(wait=False)
         _Process.latest = None
 
 
