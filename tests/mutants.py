@@ -354,8 +354,8 @@ MUTANTS = {
     ),
     "the witness tries a network on made-up rows": Mutant(
         "simulation/second_process.py",
-        'run["outputs"], tried=False)\n    nothing',
-        'run["outputs"])\n    nothing',
+        'of_module(model, shape, run["outputs"], tried=False)',
+        'of_module(model, shape, run["outputs"])',
         "test_witness.py",
     ),
     "padded by another client's row": Mutant(
