@@ -348,8 +348,8 @@ MUTANTS = {
     ),
     "the witness computes all clients in one process": Mutant(
         "simulation/second_process.py",
-        'if kind == b"server":\n                server = fork',
-        "if kind:\n                server = fork",
+        'if kind == b"server":\n                    server = fork',
+        "if kind:\n                    server = fork",
         "test_witness.py",
     ),
     "the witness tries a network on made-up rows": Mutant(

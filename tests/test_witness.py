@@ -19,6 +19,7 @@ import pflpipe
 import two_worlds
 from pflpipe import cells, trees
 from pflpipe.errors import ConfigError, PflpipeError, PrivacyError
+from pflpipe.learning import networks
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, Upload
 from pflpipe.simulation import rounds, runs, witness
@@ -308,11 +309,12 @@ def own_method() -> Method:
         {"loss": True},
         {"model": WithNorm},
         {"model": WithNorm((5,), 3)},
+        {"model": networks.build(cells.Model("mlp", (4,)), (5,), 3)},
         {"method": own_method()},
         {"method": "feddpa", "loss": True, "batch_size": 4},
         {"method": own_method(), "model": WithNorm, "server": cells.Server("adam", 0.1)},
     ],
-    ids=["loss", "class", "instance", "method", "minibatches", "all"],
+    ids=["loss", "class", "instance", "network", "method", "minibatches", "all"],
 )
 def test_code_that_keeps_nothing_has_the_same_bits_with_a_witness_and_without(
     backend, changes, monkeypatch

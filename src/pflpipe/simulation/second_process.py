@@ -3,6 +3,7 @@ answered in a fork, in which the code from outside runs for the first time."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -52,26 +53,24 @@ def main(descriptor: int) -> None:
     torch.set_num_threads(1)
     connection: Connection[bytes, bytes] = Connection(descriptor)
     run, server = b"", None
-    while True:
-        try:
+    with contextlib.suppress(EOFError, OSError):  # the program that asks has ended
+        while True:
             kind, content = connection.recv_bytes(), connection.recv_bytes()
-        except EOFError:
-            return
-        if kind == b"run":
-            run, server = content, None  # closes the connection to the last run's fork
-            connection.send_bytes(kind)
-            continue
-        try:
-            fork = server if kind == b"server" and server else _forked(run, connection)
-            if kind == b"server":
-                server = fork
-            fork.send_bytes(content)
-            answer = fork.recv_bytes()
-        except EOFError:
-            answer = packed({"problem": "it has ended"})
-        except OSError as problem:  # no memory for a fork, or its end before it read the request
-            answer = packed({"problem": outside.described(problem)})
-        connection.send_bytes(answer)
+            if kind == b"run":
+                run, server = content, None  # closes the connection to the last run's fork
+                connection.send_bytes(kind)
+                continue
+            try:
+                fork = server if kind == b"server" and server else _forked(run, connection)
+                if kind == b"server":
+                    server = fork
+                fork.send_bytes(content)
+                answer = fork.recv_bytes()
+            except EOFError:
+                answer = packed({"problem": "it has ended"})
+            except OSError as problem:  # no memory for a fork, or one that ended before it read
+                answer = packed({"problem": outside.described(problem)})
+            connection.send_bytes(answer)
 
 
 def _forked(run: bytes, above: Connection[bytes, bytes]) -> Connection[bytes, bytes]:
@@ -82,6 +81,7 @@ def _forked(run: bytes, above: Connection[bytes, bytes]) -> Connection[bytes, by
         return ours
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         above.close()
         ours.close()
         simulation = None
