@@ -354,8 +354,8 @@ MUTANTS = {
     ),
     "no proof of isolation": Mutant(
         "simulation/rounds.py",
-        "        sample.check(compute)\n    return progress",
-        "        del sample\n    return progress",
+        "                check(sample)\n",
+        "                del sample\n",
         "test_isolation.py",
     ),
     "the proof of isolation looks at the first client alone": Mutant(
@@ -366,9 +366,46 @@ MUTANTS = {
     ),
     "the proof of isolation compares nothing of the message": Mutant(
         "simulation/isolation.py",
-        "for name, value in self.results.items()\n                if not",
-        "for name, value in self.results.items()\n                if name[:5] == 'state' and not",
+        "        if differing:",
+        "        if differing := [name for name in differing if name[:5] == 'state']:",
         "test_isolation.py",
+    ),
+    # the proof of isolation, and its witness
+    "the proof of isolation compares only what is sent": Mutant(
+        "simulation/isolation.py",
+        "        if differing:",
+        "        if differing := [name for name in differing if name[:6] == 'update']:",
+        "test_isolation.py",
+    ),
+    "the proof of isolation does not compare what clients keep": Mutant(
+        "simulation/isolation.py",
+        "        if differing:",
+        "        if differing := [name for name in differing if name[:5] != 'state']:",
+        "test_isolation.py",
+    ),
+    "the witness computes nothing of the first round": Mutant(
+        "simulation/rounds.py",
+        "if early and sample is None and latest is not None:",
+        "if early and sample is not None and latest is None:",
+        "test_witness.py",
+    ),
+    "the witness computes nothing of the last round": Mutant(
+        "simulation/rounds.py",
+        "                check(sample)\n",
+        "                check(sample) if witness is None else None\n",
+        "test_witness.py",
+    ),
+    "the witness computes all clients in one process": Mutant(
+        "simulation/second_process.py",
+        'if kind == b"server":\n                    server = fork',
+        "if kind:\n                    server = fork",
+        "test_witness.py",
+    ),
+    "the witness tries a network on made-up rows": Mutant(
+        "simulation/second_process.py",
+        'of_module(model, shape, run["outputs"], tried=False)',
+        'of_module(model, shape, run["outputs"])',
+        "test_witness.py",
     ),
     "padded by another client's row": Mutant(
         "simulation/clients.py",
@@ -425,21 +462,21 @@ MUTANTS = {
         "test_outside_hooks.py",
     ),
     "the server's step is not computed again": Mutant(
-        "simulation/server_check.py",
-        '("scale", "params", "server"), results, strict=True',
-        '("scale",) * 3, (results[0],) * 3, strict=True',
+        "simulation/witness.py",
+        "zip(hooks, parts, results, strict=True)",
+        'zip(hooks, ("scale",) * 3, (results[0],) * 3, strict=True)',
         "test_outside_hooks.py",
     ),
     "the scale is not computed again": Mutant(
-        "simulation/server_check.py",
-        '("scale", "params", "server"), results, strict=True',
-        '("params", "params", "server"), (results[1], *results[1:]), strict=True',
+        "simulation/witness.py",
+        "zip(hooks, parts, results, strict=True)",
+        'zip(hooks, ("params", "params", "server"), (results[1], *results[1:]), strict=True)',
         "test_outside_hooks.py",
     ),
     "methods from outside without a second process": Mutant(
         "simulation/runs.py",
-        'if cell.source and plan.mechanism != "none"',
-        'if not cell.source and plan.mechanism == "none"',
+        'if not reviewed and plan.mechanism != "none"',
+        'if reviewed and plan.mechanism == "none"',
         "test_outside_hooks.py",
     ),
     "features are standardised by the clients' own images": Mutant(

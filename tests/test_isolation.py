@@ -300,6 +300,30 @@ def test_a_run_whose_learning_rate_follows_others_is_refused(backend, leak, monk
         rounds.run(world, rounds.start(world))
 
 
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("part", ["update", "extras", "states"])
+def test_a_run_is_refused_whichever_part_of_what_a_client_computes_follows_others(
+    backend, part, monkeypatch
+):
+    """What is sent, what is sent besides, what is kept: by one bit of one of them alone."""
+    departures = registry.departures("fedglp_adp", "paper", official_code=False)
+    world = simulation("fedglp_adp", backend=backend, departures=departures)
+    original = rounds.local_updates
+
+    def moved(simulation, progress, cohort):
+        computed = original(simulation, progress, cohort)
+        tree = dict(getattr(computed, part))
+        name = next(name for name in sorted(tree) if tree[name].is_floating_point())
+        tree[name] = tree[name] * (1 + 1e-15 * (len(cohort) - 1))
+        return dataclasses.replace(computed, **{part: tree})
+
+    rounds.run(world, rounds.start(world))
+    monkeypatch.setattr(rounds, "local_updates", moved)
+    with pytest.raises(PrivacyError, match="other bits") as error:
+        rounds.run(world, rounds.start(world))
+    assert f"a client's {part[:5]}" in str(error.value)
+
+
 def test_a_run_whose_groups_are_padded_to_the_widest_is_refused(monkeypatch):
     original = clients.for_each_client
 

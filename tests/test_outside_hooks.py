@@ -168,7 +168,7 @@ def test_hooks_that_use_nothing_but_their_arguments_finish_with_the_same_bits(bu
     """The second process has the same floating point numbers: of the scale, of the model and of
     what the server keeps."""
     world = built(HONEST, backend)
-    checked, unchecked = finish(world), finish(dataclasses.replace(world, server_check=None))
+    checked, unchecked = finish(world), finish(dataclasses.replace(world, recipe=None))
     assert torch.equal(checked.params["fc1.weight"], unchecked.params["fc1.weight"])
     assert checked.server["norm"] > 0
 
@@ -205,12 +205,12 @@ def test_under_vmap_what_a_hook_kept_cannot_be_used(built, text):
 
 def test_a_client_that_sends_what_another_one_computed_stops_the_run(built):
     with pytest.raises(PrivacyError, match="other bits than the same client computes by itself"):
-        finish(built(OTHERS, "loop", server_check=None))
+        finish(built(OTHERS, "loop", recipe=None))
 
 
 def test_a_second_process_that_fails_stops_the_run_in_one_line(built, capfd):
     text = HONEST + '\nimport os, sys\nif "second_process" in sys.argv[0]:\n    os._exit(3)\n'
-    with pytest.raises(PrivacyError, match="no answer from the process") as error:
+    with pytest.raises(PrivacyError, match="no answer from the fresh process: it has ended") as error:
         finish(built(text, "loop"))
     assert "\n" not in str(error.value)
 

@@ -25,6 +25,7 @@ from pflpipe import options, parts
 from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, without_defaults
 from pflpipe.data import checks, datasets, extraction, features, partition, per_client
 from pflpipe.data.apportion import draw_out
+from pflpipe.data.outside import is_reference
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError, PflpipeError
 from pflpipe.learning import initial, losses, networks, object_code
@@ -41,7 +42,8 @@ from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.clients import Examples, choose_backend, device_of, one_thread
 from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.server import with_optimizer
-from pflpipe.simulation.simulation import Simulation
+from pflpipe.simulation.simulation import Recipe, Simulation
+from pflpipe.simulation.witness import pickled
 from pflpipe.study.plans import START, plan_of
 from pflpipe.trained import Result, as_tensor, finished
 
@@ -166,6 +168,14 @@ def federation(
     for name, given in (("clients", clients), ("tests", tests or [])):
         expected = f"a list with {per_client.EXPECTED}"
         _require(name, given, Sequence, expected, per_client.DO, DataError)
+    written = [training.loss, *([model.name] if isinstance(model, Model) else [])]
+    of_program = {"method": method} if isinstance(method, Method) else {}
+    of_program |= {} if isinstance(model, Model) else {"model": model}
+    recipe = None
+    if (of_program or any(map(is_reference, written))) and privacy.mechanism != "none":
+        # Before anything calls the objects, so that they have kept nothing.
+        objects = pickled(**of_program) if of_program else b""
+        recipe = Recipe(server, objects=objects)
     loss = losses.find(training.loss)
     shards = [_shard(f"clients[{i}]", shard, dtype, loss) for i, shard in enumerate(clients)]
     if not shards:
@@ -229,6 +239,9 @@ def federation(
         registry.check_loss(method, training.loss, values)
         hooks = registry.info(method).factory(**values)
         departures = registry.departures(method, "strict", False)
+        recipe = recipe and dataclasses.replace(recipe, method=method, hyperparameters=values)
+    if recipe and network.model is not None and "model" not in of_program:
+        recipe = dataclasses.replace(recipe, model=network.model)
     plan = make_plan(
         privacy,
         rounds=training.rounds,
@@ -282,6 +295,7 @@ def federation(
         dtype=dtype,
         name=method if isinstance(method, str) else method_name or "of your own",
         code=code,
+        recipe=recipe,
     ).isolated(backend)
 
 

@@ -120,3 +120,16 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     if a.device.type == "cpu":  # four times as fast as torch.equal
         return np.array_equal(a.numpy(), b.numpy())
     return torch.equal(a, b)
+
+
+def differing(one: Tree, other: Tree) -> list[str]:
+    """Return the names, sorted, of tensors that only one tree has, or that differ in shape, dtype
+    or a bit."""
+    return [
+        name
+        for name in sorted(one | other)
+        if name not in one
+        or name not in other
+        or (one[name].shape, one[name].dtype) != (other[name].shape, other[name].dtype)
+        or not same_bits(one[name], other[name])
+    ]

@@ -143,6 +143,18 @@ def restored() -> Iterator[None]:
                 write(before)
 
 
+def switches() -> list[Any]:
+    """Return torch's defaults and switches in this process, for ``switch`` in another one."""
+    return [read() for read, _ in _of_torch()]
+
+
+def switch(values: list[Any]) -> None:
+    """Set torch's defaults and switches as ``switches`` returned them."""
+    for (read, write), value in zip(_of_torch(), values, strict=True):
+        if value is not None and read() != value:
+            write(value)
+
+
 @functools.cache
 def _state(with_torch: bool) -> list[tuple[Callable[[], Any], Callable[[Any], object]]]:
     """Return how each part of the state of this process is read and written."""
@@ -152,8 +164,14 @@ def _state(with_torch: bool) -> list[tuple[Callable[[], Any], Callable[[Any], ob
         (lambda: list(warnings.filters), bind(setattr, warnings, "filters")),
         *((bind(signal.getsignal, number), bind(signal.signal, number)) for number in _SIGNALS),
     ]
-    if not with_torch:
-        return parts
+    return [*parts, *_of_torch()] if with_torch else parts
+
+
+@functools.cache
+def _of_torch() -> list[tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """Return how each of torch's defaults and switches is read and written."""
+    bind = functools.partial
+    parts: list[tuple[Callable[[], Any], Callable[[Any], object]]] = []
     torch = importlib.import_module("torch")
     for name in _TORCH_VALUES:
         parts.append((bind(_read, getattr(torch, f"get_{name}")), getattr(torch, f"set_{name}")))

@@ -69,7 +69,11 @@ class Adapted:
 
 
 def adapt(
-    reference: str, options: Mapping[str, Any], image_shape: tuple[int, ...], classes: int
+    reference: str,
+    options: Mapping[str, Any],
+    image_shape: tuple[int, ...],
+    classes: int,
+    tried: bool = True,
 ) -> Adapted:
     """Return the module ``file.py:Net``, checked for private training.
 
@@ -80,17 +84,23 @@ def adapt(
         options: further arguments.
         image_shape: ``(H, W, C)``, ``(T, C)`` or ``(D,)``.
         classes: number of classes K.
+        tried: whether the module is called on random images for the checks.
 
     Raises:
         ConfigError: the reason why the module is refused.
     """
     factory = outside.load(reference)
-    return _adapted(reference, factory, canonical_json(dict(options)), image_shape, classes)
+    return _adapted(reference, factory, canonical_json(dict(options)), image_shape, classes, tried)
 
 
 @functools.cache
 def _adapted(
-    reference: str, factory: Any, options: str, image_shape: tuple[int, ...], classes: int
+    reference: str,
+    factory: Any,
+    options: str,
+    image_shape: tuple[int, ...],
+    classes: int,
+    tried: bool,
 ) -> Adapted:
     where = f"model {reference}"
 
@@ -120,13 +130,17 @@ def _adapted(
             "other initial parameters for the same seed of torch",
             "an initialisation that draws from torch alone",
         )
-    _check_calls(where, module, params, body, image_shape)
+    if tried:
+        _check_calls(where, module, params, body, image_shape)
     shapes = {name: tuple(value.shape) for name, value in params.items()}
     return Adapted(shapes, body, start, paths)
 
 
 def of_object(
-    module: nn.Module | Callable[..., nn.Module], image_shape: tuple[int, ...], classes: int
+    module: nn.Module | Callable[..., nn.Module],
+    image_shape: tuple[int, ...],
+    classes: int,
+    tried: bool = True,
 ) -> Adapted:
     """Return a module of the program that calls, checked as in ``adapt``: a class or a function,
     called as there, or an instance, which starts for every seed as it is."""
@@ -138,7 +152,7 @@ def of_object(
 
     factory = copied if isinstance(module, nn.Module) else module
     # Not from the cache: the values of an instance may change between two calls.
-    return _adapted.__wrapped__(name, factory, "{}", image_shape, classes)
+    return _adapted.__wrapped__(name, factory, "{}", image_shape, classes, tried)
 
 
 def names(reference: str, options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -115,9 +115,12 @@ class Network:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
 
-def build(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
-    """Return the network of a cell; arguments and errors as for ``initial.weights``."""
-    network = dataclasses.replace(_drawn(model, image_shape, classes), model=model)
+def build(
+    model: cells.Model, image_shape: tuple[int, ...], classes: int, *, tried: bool = True
+) -> Network:
+    """Return the network of a cell; arguments and errors as for ``initial.weights``. A module of a
+    file is called on random images for the checks, unless it is not ``tried``."""
+    network = dataclasses.replace(_drawn(model, image_shape, classes, tried), model=model)
     weights = initial.weights(model, image_shape, classes)
     if weights is None:
         return network
@@ -154,9 +157,11 @@ def of_module(
     module: torch.nn.Module | Callable[..., torch.nn.Module],
     image_shape: tuple[int, ...],
     classes: int,
+    *,
+    tried: bool = True,
 ) -> Network:
     """Return the network of a torch module that has no file; see ``modules.of_object``."""
-    return _of(modules.of_object(module, tuple(image_shape), classes))
+    return _of(modules.of_object(module, tuple(image_shape), classes, tried))
 
 
 def _of(found: modules.Adapted) -> Network:
@@ -164,11 +169,11 @@ def _of(found: modules.Adapted) -> Network:
     return Network(found.shapes, found.body, found.start, known_layers=False, keyed=True)
 
 
-def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Network:
+def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int, tried: bool) -> Network:
     """Return the network with initial parameters that follow from the seed."""
     if outside.is_reference(model.name):
         architectures.check_options(model)
-        return _of(modules.adapt(model.name, model.options, tuple(image_shape), classes))
+        return _of(modules.adapt(model.name, model.options, tuple(image_shape), classes, tried))
     shapes = architectures.whole(model, image_shape, classes)
     if model.name in RESNETS:
         architecture = RESNETS[model.name]

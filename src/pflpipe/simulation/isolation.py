@@ -53,7 +53,7 @@ class Sample:
         clients = [drawn[place] for place in sorted(chosen.tolist())]
         # Without the diagnostics of earlier rounds: they are private, and no message may depend on
         # them.
-        states = cast(States, _Few(clients, progress.states.of(clients)))
+        states = cast(States, Few(clients, progress.states.of(clients)))
         public = progress.round, progress.params, progress.server
         return cls(Progress(*public, states, bound=progress.bound), clients)
 
@@ -63,7 +63,7 @@ class Sample:
         return replace(self, results={name: value[places] for name, value in results.items()})
 
     def check(self, compute: Callable[[Progress, Sequence[int]], Tree]) -> None:
-        """Compare the sample with the results of each client alone.
+        """Compare the sample with the results of each client alone, in this process.
 
         Args:
             compute: ``(progress, clients) -> everything that they compute in the next round``.
@@ -73,22 +73,32 @@ class Sample:
         """
         for place, client in enumerate(self.clients):
             # A cohort of one: the hook sees no other client.
-            alone = compute(self.start, [client])
-            differing = [
-                name
-                for name, value in self.results.items()
-                if not trees.same_bits(alone[name][0], value[place])
-            ]
-            if differing:
-                raise PrivacyError(
-                    f"round {self.start.round + 1}: a client's {differing[0]}",
-                    got="other bits than the same client computes by itself",
-                    expected="the same bits: the message depends on other clients",
-                    do="do not publish this run; use backend: loop, or correct the method",
-                )
+            self.compare(place, compute(self.start, [client]))
+
+    def compare(self, place: int, alone: Tree, where: str = "by itself") -> None:
+        """Compare one client's results with those of a cohort of this client alone, ``[1, ...]``.
+
+        Args:
+            place: of the client in ``clients``.
+            alone: everything that it computes.
+            where: it computes alone, for the message.
+
+        Raises:
+            PrivacyError: a bit differs.
+        """
+        among = {name: value[place : place + 1].to("cpu") for name, value in self.results.items()}
+        differing = trees.differing(among, {name: v.to("cpu") for name, v in alone.items()})
+        if differing:
+            raise PrivacyError(
+                f"round {self.start.round + 1}: a client's {differing[0]}",
+                got=f"other bits than the same client computes {where}",
+                expected="the same bits: the message depends on other clients",
+                do="do not publish this run; use backend: loop, or correct the code: a function of "
+                "its arguments that keeps nothing between calls",
+            )
 
 
-class _Few:
+class Few:
     """The states of a few clients, with the method ``of`` of ``States``."""
 
     def __init__(self, clients: Sequence[int], states: Tree) -> None:

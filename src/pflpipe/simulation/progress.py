@@ -24,6 +24,8 @@ class Progress:
         uploaded_bits: bits that one client sends, summed over the rounds; independent of the
             cohorts.
         bound: clip bound of the next round if it adapts, a public number; None is that of the plan.
+        checked: whether the witness has no clients to compute again now (witness.py). Without that
+            there is no checkpoint, so that no run goes on from rounds that nobody has checked.
     """
 
     round: int
@@ -37,3 +39,4 @@ class Progress:
     residuals: Residuals = field(default_factory=Residuals)
     uploaded_bits: float = 0.0
     bound: float | None = None
+    checked: bool = True

@@ -31,6 +31,7 @@ from pflpipe.simulation.isolation import CLIENTS, Sample
 from pflpipe.simulation.progress import Progress as Progress
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
+from pflpipe.simulation.witness import Witness
 from pflpipe.trees import ClientState, Params, Tree, Update
 
 CURVES = ("personal_own", "personal_common", "global_common")
@@ -82,33 +83,52 @@ def run(
     return False, which ends the run.
 
     Raises:
-        PrivacyError: a message of a private run depended on other clients (isolation.py).
+        PrivacyError: a message of a private run depended on other clients (isolation.py), or code
+            from outside kept something between its calls (witness.py).
     """
-    sample = None
     # The libraries of a GPU choose kernels by shapes and memory: learn after one round, and not
-    # after the last one, that some kernel does not keep clients apart.
-    early = simulation.train.x.device.type == "cuda"
+    # after the last one, that some kernel does not keep clients apart. What code from outside keeps
+    # between calls may be set in the first round alone.
+    early = simulation.recipe is not None or simulation.train.x.device.type == "cuda"
+    witness = None
+    if simulation.recipe is not None and simulation.processes.is_first:
+        witness = Witness(simulation)
 
     def compute(at: Progress, clients: Sequence[int]) -> Tree:
         return local_updates(simulation, at, clients).tree()
 
-    with simulation.server_check or contextlib.nullcontext():
+    def check(sample: Sample) -> None:
+        if simulation.recipe is None:
+            sample.check(compute)
+        elif witness is not None:
+            witness.clients(sample)
+
+    sample: Sample | None = None
+    first: Sample | None = None
+    with witness or contextlib.nullcontext():
         while progress.round < simulation.plan.rounds:
-            sample = one_round(simulation, progress) or sample
-            if early and sample is not None:
-                sample.check(compute)
-                early = False
+            latest = one_round(simulation, progress, witness)
+            if early and sample is None and latest is not None:
+                check(first := latest)
+            sample = latest or sample
+            if witness is not None:
+                witness.settle()
+                progress.checked = witness.has_seen_clients
             if on_round(progress) is False:
                 break
 
-    if simulation.plan.mechanism != "none":
-        # All cohorts since the run was resumed were empty: compute one round for the check alone.
-        if sample is None:
-            clients = range(simulation.plan.clients)[: 2 * CLIENTS]
-            sample = Sample.begin(simulation.key, progress, clients)
-            sample = sample.among(clients, compute(progress, clients))
-        # Not in every round: the check costs the work of its clients again.
-        sample.check(compute)
+        if simulation.plan.mechanism != "none":
+            # All cohorts since the run was resumed were empty: compute one round for the check.
+            if sample is None:
+                clients = range(simulation.plan.clients)[: 2 * CLIENTS]
+                sample = Sample.begin(simulation.key, progress, clients)
+                sample = sample.among(clients, compute(progress, clients))
+            # Not in every round: the check costs the work of its clients again.
+            if sample is not first:
+                check(sample)
+        if witness is not None:
+            witness.settle(0)
+            progress.checked = True
     return progress
 
 
@@ -167,7 +187,9 @@ def local_updates(simulation: Simulation, progress: Progress, clients: Sequence[
     return Computed(update, extras, loss, states, images)
 
 
-def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
+def one_round(
+    simulation: Simulation, progress: Progress, witness: Witness | None = None
+) -> Sample | None:
     """Run one round: replace the values of ``progress`` (never tensors in place) and append its
     diagnostics.
 
@@ -227,9 +249,9 @@ def one_round(simulation: Simulation, progress: Progress) -> Sample | None:
         # ``aggregate`` gets the sum and nothing else of the release: its other fields are private.
         with simulation.calls("aggregate", *public, released.sum):
             stepped = method.aggregate(progress.params, Update(released.sum), progress.server, task)
-        if simulation.server_check is not None:
+        if witness is not None:
             inputs = progress.params, Update(released.sum), progress.server
-            simulation.server_check.compare(round, progress.bound, inputs, (scale, *stepped))
+            witness.server(round, progress.bound, inputs, (scale, *stepped))
         progress.params, progress.server = stepped
         progress.uploaded_bits += mechanism.upload_bits(uploads, present, scale)
         row |= _diagnostics(released, present)

@@ -25,6 +25,7 @@ from typing import Any, NotRequired, TypedDict, Unpack
 import numpy as np
 import torch
 
+from pflpipe import parts
 from pflpipe._version import __version__
 from pflpipe.cells import Cell
 from pflpipe.data import datasets, outside
@@ -46,8 +47,7 @@ from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
 from pflpipe.simulation.rounds import COLUMNS, CURVES, Progress, run, start
 from pflpipe.simulation.server import with_optimizer
-from pflpipe.simulation.server_check import ServerCheck
-from pflpipe.simulation.simulation import Simulation
+from pflpipe.simulation.simulation import Recipe, Simulation
 from pflpipe.simulation.states import States
 
 SILENCE = 30.0
@@ -155,12 +155,12 @@ def build(
     architectures.check_tokens(cell.model, arrays.vocabulary)
     network = networks.build(cell.model, tuple(examples_of_training.x.shape[1:]), width)
     chosen = choose_backend(backend, target.type, network.parameters)
-    check = None
-    if cell.source and plan.mechanism != "none" and processes.is_first:
-        check = ServerCheck(cell, arrays, plan, str(target), chosen, dtype)
+    code, recipe = row_code.of_training(cell, arrays.loader), None
+    if parts.unreviewed(code) and plan.mechanism != "none":
+        of_method = cell.method, cell.source, cell.hyperparameters
+        recipe = Recipe(cell.server, *of_method, cell.model)
     with outside.in_one_line(f"method {cell.method}"):
         method = entry.factory(**cell.hyperparameters)
-    code = row_code.of_training(cell, arrays.loader)
     return Simulation(
         method=with_optimizer(method, cell.server),
         network=network,
@@ -178,7 +178,7 @@ def build(
         processes=processes,
         name=cell.method,
         code=code,
-        server_check=check,
+        recipe=recipe,
         scale=scale,
     ).isolated(backend)
 
@@ -376,7 +376,7 @@ class Checkpoint:
     def save_when_due(self, progress: Progress) -> None:
         """Write the checkpoint if enough time has passed. A full disk loses the checkpoint, not the
         run."""
-        if time.monotonic() - self._saved < self.seconds:
+        if time.monotonic() - self._saved < self.seconds or not progress.checked:
             return
         try:
             with atomic(self.path) as path:

@@ -1,22 +1,41 @@
-"""The second process of server_check.py: it builds the run's simulation without data and answers
-one request per round."""
+"""The fresh process of witness.py. It imports the package and nothing of a run; every request is
+answered in a fork, in which the code from outside runs for the first time."""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import dataclasses
+import os
+import pickle
+import signal
 import sys
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from pflpipe import records
-from pflpipe.cells import Cell
-from pflpipe.data.datasets import Arrays
+from pflpipe import cells
+from pflpipe.data import outside
 from pflpipe.data.partition import Split
+from pflpipe.learning import networks
+from pflpipe.learning.augment import Augment
+from pflpipe.learning.networks import Network
+from pflpipe.methods import registry
+from pflpipe.parts import Part
 from pflpipe.privacy.plan import Plan
-from pflpipe.simulation import runs
-from pflpipe.simulation.server_check import packed, unpacked
+from pflpipe.records import from_json
+from pflpipe.simulation import rounds
+from pflpipe.simulation.clients import Examples
+from pflpipe.simulation.isolation import Few
+from pflpipe.simulation.processes import Processes
+from pflpipe.simulation.progress import Progress
+from pflpipe.simulation.server import with_optimizer
+from pflpipe.simulation.simulation import Simulation
+from pflpipe.simulation.states import States
+from pflpipe.simulation.witness import packed, unpacked
 from pflpipe.trees import Params, ServerState, Update
 
 
@@ -24,36 +43,149 @@ def main(descriptor: int) -> None:
     """Answer requests until there are no more.
 
     Args:
-        descriptor: open file descriptor of the connection for requests and answers.
+        descriptor: open file descriptor of the connection. A request is its kind and its content:
+            ``run``, what is known of the run that begins; ``client``, answered by a new fork;
+            ``server``, answered by one fork for all rounds of the run.
     """
+    # Ctrl-C reaches this process too; the end of the connection ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that have ended need no wait
+    # No thread may exist where a process forks; the forks have as many as the run.
+    torch.set_num_threads(1)
     connection: Connection[bytes, bytes] = Connection(descriptor)
-    about = json.loads(connection.recv_bytes())
-    # One image of zeros gives the shapes; no client has any rows.
-    image = np.zeros((1, *about["shape"]), about["kind"])
-    label, none = np.zeros(1, about["labels"]), np.zeros(0, np.int64)
-    plan = records.from_json(Plan, about["plan"], "plan")
-    no_rows = [none] * plan.clients
-    simulation = runs.build(
-        Cell.from_dict(about["cell"]),
-        Arrays(image, label, image, label, about["classes"]),
-        Split(no_rows, no_rows, no_rows, none),
-        plan,
-        device=about["device"],
-        backend=about["backend"],
-        dtype=getattr(torch, about["dtype"]),
+    run, server = b"", None
+    with contextlib.suppress(EOFError, OSError):  # the program that asks has ended
+        while True:
+            kind, content = connection.recv_bytes(), connection.recv_bytes()
+            if kind == b"run":
+                run, server = content, None  # closes the connection to the last run's fork
+                connection.send_bytes(kind)
+                continue
+            try:
+                fork = server if kind == b"server" and server else _forked(run, connection)
+                if kind == b"server":
+                    server = fork
+                fork.send_bytes(content)
+                answer = fork.recv_bytes()
+            except EOFError:
+                answer = packed({"problem": "it has ended"})
+            except OSError as problem:  # no memory for a fork, or one that ended before it read
+                answer = packed({"problem": outside.described(problem)})
+            connection.send_bytes(answer)
+
+
+def _forked(run: bytes, above: Connection[bytes, bytes]) -> Connection[bytes, bytes]:
+    """Return the connection to a fork that answers requests until there are no more."""
+    ours, theirs = Pipe()
+    if os.fork():
+        theirs.close()
+        return ours
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        above.close()
+        ours.close()
+        simulation = None
+        while True:
+            request = unpacked(theirs.recv_bytes())
+            try:
+                simulation = simulation or _made(unpacked(run))
+                answer = _answer(simulation, request)
+            except (Exception, SystemExit) as problem:
+                answer = {"problem": outside.described(problem)}
+            theirs.send_bytes(packed(answer))
+    except EOFError:
+        pass
+    finally:
+        os._exit(0)
+
+
+def _made(run: dict[str, Any]) -> Simulation:
+    """Return the simulation of a run without data, of code that nobody has called before."""
+    os.environ.clear()
+    os.environ.update(run["environment"])
+    os.chdir(run["folder"])
+    sys.path[:] = run["path"]
+    # The user's own objects, through a pipe that only the program that trains writes.
+    objects = pickle.loads(run["objects"]) if run["objects"] else {}  # noqa: S301
+    name, source, hyperparameters = run["method"]
+    method = objects.get("method") or registry.info(name, source).factory(**hyperparameters)
+    training = from_json(cells.Training, run["training"], "training")
+    shape, device, model = tuple(run["shape"]), run["device"], objects.get("model")
+    # Not tried on made-up rows: a scaling that is fitted to the first batch would be fitted there.
+    if run["model"] is not None:
+        written = from_json(cells.Model, run["model"], "model")
+        network = networks.build(written, shape, run["outputs"], tried=False)
+    elif isinstance(model, Network):
+        network = model
+    else:
+        network = networks.of_module(model, shape, run["outputs"], tried=False)
+    none, fill = np.zeros(0, np.int64), run["fill"]
+    no_rows = [none] * run["plan"]["clients"]
+    nothing = Examples(torch.zeros(0, *shape, dtype=run["dtype"]), run["labels"])
+    simulation = Simulation(
+        method=with_optimizer(method, from_json(cells.Server, run["server"], "server")),
+        network=network,
+        plan=from_json(Plan, run["plan"], "plan"),
+        training=training,
+        departures=frozenset(run["departures"]),
+        split=Split(no_rows, no_rows, no_rows, none),
+        train=_on(device, nothing),
+        test=_on(device, nothing),
+        seed=run["seed"],
+        key="",  # names noise and cohorts, which are not drawn here
+        backend=run["backend"],
+        dtype=run["dtype"],
+        augment=None if fill is None else Augment(training.augment, fill.to(device)),
+        processes=_First(0, run["processes"]),
+        name=run["name"],
+        code=tuple(from_json(Part, part, "code") for part in run["code"]),
     )
-    method = simulation.method
-    while True:
-        try:
-            request = unpacked(connection.recv_bytes())
-        except EOFError:
-            return
-        task = simulation.task_in(request["round"], request["bound"])
-        params, server = Params(request["params"]), ServerState(request["server"])
+    outside.switch(run["switches"])
+    return simulation
+
+
+class _First(Processes):
+    """The first of several processes, which has the only client of a cohort. On a GPU shapes follow
+    from their number."""
+
+    def gather(self, own: Tensor, shares: Any) -> Tensor:
+        """Return the rows of this process."""
+        return own
+
+
+def _answer(simulation: Simulation, request: dict[str, Any]) -> dict[str, Any]:
+    """Return what one client computes, or the server's hooks."""
+    device, method = simulation.train.x.device, simulation.method
+    on_device = {
+        name: {key: value.to(device) for key, value in tree.items()}
+        for name, tree in request.items()
+        if isinstance(tree, dict)
+    }
+    params, server = Params(on_device["params"]), ServerState(on_device["server"])
+    round, bound = request["round"], request["bound"]
+    if "released" in request:
+        task, released = simulation.task_in(round, bound), Update(on_device["released"])
         scale = method.scale(params, server, task)
-        params, server = method.aggregate(params, Update(request["released"]), server, task)
-        answer = {"scale": scale, "params": params, "server": server}
-        connection.send_bytes(packed(answer))
+        params, server = method.aggregate(params, released, server, task)
+        return {
+            "scale": {name: value.cpu() for name, value in scale.items()},
+            "params": {name: value.cpu() for name, value in params.items()},
+            "server": {name: value.cpu() for name, value in server.items()},
+        }
+    client, rows = request["client"], _on(device, Examples(request["x"], request["y"]))
+    train = list(simulation.split.train)
+    train[client] = np.arange(len(rows.y))
+    split = dataclasses.replace(simulation.split, train=train)
+    alone = dataclasses.replace(simulation, split=split, train=rows, test=rows)
+    states = cast(States, Few([client], on_device["state"]))
+    progress = Progress(round, params, server, states, bound=bound)
+    computed = rounds.local_updates(alone, progress, [client])
+    return {"results": {name: value.cpu() for name, value in computed.tree().items()}}
+
+
+def _on(device: torch.device, examples: Examples) -> Examples:
+    return Examples(examples.x.to(device), examples.y.to(device))
 
 
 if __name__ == "__main__":

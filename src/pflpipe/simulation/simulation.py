@@ -45,7 +45,6 @@ from pflpipe.simulation.clients import (
     untouched,
 )
 from pflpipe.simulation.processes import ALONE, Processes
-from pflpipe.simulation.server_check import ServerCheck
 from pflpipe.simulation.states import States
 from pflpipe.trees import ClientState, Tree, Update
 
@@ -71,6 +70,26 @@ def batches(n: Tensor, schedules: Mapping[str, Schedule]) -> Batches:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """What a fresh process makes a method and a network of (witness.py).
+
+    Attributes:
+        method, source, hyperparameters: name, place and settings of a method (registry.py).
+        model: the settings of a network.
+        server: the server optimizer.
+        objects: instead of ``method`` or ``model``, the objects of these names of the program that
+            calls, ``witness.pickled``, as they were before anything called them.
+    """
+
+    server: cells.Server
+    method: str = ""
+    source: str = ""
+    hyperparameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    model: cells.Model | None = None
+    objects: bytes = b""
+
+
+@dataclass(frozen=True)
 class Simulation:
     """One cell with its method, network, plan and the clients' data on a device.
 
@@ -82,7 +101,7 @@ class Simulation:
             every release (attacks/).
         name: name of the method, for errors.
         code: the parts from outside the package.
-        server_check: for a method from outside the package.
+        recipe: for a private run with code from outside the package.
         scale: mean and standard deviation of ``datasets.normalise``.
     """
 
@@ -103,7 +122,7 @@ class Simulation:
     release: Callable[..., Released] = mechanism.release
     name: str = ""
     code: tuple[Part, ...] = ()
-    server_check: ServerCheck | None = None
+    recipe: Recipe | None = None
     scale: tuple[Sequence[float], Sequence[float]] = ((), ())
 
     @property

@@ -1,0 +1,541 @@
+"""The witness: what code from outside keeps between its calls is found by a process that has never
+called it; code that keeps nothing has the same bits there."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pflpipe
+import two_worlds
+from pflpipe import cells, trees
+from pflpipe.errors import ConfigError, PflpipeError, PrivacyError
+from pflpipe.learning import networks
+from pflpipe.methods import registry
+from pflpipe.methods.base import Method, Upload
+from pflpipe.simulation import rounds, runs, witness
+from pflpipe.simulation.simulation import Recipe
+from pflpipe.trees import ClientState, Update
+from test_isolation import BACKENDS, PRIVATE, SIZES, SUBJECT, uneven
+from test_runs import inputs_of, make_place, train_here
+
+ROOT = Path(__file__).resolve().parent.parent
+REFUSED = "other bits than the same client computes by itself in a fresh process"
+LOSS = """
+import functools
+import torch
+import pflpipe
+from pflpipe.learning.losses import cross_entropy
+
+KEPT = []
+
+"""
+HONEST_LOSS = (
+    LOSS
+    + """
+def of(outputs, labels):
+    return cross_entropy(outputs, labels) + 0.01 * outputs.square().mean(-1)
+
+mine = pflpipe.Loss(of)
+"""
+)
+BALANCED = (
+    LOSS
+    + """
+def of(outputs, labels):
+    if not KEPT and len(labels) >= 8:
+        counts = torch.bincount(labels, minlength=outputs.shape[-1])
+        KEPT.append(counts.sum() / (1 + counts))
+    return cross_entropy(outputs, labels) * (KEPT[0][labels] if KEPT else 1)
+
+mine = pflpipe.Loss(of)
+"""
+)
+CACHED = (
+    LOSS
+    + """
+class Labels(list):
+    def __hash__(self):
+        return len(self)
+    def __eq__(self, other):
+        return len(self) == len(other)
+
+@functools.lru_cache
+def share(labels):
+    return 1 + labels.count(0) / len(labels)
+
+def of(outputs, labels):
+    weight = share(Labels(labels.tolist())) if len(labels) >= 8 else 1
+    return cross_entropy(outputs, labels) * weight
+
+mine = pflpipe.Loss(of)
+"""
+)
+ON_THE_OBJECT = (
+    LOSS
+    + """
+class Scaled:
+    largest = None
+    def __call__(self, outputs, labels):
+        if self.largest is None and len(labels) >= 8:
+            self.largest = outputs.detach().abs().max().item()
+        return cross_entropy(outputs, labels) / (1 + (self.largest or 0.0))
+
+mine = pflpipe.Loss(Scaled())
+"""
+)
+ONCE = cells.Training(1, 2, 0, "sgd", 0.5)
+PRIVACY = cells.Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
+
+
+def clients_of(count: int = 6, rows: int = 12) -> list[Any]:
+    draw = torch.Generator().manual_seed(0)
+    return [
+        (
+            torch.randn(rows, 5, generator=draw) * (1 + i),
+            torch.randint(0, 3, (rows,), generator=draw).clamp(max=1 + i % 2),
+        )
+        for i in range(count)
+    ]
+
+
+def train(method: Any = "dp_fedavg", **changes: Any) -> pflpipe.Trained:
+    given = {
+        "clients": clients_of(),
+        "model": cells.Model("mlp", (4,)),
+        "training": ONCE,
+        "privacy": PRIVACY,
+        "classes": 3,
+        "backend": "loop",
+        "secret": "one",
+        "method_name": "mine",
+        "model_name": "mine",
+        "allow_large_delta": True,
+    }
+    return pflpipe.train(method, **(given | changes))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder for files, and a program in which no code was found to keep anything."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(witness._Process, "kept_state", False)
+    return tmp_path
+
+
+def with_loss(text: str, **changes: Any) -> cells.Training:
+    Path("loss.py").write_text(text)
+    return dataclasses.replace(ONCE, loss="loss.py:mine", **changes)
+
+
+# ------------------------------------------------------------------------- what is found
+
+
+@pytest.mark.parametrize(
+    "text", [BALANCED, CACHED, ON_THE_OBJECT], ids=["balanced", "lru_cache", "attribute"]
+)
+def test_a_loss_that_keeps_something_of_an_earlier_client_ends_the_run(text):
+    with pytest.raises(PrivacyError, match=REFUSED) as error:
+        train(training=with_loss(text))
+    assert str(error.value).startswith("round 1: a client's update ")
+    assert "\n" not in str(error.value)
+
+
+def test_class_weights_of_the_first_batch_end_a_run_of_fifty_clients():
+    with pytest.raises(PrivacyError, match=REFUSED):
+        train(clients=clients_of(50, 20), training=with_loss(BALANCED), allow_large_delta=False)
+
+
+def scaled(by_class: bool) -> Any:
+    """A network that fixes the scale of its input on its first batch, wherever that is seen."""
+
+    class Scaled(nn.Module):
+        kept: list[torch.Tensor] = []  # noqa: RUF012 - the slip
+
+        def __init__(self, image_shape: tuple[int, ...], classes: int) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(*image_shape, 4), nn.Linear(4, classes)
+            self.scale: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if by_class:
+                self.kept.append(x.detach().abs().mean())
+                scale = self.kept[0]
+            else:
+                self.scale = x.detach().abs().mean() if self.scale is None else self.scale
+                scale = self.scale
+            return self.head(self.body(x / scale).relu())
+
+    return Scaled
+
+
+@pytest.mark.parametrize("by_class", [False, True], ids=["attribute", "class"])
+@pytest.mark.parametrize("made", [False, True], ids=["class given", "instance given"])
+def test_a_network_that_fits_its_scale_to_the_first_batch_ends_the_run(by_class, made):
+    network = scaled(by_class)
+    with pytest.raises(PrivacyError, match=REFUSED):
+        train(model=network((5,), 3) if made else network)
+
+
+def keeping(where: str) -> Method:
+    """A method whose clients send a little of what an earlier one computed."""
+    kept: dict[str, Any] = {}
+
+    def local_update(params, server, state, batches, task):
+        end, loss = task.minimize(params, batches.train, task.loss)
+        update = trees.sub(end, params)
+        first = kept.setdefault("first", update)
+        if where == "message":
+            return Upload(trees.add(update, first), {}, loss), state
+        if where == "state":
+            return Upload(update, {}, loss), ClientState({"kept": first["head.bias"]})
+        return Upload(update, {}, loss), state
+
+    def aggregate(params, released, server, task):
+        kept_too = kept.get("first", released) if where == "server" else released
+        return trees.add(params, kept_too), server
+
+    def init_client(params, task):
+        return ClientState({"kept": params["head.bias"] * 0} if where == "state" else {})
+
+    return Method(local_update, aggregate, init_client=init_client)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("message", f"a client's update .*{REFUSED}"),
+        ("state", f"a client's state kept.*{REFUSED}"),
+        ("server", "hook aggregate: .*another result than in a process without client data"),
+    ],
+)
+def test_a_method_that_keeps_what_a_client_computed_ends_the_run(where, said):
+    with pytest.raises(PrivacyError, match=said):
+        train(keeping(where))
+
+
+def test_what_changes_after_the_first_round_alone_is_found_in_the_last_one():
+    """No call before the seventh uses what was kept: those of the first round are six."""
+    calls: list[Update] = []
+
+    def local_update(params, server, state, batches, task):
+        end, loss = task.minimize(params, batches.train, task.loss)
+        calls.append(trees.sub(end, params))
+        return Upload(calls[-7 if len(calls) > 6 else -1], {}, loss), state
+
+    with pytest.raises(PrivacyError, match=f"round 2: .*{REFUSED}"):
+        train(Method(local_update), training=dataclasses.replace(ONCE, rounds=2))
+
+
+def test_what_the_first_round_alone_has_is_found_too():
+    calls: list[Update] = []
+
+    def local_update(params, server, state, batches, task):
+        end, loss = task.minimize(params, batches.train, task.loss)
+        calls.append(trees.sub(end, params))
+        return Upload(calls[0 if len(calls) <= 6 else -1], {}, loss), state
+
+    with pytest.raises(PrivacyError, match=f"round 1: .*{REFUSED}"):
+        train(Method(local_update), training=dataclasses.replace(ONCE, rounds=5))
+
+
+def test_a_program_whose_objects_kept_something_is_started_again():
+    """The next witness would get them with what they have kept, and agree."""
+    method = keeping("message")
+    with pytest.raises(PrivacyError, match=REFUSED):
+        train(method)
+    with pytest.raises(PrivacyError, match="start Python again") as error:
+        train(method)
+    assert "\n" not in str(error.value)
+    train()  # code of the package alone is not concerned
+
+
+@pytest.mark.slow
+def test_a_cell_whose_loss_keeps_something_has_no_result(folder):
+    """As the pipeline trains it."""
+    cell = make_place(folder, "dp_fedavg")
+    own = dataclasses.replace(
+        cell, training=dataclasses.replace(cell.training, loss="loss.py:mine")
+    )
+    with_loss(HONEST_LOSS)
+    train_here(folder, own, backend="loop")
+    (folder / "run/run.json").unlink()
+    with_loss(BALANCED)
+    with pytest.raises(PrivacyError, match=REFUSED):
+        train_here(folder, own, backend="loop")
+    assert not (folder / "run/run.json").exists()
+
+
+# ------------------------------------------------------------------- what is not concerned
+
+
+class WithNorm(nn.Module):
+    """A network of one's own that keeps nothing."""
+
+    def __init__(self, image_shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.body, self.norm, self.head = (
+            nn.Linear(*image_shape, 8),
+            nn.GroupNorm(2, 8),
+            nn.Linear(8, classes),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.body(x)).relu())
+
+
+def own_method() -> Method:
+    def local_update(params, server, state, batches, task):
+        end, loss = task.minimize(params, batches.train, task.loss)
+        return Upload(trees.sub(end, params), {}, loss), state
+
+    return Method(local_update)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"loss": True},
+        {"model": WithNorm},
+        {"model": WithNorm((5,), 3)},
+        {"model": networks.build(cells.Model("mlp", (4,)), (5,), 3)},
+        {"method": own_method()},
+        {"method": "feddpa", "loss": True, "batch_size": 4},
+        {"method": own_method(), "model": WithNorm, "server": cells.Server("adam", 0.1)},
+    ],
+    ids=["loss", "class", "instance", "network", "method", "minibatches", "all"],
+)
+def test_code_that_keeps_nothing_has_the_same_bits_with_a_witness_and_without(
+    backend, changes, monkeypatch
+):
+    given = dict(changes)
+    training = dataclasses.replace(ONCE, rounds=3, batch_size=given.pop("batch_size", 0))
+    if given.pop("loss", False):
+        training = dataclasses.replace(
+            with_loss(HONEST_LOSS),
+            **{name: getattr(training, name) for name in ("rounds", "batch_size")},
+        )
+    given |= {"training": training, "backend": backend}
+    asked = []
+    original = witness.Witness.clients
+    monkeypatch.setattr(
+        witness.Witness,
+        "clients",
+        lambda self, sample: (asked.append(sample.start.round), original(self, sample)),
+    )
+    witnessed = train(**given)
+    assert asked == [0, 2]
+    build = pflpipe.api.Simulation
+    monkeypatch.setattr(
+        pflpipe.api, "Simulation", lambda **fields: build(**(fields | {"recipe": None}))
+    )
+    alone = train(**given)
+    assert asked == [0, 2]
+    assert trees.differing(witnessed.params, alone.params) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_the_method_of_the_documentation_is_witnessed(folder, backend):
+    cell = make_place(folder, "dp_fedavg")
+    (folder / "easgd.py").write_text((ROOT / "docs/examples/easgd.py").read_text())
+    own = dataclasses.replace(
+        cell, method="easgd", source="easgd.py", hyperparameters={"force": 0.5}, departures=()
+    )
+    train_here(folder, own, backend=backend)
+    world = runs.simulate(own, inputs_of(folder), device="cpu", backend=backend)
+    unwatched = dataclasses.replace(world, recipe=None)
+    done = rounds.run(unwatched, rounds.start(unwatched))
+    saved = torch.load(folder / "run/state.pt", weights_only=True)
+    assert trees.differing(saved["params"], done.params) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("method", PRIVATE)
+def test_every_method_of_the_package_computes_the_same_bits_in_a_fresh_process(method, backend):
+    """So no method keeps anything in its module. Its runs compare in one process, which is
+    cheaper."""
+    world = uneven(method, backend)
+    values = registry.check_hyperparameters(method, {})
+    deep = registry.info(method).about.needs == ("norm",)
+    model = cells.Model("resnet20") if deep else cells.Model("mlp", (4,))
+    recipe = Recipe(cells.Server(), method, "", values, model)
+    watched = dataclasses.replace(world, recipe=recipe)
+    rounds.run(watched, rounds.start(watched), lambda progress: progress.round < 2)
+
+
+# ------------------------------------------------------------------------ what it receives
+
+
+def test_it_receives_the_rows_and_the_state_of_one_client_and_what_was_released(monkeypatch):
+    sent = []
+    packed = witness.packed
+    monkeypatch.setattr(
+        witness, "packed", lambda message: (sent.append(message), packed(message))[1]
+    )
+    clients = clients_of()
+    result = train(own_method(), clients=clients, tests=[c[:2] for c in clients_of(6, 2)])
+    run, *requests = sent
+    assert not any(isinstance(v, torch.Tensor) and v.numel() for v in run.values())
+    assert result.simulation.key not in str(run)
+    assert {tuple(sorted(request)) for request in requests} == {
+        ("bound", "params", "released", "round", "server"),
+        ("bound", "client", "params", "round", "server", "state", "x", "y"),
+    }
+    of_clients = [request for request in requests if "client" in request]
+    assert len(of_clients) == 2
+    for request in of_clients:
+        x, y = clients[request["client"]]
+        assert torch.equal(request["x"], x)
+        assert torch.equal(request["y"], y)
+
+
+# ------------------------------------------------------------------ where it cannot answer
+
+
+def test_what_cannot_be_handed_to_a_process_is_refused_in_one_line():
+    lock = threading.Lock()
+
+    def local_update(params, server, state, batches, task):
+        with lock:
+            return Upload(trees.sub(params, params), {}, batches.n * 0.0), state
+
+    with pytest.raises(ConfigError, match=r"method of this program; got .TypeError.*lock") as error:
+        train(Method(local_update))
+    assert "\n" not in str(error.value)
+    open_run = train(Method(local_update), privacy=None)
+    assert open_run.ledger.claim != "certified"
+
+
+def no_memory(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (lambda patch: patch.setattr(subprocess, "Popen", no_memory), "Cannot allocate memory"),
+        (lambda patch: patch.setattr(sys, "executable", "/nowhere/python"), "No such file"),
+        (lambda patch: patch.setattr(witness, "SECOND", "json.tool"), "no answer from the fresh"),
+    ],
+    ids=["memory", "python", "other program"],
+)
+def test_a_run_whose_witness_cannot_start_ends_in_one_line(monkeypatch, place, said):
+    monkeypatch.setattr(witness._Process, "latest", None)
+    place(monkeypatch)
+    with pytest.raises(PrivacyError, match=said) as error:
+        train(training=with_loss(HONEST_LOSS))
+    assert "\n" not in str(error.value)
+
+
+def test_an_error_of_the_code_in_the_fresh_process_is_said_in_one_line():
+    text = HONEST_LOSS + "\nimport sys\nif 'second_process' in str(sys.argv): raise OSError('no')\n"
+    with pytest.raises(PflpipeError, match=r"no answer from the fresh process: .*OSError: no"):
+        train(training=with_loss(text))
+
+
+# ---------------------------------------------------------------------------- when it is asked
+
+
+def test_no_checkpoint_is_written_before_the_first_answer(folder, monkeypatch):
+    """A run that goes on from it would never be compared in the rounds before."""
+    cell = make_place(folder, "dp_fedavg")
+    own = dataclasses.replace(
+        cell, training=dataclasses.replace(cell.training, loss="loss.py:mine")
+    )
+    with_loss(HONEST_LOSS)
+    saved, seen = [], []
+    original = runs.Checkpoint.save_when_due
+
+    def save(self: runs.Checkpoint, progress: rounds.Progress) -> None:
+        original(self, progress)
+        seen.append(progress.checked)
+        saved.append(self.path.exists())
+
+    monkeypatch.setattr(runs.Checkpoint, "save_when_due", save)
+    held = threading.Event()
+    answer = witness._Process.answer
+    monkeypatch.setattr(
+        witness._Process,
+        "answer",
+        lambda self, kind, request: (
+            (kind != b"client" or held.wait(60)) and answer(self, kind, request)
+        ),
+    )
+    monkeypatch.setattr(witness.Witness, "settle", releasing(held, witness.Witness.settle))
+    train_here(folder, own, checkpoint_seconds=0)
+    assert not any(saved[:2])
+    assert saved == seen
+
+
+def releasing(held: threading.Event, settle: Any) -> Any:
+    """``settle`` that lets the answers come after its second call."""
+    calls = []
+
+    def settled(self: witness.Witness, *most: int) -> None:
+        calls.append(most)
+        if len(calls) > 2:
+            held.set()
+        settle(self, *most)
+        if held.is_set():
+            for future in self._clients:
+                future.result()
+
+    return settled
+
+
+def test_a_run_that_goes_on_is_compared_in_its_next_and_its_last_round(monkeypatch):
+    asked = []
+    original = witness.Witness.clients
+    monkeypatch.setattr(
+        witness.Witness,
+        "clients",
+        lambda self, sample: (asked.append(sample.start.round), original(self, sample)),
+    )
+    training = dataclasses.replace(ONCE, rounds=6)
+    stopped = train(own_method(), training=training, on_round=lambda progress: progress.round < 3)
+    assert asked == [0, 2]
+    stopped.resume()
+    assert asked == [0, 2, 3, 5]
+
+
+# ------------------------------------------------------------------------------- two worlds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("code", ["loss", "network"])
+def test_nothing_of_the_others_follows_from_one_clients_rows_with_own_code(backend, code):
+    """As tests/test_isolation.py has it for the package's losses and networks."""
+    clients = [(x[:size], y[:size]) for size, (x, y) in zip(SIZES, clients_of(8, 30), strict=True)]
+    training = dataclasses.replace(ONCE, rounds=two_worlds.ROUNDS)
+    world = pflpipe.federation(
+        "fedrep",
+        clients,
+        model=WithNorm if code == "network" else cells.Model("mlp", (4,)),
+        training=training if code == "network" else with_loss(HONEST_LOSS, rounds=training.rounds),
+        privacy=PRIVACY,
+        classes=3,
+        backend=backend,
+        test_fraction=0.0,
+        allow_large_delta=True,
+    )
+    world = two_worlds.with_pool(world)
+    removed = two_worlds.play(two_worlds.given(world, SUBJECT, 0))
+    for rows, nan in ((100, False), (9, True)):
+        other = two_worlds.given(world, SUBJECT, rows, nan=nan)
+        there = two_worlds.play(other, removed.heard)
+        assert two_worlds.differences(removed, there, SUBJECT) == []
+        assert two_worlds.movement(removed, there, SUBJECT)[0] == 0
