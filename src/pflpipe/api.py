@@ -167,7 +167,7 @@ def federation(
         expected = f"a list with {per_client.EXPECTED}"
         _require(name, given, Sequence, expected, per_client.DO, DataError)
     written = [training.loss, *([model.name] if isinstance(model, Model) else [])]
-    of_program = {"method": method} if isinstance(method, Method) else {}
+    of_program: dict[str, Any] = {"method": method} if isinstance(method, Method) else {}
     of_program |= {} if isinstance(model, Model) else {"model": model}
     reviewed = not of_program and not any(map(is_reference, written))
     recipe = None
