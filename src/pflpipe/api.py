@@ -154,7 +154,8 @@ def federation(
     Raises:
         DataError: no clients, or tensors of another form; without a mechanism also values that
             cannot be trained on.
-        ConfigError, PrivacyError: a name is unknown, a setting is missing or impossible.
+        ConfigError, PrivacyError: a name is unknown, a setting is missing or impossible, or objects
+            of a private run cannot be handed to a fresh process.
     """
     privacy = _request(method, privacy)
     server = server or Server()
@@ -325,6 +326,8 @@ def train(
 
     Raises:
         ConfigError: as ``federation``; ``progress_bar`` without tqdm.
+        PrivacyError: in a private run a message depended on other clients, or code of yours kept
+            something between its calls, which a fresh process finds (docs/privacy.md).
     """
     privacy = _request(method, privacy)
     bar = _bar(training.rounds) if progress_bar else contextlib.nullcontext()

@@ -127,7 +127,7 @@ def fingerprints(tree: Tree) -> dict[str, str]:
     """Return name -> dtype, shape and SHA-256 of the bits of each tensor."""
     found = {}
     for name, value in tree.items():
-        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         digest = hashlib.sha256(content).hexdigest()
         found[name] = f"{value.dtype} {tuple(value.shape)} {digest}"
     return found
