@@ -210,7 +210,8 @@ def test_a_client_that_sends_what_another_one_computed_stops_the_run(built):
 
 def test_a_second_process_that_fails_stops_the_run_in_one_line(built, capfd):
     text = HONEST + '\nimport os, sys\nif "second_process" in sys.argv[0]:\n    os._exit(3)\n'
-    with pytest.raises(PrivacyError, match="no answer from the fresh process: it has ended") as error:
+    said = "no answer from the fresh process: it has ended"
+    with pytest.raises(PrivacyError, match=said) as error:
         finish(built(text, "loop"))
     assert "\n" not in str(error.value)
 

@@ -156,7 +156,8 @@ def federation(
     Raises:
         DataError: no clients, or tensors of another form; without a mechanism also values that
             cannot be trained on.
-        ConfigError, PrivacyError: a name is unknown, a setting is missing or impossible.
+        ConfigError, PrivacyError: a name is unknown, a setting is missing or impossible, or objects
+            of a private run cannot be handed to a fresh process.
     """
     privacy = _request(method, privacy)
     server = server or Server()
@@ -169,7 +170,7 @@ def federation(
         expected = f"a list with {per_client.EXPECTED}"
         _require(name, given, Sequence, expected, per_client.DO, DataError)
     written = [training.loss, *([model.name] if isinstance(model, Model) else [])]
-    of_program = {"method": method} if isinstance(method, Method) else {}
+    of_program: dict[str, Any] = {"method": method} if isinstance(method, Method) else {}
     of_program |= {} if isinstance(model, Model) else {"model": model}
     recipe = None
     if (of_program or any(map(is_reference, written))) and privacy.mechanism != "none":
@@ -341,6 +342,8 @@ def train(
 
     Raises:
         ConfigError: as ``federation``; ``progress_bar`` without tqdm.
+        PrivacyError: in a private run a message depended on other clients, or code of yours kept
+            something between its calls, which a fresh process finds (docs/privacy.md).
     """
     privacy = _request(method, privacy)
     bar = _bar(training.rounds) if progress_bar else contextlib.nullcontext()

@@ -8,8 +8,9 @@ an update, and parameters plus an update are parameters.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NewType, TypeVar, cast
 
 import numpy as np
@@ -122,14 +123,16 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b)
 
 
-def differing(one: Tree, other: Tree) -> list[str]:
-    """Return the names, sorted, of tensors that only one tree has, or that differ in shape, dtype
-    or a bit."""
-    return [
-        name
-        for name in sorted(one | other)
-        if name not in one
-        or name not in other
-        or (one[name].shape, one[name].dtype) != (other[name].shape, other[name].dtype)
-        or not same_bits(one[name], other[name])
-    ]
+def fingerprints(tree: Tree) -> dict[str, str]:
+    """Return name -> dtype, shape and SHA-256 of the bits of each tensor."""
+    found = {}
+    for name, value in tree.items():
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        digest = hashlib.sha256(content).hexdigest()
+        found[name] = f"{value.dtype} {tuple(value.shape)} {digest}"
+    return found
+
+
+def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Return the names, sorted, of tensors of which two trees have other ``fingerprints``."""
+    return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]

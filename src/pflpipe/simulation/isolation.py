@@ -12,7 +12,7 @@ and costs no delta.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -73,21 +73,21 @@ class Sample:
         """
         for place, client in enumerate(self.clients):
             # A cohort of one: the hook sees no other client.
-            self.compare(place, compute(self.start, [client]))
+            self.compare(place, trees.fingerprints(compute(self.start, [client])))
 
-    def compare(self, place: int, alone: Tree, where: str = "by itself") -> None:
-        """Compare one client's results with those of a cohort of this client alone, ``[1, ...]``.
+    def compare(self, place: int, alone: Mapping[str, str], where: str = "by itself") -> None:
+        """Compare one client's results with those of a cohort of this client alone.
 
         Args:
             place: of the client in ``clients``.
-            alone: everything that it computes.
+            alone: ``trees.fingerprints`` of everything that it computes, ``[1, ...]``.
             where: it computes alone, for the message.
 
         Raises:
             PrivacyError: a bit differs.
         """
-        among = {name: value[place : place + 1].to("cpu") for name, value in self.results.items()}
-        differing = trees.differing(among, {name: v.to("cpu") for name, v in alone.items()})
+        among = {name: value[place : place + 1] for name, value in self.results.items()}
+        differing = trees.differing(trees.fingerprints(among), alone)
         if differing:
             raise PrivacyError(
                 f"round {self.start.round + 1}: a client's {differing[0]}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import pickle
 import signal
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe import cells
+from pflpipe import cells, trees
 from pflpipe.data import outside
 from pflpipe.data.partition import Split
 from pflpipe.learning import networks
@@ -35,7 +36,7 @@ from pflpipe.simulation.progress import Progress
 from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
-from pflpipe.simulation.witness import packed, unpacked
+from pflpipe.simulation.witness import unpacked
 from pflpipe.trees import Params, ServerState, Update
 
 
@@ -68,9 +69,9 @@ def main(descriptor: int) -> None:
                 fork.send_bytes(content)
                 answer = fork.recv_bytes()
             except EOFError:
-                answer = packed({"problem": "it has ended"})
+                answer = _json({"problem": "it has ended"})
             except OSError as problem:  # no memory for a fork, or one that ended before it read
-                answer = packed({"problem": outside.described(problem)})
+                answer = _json({"problem": outside.described(problem)})
             connection.send_bytes(answer)
 
 
@@ -93,7 +94,7 @@ def _forked(run: bytes, above: Connection[bytes, bytes]) -> Connection[bytes, by
                 answer = _answer(simulation, request)
             except (Exception, SystemExit) as problem:
                 answer = {"problem": outside.described(problem)}
-            theirs.send_bytes(packed(answer))
+            theirs.send_bytes(_json(answer))
     except EOFError:
         pass
     finally:
@@ -111,7 +112,8 @@ def _made(run: dict[str, Any]) -> Simulation:
     name, source, hyperparameters = run["method"]
     method = objects.get("method") or registry.info(name, source).factory(**hyperparameters)
     training = from_json(cells.Training, run["training"], "training")
-    shape, device, model = tuple(run["shape"]), run["device"], objects.get("model")
+    shape, device = tuple(run["shape"]), run["device"]
+    model: Any = objects.get("model")
     # Not tried on made-up rows: a scaling that is fitted to the first batch would be fitted there.
     if run["model"] is not None:
         written = from_json(cells.Model, run["model"], "model")
@@ -155,7 +157,7 @@ class _First(Processes):
 
 
 def _answer(simulation: Simulation, request: dict[str, Any]) -> dict[str, Any]:
-    """Return what one client computes, or the server's hooks."""
+    """Return the fingerprints of what one client computes, or the server's hooks."""
     device, method = simulation.train.x.device, simulation.method
     on_device = {
         name: {key: value.to(device) for key, value in tree.items()}
@@ -169,9 +171,9 @@ def _answer(simulation: Simulation, request: dict[str, Any]) -> dict[str, Any]:
         scale = method.scale(params, server, task)
         params, server = method.aggregate(params, released, server, task)
         return {
-            "scale": {name: value.cpu() for name, value in scale.items()},
-            "params": {name: value.cpu() for name, value in params.items()},
-            "server": {name: value.cpu() for name, value in server.items()},
+            "scale": trees.fingerprints(scale),
+            "params": trees.fingerprints(params),
+            "server": trees.fingerprints(server),
         }
     client, rows = request["client"], _on(device, Examples(request["x"], request["y"]))
     train = list(simulation.split.train)
@@ -181,7 +183,11 @@ def _answer(simulation: Simulation, request: dict[str, Any]) -> dict[str, Any]:
     states = cast(States, Few([client], on_device["state"]))
     progress = Progress(round, params, server, states, bound=bound)
     computed = rounds.local_updates(alone, progress, [client])
-    return {"results": {name: value.cpu() for name, value in computed.tree().items()}}
+    return {"results": trees.fingerprints(computed.tree())}
+
+
+def _json(answer: dict[str, Any]) -> bytes:
+    return json.dumps(answer).encode()
 
 
 def _on(device: torch.device, examples: Examples) -> Examples:

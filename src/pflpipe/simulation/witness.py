@@ -21,6 +21,7 @@ beside the training; a thread here talks to it. For code of the package alone te
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -129,7 +130,7 @@ class Witness:
         def compare(answer: dict[str, Any]) -> None:
             hooks, parts = ("scale", "aggregate", "aggregate"), ("scale", "params", "server")
             for hook, part, tree in zip(hooks, parts, results, strict=True):
-                if differing := trees.differing(_on_cpu(tree), answer[part]):
+                if differing := trees.differing(trees.fingerprints(tree), answer[part]):
                     raise PrivacyError(
                         f"method {name}: hook {hook}: {differing[0]}",
                         got="another result than in a process without client data",
@@ -159,7 +160,7 @@ class Witness:
             if not answer:
                 self._no_answer("it has ended")
             if compare is not None:
-                content = unpacked(answer)
+                content = json.loads(answer)
                 if problem := content.get("problem"):
                     self._no_answer(problem)
                 try:
