@@ -184,6 +184,12 @@ def audits(cell: Cell) -> list[Case]:
 _subjects = functools.cache(cases.subjects)
 
 
+@functools.cache
+def _audited(case: Case) -> Plan:
+    """Return the plan that an audit claims, also of a release with departures: the one without."""
+    return case.plan(())
+
+
 def _audit(case: Case, plan: Plan, results: Path) -> dict[str, Any]:
     """Return the result of an audit, with the plan that it audited beside that of the row; without
     a result only its id, and null for the rest."""
@@ -192,8 +198,7 @@ def _audit(case: Case, plan: Plan, results: Path) -> dict[str, Any]:
         return {"audit": case.id} | dict.fromkeys((*OF_AUDITS, "plan", "this_plan"))
     result = read_json(file)
     require_kept([result])
-    # What the audit claims, also of a release with departures, is the plan without them.
-    audited = case.plan(())
+    audited = _audited(case)
     claimed = rules.claimed_by(records.to_json(audited), case.trust)
     if not math.isclose(result["epsilon_claimed"], claimed, rel_tol=rules.CLOSE):
         raise DataError(
