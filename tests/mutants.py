@@ -1149,7 +1149,7 @@ MUTANTS = {
         "test_certificate.py",
     ),
     "rows of a table left out of its certificate": Mutant(
-        "pipeline/verify.py",
+        "pipeline/evidence.py",
         'if left_out := set(self.cells) - {row["cell"] for row in rows}:',
         "if left_out := set(self.cells) - set(self.cells):",
         "test_certificate.py",

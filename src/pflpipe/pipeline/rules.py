@@ -50,9 +50,11 @@ class Names(NamedTuple):
         lists = schema["$defs"]
         published = lists["published"]["properties"]
         return cls(
-            *(frozenset(lists[name]["enum"]) for name in ("certified", "others", "scaled")),
-            {name: frozenset(one["enum"]) for name, one in published.items()},
-            frozenset(lists["measured"]["enum"]),
+            certified=frozenset(lists["certified"]["enum"]),
+            others=frozenset(lists["others"]["enum"]),
+            scaled=frozenset(lists["scaled"]["enum"]),
+            published={name: frozenset(one["enum"]) for name, one in published.items()},
+            measured=frozenset(lists["measured"]["enum"]),
         )
 
 

@@ -194,19 +194,24 @@ def _read(file: Path) -> tuple[dict[str, Any], list[str]]:
     # A repeated key leaves the content alone, but a reader may see the other value.
     if content.get(DIGEST) != digest or text != written:
         return content, ["it is not what was written: it was edited or damaged"]
-    return content, [str(one.error) for one in documents.violations(content, _validator())]
+    validator, _ = _schema()
+    return content, [str(one.error) for one in documents.violations(content, validator)]
 
 
 @functools.cache
-def _validator() -> Draft202012Validator:
-    return Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+def _schema() -> tuple[Draft202012Validator, rules.Names]:
+    """Return what checks the form of a certificate, and the names that may occur."""
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    return Draft202012Validator(schema), rules.Names.of(schema)
 
 
 def _disagreements(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield what rows say differently of the same audit, data set or part of the code."""
     said: dict[tuple[str, ...], Any] = {}
     for row in rows:
-        about = {("data set", row["dataset"]["name"]): row["dataset"]["sha256"]}
+        about: dict[tuple[str, ...], Any] = {
+            ("data set", row["dataset"]["name"]): row["dataset"]["sha256"]
+        }
         for audit in row["audits"]:
             about["audit", audit["audit"]] = audit | {"this_plan": None}
         for part in row["code"]:
@@ -218,13 +223,13 @@ def _disagreements(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 def _alone(row: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return what the rest of a row refutes, and what cannot be checked without results."""
-    settings = row["settings"]
+    settings, (_, names) = row["settings"], _schema()
     try:
         cell = cell_of(settings)
         if canonical_json(cell.identity) != canonical_json(settings) or cell.id != row["cell"]:
             return [f"its settings are those of {cell.id}"], []
         expected, unknown = recomputed.expected(row)
-        refuted = list(rules.contradictions(row, rules.Names.of(_validator().schema)))
+        refuted = list(rules.contradictions(row, names))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         return [f"its epsilons cannot be recomputed: {error or type(error).__name__}"], []
     except PflpipeError as error:
