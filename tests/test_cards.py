@@ -28,7 +28,7 @@ from pflpipe.study.load import load_outline
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 BIB = (ROOT / "src/pflpipe/methods/citations.bib").read_text(encoding="utf-8")
-BASELINES = {"local_only"}  # proposed by nobody
+BASELINES = {"local_only", "own_constant"}  # proposed by nobody
 
 
 def lines(card: str, start: str) -> list[str]:

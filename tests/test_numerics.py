@@ -38,9 +38,13 @@ def world(method, backend, sick=(), one_class=(), **changes):
     return dataclasses.replace(found, train=dataclasses.replace(found.train, x=x, y=y))
 
 
+# own_constant reads labels alone: numbers that are not finite change nothing (its own test).
+READING = [name for name in NAMES if name != "own_constant"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("method", READING)
 def test_a_client_whose_numbers_are_not_finite_counts_as_zero_and_touches_nobody(method, backend):
     place = world(method, backend, sick=[0])
     done, seen, _ = spied(place)
@@ -66,7 +70,7 @@ def test_a_client_whose_numbers_are_not_finite_counts_as_zero_and_touches_nobody
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("method", READING)
 def test_a_run_in_which_everybody_diverges_ends_and_says_so(method, backend):
     place = world(method, backend, sick=range(4))
     done = rounds.run(place, rounds.start(place))
