@@ -31,6 +31,9 @@ SIZES = (9, 4, 1, 6)
 """Training examples of each client: several steps, one step, one example, an uneven last step
 (batch size 4)."""
 
+TABLE = cells.Model("embedding", (4,), items=5)
+"""The network of methods for people and items, whatever network the others have."""
+
 NOTHING_LEARNED = {"sizes": (1,) * len(SIZES), "local_epochs": 1, "lr": 0.0}
 """Settings of ``simulation`` with which every upload is zero, at the least expense: what moves the
 model is noise."""
@@ -83,6 +86,8 @@ def simulation(
     rows.
     """
     about = registry.info(method).about
+    if "items" in about.needs and (model is None or model.name != "embedding"):
+        model, shape = TABLE, (1,)
     if plan is None:
         plan = globals()["plan"](len(sizes)) if about.private else open_plan(len(sizes))
     settings = {

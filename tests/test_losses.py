@@ -113,6 +113,8 @@ def test_a_method_trains_on_numbers_and_on_one_logit_or_refuses_in_one_line(meth
     for rows, training, settings in given:
         if normed:
             settings = settings | {"model": with_norm, "model_name": "normed"}
+        if "items" in registry.info(method).about.needs:
+            settings = settings | {"model": cells.Model("embedding", (6,), items=4)}
         if method in NEED_CLASSES:
             with pytest.raises(ConfigError, match=f"{method}.*loss; .*expected cross_entropy; l"):
                 trained(method, rows, training, **settings)

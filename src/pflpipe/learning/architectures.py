@@ -94,6 +94,29 @@ def check_tokens(model: cells.Model, vocabulary: int | None) -> None:
         )
 
 
+def check_table(model: cells.Model | None, outputs: int, location: str = "model") -> None:
+    """Raise ConfigError if a network is not that of a table of people and items, ``embedding``,
+    with all of its layers trained and room for an output of its own for every item.
+
+    Args:
+        model: the network's settings; None for one of your own.
+        outputs: number of its outputs.
+        location: starts messages.
+    """
+    name = "a network of your own" if model is None else model.name
+    if model is None or name != "embedding" or model.freeze:
+        frozen = " with frozen layers" if model is not None and model.freeze else ""
+        raise ConfigError(
+            location,
+            got=f"{name}{frozen}",
+            expected="embedding: the data must be answers of people to items",
+            do="leave the method out here",
+        )
+    if model.hidden and model.hidden[0] < outputs:
+        expected = f"at least {outputs}, the outputs of an item"
+        raise ConfigError(f"{location}.hidden", got=model.hidden, expected=expected)
+
+
 def file_of(model: cells.Model) -> Path | None:
     """Return the user's file of a network, on which its runs depend; None for the networks of this
     package."""

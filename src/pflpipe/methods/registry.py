@@ -49,6 +49,8 @@ _PARTS = {
 }
 CLASSES = "classes"
 """What a method needs that is made for cross-entropy: prototypes or one-hot labels of K classes."""
+ITEMS = "items"
+"""What a method needs that is made for people and items: the network ``embedding``."""
 
 
 FORMER = {
@@ -158,7 +160,7 @@ def _info(name: str, source: str) -> MethodInfo:
     for key, item in hyperparameters.items():
         options.check_value(item.default, item, f"hyper-parameter {name}.{key}")
     for what, words, known in (
-        ("needs", about.needs, (*_PARTS, CLASSES)),
+        ("needs", about.needs, (*_PARTS, CLASSES, ITEMS)),
         ("trains", filter(None, [about.trains]), NAMES),
         ("only_with", about.only_with, hyperparameters),
         ("official_defaults", about.official_defaults, hyperparameters),
@@ -284,14 +286,17 @@ def check_model(
     model: cells.Model,
     hyperparameters: dict[str, Any] | None = None,
     source: str = "",
+    outputs: int = 1,
 ) -> None:
     """Raise ConfigError if the method or its hyper-parameters need layers that the model does not
-    have."""
+    have, or a table of items with so many ``outputs``."""
     names = architectures.parameter_names(model)
     layers = architectures.layers_of(names)
     parts = {"body": set(layers) - {"head"}, "norm": architectures.norm_names(names)}
     entry = info(name, source)
     check_normalisation(name, model, entry.about.has_global_model)
+    if ITEMS in entry.about.needs:
+        architectures.check_table(model, outputs, f"method {name}: model")
     for part in _PARTS:
         if part in entry.about.needs and not parts[part]:
             raise ConfigError(
