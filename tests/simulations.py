@@ -97,13 +97,14 @@ def simulation(
         "optimizer": "sgd",
         "lr": 0.3,
     }
+    classes = 2 if "two_classes" in about.needs else CLASSES
     rng = np.random.default_rng(seed)
     examples = []
     for count in (sum(sizes), 12, 3 * len(sizes)):
         x = torch.from_numpy(rng.normal(size=(count, *shape))).to(dtype)
         if model is not None and model.items and shape != (model.items,):
             x = x.mul(9).round().remainder(model.items)
-        examples.append(Examples(x, torch.from_numpy(rng.integers(0, CLASSES, count))))
+        examples.append(Examples(x, torch.from_numpy(rng.integers(0, classes, count))))
     held, test, kept = examples
     arrays = Examples(torch.cat([held.x, kept.x]), torch.cat([held.y, kept.y]))
     ends = np.cumsum(sizes)
@@ -115,7 +116,7 @@ def simulation(
         method=registry.info(method).factory(
             **registry.check_hyperparameters(method, hyperparameters or {})
         ),
-        network=networks.build(model or cells.Model("mlp", (4,)), shape, CLASSES),
+        network=networks.build(model or cells.Model("mlp", (4,)), shape, classes),
         plan=plan,
         training=cells.Training(**(settings | training)),
         departures=frozenset(about.departures + departures),

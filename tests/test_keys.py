@@ -276,7 +276,7 @@ def alternative(name, parameter):
     """Another value of a hyper-parameter, far enough away to show."""
     kind, default, option = parameter.type, parameter.default, parameter.option
     if kind is int:
-        return 1 if default > 1 else 3
+        return max(1, int(option.least)) if default > 1 else 3
     if kind is float:
         return (default + 0.5) % 1 if 1 in (option.most, option.below) else default * 4 + 0.7
     if option.choices:

@@ -313,9 +313,9 @@ def test_validation_tries_the_hooks_of_a_method_file_and_names_file_and_hook(nam
 def test_validation_accepts_the_hooks_of_every_method_of_the_package(name):
     departures = registry.departures(name, "strict", False)
     budget = cells.Privacy(), cells.Privacy("gaussian", 8.0, delta=0.01, clip_norm=1.0)
-    model, shape = cells.Model("resnet20"), (8, 8, 1)
+    model, shape, classes = cells.Model("resnet20"), (8, 8, 1), 10
     if "items" in registry.info(name).about.needs:
-        model, shape = cells.Model("embedding", (10,), items=5), (1,)
+        model, shape, classes = cells.Model("embedding", (10,), items=5), (1,), 2
     cell = cells.Cell(
         "digits",
         cells.Partition("iid", 4),
@@ -327,7 +327,7 @@ def test_validation_accepts_the_hooks_of_every_method_of_the_package(name):
     )
     refusals = []
     try:
-        trial.check(cell, datasets.Header(shape, 10, 100, None))
+        trial.check(cell, datasets.Header(shape, classes, 100, None))
     except PflpipeError as error:
         refusals.append(str(error))
     assert not refusals

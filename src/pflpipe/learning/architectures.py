@@ -16,6 +16,7 @@ from pflpipe import cells, options
 from pflpipe.data import outside
 from pflpipe.errors import ConfigError, nearest
 
+LEAVE = "leave the method out here"
 Shapes = dict[str, tuple[int, ...]]
 """Name -> shape of each parameter, in forward order. A layer is the part of a name before the last
 dot; the last component of a normalisation layer starts with ``norm``."""
@@ -110,7 +111,7 @@ def check_table(model: cells.Model | None, outputs: int, location: str = "model"
             location,
             got=f"{name}{frozen}",
             expected="embedding: the data must be answers of people to items",
-            do="leave the method out here",
+            do=LEAVE,
         )
     if model.hidden and model.hidden[0] < outputs:
         expected = f"at least {outputs}, the outputs of an item"

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pflpipe.learning.architectures import check_table
+from pflpipe.errors import ConfigError
+from pflpipe.learning.architectures import LEAVE, check_table
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
 from pflpipe.privacy.plan import Plan
@@ -25,13 +26,20 @@ LEAST = 0.1
 """Counts below this part of their mean count as it: noise may leave nothing of them."""
 
 
-def shape(task: Task) -> tuple[int, int]:
+def shape(task: Task, *, two_classes: bool = False) -> tuple[int, int]:
     """Return the number of items and of outputs.
+
+    Args:
+        task: of the run.
+        two_classes: whether answers must be of two classes, with an output each.
 
     Raises:
         ConfigError: the network is not that of a table of people and items (``check_table``).
     """
     outputs = task.network.shapes["head.weight"][0]
+    if two_classes and (outputs != 2 or task.loss_function.numbers):
+        expected = "2, of two classes"
+        raise ConfigError("outputs of the network", got=outputs, expected=expected, do=LEAVE)
     check_table(task.network.model, outputs)
     return task.network.shapes[VECTORS][1], outputs
 

@@ -12,8 +12,8 @@ once. The server divides the totals of each item, and shrinks what it gets towar
 items by the known variance of the noise. The released model has the result, the logarithm of a
 share or a mean, for every item. At home a person moves all outputs of it by one offset of its own.
 
-    minimises: the sum over its rows of the loss of the released outputs plus an offset a, plus the
-        squared length of a, divided by twice the square of spread
+    minimises: the sum over its rows of the loss of the released outputs plus an offset a, plus what
+        a normal prior of standard deviation spread takes for a
     sends: totals, no parameters
     keeps: nothing
     tests: the released model, plus the offset
@@ -22,8 +22,8 @@ share or a mean, for every item. At home a person moves all outputs of it by one
         whole, so that its length has a bound; with the number that most people have, nobody counts
         more than others and few count less [ours]
     bound: of numbers: each is cut off at plus and minus this; classes do not read it [ours]
-    spread: standard deviation of the offsets a between persons, in units of a logit, or of the
-        deviation of a number from its mean [ours]
+    spread: standard deviation between persons of the difference of two logits, or of a number, in
+        units of that of its rows [ours]
 
 The message has length C whatever C is, if it holds as many answers: ``clip_norm`` changes nothing.
 The method has one round, T = 1 in a study (``training: {rounds: 1}``); with more, the server takes
@@ -66,10 +66,11 @@ def offset(outputs: Tensor, y: Tensor, real: Tensor, numbers: bool, spread: floa
         y: answers ``[n]``, or numbers ``[n, K]``.
         real: which rows are no padding ``[n]``.
         numbers: whether answers are numbers.
-        spread: standard deviation of a.
+        spread: standard deviation of a number of a, or of the difference of two logits.
     """
-    width, precision = outputs.shape[1], 1 / spread**2
-    count = real.sum()
+    width, count = outputs.shape[1], real.sum()
+    # Two logits of half the variance have a difference of the whole.
+    precision = (1 if numbers or width == 1 else 2) / spread**2
     if numbers:
         gap = (y.view_as(outputs) - outputs).where(real.unsqueeze(1), 0.0)
         return gap.sum(0) / (count + precision)
