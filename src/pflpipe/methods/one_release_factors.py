@@ -120,8 +120,10 @@ def predicted(
     that are ``answered [p]``, 0 or 1."""
     weighted = loadings * (answered / own).unsqueeze(1)
     unit = torch.eye(loadings.shape[1], dtype=loadings.dtype, device=loadings.device)
-    solved = torch.linalg.solve_ex(unit + loadings.mT @ weighted, weighted.mT @ (given - means))[0]
-    return means + loadings @ solved
+    own_factors: Tensor = torch.linalg.solve_ex(
+        unit + loadings.mT @ weighted, weighted.mT @ (given - means)
+    )[0]
+    return means + loadings @ own_factors
 
 
 def one_release_factors(
