@@ -8,8 +8,9 @@ uploads
     gram = mean of z z' [F + 1, F + 1],    cross = mean of z e_y' [F + 1, K]
 
 once. Targets are the one-hot labels of K classes, -1 and 1 for one logit, or the K numbers to
-predict; the absolute error has no such solution and gets that of the squared one. The server averages them and solves ``(gram + penalty I) head = cross``. The body stays as it
-was initialised; on features of a study (scattering, a file) a network without a body is meant.
+predict; the absolute error has no such solution and gets that of the squared one. The server
+averages both parts and solves ``(gram + penalty I) head = cross``. The body stays as it was
+initialised; on features of a study (scattering, a file) a network without a body is meant.
 
     minimises: nothing
     sends: gram and cross, F^2 numbers instead of the model
@@ -33,9 +34,10 @@ and the sum gets the noise. Clients count equally, as their moments are means an
 paper's projection to fewer features is left out. It defines no personal model; local epochs from
 logits near 0 and 1 forget the head.
 
-What is measured is accuracy, for classes; nothing is for numbers. On the quickstart's digits with a network without a body (seed 0, clip norm 3, cross_scale and
-penalty 0.1, nothing tuned) one round has 78.3 % on own test rows at epsilon 8 and 56.4 % at 2;
-dp_fedavg_global has 81.3 % and 53.4 % after 30.
+What is measured is accuracy, for classes; nothing is for numbers. On the quickstart's digits with a
+network without a body (seed 0, clip norm 3, cross_scale and penalty 0.1, nothing tuned) one round
+has 78.3 % on own test rows at epsilon 8 and 56.4 % at 2; dp_fedavg_global has 81.3 % and 53.4 %
+after 30.
 
 On the scattering features of people_mnist (study one_round_mnist, three seeds), one round has 34.6,
 67.1, 84.5 and 91.7 % at epsilon 0.5, 2, 8 and 64, with the better of two penalties;
