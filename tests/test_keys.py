@@ -298,7 +298,7 @@ READ = [place for place, parameter in HYPERPARAMETERS.items() if not marked(para
 OF_THE_PAPER = {("dp_fedsim", "msa"), ("dp_pfeddsu", "ste"), ("fedglp_adp", "trend")}
 """Read by training under departures alone, as their files say; the strict profile trains the same
 whatever they are."""
-OF_NUMBERS = {("item_effects", "bound")}
+OF_NUMBERS = {("item_effects", "bound"), ("private_prior", "noise")}
 """Read where labels are numbers."""
 
 
