@@ -13,14 +13,14 @@ and the prior where they are few. The released model has the mean. The body stay
 initialised; on features of a study or of a table, a network without a body is meant.
 
     minimises: ``n f(h)``, plus half of the squared distance of h from the mean in units of the
-        variance; in its message from 0 in units of ``spread^2``
+        standard deviation of each coordinate; in its message from 0 in units of spread
     sends: estimate and square, no parameters
     keeps: nothing
     tests: the mode
 
     spread: standard deviation of a normal prior around 0, with which the uploaded heads are fitted
         [ours]
-    length: bound of ``|estimate|_2``, and its square that of square [ours]
+    length: bound of the length of estimate, and its square that of square [ours]
     noise: of numbers: standard deviation of a row around its expectation; classes do not read it
         [ours]
 
