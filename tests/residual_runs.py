@@ -117,12 +117,15 @@ def world(
     """Return a small simulation under the key that a study's run of the same settings has.
 
     The mechanism is the method's own, Gaussian but for a few. A method that needs a network with
-    normalisation gets a ResNet, and fewer clients and rounds. ``options`` are those of
+    normalisation gets a ResNet, and fewer clients and rounds; one for people and items as many
+    items as there are numbers. ``options`` are those of
     ``simulations.simulation``, fields of cells.Training among them.
     """
     model = cells.Model("mlp", hidden)
     if "norm" in registry.info(method).about.needs:
         model, shape, sizes, rounds = cells.Model("resnet20"), (8, 8, 3), sizes[-2:], min(rounds, 2)
+    if "items" in registry.info(method).about.needs:
+        model = cells.Model("embedding", (4,), items=shape[0])
     mechanism = mechanism or mechanism_of(method)
     law = {"mechanism": mechanism, "norm": NORMS[mechanism]}
     rule = plan(

@@ -31,6 +31,9 @@ SIZES = (9, 4, 1, 6)
 """Training examples of each client: several steps, one step, one example, an uneven last step
 (batch size 4)."""
 
+TABLE = cells.Model("embedding", (4,), items=5)
+"""The network of methods for people and items, whatever network the others have."""
+
 NOTHING_LEARNED = {"sizes": (1,) * len(SIZES), "local_epochs": 1, "lr": 0.0}
 """Settings of ``simulation`` with which every upload is zero, at the least expense: what moves the
 model is noise."""
@@ -83,6 +86,8 @@ def simulation(
     rows.
     """
     about = registry.info(method).about
+    if "items" in about.needs and (model is None or model.name != "embedding"):
+        model, shape = TABLE, (1,)
     if plan is None:
         plan = globals()["plan"](len(sizes)) if about.private else open_plan(len(sizes))
     settings = {
@@ -92,13 +97,14 @@ def simulation(
         "optimizer": "sgd",
         "lr": 0.3,
     }
+    classes = 2 if "two_classes" in about.needs else CLASSES
     rng = np.random.default_rng(seed)
     examples = []
     for count in (sum(sizes), 12, 3 * len(sizes)):
         x = torch.from_numpy(rng.normal(size=(count, *shape))).to(dtype)
         if model is not None and model.items and shape != (model.items,):
             x = x.mul(9).round().remainder(model.items)
-        examples.append(Examples(x, torch.from_numpy(rng.integers(0, CLASSES, count))))
+        examples.append(Examples(x, torch.from_numpy(rng.integers(0, classes, count))))
     held, test, kept = examples
     arrays = Examples(torch.cat([held.x, kept.x]), torch.cat([held.y, kept.y]))
     ends = np.cumsum(sizes)
@@ -110,7 +116,7 @@ def simulation(
         method=registry.info(method).factory(
             **registry.check_hyperparameters(method, hyperparameters or {})
         ),
-        network=networks.build(model or cells.Model("mlp", (4,)), shape, CLASSES),
+        network=networks.build(model or cells.Model("mlp", (4,)), shape, classes),
         plan=plan,
         training=cells.Training(**(settings | training)),
         departures=frozenset(about.departures + departures),

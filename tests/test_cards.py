@@ -28,7 +28,7 @@ from pflpipe.study.load import load_outline
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 BIB = (ROOT / "src/pflpipe/methods/citations.bib").read_text(encoding="utf-8")
-BASELINES = {"local_only"}  # proposed by nobody
+BASELINES = {"local_only", "own_constant"}  # proposed by nobody
 
 
 def lines(card: str, start: str) -> list[str]:
@@ -96,10 +96,13 @@ def test_a_card_refuses_the_networks_that_a_study_cannot_have():
         bare = "- a network that is nothing but its head" in refused
         plain = "- a network without normalisation layers" in refused
         fitted = "- a network whose layers do not fit its hyper-parameters" in refused
-        assert refuses(name, cells.Model("cnn_cifar")) == plain
-        assert refuses(name, cells.Model("mlp", ())) == (bare or plain or name.startswith("appfl"))
+        others = "- a network other than `embedding`" in refused
+        assert refuses(name, cells.Model("cnn_cifar")) == (plain or others)
+        headless = bare or plain or others or name.startswith("appfl")
+        assert refuses(name, cells.Model("mlp", ())) == headless
         assert fitted == (name in ("appfl", "appfl_steps", "fedala"))
-        assert not refuses(name, cells.Model("resnet20"))
+        assert refuses(name, cells.Model("resnet20")) == others
+        assert refuses(name, cells.Model("embedding", (8,), items=5)) == plain
 
 
 def test_what_is_cited_is_bibtex_of_methods_that_there_are():

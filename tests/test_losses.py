@@ -30,7 +30,7 @@ from pflpipe.study import config, metrics, search
 from pflpipe.study.check import validate
 from pflpipe.study.load import load_outline
 
-NEED_CLASSES = {"fedpac", "one_shot_ridge", "pfedfda", "private_fedrep"}
+NEED_CLASSES = {"fedpac", "one_release_factors", "pfedfda", "private_fedrep"}
 SQUARED = cells.Training(1, 1, 6, "sgd", 0.05, loss="squared_error")
 
 
@@ -113,6 +113,8 @@ def test_a_method_trains_on_numbers_and_on_one_logit_or_refuses_in_one_line(meth
     for rows, training, settings in given:
         if normed:
             settings = settings | {"model": with_norm, "model_name": "normed"}
+        if "items" in registry.info(method).about.needs:
+            settings = settings | {"model": cells.Model("embedding", (6,), items=4)}
         if method in NEED_CLASSES:
             with pytest.raises(ConfigError, match=f"{method}.*loss; .*expected cross_entropy; l"):
                 trained(method, rows, training, **settings)

@@ -38,9 +38,18 @@ def world(method, backend, sick=(), one_class=(), **changes):
     return dataclasses.replace(found, train=dataclasses.replace(found.train, x=x, y=y))
 
 
+# Some methods read no number of x: own_constant labels alone, and those of people and items look
+# x up, where NaN is the index of no item.
+READING = [
+    name
+    for name in NAMES
+    if name != "own_constant" and "items" not in registry.info(name).about.needs
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("method", READING)
 def test_a_client_whose_numbers_are_not_finite_counts_as_zero_and_touches_nobody(method, backend):
     place = world(method, backend, sick=[0])
     done, seen, _ = spied(place)
@@ -66,7 +75,7 @@ def test_a_client_whose_numbers_are_not_finite_counts_as_zero_and_touches_nobody
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("method", READING)
 def test_a_run_in_which_everybody_diverges_ends_and_says_so(method, backend):
     place = world(method, backend, sick=range(4))
     done = rounds.run(place, rounds.start(place))

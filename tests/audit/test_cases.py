@@ -70,8 +70,10 @@ def test_methods_with_the_same_release_share_an_audit_and_others_do_not():
     assert of["dp_fedavg"] == of["feddpa"] == of["fedper"] == "gaussian-central"
     scaled = {name for name, case in of.items() if "scaled" in case}
     own_units = {"dp_pfeddsu", "dp_scaffold", "fedaddp", "fedglp_adp", "fedpac"}
-    assert scaled == own_units | {"private_fedrep", "one_shot_ridge", "pfedfda"}
-    assert len({of[name] for name in scaled}) == 8
+    own_units |= {"private_fedrep", "one_shot_ridge", "pfedfda", "item_effects"}
+    own_units |= {"one_release_factors", "private_prior"}
+    assert scaled == own_units
+    assert len({of[name] for name in scaled}) == len(scaled)
     assert of["appfl"] == of["appfl_steps"] == "laplace-central"
     published = {
         s.method: s.case.id

@@ -1,13 +1,18 @@
 """One-shot ridge: against an independent NumPy program, pooled regression, and heads solved on a
 client."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 import numpy_mlp
+from pflpipe import cells
+from pflpipe.learning import networks
 from pflpipe.methods.one_shot_ridge import solved
 from pflpipe.simulation import rounds
+from pflpipe.simulation.clients import Examples
 from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
 
 PENALTY, SCALE, CLIP = 0.03, 0.7, 0.9
@@ -18,6 +23,7 @@ def design(w, world, client):
     """Features with a 1 behind, and one-hot labels."""
     rows = world.split.train[client]
     x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+    y = y if y.ndim == 1 else np.zeros(len(y), dtype=int)
     z = np.maximum(x @ w["fc1.weight"].T + w["fc1.bias"], 0)
     return np.hstack([z, np.ones((len(y), 1))]), np.eye(3)[y]
 
@@ -70,6 +76,28 @@ def test_of_one_client_it_is_the_head_that_dp_fedavg_fb_solves_on_the_client(bac
     world = simulation("dp_fedavg_fb", solver, **settings)
     own = personal_models(world, rounds.run(world, rounds.start(world)))
     assert_equal(one_shot, {name: value[0] for name, value in own.items()}, 1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("loss", ["squared_error", "binary"])
+def test_of_numbers_and_of_one_logit_it_is_ridge_regression_too(backend, loss):
+    quiet = plan(3, noise_multiplier=0.0, clip_norm=1e9, rounds=1)
+    settings = {"plan": quiet, "sizes": (6, 6, 6), "backend": backend, "loss": loss}
+    world = simulation("one_shot_ridge", {"penalty": PENALTY}, **settings)
+    draws = torch.Generator().manual_seed(0)
+    labels = torch.randn(len(world.train.y), 3, generator=draws, dtype=torch.float64)
+    if loss == "binary":
+        labels = (labels[:, 0] > 0).long()
+        network = networks.build(cells.Model("mlp", (4,)), (5,), 1)
+        world = dataclasses.replace(world, network=network)
+    world = dataclasses.replace(world, train=Examples(world.train.x, labels))
+    w = {name: value.numpy() for name, value in rounds.start(world).params.items()}
+    z = np.vstack([design(w, world, client)[0] for client in range(3)])
+    y = labels[:18].numpy() if loss == "squared_error" else 2.0 * labels[:18, None].numpy() - 1
+    head = np.linalg.solve(z.T @ z / 18 + PENALTY * np.eye(5), z.T @ y / 18)
+    numpy_mlp.assert_close(
+        params_after(world), w | {"head.weight": head[:-1].T, "head.bias": head[-1]}
+    )
 
 
 def test_it_sends_moments_and_no_parameters():

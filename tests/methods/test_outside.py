@@ -313,10 +313,15 @@ def test_validation_tries_the_hooks_of_a_method_file_and_names_file_and_hook(nam
 def test_validation_accepts_the_hooks_of_every_method_of_the_package(name):
     departures = registry.departures(name, "strict", False)
     budget = cells.Privacy(), cells.Privacy("gaussian", 8.0, delta=0.01, clip_norm=1.0)
+    model, shape, classes = cells.Model("resnet20"), (8, 8, 1), 10
+    if "items" in registry.info(name).about.needs:
+        model, shape, classes = cells.Model("embedding", (10,), items=5), (1,), 2
+    if name == "private_prior":  # which takes heads of at most 512 numbers
+        classes = 2
     cell = cells.Cell(
         "digits",
         cells.Partition("iid", 4),
-        cells.Model("resnet20"),
+        model,
         cells.Training(2, 1, 2, "sgd", 0.1),
         budget[registry.info(name).about.private],
         name,
@@ -324,7 +329,7 @@ def test_validation_accepts_the_hooks_of_every_method_of_the_package(name):
     )
     refusals = []
     try:
-        trial.check(cell, datasets.Header((8, 8, 1), 10, 100, None))
+        trial.check(cell, datasets.Header(shape, classes, 100, None))
     except PflpipeError as error:
         refusals.append(str(error))
     assert not refusals

@@ -147,9 +147,14 @@ class Case:
         if self.trust == "local":
             share = claimed.multiplier / claimed.expected_cohort**0.5
             claimed = dataclasses.replace(claimed, noise_multiplier=share, sample_rate=1.0)
-        method = registry.info(self.scaled_by or "dp_fedavg").factory()
+        entry = registry.info(self.scaled_by or "dp_fedavg")
         return Mechanism(
-            self.plan(self.departures), claimed, frozenset(self.departures), self.trust, method
+            self.plan(self.departures),
+            claimed,
+            frozenset(self.departures),
+            self.trust,
+            entry.factory(),
+            items=registry.ITEMS in entry.about.needs,
         )
 
 

@@ -63,6 +63,7 @@ class Mechanism:
         release, sample, rng: code of the mechanism, and of the generators of a round. Planted
             faults replace them.
         at_once: largest number of runs that are kept in memory together.
+        items: whether the method is one for people and items, so that the network looks them up.
     """
 
     executed: Plan
@@ -74,6 +75,7 @@ class Mechanism:
     sample: Callable[..., np.ndarray] = mechanism.sample_clients
     rng: Callable[..., np.random.Generator] = release_rng
     at_once: int = 2**62
+    items: bool = False
 
     @property
     def secret(self) -> bool:
@@ -103,13 +105,16 @@ class Mechanism:
 
     @cached_property
     def task(self) -> Task:
-        """The task of the method's public hooks: a network of 46 parameters in three layers, or of
-        8 parameters in one layer under a secret draw.
+        """The task of the method's public hooks: a network of 46 parameters in three layers, of 8
+        parameters in one layer under a secret draw, or of 30 for five items.
 
         Amplification by sampling concerns one coordinate and takes many more runs to test, so the
         smaller network saves time.
         """
-        network = networks.build(cells.Model("mlp", () if self.secret else (4, 4)), (3,), 2)
+        if self.items:
+            network = networks.build(cells.Model("embedding", (4,), items=5), (1,), 2)
+        else:
+            network = networks.build(cells.Model("mlp", () if self.secret else (4, 4)), (3,), 2)
         return Task(
             network, self.executed, Solver("sgd", 0.1), 1, self.departures, minimizer("vmap")
         )

@@ -18,6 +18,8 @@ from pflpipe.errors import ConfigError, nearest
 Shapes = dict[str, tuple[int, ...]]
 """Name -> shape of each parameter, in forward order. A layer is the part of a name before the last
 dot; the last component of a normalisation layer starts with ``norm``."""
+LEAVE = "leave the method out here"
+"""What to do with a method that does not fit a network or its data."""
 
 
 def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
@@ -193,6 +195,29 @@ def layers_named(names: Iterable[str], beginnings: str, location: str) -> tuple[
     if all(layer.startswith(tuple(words)) for layer in layers):
         raise ConfigError(location, got=beginnings, expected="at least one layer left to share")
     return tuple(name for name in names if name.rpartition(".")[0].startswith(tuple(words)))
+
+
+def check_table(model: cells.Model | None, outputs: int, location: str = "model") -> None:
+    """Raise ConfigError if a network is not that of a table of people and items, ``embedding``,
+    with all of its layers trained and room for an output of its own for every item.
+
+    Args:
+        model: the network's settings; None for one of your own.
+        outputs: number of its outputs.
+        location: starts messages.
+    """
+    name = "a network of your own" if model is None else model.name
+    if model is None or name != "embedding" or model.freeze:
+        frozen = " with frozen layers" if model is not None and model.freeze else ""
+        raise ConfigError(
+            location,
+            got=f"{name}{frozen}",
+            expected="embedding: the data must be answers of people to items",
+            do=LEAVE,
+        )
+    if model.hidden and model.hidden[0] < outputs:
+        expected = f"at least {outputs}, the outputs of an item"
+        raise ConfigError(f"{location}.hidden", got=model.hidden, expected=expected)
 
 
 def _mlp(widths: Sequence[int]) -> Shapes:

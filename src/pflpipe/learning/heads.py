@@ -64,7 +64,12 @@ def ridge(z: Tensor, y: Tensor, n: Tensor, classes: int, penalty: float) -> Tree
 
 
 def newton(
-    z: Tensor, y: Tensor, n: Tensor, classes: int, penalty: float, offset: Tensor | float = 0.0
+    z: Tensor,
+    y: Tensor,
+    n: Tensor,
+    classes: int,
+    penalty: float | Tensor,
+    offset: Tensor | float = 0.0,
 ) -> Tree:
     """Return the head of logistic regression, after ``STEPS`` steps from zero.
 
@@ -75,7 +80,8 @@ def newton(
         z: features ``[rows, F]``; y: labels ``[rows]``. Rows from n on are padding.
         n: number of the client's rows, at least 1.
         classes: K.
-        penalty: weight of ``|W|_2^2 / 2``.
+        penalty: weight of ``|W|_2^2 / 2``, or one of each number's square / 2, ``[K, F + 1]`` with
+            the biases last, of which none may be 0.
         offset: logits ``[rows, K]`` to which the head's are added.
 
     Raises:
@@ -92,10 +98,14 @@ def newton(
     width = rows.shape[-1]
     real = torch.arange(len(z), device=z.device) < n
     targets = F.one_hot(y, classes).double()
-    weights = max(penalty, LEAST_PENALTY) * (1 - free)  # [width]
-    # The same shift of all biases changes no probability. Its own curvature makes the matrix
-    # regular and no step longer, because no gradient points there.
-    fixed = torch.diag(weights.repeat(classes)) + torch.outer(*[free.repeat(classes)] * 2)
+    if isinstance(penalty, Tensor):
+        weights = F.pad(penalty.double(), (0, width - penalty.shape[1]), value=1.0)
+        fixed = torch.diag(weights.flatten())
+    else:
+        weights = max(penalty, LEAST_PENALTY) * (1 - free)  # [width]
+        # The same shift of all biases changes no probability. Its own curvature makes the matrix
+        # regular and no step longer, because no gradient points there.
+        fixed = torch.diag(weights.repeat(classes)) + torch.outer(*[free.repeat(classes)] * 2)
     own = torch.eye(classes, dtype=rows.dtype, device=z.device)
 
     def scores(head: Tensor) -> Tensor:

@@ -50,6 +50,10 @@ _PARTS = {
 }
 CLASSES = "classes"
 """What a method needs that is made for cross-entropy: prototypes or one-hot labels of K classes."""
+ITEMS = "items"
+"""What a method needs that is made for people and items: the network ``embedding``."""
+TWO_CLASSES = "two_classes"
+"""What a method needs that is made for answers of two classes, and for cross-entropy."""
 
 
 FORMER = {
@@ -163,7 +167,7 @@ def _info(name: str, source: str, content: bytes = b"") -> MethodInfo:
     for key, item in hyperparameters.items():
         options.check_value(item.default, item, f"hyper-parameter {name}.{key}")
     for what, words, known in (
-        ("needs", about.needs, (*_PARTS, CLASSES)),
+        ("needs", about.needs, (*_PARTS, CLASSES, ITEMS, TWO_CLASSES)),
         ("trains", filter(None, [about.trains]), NAMES),
         ("only_with", about.only_with, hyperparameters),
         ("official_defaults", about.official_defaults, hyperparameters),
@@ -305,14 +309,21 @@ def check_model(
     model: cells.Model,
     hyperparameters: dict[str, Any] | None = None,
     source: str = "",
+    outputs: int = 1,
 ) -> None:
     """Raise ConfigError if the method or its hyper-parameters need layers that the model does not
-    have."""
+    have, or a table of items with so many ``outputs``."""
     names = architectures.parameter_names(model)
     layers = architectures.layers_of(names)
     parts = {"body": set(layers) - {"head"}, "norm": architectures.norm_names(names)}
     entry = info(name, source)
     check_normalisation(name, model, entry.about.has_global_model)
+    if ITEMS in entry.about.needs:
+        architectures.check_table(model, outputs, f"method {name}: model")
+    if TWO_CLASSES in entry.about.needs and outputs > 2:
+        raise ConfigError(
+            f"method {name}: classes", got=outputs, expected="2", do=architectures.LEAVE
+        )
     for part in _PARTS:
         if part in entry.about.needs and not parts[part]:
             raise ConfigError(
@@ -339,7 +350,8 @@ def check_loss(name: str, loss: str, hyperparameters: Mapping[str, Any], source:
     cross-entropy and the loss is another one."""
     exact = ("ridge", "newton")  # heads.EXACT, which needs torch
     solvers = [key for key, value in hyperparameters.items() if value in exact]
-    if loss != "cross_entropy" and (solvers or CLASSES in info(name, source).about.needs):
+    of_classes = {CLASSES, TWO_CLASSES}.intersection(info(name, source).about.needs)
+    if loss != "cross_entropy" and (solvers or of_classes):
         what = f"method {name}" + "".join(f": {key}={hyperparameters[key]}" for key in solvers)
         do = "leave the method out here" if not solvers else f"take sgd for {solvers[0]}"
         raise ConfigError(f"{what}: training.loss", got=loss, expected="cross_entropy", do=do)

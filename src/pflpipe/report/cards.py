@@ -39,6 +39,8 @@ _LACKS = {
     "body": "a network that is nothing but its head",
     "norm": "a network without normalisation layers: of pflpipe's own all but the ResNets",
     "classes": "`training.loss` other than cross_entropy",
+    "two_classes": "labels of other than two classes, `training.loss` other than cross_entropy",
+    "items": "a network other than `embedding`: its data are no answers of people to items",
 }
 _CITATIONS = Path(registry.__file__).with_name("citations.bib")
 _ITEM = re.compile(r"    (\w+): (.*(?:\n {8}.*)*)\n?")

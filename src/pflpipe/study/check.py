@@ -107,6 +107,7 @@ def _check_data(
             with problems.at("" if name in settings.datasets else location):
                 headers[name] = _header(settings, name)
     fitting: dict[Model, datasets.Header] = {}
+    widths: dict[Model, int] = {}
     needs = ((c.dataset, c.features, c.partition, c.model, c.training) for c in study.cells)
     # Distinct combinations only: a study has thousands of cells, but few of these.
     for dataset, made, wanted, model, training in dict.fromkeys(needs):
@@ -127,6 +128,7 @@ def _check_data(
                     architectures.shapes(model, shape, width)
                     initial.weights(model, shape, width)
                     fitting[model] = dataclasses.replace(header, image_shape=shape)
+                    widths[model] = width
                 with problems.at(location):
                     check_augment(training.augment, shape)
     for cell in () if outline.document.get("allow_large_delta") else study.cells:
@@ -141,7 +143,7 @@ def _check_data(
     for (method, origin, model, _), hyperparameters in works.items():
         if model in fitting:
             with problems.at(location):
-                registry.check_model(method, model, hyperparameters, origin)
+                registry.check_model(method, model, hyperparameters, origin, widths[model])
     tried = {(c.method, c.source): c for c in study.cells if c.source and c.model in fitting}
     for cell in tried.values():
         from pflpipe.study import trial  # it imports torch, as the method's file does

@@ -1,0 +1,215 @@
+"""A factor model of people's answers from one release of moments (after Dwork, Talwar, Thakurta,
+Zhang, "Analyze Gauss: Optimal Bounds for Privacy-Preserving Principal Component Analysis", STOC
+2014) under user-level differential privacy.
+
+A table of people and items needs no rounds: means and products of pairs of answers determine a
+factor model, and a person predicts at home from its own answers. With the answers x in {-1, 1} of a
+person to k of p items, a 0 elsewhere, and o = |x|, a client uploads
+
+    counts, sums = f o, f x [p],    pair_counts, pairs = g o_a o_b, g x_a x_b [p (p - 1) / 2]
+
+once, where f = min(1, sqrt(cap / k)) and g = min(1, sqrt(cap (cap - 1) / (k (k - 1)))) with cap =
+answers. The parts are then no longer than sqrt(cap) and sqrt(cap (cap - 1) / 2). The server makes
+of their noisy sums the means m and the covariance of pairs, and of that a factor model: covariance
+= B B' + diag(psi). At home the mean of the posterior, f = (I + B' psi^-1 B)^-1 B' psi^-1 (x - m)
+over the items that the person answered, predicts m + B f for all. The released model has m.
+
+    minimises: nothing; solves for the mean of the posterior of its factors
+    sends: counts, sums, pair_counts and pairs: p (p + 1) numbers and no parameters
+    keeps: nothing
+    tests: the network whose output for every item is m + B f, as a logit
+
+    answers: how many answers a person's message holds at full size. Longer lists are shortened, so
+        that each part has a bound; with the number that most people have, nobody counts more than
+        others and few count less [ours]
+    rank: most factors. The number that noise leaves is often smaller [ours]
+
+The four parts share one clip and one budget by fixed shares of its square, SHARES: the message has
+length C whatever C is, if it holds as many answers, and ``clip_norm`` changes nothing. The noise of
+every part is known, and the server uses it three times. Counts, pair counts and means are shrunk
+towards what they would be if items did not differ and pairs were independent (empirical Bayes).
+Eigenvalues of the covariance below 2 sd sqrt(p), the largest of noise alone (Wigner's semicircle
+law), are left out, and those above lose what noise adds to them, sqrt(l^2 - 4 sd^2 p) (Gavish,
+Donoho, "Optimal Shrinkage of Singular Values", 2017). The diagonal follows from the means, and what
+of it is common to the items is found with the factors, by the principal factor method.
+
+The method has one round, T = 1 in a study (``training: {rounds: 1}``); with more, the server takes
+the mean of all rounds, which together are worth one at their budget. Messages are long where there
+are many items: at a thousand half a million pairs, too many for the noise. Differences from the
+paper: it releases the second moments of vectors without gaps, and stops at their eigenvectors.
+
+On SPI (study one_release_spi, three of its seeds, nothing tuned) it has 72.1, 74.8, 76.4, 77.8 and
+78.9 % on own test rows at epsilon 0.5, 1, 2, 4 and 8, and as much on those of new people; the
+released model has 68.4 %, item_effects 68.5 % and own_constant 58.8 %.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from pflpipe.learning import items
+from pflpipe.learning.architectures import Shapes
+from pflpipe.learning.task import Batches, Task
+from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
+
+ABOUT = About(
+    title="One-release factors", paper="Dwork et al. 2014", needs=("items", "two_classes"), cost=0.1
+)
+
+SHARES = {"counts": 0.05, "sums": 0.1, "pair_counts": 0.15, "pairs": 0.7}
+"""Parts of the square of the clip bound, and so of the budget mu^2."""
+REPEATS = 20
+"""Number of steps of the principal factor method."""
+MOST_COMMON = 0.9
+"""Largest part of an item's variance that is common to others."""
+LEAST_OWN = 0.05
+"""Least variance that an item has of its own."""
+MOST_MEAN = 0.98
+"""Largest mean of an item, and prediction of an answer, so that both have finite logits."""
+
+
+def places(count: int) -> Tensor:
+    """Return the pairs a < b of items, ``[2, p (p - 1) / 2]``."""
+    return torch.triu_indices(count, count, 1)
+
+
+def factors(found: Tree, deviations: dict[str, float], rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the means ``[p]``, the loadings ``[p, R]`` with zeros for factors that noise hides,
+    and the variances ``[p]`` that items have of their own, from noisy sums.
+
+    Args:
+        found: the four parts, up to a common factor.
+        deviations: part -> standard deviation of its noise.
+        rank: R, at most p.
+    """
+    counts, sums, pair_counts, pairs = (found[name].double() for name in SHARES)
+    variances = {name: counts.new_tensor(value).square() for name, value in deviations.items()}
+    first, second = places(len(counts)).to(counts.device)
+    counts = items.floored(items.shrunk(counts, counts.mean(), variances["counts"]))
+    raw, centre = sums / counts, sums.sum() / counts.sum()
+    of_means = variances["sums"] / counts.square()
+    means = items.shrunk(raw, centre, of_means).clamp(-MOST_MEAN, MOST_MEAN)
+    # As many pairs as if answering one item said nothing about answering another.
+    apart = counts[first] * counts[second]
+    apart = apart * (pair_counts @ apart / apart.square().sum())
+    pair_counts = items.floored(items.shrunk(pair_counts, apart, variances["pair_counts"]))
+    covariance = counts.new_zeros(len(counts), len(counts))
+    between = pairs / pair_counts - means[first] * means[second]
+    covariance = covariance.index_put((first, second), between)
+    covariance = covariance + covariance.mT
+    edge = 2 * ((variances["pairs"] / pair_counts.square()).mean() * len(counts)).sqrt()
+    whole = 1 - means.square()
+    common = torch.zeros_like(means)
+    for _ in range(REPEATS):
+        values, vectors = torch.linalg.eigh(covariance + torch.diag_embed(common))
+        values, vectors = values[-rank:], vectors[:, -rank:]
+        size = (values.square() - edge.square()).clamp(min=0).sqrt().where(values > edge, 0.0)
+        common = (vectors.square() @ size).minimum(MOST_COMMON * whole)
+    loadings = vectors * size.sqrt()
+    # Noise may leave an item with more in common than it has.
+    most = MOST_COMMON * whole / loadings.square().sum(1).clamp(min=1e-12)
+    loadings = loadings * most.clamp(max=1).sqrt().unsqueeze(1)
+    return means, loadings, (whole - loadings.square().sum(1)).clamp(min=LEAST_OWN)
+
+
+def predicted(
+    answered: Tensor, given: Tensor, means: Tensor, loadings: Tensor, own: Tensor
+) -> Tensor:
+    """Return the expected answers ``[p]`` of a person with the answers ``given [p]`` to the items
+    that are ``answered [p]``, 0 or 1."""
+    weighted = loadings * (answered / own).unsqueeze(1)
+    unit = torch.eye(loadings.shape[1], dtype=loadings.dtype, device=loadings.device)
+    own_factors: Tensor = torch.linalg.solve_ex(
+        unit + loadings.mT @ weighted, weighted.mT @ (given - means)
+    )[0]
+    return means + loadings @ own_factors
+
+
+def one_release_factors(
+    *,
+    answers: Annotated[int, Option(least=2)] = 50,
+    rank: Annotated[int, Option(least=1)] = 30,
+) -> Method:
+    """Return the method."""
+
+    def own_answers(batches: Batches, task: Task) -> tuple[Tensor, Tensor]:
+        """Return which items a person answered and its answers, both ``[p]``."""
+        answered, given = items.answers(batches, task, 1, lambda b: 2 * b.y.unsqueeze(1) - 1)
+        return answered[:, 0], given[:, 0]
+
+    def parts(task: Task) -> Shapes:
+        count = items.shape(task, two_classes=True)[0]
+        pairs = count * (count - 1) // 2
+        return {"counts": (count,), "sums": (count,), "pair_counts": (pairs,), "pairs": (pairs,)}
+
+    def lengths() -> dict[str, float]:
+        """Return the length of each part by its share, at a budget of 1."""
+        one, two = math.sqrt(answers), math.sqrt(answers * (answers - 1) / 2)
+        longest = {"counts": one, "sums": one, "pair_counts": two, "pairs": two}
+        return {name: longest[name] / math.sqrt(share) for name, share in SHARES.items()}
+
+    def init_server(params: Params, task: Task) -> ServerState:
+        zero, shapes = params["head.weight"].new_zeros, parts(task)
+        (count,) = shapes["counts"]
+        model = {"means": (count,), "loadings": (count, min(rank, count)), "own": (count,)}
+        begun = {name: zero(shape) for name, shape in (shapes | model).items()}
+        return ServerState(begun | {"own": torch.ones_like(begun["own"])})
+
+    def local_update(
+        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
+    ) -> tuple[Upload, ClientState]:
+        answered, given = own_answers(batches, task)
+        first, second = places(len(given)).to(given.device)
+        one = items.shortening(answered, answers, lambda count: count)
+        two = items.shortening(answered, answers, lambda count: count * (count - 1))
+        update = {
+            "counts": one * answered,
+            "sums": one * given,
+            "pair_counts": two * answered[first] * answered[second],
+            "pairs": two * given[first] * given[second],
+        }
+        return Upload(Update(update), {}, one.new_zeros(())), state
+
+    def scale(params: Params, server: ServerState, task: Task) -> Tree:
+        unit = items.unit(task)
+        return {n: server[n].new_tensor(length / unit) for n, length in lengths().items()}
+
+    def aggregate(
+        params: Params, released: Update, server: ServerState, task: Task
+    ) -> tuple[Params, ServerState]:
+        # After the last round these are the means over the rounds.
+        found = {n: server[n] + released[n] / task.plan.rounds for n in SHARES}
+        deviations = {n: length * items.noise(task.plan) for n, length in lengths().items()}
+        fitted = factors(found, deviations, min(rank, len(found["counts"])))
+        model = dict(zip(("means", "loadings", "own"), fitted, strict=True))
+        kept = {name: value.to(server[name]) for name, value in model.items()}
+        return with_logits(params, model["means"]), ServerState(found | kept)
+
+    def with_logits(params: Params, expected: Tensor) -> Params:
+        """Return the model with the logits 0 and z of expected answers ``[p]``."""
+        expected = expected.clamp(-MOST_MEAN, MOST_MEAN)
+        z = (1 + expected).log() - (1 - expected).log()
+        return items.with_outputs(params, torch.stack([torch.zeros_like(z), z], 1))
+
+    def personalize(
+        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
+    ) -> Params:
+        model = (server[name].double() for name in ("means", "loadings", "own"))
+        answered, given = (value.double() for value in own_answers(batches, task))
+        return with_logits(params, predicted(answered, given, *model))
+
+    return Method(
+        local_update,
+        aggregate,
+        personalize,
+        init_server=init_server,
+        scale=scale,
+        sends=lambda task: (),
+        parts=parts,
+        full_pass=True,
+    )

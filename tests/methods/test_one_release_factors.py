@@ -1,0 +1,223 @@
+"""One-release factors: against an independent NumPy program, the law of the normal distribution,
+and brute force on small tables."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import pflpipe
+from pflpipe import cells
+from pflpipe.errors import ConfigError
+from pflpipe.methods import registry
+from pflpipe.methods.one_release_factors import SHARES, factors, predicted
+from pflpipe.simulation import evaluation, rounds
+from pflpipe.simulation.clients import Examples
+from simulations import TABLE, assert_equal, params_after, personal_models, plan, simulation, spied
+
+BACKENDS = ["loop", "vmap"]
+ITEMS, MOST = 5, 3
+PAIRS = list(itertools.combinations(range(ITEMS), 2))
+LENGTHS = {
+    name: math.sqrt(MOST * (MOST - 1) / 2 if "pair" in name else MOST) / math.sqrt(share)
+    for name, share in SHARES.items()
+}
+
+
+def world(backend="loop", **changes):
+    rule = plan(**({"noise_multiplier": 0.1, "rounds": 1, "clip_norm": 0.7} | changes))
+    return simulation("one_release_factors", {"answers": MOST}, plan=rule, backend=backend)
+
+
+def message(found, client):
+    """A person's answers -1, 0 or 1, the mean of several to one item, and its message, by loops."""
+    rows = found.split.train[client]
+    items, labels = found.train.x[rows, 0].numpy().astype(int), found.train.y[rows].numpy()
+    x, o = np.zeros(ITEMS), np.zeros(ITEMS)
+    for item in set(items):
+        x[item], o[item] = (2 * labels[items == item] - 1).mean(), 1
+    k = o.sum()
+    f, g = min(1, math.sqrt(MOST / k)), min(1, math.sqrt(MOST * (MOST - 1) / max(k * (k - 1), 1)))
+    pairs = {"pair_counts": [g * o[a] * o[b] for a, b in PAIRS]}
+    pairs |= {"pairs": [g * x[a] * x[b] for a, b in PAIRS]}
+    return x, o, {"counts": f * o, "sums": f * x} | {n: np.array(v) for n, v in pairs.items()}
+
+
+def fitted(found, deviations, rank):
+    """The server's steps in NumPy, one number after the other."""
+    p = len(found["counts"])
+
+    def shrunk(values, centre, variance):
+        own = max(np.mean((values - centre) ** 2 - variance), 0)
+        share = own / np.where(own + variance > 0, own + variance, 1)
+        return centre + share * (values - centre)
+
+    def floored(counts):
+        return np.maximum(counts, max(0.1 * max(counts.mean(), 0), 1e-12))
+
+    counts = floored(shrunk(found["counts"], found["counts"].mean(), deviations["counts"] ** 2))
+    means = shrunk(
+        found["sums"] / counts,
+        found["sums"].sum() / counts.sum(),
+        (deviations["sums"] / counts) ** 2,
+    ).clip(-0.98, 0.98)
+    apart = np.array([counts[a] * counts[b] for a, b in itertools.combinations(range(p), 2)])
+    apart = apart * (found["pair_counts"] @ apart) / (apart @ apart)
+    pairs = floored(shrunk(found["pair_counts"], apart, deviations["pair_counts"] ** 2))
+    covariance = np.zeros((p, p))
+    for place, (a, b) in enumerate(itertools.combinations(range(p), 2)):
+        covariance[a, b] = found["pairs"][place] / pairs[place] - means[a] * means[b]
+        covariance[b, a] = covariance[a, b]
+    edge = 2 * math.sqrt(np.mean((deviations["pairs"] / pairs) ** 2) * p)
+    common = np.zeros(p)
+    for _ in range(20):
+        values, vectors = np.linalg.eigh(covariance + np.diag(common))
+        outer = np.zeros((p, p))
+        for value, vector in list(zip(values, vectors.T, strict=True))[::-1][:rank]:
+            if value > edge:
+                outer += math.sqrt(value**2 - edge**2) * np.outer(vector, vector)
+        common = np.minimum(np.diag(outer), 0.9 * (1 - means**2))
+    scale = np.sqrt(common / np.where(np.diag(outer) > 0, np.diag(outer), 1))
+    outer = outer * scale[:, None] * scale
+    return means, outer, np.maximum(1 - means**2 - np.diag(outer), 0.05)
+
+
+def normal(means, outer, own, x, o):
+    """Expectation of the common part of normal answers given some: the textbook's formula."""
+    at = np.flatnonzero(o)
+    given = (outer + np.diag(own))[np.ix_(at, at)]
+    return means + outer[:, at] @ np.linalg.solve(given, (x - means)[at])
+
+
+def logits(expected):
+    expected = expected.clip(-0.98, 0.98)
+    return np.log((1 + expected) / (1 - expected))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_golden_round(backend, noise):
+    """Messages, server and home; the noise is taken from the release."""
+    found = world(backend, noise_multiplier=noise)
+    done, ((uploads, scale, released),), _ = spied(found)
+    assert done.rows[0]["update_norm_max"] <= 0.7 * (1 + 1e-12)
+    deviations = {name: length * noise / 4 for name, length in LENGTHS.items()}
+    for name, length in LENGTHS.items():
+        assert scale[name].item() == pytest.approx(length / 0.7)
+        assert released.sum[name].shape == uploads.update[name].shape[1:]
+    for client in range(4):
+        for name, value in message(found, client)[2].items():
+            np.testing.assert_allclose(uploads.update[name][client], value, rtol=1e-12)
+    sums = {name: value.numpy() for name, value in released.sum.items()}
+    means, outer, own = fitted(sums, deviations, 30)
+    table = done.params["embedding.weight"].numpy()
+    np.testing.assert_allclose(table[1], logits(means), rtol=1e-8, atol=1e-10)
+    assert (table[[0, 2, 3]] == 0).all()
+    loadings = done.server["loadings"].numpy()
+    np.testing.assert_allclose(loadings @ loadings.T, outer, rtol=1e-7, atol=1e-9)
+    models = personal_models(found, done)
+    for client in range(4):
+        x, o, _ = message(found, client)
+        expected = normal(means, outer, own, x, o)
+        model = models["embedding.weight"][client].numpy()
+        np.testing.assert_allclose(model[1], logits(expected), rtol=1e-6, atol=1e-8)
+        assert_equal({"head": models["head.weight"][client]}, {"head": torch.eye(2, 4).double()}, 0)
+
+
+def test_the_factors_of_answers_that_have_some_are_found_and_help():
+    """Answers of 40 items are signs of two factors: a person's own answers predict the others,
+    also of people who were not there."""
+    rng = np.random.default_rng(0)
+    loadings = rng.normal(size=(40, 2))
+    x = np.sign(rng.normal(size=(900, 2)) @ loadings.T + 0.3 * rng.normal(size=(900, 40)))
+    asked = rng.random(x.shape) < 0.7
+    o, given = asked[:800].astype(float), np.where(asked, x, 0)[:800]
+    first, second = np.triu_indices(40, 1)
+    sums = {"counts": o.mean(0), "sums": given.mean(0)}
+    sums |= {"pair_counts": (o.T @ o)[first, second] / 800}
+    sums |= {"pairs": (given.T @ given)[first, second] / 800}
+    noisy = {n: torch.from_numpy(v + rng.normal(0, 0.01, v.shape)) for n, v in sums.items()}
+    means, found, own = factors(noisy, dict.fromkeys(SHARES, 0.01), 10)
+    sizes = found.square().sum(0).sort(descending=True).values
+    assert sizes[:2].sum() > 5 * sizes[2:].sum()
+    right, plain = [], []
+    for answered, truth in zip(asked[800:], x[800:], strict=True):
+        person = torch.from_numpy(answered.astype(float)), torch.from_numpy(truth * answered)
+        guess = predicted(*person, means, found, own)
+        right.append((guess.sign().numpy() == truth)[~answered].mean())
+        plain.append((means.sign().numpy() == truth)[~answered].mean())
+    assert np.mean(right) > 0.85 > 0.6 > np.mean(plain)
+
+
+def test_of_noise_alone_there_are_no_factors_and_the_items_are_one():
+    """In 200 releases an eigenvalue of noise is above the edge now and then, never by much."""
+    rng = np.random.default_rng(0)
+    deviations = {"counts": 0.02, "sums": 0.02, "pair_counts": 0.02, "pairs": 0.02}
+    shapes, truth = {n: 780 if "pair" in n else 40 for n in SHARES}, {"counts": 0.7}
+    truth |= {"sums": 0.14, "pair_counts": 0.49, "pairs": 0.49 * 0.04}
+    most, means = [], []
+    for _ in range(200):
+        sums = {n: torch.from_numpy(rng.normal(truth[n], 0.02, k)) for n, k in shapes.items()}
+        found = factors(sums, deviations, 30)
+        most.append(found[1].square().sum(1).max().item())
+        means.append(found[0].std().item())
+    assert np.mean(np.array(most) < 0.01) > 0.5
+    assert max(most) < 0.1
+    assert np.mean(means) < 0.01 < 0.02 / 0.7
+
+
+@pytest.mark.parametrize("clip_norm", [0.7, 5.0])
+def test_no_person_of_a_small_table_sends_more_than_the_clip_norm(clip_norm):
+    """Brute force over every set of answered items: each part within its share, the whole within
+    C, which lists of ``answers`` or more fill."""
+    sets = [s for n in range(1, ITEMS + 1) for s in itertools.combinations(range(ITEMS), n)]
+    sizes = tuple(map(len, sets))
+    rule = plan(len(sizes), rounds=1, clip_norm=clip_norm)
+    found = simulation("one_release_factors", {"answers": MOST}, plan=rule, sizes=sizes)
+    x = found.train.x.clone()
+    x[: sum(sizes), 0] = torch.tensor([float(item) for s in sets for item in s])
+    _, ((uploads, scale, _),), _ = spied(
+        dataclasses.replace(found, train=Examples(x, found.train.y))
+    )
+    squares = {n: (v / scale[n]).square().sum(1) / clip_norm**2 for n, v in uploads.update.items()}
+    full = torch.tensor(sizes) >= MOST
+    for name, share in SHARES.items():
+        torch.testing.assert_close(squares[name][full], squares[name][full] * 0 + share)
+        assert (squares[name][~full] < share).all()
+    assert sum(SHARES.values()) == pytest.approx(1)
+
+
+def test_rounds_at_their_budget_are_worth_one_and_new_people_cost_nothing():
+    one, two = (params_after(world(noise_multiplier=0.0, rounds=n)) for n in (1, 2))
+    assert_equal(one, two, 1e-9)
+    found = world()
+    done = rounds.run(found, rounds.start(found))
+    new = dataclasses.replace(found, split=dataclasses.replace(found.split, new=found.split))
+    (known, stranger) = (
+        evaluation.accuracies(found, done, has_global_model=True),
+        evaluation.accuracies_of_new(new, done, has_global_model=True),
+    )
+    pairs = zip(known, stranger, strict=True)
+    assert all(old["personal_own"] == fresh["personal_new"] for old, fresh in pairs)
+
+
+def test_what_is_no_table_of_two_classes_is_refused_in_one_line():
+    check, name = registry.check_model, "one_release_factors"
+    with pytest.raises(ConfigError, match=r"method one_release_factors: model; got 'mlp'.*people"):
+        check(name, cells.Model("mlp", (6,)))
+    with pytest.raises(ConfigError, match=r"one_release_factors: classes; got 3; expected 2"):
+        check(name, TABLE, outputs=3)
+    check(name, TABLE, outputs=2)
+    people = [(torch.tensor([[0.0], [1.0], [2.0]]), torch.arange(3)) for _ in range(3)]
+    settings = {
+        "training": cells.Training(1, 1, 0, "sgd", 0.1),
+        "privacy": cells.Privacy(noise_multiplier=1.0, delta=1e-3, clip_norm=0.5),
+        "secret": "a",
+    }
+    with pytest.raises(ConfigError, match=r"outputs of the network; got 3; expected 2"):
+        pflpipe.train(name, people, model=TABLE, classes=3, **settings)
+    with pytest.raises(ConfigError, match=r"loss.*expected cross_entropy"):
+        registry.check_loss(name, "binary", {})

@@ -1,0 +1,168 @@
+"""The private prior: against minima found by SciPy, and for people who differ from each other by a
+known law."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize
+
+from pflpipe import cells
+from pflpipe.errors import ConfigError
+from pflpipe.learning import networks
+from pflpipe.simulation import evaluation, rounds
+from pflpipe.simulation.clients import Examples
+from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
+
+BACKENDS = ["loop", "vmap"]
+LINEAR = cells.Model("mlp", ())
+QUIET = {"noise_multiplier": 0.0, "rounds": 1}
+SETTINGS = {"spread": 0.8, "length": 1.0, "noise": 0.7}
+
+
+def world(backend="loop", loss="cross_entropy", **changes):
+    found = simulation(
+        "private_prior",
+        SETTINGS,
+        plan=plan(**(QUIET | changes)),
+        backend=backend,
+        model=LINEAR,
+        loss=loss,
+    )
+    draws = torch.Generator().manual_seed(1)
+    y = torch.randn(len(found.train.y), 3, generator=draws, dtype=torch.float64)
+    if loss == "cross_entropy":
+        return found
+    if loss == "binary":
+        found = dataclasses.replace(found, network=networks.build(LINEAR, (5,), 1))
+        y = (y[:, 0] > 0).long()
+    return dataclasses.replace(found, train=Examples(found.train.x, y))
+
+
+def best(found, client, loss, mean, variance):
+    """The mode of a client's head ``[K, F + 1]``, by a general minimiser."""
+    rows = found.split.train[client]
+    z = np.hstack([found.train.x[rows].numpy(), np.ones((len(rows), 1))])
+    y = found.train.y[rows].numpy()
+
+    def objective(flat):
+        head = flat.reshape(mean.shape)
+        scores = z @ head.T
+        prior = ((head - mean) ** 2 / variance).sum() / 2
+        if loss == "squared_error":
+            return ((y - scores) ** 2).sum() / (2 * SETTINGS["noise"] ** 2) + prior
+        if loss == "binary":
+            return (np.logaddexp(0, scores[:, 0]) - y * scores[:, 0]).sum() + prior
+        return (np.logaddexp.reduce(scores, 1) - scores[np.arange(len(y)), y]).sum() + prior
+
+    return optimize.minimize(objective, mean.flatten(), tol=1e-12).x.reshape(mean.shape)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary", "squared_error"])
+def test_golden_round(backend, loss):
+    """Messages, server and home, with messages that reach their length and others that do not."""
+    found = world(backend, loss)
+    done, ((uploads, scale, _),), _ = spied(found)
+    outputs = found.network.shapes["head.weight"][0]
+    zero = np.zeros((outputs, 6))
+    heads = [best(found, client, loss, zero, zero + 0.8**2) for client in range(4)]
+    sizes = np.array([np.linalg.norm(head) for head in heads])
+    assert sizes.min() < 1 < sizes.max()
+    sent = [head * min(1, 1 / size) for head, size in zip(heads, sizes, strict=True)]
+    for client, estimate in enumerate(sent):
+        one, two = (uploads.update[name][client] for name in ("estimate", "square"))
+        np.testing.assert_allclose(one, estimate, atol=1e-5)
+        np.testing.assert_allclose(two, estimate**2, atol=1e-5)
+    assert scale["estimate"].item() == pytest.approx(math.sqrt(2) / 0.5)
+    assert scale["square"].item() == pytest.approx(math.sqrt(2) / 0.5)
+    mean = np.mean(sent, 0)
+    variance = np.maximum(np.mean(np.square(sent), 0) - mean**2, 1e-4)
+    np.testing.assert_allclose(done.params["head.weight"], mean[:, :-1], atol=1e-5)
+    np.testing.assert_allclose(done.params["head.bias"], mean[:, -1], atol=1e-5)
+    models = personal_models(found, done)
+    mean = uploads.update["estimate"].mean(0).numpy()
+    variance = done.server["variance"].numpy()
+    for client in range(4):
+        own = best(found, client, loss, mean, variance)
+        tolerance = {"atol": 1e-4 if loss == "binary" else 1e-5}
+        np.testing.assert_allclose(models["head.weight"][client], own[:, :-1], **tolerance)
+        np.testing.assert_allclose(models["head.bias"][client], own[:, -1], **tolerance)
+
+
+def test_no_message_is_longer_than_the_clip_norm_whatever_the_rows_are():
+    """A head of one large coordinate has the longest square: with it the message fills C."""
+    rule = plan(3, **QUIET, clip_norm=0.7)
+    wide = SETTINGS | {"spread": 20.0}
+    found = simulation("private_prior", wide, plan=rule, sizes=(9, 9, 1), model=LINEAR)
+    x = torch.zeros_like(found.train.x)
+    x[:9, 0], x[9:18] = (found.train.y[:9] == 1).double(), found.train.x[9:18]
+    _, ((uploads, scale, _),), _ = spied(
+        dataclasses.replace(found, train=Examples(x, found.train.y))
+    )
+    squares = [(v / scale[n]).flatten(1).square().sum(1) for n, v in uploads.update.items()]
+    lengths = sum(squares).sqrt()
+    assert (lengths <= 0.7 * (1 + 1e-12)).all()
+    assert lengths.max() > 0.56
+    estimates = uploads.update["estimate"].flatten(1).norm(dim=1)
+    torch.testing.assert_close(estimates[:2], estimates.new_full([2], 1.0))
+
+
+@pytest.mark.parametrize("epsilon_noise", [0.0, 2.0])
+def test_few_own_rows_are_completed_by_what_others_are_like(epsilon_noise):
+    """200 people whose heads differ by a known law: the posterior is nearer to each one's head than
+    what it finds alone, and than the mean."""
+    rng = np.random.default_rng(0)
+    clients, rows = 200, 6
+    truth = np.array([1.0, -1.0, 0, 0, 0, 2.0]) + np.array([0, 0, 0, 1, 1, 0]) * rng.normal(
+        size=(clients, 6)
+    )
+    x = rng.normal(size=(clients, rows, 5))
+    y = np.einsum("crf,cf->cr", x, truth[:, :5]) + truth[:, 5:] + rng.normal(size=x.shape[:2])
+    rule = plan(clients, **(QUIET | {"noise_multiplier": epsilon_noise}))
+    found = simulation(
+        "private_prior",
+        {"spread": 2.0, "length": 4.0, "noise": 1.0},
+        plan=rule,
+        sizes=(rows,) * clients,
+        model=LINEAR,
+        loss="squared_error",
+        backend="vmap",
+    )
+    found = dataclasses.replace(found, network=networks.build(LINEAR, (5,), 1))
+    kept = clients * rows
+    inputs = found.train.x.clone()
+    inputs[:kept] = torch.from_numpy(x.reshape(kept, 5))
+    labels = torch.zeros(len(inputs), dtype=torch.float64)
+    labels[:kept] = torch.from_numpy(y.reshape(kept))
+    found = dataclasses.replace(found, train=Examples(inputs, labels))
+    done, ((uploads, _, _),), _ = spied(found)
+    models = personal_models(found, done)
+    own = np.hstack([models["head.weight"][:, 0].numpy(), models["head.bias"].numpy()])
+
+    def distance(heads):
+        return ((heads - truth) ** 2).sum(1).mean()
+
+    alone = uploads.update["estimate"][:, 0].numpy()
+    everybody = np.hstack([done.params["head.weight"][0], done.params["head.bias"]])
+    assert distance(own) < 0.8 * min(distance(alone), distance(everybody))
+
+
+def test_rounds_at_their_budget_are_worth_one_and_new_people_cost_nothing():
+    one, two = (params_after(world(rounds=n)) for n in (1, 2))
+    assert_equal(one, two)
+    found = world()
+    done = rounds.run(found, rounds.start(found))
+    new = dataclasses.replace(found, split=dataclasses.replace(found.split, new=found.split))
+    known = evaluation.accuracies(found, done, has_global_model=True)
+    stranger = evaluation.accuracies_of_new(new, done, has_global_model=True)
+    pairs = zip(known, stranger, strict=True)
+    assert all(old["personal_own"] == fresh["personal_new"] for old, fresh in pairs)
+
+
+def test_a_head_that_newton_could_not_hold_is_refused_in_one_line():
+    wide = simulation("private_prior", plan=plan(rounds=1), model=LINEAR, shape=(200,))
+    with pytest.raises(ConfigError, match="newton for a head of 603 numbers; expected at most 512"):
+        rounds.run(wide, rounds.start(wide))
