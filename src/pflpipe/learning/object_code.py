@@ -85,7 +85,7 @@ class _Walk:
 
     def visit(self, value: Any) -> None:
         if isinstance(value, _PLAIN):
-            self._note(type(value).__name__, repr(value))
+            self._note(str(type(value)), f"{value!r}")
             return
         if id(value) in self._seen:
             self._note("again", str(self._seen[id(value)]))
@@ -119,12 +119,14 @@ class _Walk:
     def _array(self, value: Tensor | np.ndarray) -> None:
         kind = f"{value.dtype} {[*value.shape]}"
         self._note("array", kind)
-        is_tensor = isinstance(value, Tensor)
-        plain = value.layout == torch.strided if is_tensor else not value.dtype.hasobject
+        if isinstance(value, Tensor):
+            plain = value.layout == torch.strided
+        else:
+            plain = not value.dtype.hasobject
         if not (self._given and plain):
             self.complete = False
             return
-        if is_tensor:
+        if isinstance(value, Tensor):
             value = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
         self.state.update(f"{kind}\n".encode() + value.tobytes())
 
