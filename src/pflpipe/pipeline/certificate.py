@@ -87,7 +87,7 @@ def row(
     """
     planned = plan_file(cell.plan_id, results)
     plan, values = planned.plan, records.to_json(planned.ledger)
-    record = tidy.executed_record(results / "runs" / run, plan, cell.departures)
+    record = tidy.record_of(results / "runs" / run, plan, cell)
     pin = data / f"{cell.dataset}.pin"
     counted = accountant = None
     if plan.mechanism != "none":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -192,21 +192,14 @@ def record_of(folder: Path, plan: Plan, cell: Cell) -> Record:
         DataError: there is no record, the run was trained with other code than the cell has, or a
             private run deviated from its plan.
     """
-    run = executed_record(folder, plan, cell.departures)
-    row_code.check_trained(cell, run.parts, f"{folder}/run.json")
-    return run
-
-
-def executed_record(folder: Path, plan: Plan, departures: Collection[str]) -> Record:
-    """Return the record of the run in a folder without regard to its code, so that no file of a
-    method is run; arguments and errors are those of ``record_of``."""
     path = existing(folder / "run.json")
     run = records.load(Record, path)
+    row_code.check_trained(cell, run.parts, str(path))
     # A table never shows an epsilon next to a run that released something else than its plan.
     if plan.mechanism != "none":
         executed.check(
             plan,
-            departures,
+            cell.departures,
             str(path),
             releases=run.released.releases,
             uploaded=run.released.uploaded_parameters,
