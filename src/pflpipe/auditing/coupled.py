@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pflpipe.auditing.evidence import POWER, WIDEST, Sensitivity
 from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.privacy import correlated
 from pflpipe.privacy.plan import Plan
@@ -45,59 +46,14 @@ DRAWS_AT_ONCE = 2_500
 COUPLED = 16
 """Draws of each round for the canary's movement, which is the same in all of them if the mechanism
 is correct."""
-WIDEST = 1e-4
-"""Largest relative spread of the movement that is not flagged; float32 rounding gives about
-1e-6."""
 RARE = 1e-9
 """Probability of flagging sufficient noise, in each of up to four checks of an audit."""
 RARE_LENGTH = 1e-11
 """Probability that a length of 1 is estimated above ``longest``. An audit measures some hundred
 lengths, most of them nearly equal."""
-POWER = 0.9
-"""The factor counts as detected if it is flagged with this probability."""
 SILENT = 1e-9
 """Largest variance along a direction, relative to that of single coordinates, that counts as no
 noise; float32 rounding gives about 1e-14."""
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """The worst canary of one mechanism.
-
-    Attributes:
-        canary: its name.
-        length: length of its movement of a release, in units of what the claim covers: at most 1
-            for a correct mechanism.
-        length_most: the value that ``length`` exceeds with probability ``RARE_LENGTH`` in a correct
-            mechanism.
-        spread: standard deviation of that movement over the noise, relative to its largest
-            coordinate: 0 if correct.
-        noise: noise without the canary, as a fraction of the claimed noise (1 if correct). None
-            with departures: their noise has no known law, and ``length`` measures it.
-        noise_least: the value that ``noise`` falls below with probability ``RARE`` in a correct
-            mechanism.
-        detects: the largest factor on all noise, below 1, that these checks flag with probability
-            ``POWER`` in an otherwise correct mechanism.
-    """
-
-    canary: str
-    length: float
-    length_most: float
-    spread: float
-    noise: float | None = None
-    noise_least: float | None = None
-    detects: float = 0.0
-
-    @property
-    def flagged(self) -> bool:
-        """Whether the release moves too far, or its noise depends on private data or is smaller
-        than claimed."""
-        quiet = (
-            self.noise is not None
-            and self.noise_least is not None
-            and self.noise < self.noise_least
-        )
-        return self.length > self.length_most or self.spread > WIDEST or quiet
 
 
 def sensitivity(mechanism: Mechanism, key: str, draws: int | None = None) -> Sensitivity:
