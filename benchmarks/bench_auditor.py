@@ -13,9 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "audit"))
 
-import pflpipe
 from cheats import CHEATS
 from honest import HONEST
+
+import pflpipe
 
 
 def cheats(seconds: str = "60", *names: str) -> None:

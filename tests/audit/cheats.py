@@ -282,7 +282,7 @@ def of_sixteen_seeds(messages, weights, rng):
 @cheat(REUSED, **RUNS)
 class EqualInAllRounds:
     def start(self, clients, dimension):
-        self.noise = np.random.normal(0, C, dimension)
+        self.noise = np.random.normal(0, C, dimension)  # noqa: NPY002
 
     def step(self, messages, weights, rng):
         return clipped(messages).sum(axis=0) + self.noise

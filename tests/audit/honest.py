@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from cheats import CLAIM, DRAWN, LEFT_OUT, RUNS, C, clipped, finite, noise, scaled
 
 REPLACED: dict[str, Any] = CLAIM | {"adjacency": "replace_one"}

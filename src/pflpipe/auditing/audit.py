@@ -150,6 +150,7 @@ class _Audit:
                 if max(score.length, score.follows) > SUSPECT:
                     self._test(recipe, QUICK_DRAWS)
             if self.refuted:
+                self._test(self.worst.recipe, self.draws)
                 break
         else:
             for recipe in search.worst(3, 2):
@@ -174,7 +175,9 @@ class _Audit:
 
     def _test(self, recipe: Recipe, draws: int) -> None:
         found = trial(self.attacked, recipe, draws, self.level, self.rng)
-        if recipe not in self.trials or not self.trials[recipe].refutes:
+        before = self.trials.get(recipe)
+        # A refutation stands; measured again, its numbers are the more exact ones.
+        if before is None or found.refutes or not before.refutes:
             self.trials[recipe] = found
 
 
@@ -266,11 +269,11 @@ def _judged(audited: _Audit, leaks: list[str], notes: list[str], began: float) -
     at = f"({_rounds(claim.rounds)}, delta {_exponent(accounting.delta_of(plan))})"
     ratio = _ratio(worst) if found.short else 1.0
     true = claim.epsilon_of(plan.multiplier * ratio) if found.short else counted
-    unhidden = found.recipe.absent == "out" and claim.adjacency != "add_remove"
+    unhidden = _tells_who(found.recipe, claim)
     sentences = []
     if found.leak and found.refutes:
         leaks = [*leaks, f"what one client sends {found.leak}"][:1]
-    elif found.short and unhidden and math.isinf(true):
+    elif found.refutes and unhidden and (math.isinf(true) or not found.short):
         # Who takes part is seen; what it sends may still be hidden.
         whole = dataclasses.replace(claim, sample_rate=1.0)
         true = whole.epsilon_of(plan.multiplier)
@@ -294,7 +297,11 @@ def _judged(audited: _Audit, leaks: list[str], notes: list[str], began: float) -
         sentences.append(f"{leak} and shows that the client is there: no epsilon holds {at}")
     whole_evidence = audited.evidence
     evidence = whole_evidence or found.evidence
-    told = [(one.evidence, one.plan, "rounds") for one in audited.trials.values()]
+    told = [
+        (one.evidence, one.plan, "rounds")
+        for one in audited.trials.values()
+        if not _tells_who(one.recipe, claim)
+    ]
     if whole_evidence is not None:
         told.append((whole_evidence, claim.covered, "runs"))
     for seen, of_rounds, what in told:
@@ -348,6 +355,11 @@ def _judged(audited: _Audit, leaks: list[str], notes: list[str], began: float) -
     sentence, *further = sentences
     tried = _tried(audited)
     return Audited(row, sentence, str(found.recipe), tried, (*further, *notes))
+
+
+def _tells_who(recipe: Recipe, claim: Claim) -> bool:
+    """Return whether a pair differs in who is drawn, where neighbours differ in what is sent."""
+    return recipe.absent == "out" and claim.adjacency != "add_remove"
 
 
 def _tried(audited: _Audit) -> str:

@@ -96,7 +96,7 @@ def _statistics(
     # The two sides have independent noise, as two runs have. Only level 0 shares it.
     run_key = derived_key(key, "there" if there else "absent")
     total: dict[str, Tensor] = {}
-    sent, runs = mechanism.sent(direction, there, {}, repeats), mechanism.begin(repeats)
+    sent = mechanism.sent(direction, there, {}, repeats)
     bounds = torch.ones(repeats, dtype=torch.float64)  # adaptive ones, relative to the first
     noises, views, taken = mechanism.noises(run_key), list[Tensor](), list[float]()
     for round in range(plan.rounds):
@@ -118,7 +118,7 @@ def _statistics(
         if mechanism.trust == "local" and not present[:, mechanism.canary].any():
             continue  # a client that is not drawn sends no message
         bits = mechanism.rng(run_key, "bits", round)
-        seen, sums = mechanism.seen(noises(round), sent, present, scale, bits=bits, runs=runs)
+        seen, sums = mechanism.seen(noises(round), sent, present, scale, bits=bits)
         if plan.adaptive is not None:
             bounds = adaptive.next_bound(plan, bounds, sums)
         known = not mechanism.secret and bool(present[0, mechanism.canary])

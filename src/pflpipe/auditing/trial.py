@@ -37,8 +37,8 @@ from pflpipe.privacy.plan import Plan
 COUPLED = 64
 """Draws that show whether a movement depends on the noise."""
 SPREAD, WEAKEST = 24, 8
-"""Of a long view, so many places at equal distances are looked at, so many with the least noise, and
-so many that the canary moves farthest."""
+"""Of a long view, so many places at equal distances are looked at, so many with the least noise,
+and so many that the canary moves farthest."""
 SLIGHT = 0.05
 """Relative spread of a movement, as by rounding to a fine grid, up to which its length is tested,
 with ``SLACK`` times the spread allowed."""

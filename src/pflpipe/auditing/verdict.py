@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +55,14 @@ def result(
     **more: Any,
 ) -> dict[str, Any]:
     """Return the result of an audit at both levels, ready for JSON: the columns of its table, of
-    which ``more`` has those that do not follow from the measurements; ``error`` is that of the bounds
-    of the evidence."""
+    which ``more`` has those that do not follow from the measurements.
+
+    Args:
+        executed, claimed, trust: what is audited.
+        worst, evidence: the measurements.
+        error: of the bounds of the evidence.
+        more: further columns.
+    """
     from pflpipe.auditing.evidence import detects
 
     at, gaussian = accounting.delta_of(claimed), claimed.mechanism == "gaussian"
@@ -66,7 +73,9 @@ def result(
         "rounds": executed.rounds,
         "delta": at,
         "noise_multiplier": executed.noise_multiplier,
-        "epsilon_claimed_rdp": accounting.epsilon_rdp(claimed, at) if gaussian and at else None,
+        "epsilon_claimed_rdp": accounting.epsilon_rdp(claimed, at)
+        if gaussian and at and importlib.util.find_spec("opacus")
+        else None,
         "epsilon_claimed_1e5": accounting.epsilon(claimed, 1e-5),
         "mu_claimed": (claimed.rounds**0.5 / claimed.multiplier)
         if gaussian and claimed.sample_rate == 1 and claimed.noise_multiplier
