@@ -32,7 +32,7 @@ TESTS = 50
 """Largest number of tests of an audit: three of each of at most 15 pairs, and whole runs."""
 ROUNDS = 3
 """Consecutive rounds of a release with a state that are tested together."""
-FEWEST_PAIRS, MOST_PAIRS = 200, 3_000
+FEWEST_PAIRS, MOST_PAIRS = 300, 3_000
 QUICK_DRAWS, FEWEST_DRAWS, MOST_DRAWS = 400, 600, 20_000
 FEWEST_RUNS, MOST_RUNS = 20, 4_000
 SUSPECT = 1.2

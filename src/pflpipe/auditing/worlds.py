@@ -222,14 +222,16 @@ class Recipe:
 
 
 def starts(claim: Claim, remembers: bool) -> list[Recipe]:
-    """Return the recipes that are always tried, the plainest first: each property alone, then
-    directions, signs and lengths with what the others do."""
+    """Return the recipes that are always tried, the plainest first: each property alone, for a
+    message of length C and for a far one, then directions, signs and lengths with what the others do."""
     size = claim.dimension
     base = Recipe(absent=absences(claim)[0])
     found = [base]
-    for name, values in properties(claim, remembers).items():
-        found += [dataclasses.replace(base, **{name: value}) for value in values]
-    for others, far in (
+    far = dataclasses.replace(base, count=size, signs="drawn", length=1e6)
+    for start in (base, far):
+        for name, values in properties(claim, remembers).items():
+            found += [dataclasses.replace(start, **{name: value}) for value in values]
+    for others, of_others in (
         ("apart", 1.0),
         ("zeros", 1.0),
         ("same", 1.0),
@@ -243,7 +245,7 @@ def starts(claim: Claim, remembers: bool) -> list[Recipe]:
             for count in sorted({1, size}):
                 for length in (1.0, 0.99 * math.sqrt(count), 1e6):
                     made = dataclasses.replace(
-                        base, count=count, signs=signs, length=length, others=others, far=far
+                        base, count=count, signs=signs, length=length, others=others, far=of_others
                     )
                     found.append(made)
     return list(dict.fromkeys(found))
