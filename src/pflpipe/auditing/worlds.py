@@ -223,7 +223,8 @@ class Recipe:
 
 def starts(claim: Claim, remembers: bool) -> list[Recipe]:
     """Return the recipes that are always tried, the plainest first: each property alone, for a
-    message of length C and for a far one, then directions, signs and lengths with what the others do."""
+    message of length C and for a far one, then directions, signs and lengths with what the others
+    do."""
     size = claim.dimension
     base = Recipe(absent=absences(claim)[0])
     found = [base]
