@@ -29,7 +29,8 @@ from scipy.stats import binom
 
 from pflpipe.auditing import cases
 from pflpipe.auditing.coupled import sensitivity
-from pflpipe.auditing.distinguish import detects, distinguish
+from pflpipe.auditing.distinguish import distinguish
+from pflpipe.auditing.evidence import detects
 
 POWER = ("gaussian-central", "gaussian-local", "gaussian-drawn-central", "laplace-central")
 

@@ -1037,17 +1037,17 @@ MUTANTS = {
         "self.network.shapes",
         "audit/test_coupled.py",
     ),
-    "a later round without noise is not looked at": Mutant(
-        "auditing/coupled.py",
-        "return torch.where(noisy, mean, found)",
-        "return torch.where(noisy, mean, torch.zeros_like(found))",
+    "an audit of arrays looks at the first round only": Mutant(
+        "auditing/audit.py",
+        "rounds = min(claim.rounds, ROUNDS) if program.remembers else 1",
+        "rounds = 1",
         "audit/test_claims.py",
     ),
-    "a later round that releases less counts as a leak": Mutant(
-        "auditing/coupled.py",
-        "return torch.where(noisy, mean, found)",
-        "return mean.expand(self.rounds, -1)",
-        "audit/test_claims.py",
+    "an audit of arrays does not vary the others": Mutant(
+        "auditing/worlds.py",
+        '("apart",) if lonely else OTHERS',
+        '("apart",)',
+        "audit/test_search.py",
     ),
     "half the audit's runs unseen": Mutant(
         "auditing/distinguish.py",
@@ -1062,9 +1062,9 @@ MUTANTS = {
         "audit/test_cases.py",
     ),
     "anyone's release is tried with equal weights only": Mutant(
-        "auditing/audit.py",
-        'has 91 % of the rows", rows(clients - 1)),',
-        'has 91 % of the rows", rows(None)),',
+        "auditing/worlds.py",
+        'ROWS = ("equal", "most", "another", "none", "mixed")',
+        'ROWS = ("equal",)',
         "audit/test_claims.py",
     ),
     "a refuted claim may be printed": Mutant(

@@ -102,3 +102,14 @@ def test_what_the_syntax_tree_says_of_a_method_is_what_python_says(name):
     )
     assert entry.factory is getattr(module, name)
     assert {item.kind for item in signature.parameters.values()} <= {inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_privacy_is_counted_without_torch():
+    program = """
+import sys
+import pflpipe
+request = pflpipe.Privacy("gaussian", epsilon=2.0, delta=1e-5, clip_norm=1.0, clip_quantile=0.5)
+plan = pflpipe.make_plan(request, rounds=2, sample_rate=0.5, clients=100)
+print(pflpipe.epsilon(plan, 1e-5) <= 2.0, "torch" in sys.modules)
+"""
+    assert called(sys.executable, "-c", program).stdout.split() == ["True", "False"]

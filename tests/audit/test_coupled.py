@@ -9,7 +9,8 @@ import torch
 
 from audit_plans import KEY, REFERENCE
 from pflpipe.auditing import cases
-from pflpipe.auditing.coupled import WIDEST, Sensitivity, longest, sensitivity
+from pflpipe.auditing.coupled import longest, sensitivity
+from pflpipe.auditing.evidence import WIDEST, Sensitivity
 from pflpipe.auditing.neighbours import (
     CANARIES,
     Mechanism,

@@ -10,7 +10,8 @@ from scipy import stats
 
 from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
 from pflpipe.auditing import cases
-from pflpipe.auditing.distinguish import _choose, detects, distinguish, errors_of_midpoint, judge
+from pflpipe.auditing.distinguish import _choose, distinguish
+from pflpipe.auditing.evidence import detects, errors_of_midpoint, judge
 from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.privacy import accounting
 from pflpipe.privacy.mechanism import public_cohort

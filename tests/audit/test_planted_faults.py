@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
-from pflpipe.auditing.coupled import FEWER_DRAWS, WIDEST, Sensitivity, sensitivity
+from pflpipe.auditing.coupled import FEWER_DRAWS, sensitivity
 from pflpipe.auditing.distinguish import distinguish
+from pflpipe.auditing.evidence import WIDEST, Sensitivity
 from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.errors import DataError
 from pflpipe.methods import registry

@@ -1,4 +1,5 @@
-"""The audit of a claim about anyone's release: both levels, in every situation, and a sentence."""
+"""The audit of a claim about anyone's release: a search for the worst two worlds, tests of what it
+finds, and a sentence."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 import dataclasses
 import math
 import random
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,18 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from pflpipe.auditing import cases
-from pflpipe.auditing.arrays import ODD, OfArrays, Program, ReleaseError, Situation
-from pflpipe.auditing.claim import Adjacency, Claim
-from pflpipe.auditing.coupled import FEWER_DRAWS, WIDEST, Sensitivity, sensitivity, worst_of
-from pflpipe.auditing.distinguish import Evidence, distinguish
+from pflpipe.auditing import verdict
+from pflpipe.auditing.arrays import Attacked, Program, ReleaseError, size_of
+from pflpipe.auditing.claim import Claim
+from pflpipe.auditing.evidence import Evidence, Sensitivity
+from pflpipe.auditing.search import Search
+from pflpipe.auditing.trial import Trial, trial, whole_runs
+from pflpipe.auditing.worlds import Recipe, absences
 from pflpipe.data import outside
 from pflpipe.privacy import accounting
-from pflpipe.seeds import derived_key
 
-FEWEST_DRAWS, FEWEST_RUNS, MOST_RUNS = 300, 20, 4_000
+LEVEL = 1e-4
+"""Probability that an audit refutes a true claim."""
+TESTS = 50
+"""Largest number of tests of an audit: three of each of at most 15 pairs, and whole runs."""
+ROUNDS = 3
+"""Consecutive rounds of a release with a state that are tested together."""
+FEWEST_PAIRS, MOST_PAIRS = 300, 3_000
+QUICK_DRAWS, FEWEST_DRAWS, MOST_DRAWS = 400, 600, 20_000
+FEWEST_RUNS, MOST_RUNS = 20, 4_000
+SUSPECT = 1.2
+"""A score of the search from which a pair is tested while the search goes on."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +47,14 @@ class Audited:
         row: its row of the table of audits, without the columns of methods.
         sentence: the result for a reader.
         situation: where the worst canary was found.
+        tried: what was tried, what was not, and the level of a refutation.
         notes: what the claim does not cover and a user should know.
     """
 
     row: dict[str, Any]
     sentence: str
     situation: str
+    tried: str
     notes: tuple[str, ...]
 
     @property
@@ -53,8 +67,8 @@ class Audited:
     def __str__(self) -> str:
         values = {name: value for name, value in self.row.items() if value is not None}
         lines = [f"{name:20} {_shown(value)}" for name, value in values.items()]
-        found = f"{'situation':20} {self.situation}"
-        return "\n".join([*lines, found, *(f"note: {one}" for one in self.notes), self.sentence])
+        lines += [f"{'situation':20} {self.situation}", f"{'tried':20} {self.tried}"]
+        return "\n".join([*lines, *(f"note: {one}" for one in self.notes), self.sentence])
 
 
 def audit(
@@ -70,8 +84,9 @@ def audit(
             the global generators of Python, NumPy and torch.
         claim: what is claimed of it.
         file: its file, for the line numbers of error messages.
-        seconds: what each level may take, by an estimate of the time of a call from its size alone.
-            Fewer draws and runs lose power, which the result states.
+        seconds: what the audit may take, by an estimate of the time of a call from its size alone.
+            It ends as soon as the claim is refuted. Fewer draws lose power, which the result
+            states.
         seed: of all that the auditor draws.
 
     Raises:
@@ -85,73 +100,112 @@ def audit(
         if file
         else Program(release, name)
     )
-    key = derived_key("audit", "of arrays", seed)
-    base = OfArrays(
-        executed=claim.plan,
-        claimed=claim.covered,
-        trust=claim.trust,
-        program=program,
-        dimension=claim.dimension,
-        adjacency=claim.adjacency,
-        situation=_situations(claim.clients)[0],
-    )
-    with _untouched_generators(), outside.restored(), torch.no_grad():
-        base, leaks, notes = _odd_messages(base)
-        tried = []
-        cost = _seconds(base)
-        situations = _situations(claim.clients)
-        draws = int(np.clip(seconds / (3 * len(situations) * cost), FEWEST_DRAWS, FEWER_DRAWS))
-        for situation in situations:
-            mechanism = dataclasses.replace(base, situation=situation).through_a_lens(key)
-            found = sensitivity(mechanism, derived_key(key, situation.name), draws)
-            tried.append((mechanism, found))
-        worst = worst_of([found for _, found in tried])
-        mechanism = next(m for m, one in tried if _same(one, worst))
-        runs = int(np.clip(seconds / (4 * claim.rounds * cost), FEWEST_RUNS, MOST_RUNS))
-        evidence = distinguish(mechanism, worst.canary, runs, derived_key(key, "runs"))
-        notes += _alone(base, key, draws)
-        return _judged(claim, mechanism, worst, evidence, leaks, notes, began)
+    with _untouched_generators(), outside.restored(), np.errstate(all="ignore"):
+        attacked, leaks, notes = _checked(program, claim)
+        audited = _Audit(attacked, seconds, np.random.default_rng([seed, 57]))
+        audited.run(stop=bool(leaks))
+        return _judged(audited, leaks, notes + audited.notes, began)
 
 
-def _situations(clients: int) -> list[Situation]:
-    """Return the situations to try, the plainest first: equal and unequal numbers of rows, other
-    clients who send nothing or the opposite."""
+class _Audit:
+    """The search and the tests of one audit."""
 
-    def rows(large: int | None) -> np.ndarray:
-        counts = np.full(clients, 9.0)
-        if large is not None:
-            counts[large] = 91.0 * max(clients - 1, 1)
-        return counts
+    def __init__(self, attacked: Attacked, seconds: float, rng: np.random.Generator) -> None:
+        claim = attacked.claim
+        self.attacked, self.rng, self.level = attacked, rng, LEVEL / TESTS
+        self.trials: dict[Recipe, Trial] = {}
+        self.evidence: Evidence | None = None
+        self.notes: list[str] = []
+        cost = _seconds(claim)
+        calls = seconds / (cost * attacked.rounds)
+        self.pairs = int(np.clip(0.3 * calls / 4, FEWEST_PAIRS, MOST_PAIRS))
+        self.draws = int(np.clip(0.5 * calls / 12, FEWEST_DRAWS, MOST_DRAWS))
+        runs = 0.2 * seconds / (2 * cost * claim.rounds)
+        self.runs = int(np.clip(runs, FEWEST_RUNS, MOST_RUNS))
+        draws = min(self.draws, 2_000)
+        self.search = Search(attacked, rng, draws)
 
-    equal = rows(None)
-    return [
-        Situation("all clients have equally many rows", equal),
-        Situation("this client has 91 % of the rows", rows(clients - 1)),
-        Situation("another client has 91 % of the rows", rows(0)),
-        Situation("all other clients send zeros", equal, "zeros"),
-        Situation("all other clients send the opposite", equal, "opposite"),
-    ][: 5 if clients > 1 else 1]
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is refuted."""
+        whole = self.evidence is not None and self.evidence.flagged
+        return whole or any(one.refutes for one in self.trials.values())
+
+    def run(self, stop: bool) -> None:
+        """Search and test until the claim is refuted or the time is spent; ``stop`` after the
+        plainest pair."""
+        search = self.search
+        self._test(search.recipes[0], self.draws)
+        if stop:
+            return
+        structured = len(search.recipes)
+        for chunk, count in (
+            (search.meet, min(structured, self.pairs)),
+            (search.meet, max(0, round(0.6 * self.pairs))),
+            (search.climb, round(0.4 * self.pairs)),
+        ):
+            chunk(count)
+            for recipe in search.worst(2, 1):
+                score = search.scores[recipe]
+                if max(score.length, score.follows) > SUSPECT:
+                    self._test(recipe, QUICK_DRAWS)
+            if self.refuted:
+                self._test(self.worst.recipe, self.draws)
+                break
+        else:
+            for recipe in search.worst(3, 2):
+                if recipe != search.recipes[0] and not self.refuted:
+                    self._test(recipe, self.draws)
+        claim = self.attacked.claim
+        if claim.rounds > 1 or claim.sample_rate < 1:
+            worst = self.worst.recipe
+            self.evidence = whole_runs(self.attacked, worst, self.runs, self.level, self.rng)
+        count, first = search.failed
+        if count:
+            self.notes.append(f"the release fails in {count} pairs, first: {first}")
+        self.notes += _alone(self.attacked, self.level, self.rng)
+
+    @property
+    def worst(self) -> Trial:
+        """The test that says most against the claim."""
+        trials = list(self.trials.values())
+        said = [one for one in trials if one.refutes] or trials
+        longest = max(one.measured.length for one in said)
+        return next(one for one in said if one.measured.length >= longest / 1.02)
+
+    def _test(self, recipe: Recipe, draws: int) -> None:
+        found = trial(self.attacked, recipe, draws, self.level, self.rng)
+        before = self.trials.get(recipe)
+        # A refutation stands; measured again, its numbers are the more exact ones.
+        if before is None or found.refutes or not before.refutes:
+            self.trials[recipe] = found
 
 
-def _odd_messages(base: OfArrays) -> tuple[OfArrays, list[str], list[str]]:
-    """Return the mechanism with the odd canaries that it survives, what shows that a client is
-    there, and notes on what fails.
+def _checked(program: Program, claim: Claim) -> tuple[Attacked, list[str], list[str]]:
+    """Return the release as it is attacked, what shows that a client is there, and notes on what
+    fails.
 
     Raises:
         ReleaseError: a round of ordinary messages fails, is not finite, or has noise that the
             auditor cannot repeat.
     """
-    where, leaks, notes, survived = base.program.location, list[str](), list[str](), list[str]()
-    library = dataclasses.replace(base, odd=tuple(ODD)).canaries(base.start("odd"))
-    first = library["dirac"]
+    where, leaks, notes = program.location, list[str](), list[str]()
+    rounds = min(claim.rounds, ROUNDS) if program.remembers else 1
+    base = Recipe(absent=absences(claim)[0])
+    pair = base.pair(claim)
+    attacked = Attacked(program, claim, rounds=rounds)
+    attacked = dataclasses.replace(attacked, size=size_of(attacked, *pair.world(True)))
+    once = np.zeros(1, dtype=np.int64)
     for there in (True, False):
-        one, again = (base.once(first, there) for _ in range(2))
-        if not bool(torch.isfinite(one).all()):
+        if not there and not len(pair.world(there)[0]):
+            continue
+        one, again = (attacked.views(pair, there, once)[0] for _ in range(2))
+        if one[attacked.size + 1]:
             sent = "ordinary messages" if there else "a client that sends zeros"
             raise ReleaseError(
                 f"{where}: result of {sent}", got="NaN or infinity", expected="finite numbers"
             )
-        if not torch.equal(one, again):
+        if not np.array_equal(one, again):
             raise ReleaseError(
                 f"{where}: two calls with the same rng",
                 got="different results",
@@ -159,91 +213,75 @@ def _odd_messages(base: OfArrays) -> tuple[OfArrays, list[str], list[str]]:
                 do="draw the noise from rng, or from the global generators of random, numpy or "
                 "torch, which the auditor seeds",
             )
-    for name in ODD:
-        kind = "NaN" if name == "nan" else "infinity"
+    for kind in ("NaN", "infinity"):
+        odd = dataclasses.replace(base, odd=kind).pair(claim)
         try:
-            finite = bool(torch.isfinite(base.once(library[name], True)).all())
+            if attacked.views(odd, True, once)[0][attacked.size + 1]:
+                leaks.append(f"a message of {kind} makes the result NaN or infinite")
         except ReleaseError as error:
             notes.append(f"with a message of {kind} the release fails: {error}")
-            continue
-        if finite:
-            survived.append(name)
-        else:
-            leaks.append(f"a message of {kind} makes the result NaN or infinite")
-    weightless = base.situation.rows.copy()
-    weightless[-1] = 0
     empty = True
-    tries = [("a client without rows", weightless, base.executed.clients)]
-    if base.executed.sample_rate < 1:
-        tries.append(("an empty cohort", weightless, 0))
-    for what, rows, count in tries:
-        messages = np.zeros((count, base.dimension), dtype=np.float32)
+    weightless = dataclasses.replace(base, rows="none").pair(claim)
+    tries = [("a client without rows", weightless.messages, weightless.rows)]
+    if claim.sample_rate < 1:
+        tries.append(("an empty cohort", weightless.messages[:0], weightless.rows[:0]))
+    for what, messages, rows in tries:
         try:
-            step = base.begin(1)[0]
-            finite = bool(np.isfinite(base.program.result(step, messages, rows[:count], 0)).all())
+            step = program.begin(claim.clients, claim.dimension)
+            finite = bool(np.isfinite(program.result(step, 0 * messages, rows, 0)).all())
             problem = "" if finite else "its result is not finite"
         except ReleaseError as error:
             problem = f"it fails: {error}"
         if problem:
             notes.append(f"with {what}, {problem}")
-            empty &= count > 0
-    return dataclasses.replace(base, odd=tuple(survived), empty=empty), leaks, notes
+            empty &= len(rows) > 0
+    return dataclasses.replace(attacked, empty=empty), leaks, notes
 
 
-def _alone(base: OfArrays, key: str, draws: int) -> list[str]:
+def _alone(attacked: Attacked, level: float, rng: np.random.Generator) -> list[str]:
     """Return a note if a single client is not covered where the others are missing. Under sampling
-    that is a part of the claim, and ``coupled`` tests it."""
-    if base.executed.sample_rate < 1 or base.executed.clients == 1 or base.trust == "local":
+    that is a part of the claim, and the search tries it."""
+    claim = attacked.claim
+    if claim.sample_rate < 1 or claim.clients == 1 or claim.trust == "local":
         return []
-    executed, claimed = (
-        dataclasses.replace(plan, clients=1) for plan in (base.executed, base.claimed)
-    )
-    adjacency: Adjacency = "zero_out" if base.leaves else base.adjacency
-    one = dataclasses.replace(
-        base,
-        executed=executed,
-        claimed=claimed,
-        adjacency=adjacency,
-        situation=_situations(1)[0],
-    )
+    adjacency = "zero_out" if claim.adjacency == "add_remove" else claim.adjacency
+    one = dataclasses.replace(claim, clients=1, adjacency=adjacency)
+    recipe = Recipe(others="zeros", absent=absences(one)[0])
+    alone = dataclasses.replace(attacked, claim=one, rounds=1)
     try:
-        found = sensitivity(one.through_a_lens(key), derived_key(key, "alone"), draws)
+        found = trial(alone, recipe, QUICK_DRAWS, level, rng)
     except ReleaseError as error:
         return [f"with a cohort of one the release fails: {error}"]
-    if not found.flagged:
+    if not found.short:
         return []
     return [
-        f"in a cohort of one the noise covers {_number(1 / found.length)} of what the client "
-        "changes: the claim needs every client in every round"
+        f"in a cohort of one the noise covers {_number(1 / found.measured.length)} of what the "
+        "client changes: the claim needs every client in every round"
     ]
 
 
-def _judged(
-    claim: Claim,
-    mechanism: OfArrays,
-    worst: Sensitivity,
-    evidence: Evidence,
-    leaks: list[str],
-    notes: list[str],
-    began: float,
-) -> Audited:
+def _judged(audited: _Audit, leaks: list[str], notes: list[str], began: float) -> Audited:
     """Return the verdict and what follows from it."""
-    plan = claim.plan
+    attacked, found, worst = audited.attacked, audited.worst, audited.worst.measured
+    claim, plan = attacked.claim, attacked.claim.plan
     counted = claim.epsilon_of(plan.multiplier)
     promised = counted if claim.epsilon is None else claim.epsilon
     at = f"({_rounds(claim.rounds)}, delta {_exponent(accounting.delta_of(plan))})"
-    short = worst.length > worst.length_most or (
-        worst.noise is not None
-        and worst.noise_least is not None
-        and worst.noise < worst.noise_least
-    )
-    ratio = _ratio(worst) if short else 1.0
-    true = claim.epsilon_of(plan.multiplier * ratio) if short else counted
+    ratio = _ratio(worst) if found.short else 1.0
+    true = claim.epsilon_of(plan.multiplier * ratio) if found.short else counted
+    unhidden = _tells_who(found.recipe, claim)
     sentences = []
-    if short:
-        direction = mechanism.canaries(mechanism.start(derived_key("audit", "shown")))[worst.canary]
-        bare = dataclasses.replace(mechanism, lens=None)
-        moved = torch.linalg.vector_norm(bare.moved(direction), ord=plan.norm).item()
+    if found.leak and found.refutes:
+        leaks = [*leaks, f"what one client sends {found.leak}"][:1]
+    elif found.refutes and unhidden and (math.isinf(true) or not found.short):
+        # Who takes part is seen; what it sends may still be hidden.
+        whole = dataclasses.replace(claim, sample_rate=1.0)
+        true = whole.epsilon_of(plan.multiplier)
+        sentences.append(
+            "the result shows who takes part in a round, so that sampling hides nothing: without "
+            f"it epsilon is {_epsilon(true)} and not {_epsilon(promised)} {at}"
+        )
+    elif found.short:
         holds = f"no epsilon holds, and not {_epsilon(promised)}"
         if math.isfinite(true):
             multiplier = _number(plan.multiplier * ratio)
@@ -252,48 +290,87 @@ def _judged(
                 f"{_epsilon(promised)}"
             )
         sentences.append(
-            f"one client moves the result by {_number(moved)} where the noise covers "
-            f"{_number(moved * ratio)}: {holds} {at}"
+            f"one client moves the result by {_number(found.moved)} where the noise covers "
+            f"{_number(found.moved * ratio)}: {holds} {at}"
         )
     for leak in leaks:
         sentences.append(f"{leak} and shows that the client is there: no epsilon holds {at}")
-    if evidence.flagged:
-        sentences.append(
-            f"an attacker recognises runs with the client more often than epsilon "
-            f"{_epsilon(promised)} allows: it is at least {_epsilon(evidence.epsilon_lower)} {at}, "
-            "with 99 % confidence"
-        )
+    whole_evidence = audited.evidence
+    evidence = whole_evidence or found.evidence
+    told = [
+        (one.evidence, one.plan, "rounds")
+        for one in audited.trials.values()
+        if not _tells_who(one.recipe, claim)
+    ]
+    if whole_evidence is not None:
+        told.append((whole_evidence, claim.covered, "runs"))
+    for seen, of_rounds, what in told:
+        if seen.flagged and not any("recognises" in one for one in sentences):
+            allowed = promised
+            if of_rounds.rounds != claim.rounds or claim.sample_rate < 1:
+                allowed = accounting.epsilon(of_rounds, accounting.delta_of(plan))
+            elif whole_evidence is None:
+                evidence, what = seen, "runs"
+            sentences.append(
+                f"an attacker recognises {what} with the client more often than epsilon "
+                f"{_epsilon(allowed)} allows: it is at least {_epsilon(seen.epsilon_lower)}, with "
+                f"{100 * (1 - LEVEL):.2f} % confidence {at}"
+            )
     if counted > promised * (1 + 1e-6):
         sentences.append(
             f"noise of multiplier {_number(plan.multiplier)} gives epsilon {_epsilon(counted)} and "
             f"not {_epsilon(promised)} {at}"
         )
-    verdict = "refuted" if sentences else "kept"
-    if worst.spread > WIDEST:
-        verdict = "refuted" if sentences else "unsound"
+    said = "refuted" if sentences else "kept"
+    spread = max(one.measured.spread for one in audited.trials.values())
+    if spread:
+        said = "refuted" if sentences else "unsound"
         sentences.append(
-            f"what one client changes depends on the noise by {worst.spread:.0e}: the noise "
-            "follows the messages, which no proof covers"
+            f"what one client changes is a multiple of the noise, by {spread:.0e}: the size of the "
+            "noise follows the messages, which no proof covers"
         )
+    detects = max(one.measured.detects for one in audited.trials.values())
     if not sentences:
         sentences.append(
             f"this audit finds nothing against epsilon {_epsilon(promised)} {at}; it would have "
-            f"found noise below {worst.detects:.3f} of the claimed"
+            f"found noise below {detects:.3f} of the claimed"
         )
-    row = cases.result(
-        mechanism,
-        worst,
+    row = verdict.result(
+        plan,
+        claim.covered,
+        claim.trust,
+        dataclasses.replace(worst, spread=spread, detects=detects),
         evidence,
-        audit=mechanism.program.location,
-        verdict=verdict,
+        error=audited.level,
+        audit=attacked.program.location,
+        verdict=said,
         claim="outside",
         adjacency=claim.adjacency,
         epsilon_claimed=promised,
         epsilon_true=math.inf if leaks else true,
         seconds=time.perf_counter() - began,
     )
+    row["flagged_coupled"] = found.short
+    row["flagged_runs"] = any(seen.flagged for seen, _, _ in told)
     sentence, *further = sentences
-    return Audited(row, sentence, mechanism.situation.name, (*further, *notes))
+    tried = _tried(audited)
+    return Audited(row, sentence, str(found.recipe), tried, (*further, *notes))
+
+
+def _tells_who(recipe: Recipe, claim: Claim) -> bool:
+    """Return whether a pair differs in who is drawn, where neighbours differ in what is sent."""
+    return recipe.absent == "out" and claim.adjacency != "add_remove"
+
+
+def _tried(audited: _Audit) -> str:
+    """Return what was tried and what was not."""
+    return (
+        f"{len(audited.search.scores):,} pairs of worlds (signs, lengths from 0 to 1e37 C, one "
+        "coordinate to all, NaN and infinity, what the others send, order, rows), "
+        f"{len(audited.trials)} of them tested with {audited.draws:,} draws; a true claim is "
+        f"refuted with probability {_exponent(LEVEL)} at most; this cannot find a trigger on one "
+        "value"
+    )
 
 
 def _ratio(worst: Sensitivity) -> float:
@@ -305,26 +382,25 @@ def _ratio(worst: Sensitivity) -> float:
     return worst.noise
 
 
-def _same(one: Sensitivity, other: Sensitivity) -> bool:
-    return (one.canary, one.length, one.noise) == (other.canary, other.length, other.noise)
-
-
-def _seconds(mechanism: OfArrays) -> float:
-    """Return an estimate of the time of a call, from its size alone, so that the numbers of draws
-    and runs are the same on every machine."""
-    return 1e-4 + 8e-9 * mechanism.executed.expected_cohort * mechanism.dimension
+def _seconds(claim: Claim) -> float:
+    """Return an estimate of the time of a call, from its size alone, so that the numbers of pairs
+    and draws are the same on every machine."""
+    return 1e-4 + 8e-9 * claim.clients * claim.sample_rate * claim.dimension
 
 
 @contextlib.contextmanager
 def _untouched_generators() -> Iterator[None]:
     """Restore the global generators, which the auditor seeds before every call."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    torch = sys.modules.get("torch")
+    of_torch = torch and torch.get_rng_state()
     try:
         yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
+        random.setstate(python)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        if torch:
+            torch.set_rng_state(of_torch)
 
 
 def _number(value: float) -> str:

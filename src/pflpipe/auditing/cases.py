@@ -16,9 +16,10 @@ import dataclasses
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pflpipe.auditing.neighbours import Mechanism, Trust, sizes
+from pflpipe.auditing.verdict import result
 from pflpipe.cells import Cell, Privacy
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods import base, registry
@@ -28,10 +29,6 @@ from pflpipe.privacy import accounting, correlated
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
-
-if TYPE_CHECKING:
-    from pflpipe.auditing.coupled import Sensitivity
-    from pflpipe.auditing.distinguish import Evidence
 
 EVERYBODY = Privacy("gaussian", epsilon=8.0, delta=0.02, clip_norm=2.5)
 DRAWN = Privacy("gaussian", noise_multiplier=2.248, delta=1e-5, clip_norm=2.5)
@@ -306,7 +303,9 @@ def audit(case: Case, seed: int = 0) -> dict[str, Any]:
     epsilon_true = entry.epsilon_central if case.trust == "central" else entry.epsilon_local
     assert epsilon_true is not None  # every case has a mechanism, those of local trust a Gaussian
     return result(
-        mechanism,
+        executed,
+        claimed,
+        case.trust,
         worst,
         evidence,
         audit=case.id,
@@ -318,44 +317,3 @@ def audit(case: Case, seed: int = 0) -> dict[str, Any]:
         verdict=verdict(case, worst.flagged, evidence.flagged, epsilon_claimed, epsilon_true),
         seconds=time.perf_counter() - began,
     )
-
-
-def result(
-    mechanism: Mechanism, worst: Sensitivity, evidence: Evidence, **more: Any
-) -> dict[str, Any]:
-    """Return the result of an audit at both levels, ready for JSON: the columns of its table, of
-    which ``more`` has those that do not follow from the measurements."""
-    from pflpipe.auditing.distinguish import detects
-
-    claimed, executed = mechanism.claimed, mechanism.executed
-    at, gaussian = accounting.delta_of(claimed), claimed.mechanism == "gaussian"
-    measured = {
-        "trust": mechanism.trust,
-        "mechanism": claimed.mechanism,
-        "sample_rate": executed.sample_rate,
-        "rounds": executed.rounds,
-        "delta": at,
-        "noise_multiplier": executed.noise_multiplier,
-        "epsilon_claimed_rdp": accounting.epsilon_rdp(claimed, at) if gaussian and at else None,
-        "epsilon_claimed_1e5": accounting.epsilon(claimed, 1e-5),
-        "mu_claimed": (claimed.rounds**0.5 / claimed.multiplier)
-        if gaussian and claimed.sample_rate == 1 and claimed.noise_multiplier
-        else None,
-        "canary": worst.canary,
-        "sensitivity": worst.length,
-        "sensitivity_most": worst.length_most,
-        "spread": worst.spread,
-        "noise": worst.noise,
-        "noise_least": worst.noise_least,
-        **{field.name: getattr(evidence, field.name) for field in dataclasses.fields(evidence)},
-        "detects": worst.detects,
-        "detects_runs": detects(claimed, evidence.runs),
-        "flagged_coupled": worst.flagged,
-        "flagged_runs": evidence.flagged,
-        "flagged": more["verdict"] == "refuted",
-    }
-    return _plain(more | measured)
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: "inf" if value == float("inf") else value for name, value in values.items()}

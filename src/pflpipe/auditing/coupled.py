@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pflpipe.auditing.evidence import POWER, WIDEST, Sensitivity
 from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.privacy import correlated
 from pflpipe.privacy.plan import Plan
@@ -45,59 +46,14 @@ DRAWS_AT_ONCE = 2_500
 COUPLED = 16
 """Draws of each round for the canary's movement, which is the same in all of them if the mechanism
 is correct."""
-WIDEST = 1e-4
-"""Largest relative spread of the movement that is not flagged; float32 rounding gives about
-1e-6."""
 RARE = 1e-9
 """Probability of flagging sufficient noise, in each of up to four checks of an audit."""
 RARE_LENGTH = 1e-11
 """Probability that a length of 1 is estimated above ``longest``. An audit measures some hundred
 lengths, most of them nearly equal."""
-POWER = 0.9
-"""The factor counts as detected if it is flagged with this probability."""
 SILENT = 1e-9
 """Largest variance along a direction, relative to that of single coordinates, that counts as no
 noise; float32 rounding gives about 1e-14."""
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """The worst canary of one mechanism.
-
-    Attributes:
-        canary: its name.
-        length: length of its movement of a release, in units of what the claim covers: at most 1
-            for a correct mechanism.
-        length_most: the value that ``length`` exceeds with probability ``RARE_LENGTH`` in a correct
-            mechanism.
-        spread: standard deviation of that movement over the noise, relative to its largest
-            coordinate: 0 if correct.
-        noise: noise without the canary, as a fraction of the claimed noise (1 if correct). None
-            with departures: their noise has no known law, and ``length`` measures it.
-        noise_least: the value that ``noise`` falls below with probability ``RARE`` in a correct
-            mechanism.
-        detects: the largest factor on all noise, below 1, that these checks flag with probability
-            ``POWER`` in an otherwise correct mechanism.
-    """
-
-    canary: str
-    length: float
-    length_most: float
-    spread: float
-    noise: float | None = None
-    noise_least: float | None = None
-    detects: float = 0.0
-
-    @property
-    def flagged(self) -> bool:
-        """Whether the release moves too far, or its noise depends on private data or is smaller
-        than claimed."""
-        quiet = (
-            self.noise is not None
-            and self.noise_least is not None
-            and self.noise < self.noise_least
-        )
-        return self.length > self.length_most or self.spread > WIDEST or quiet
 
 
 def sensitivity(mechanism: Mechanism, key: str, draws: int | None = None) -> Sensitivity:
@@ -155,12 +111,8 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
             mechanism, first, False, cohorts, scale, draws, derived_key(key, "noise alone")
         )
         noise = alone - alone.mean(dim=0)
-        together = _Ruler(noise, mechanism.claimed)
-        # What a release remembers of its results differs between the two runs and follows the
-        # noise, as it may. So its later rounds only tell whether rounds share their noise.
-        fresh = 1 if mechanism.remembers else len(cohorts)
-        ruler = _Ruler(noise[:, :1], mechanism.claimed) if mechanism.remembers else together
-        law = _law(mechanism, noise[:, :fresh], scale)
+        ruler = _Ruler(noise, mechanism.claimed)
+        law = _law(mechanism, noise, scale)
         for name, direction in library.items():
             # Both calls use generators of the same names, so the noise of each repeat is equal and
             # cancels in the difference.
@@ -172,17 +124,15 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
             )
             each = there - absent
             # Where rounds are one release, the canary moves some of them; otherwise all alike.
-            moved = each[:, :fresh].flatten(1) if fixed else each[:, :fresh].flatten(0, 1)
+            moved = each.flatten(1) if fixed else each.flatten(0, 1)
             mean = moved.mean(dim=0)
             largest, deviation = mean.abs().max().item(), moved.std(dim=0).max().item()
             spread = 0.0 if deviation == 0 else deviation / largest if largest else math.inf
             detects = law.detects if law else ruler.longest(POWER) / ruler.longest(RARE_LENGTH)
             yield Sensitivity(
                 canary=name,
-                length=together.length_of_run(mean)
+                length=ruler.length_of_run(mean)
                 if fixed
-                else math.inf
-                if math.isinf(together.length(together.where_noisy(mean, each.mean(dim=0))))
                 else ruler.length(mean.expand(ruler.rounds, -1)),
                 length_most=ruler.longest(RARE_LENGTH),
                 spread=spread,
@@ -231,12 +181,11 @@ def _rounds(
     for done in range(0, draws, most):
         count = min(most, draws - done)
         sent = mechanism.sent(direction, there, scale, count)
-        runs = mechanism.begin(count)
         if not done or mechanism.executed.band > 1:  # correlated rounds have no stream to go on
             noise_of = mechanism.noises(derived_key(key, "draws", done) if done else key)
             noises = [noise_of(round) for round in range(len(cohorts))]
         rounds = [
-            mechanism.seen(noise, sent, here.expand(count, -1), scale, 1, of_bits, runs)[0]
+            mechanism.seen(noise, sent, here.expand(count, -1), scale, 1, of_bits)[0]
             for noise, here, of_bits in zip(noises, present, bits, strict=True)
         ]
         views.append(torch.stack(rounds, dim=1))
@@ -311,13 +260,6 @@ class _Ruler:
     def longest(self, probability: float) -> float:
         """Return the value above which a length of 1 is estimated with this probability."""
         return longest(self.draws, len(self.tied), probability)
-
-    def where_noisy(self, mean: Tensor, found: Tensor) -> Tensor:
-        """Return the movement ``[rounds, d]`` that is ``mean [d]`` where a round has noise, and the
-        one that was found in the round, ``found [rounds, d]``, where it has none: a later round may
-        release less than the first."""
-        noisy = self.noisy.view(self.rounds, -1)
-        return torch.where(noisy, mean, found)
 
     def length(self, movement: Tensor) -> float:
         """Return the length of a movement ``[rounds, d]`` for the worst choice of the rounds that

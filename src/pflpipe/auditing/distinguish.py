@@ -15,63 +15,22 @@ al. ("Tight Auditing of Differentially Private Machine Learning", USENIX Securit
 
 from __future__ import annotations
 
-import functools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
+from pflpipe.auditing.evidence import Evidence, judge, likelihood
 from pflpipe.auditing.neighbours import Mechanism
-from pflpipe.privacy import accounting, adaptive, correlated
+from pflpipe.privacy import adaptive, correlated
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 from pflpipe.trees import Params, ServerState, Tree, Update
 
-ERROR = 0.01
-"""Probability that one of the two bounds does not hold."""
-EPSILONS = np.linspace(0, 15, 151)
-"""Points at which the claimed curve is compared; 40,000 runs cannot refute an epsilon above 9."""
 CHOOSING = 2_000
 """Largest number of runs, with and without the canary each, that choose the statistic. They are not
 evaluated."""
-POWER = 0.9
-"""The factor counts as detected if it is flagged with this probability."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The errors of the attacker and the bounds that follow from them.
-
-    Attributes:
-        runs: evaluation runs with and without the canary each.
-        false_positives, false_negatives: runs without the canary taken for runs with it, and the
-            reverse.
-        statistic: name of the attacker's statistic.
-        excess: largest excess of the attack over the claimed curve; at most 0 if the claim is not
-            refuted.
-        mu_lower: lower bound on mu if the mechanism is mu-GDP; None if the claim has another form.
-        epsilon_lower: lower bound on epsilon at the plan's delta, from ``mu_lower`` or, without it,
-            ``epsilon_direct``.
-        epsilon_direct: lower bound without any assumption; it cannot exceed the logarithm of a
-            fifth of the runs.
-    """
-
-    runs: int
-    false_positives: int
-    false_negatives: int
-    statistic: str
-    excess: float
-    mu_lower: float | None
-    epsilon_lower: float
-    epsilon_direct: float
-
-    @property
-    def flagged(self) -> bool:
-        """Whether the claim is refuted."""
-        return self.excess > 0
 
 
 def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evidence:
@@ -101,119 +60,6 @@ def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evide
     positives = int((_combine(evaluated[False], weights) > middle).sum())
     negatives = int((_combine(evaluated[True], weights) <= middle).sum())
     return judge(mechanism.claimed, runs, positives, negatives, name)
-
-
-def judge(
-    claimed: Plan, runs: int, false_positives: int, false_negatives: int, statistic: str = ""
-) -> Evidence:
-    """Return the evidence against a claim from an attacker's errors in ``runs`` runs with and
-    ``runs`` runs without the canary."""
-    errors = np.array([[false_positives], [false_negatives]])
-    excess = _excess(_curve(claimed), runs, errors).item()
-    upper_fp, upper_fn = _upper(runs, errors)[:, 0].tolist()
-    at = accounting.delta_of(claimed)
-    # (epsilon, delta)-privacy in both directions: 1 - FN <= e^epsilon FP + delta, and the same with
-    # the errors exchanged.
-    direct = 0.0
-    for wrong, missed in ((upper_fp, upper_fn), (upper_fn, upper_fp)):
-        if missed < 1 - at:
-            direct = max(direct, math.log((1 - at - missed) / wrong))
-    mu, epsilon = None, direct
-    if claimed.mechanism == "gaussian" and claimed.sample_rate == 1:
-        # The trade-off curve of mu-GDP: Phi^-1(1 - FP) - Phi^-1(FN) <= mu (Nasr et al., 2023).
-        mu = max(0.0, float(stats.norm.ppf(1 - upper_fp) - stats.norm.ppf(upper_fn)))
-        epsilon = accounting.gdp_epsilon(mu, at) if mu > 0 else 0.0
-    return Evidence(runs, false_positives, false_negatives, statistic, excess, mu, epsilon, direct)
-
-
-@functools.lru_cache(maxsize=8)
-def detects(claimed: Plan, runs: int) -> float:
-    """Return the largest factor on all noise, below 1, that whole runs flag with probability
-    ``POWER``.
-
-    It is computed for an attacker that uses the one coordinate that the canary moves and the
-    likelihood ratio of the claimed plan: the law of a run's sum is the T-fold convolution of that
-    of a round, and the counts of its errors are binomial. 0 if no factor above 0.01 is flagged, for
-    example because the claim is very weak.
-    """
-    curve = _curve(claimed)
-    # The same quantiles for every factor, so that the power decreases with the factor and bisection
-    # works. 4,000 give the power to half a percent.
-    chance = np.random.default_rng(0).random((2, 4_000))
-
-    def power(factor: float) -> float:
-        rates = np.array(errors_of_midpoint(claimed, factor))[:, None]
-        errors = stats.binom.ppf(chance, runs, rates)
-        return float((_excess(curve, runs, errors) > 0).mean())
-
-    low, high = 0.01, 1.0
-    if power(low) < POWER:
-        return 0.0
-    while high - low > 1e-3:
-        middle = (low + high) / 2
-        low, high = (middle, high) if power(middle) >= POWER else (low, middle)
-    return low
-
-
-def errors_of_midpoint(claimed: Plan, factor: float) -> tuple[float, float]:
-    """Return an attacker's rates of false positives and of false negatives if all noise is smaller
-    by a factor.
-
-    The law of one round's log likelihood ratio is put on a grid. Its T-th power under the Fourier
-    transform is the law of T rounds.
-    """
-    real = claimed.multiplier * factor
-    noise = stats.laplace(scale=real) if claimed.mechanism == "laplace" else stats.norm(scale=real)
-    edge = float(noise.isf(1e-13))
-    x = np.linspace(-edge, 1 + edge, 50_001)
-    middles = torch.from_numpy((x[1:] + x[:-1]) / 2).unsqueeze(1)
-    ratio = _likelihood(claimed, middles, torch.ones(1, dtype=torch.float64), known=False).numpy()
-    absent = np.diff(noise.cdf(x))
-    there = (1 - claimed.sample_rate) * absent + claimed.sample_rate * np.diff(noise.cdf(x - 1))
-    centre, gap = float(ratio @ absent), float(ratio @ (there - absent))
-    width = math.sqrt((ratio - centre) ** 2 @ (absent + there) / 2)
-    step = width / 1000
-    reach = claimed.rounds * gap + 10 * math.sqrt(claimed.rounds) * width + float(np.ptp(ratio))
-    # The grid is circular: large enough that T rounds do not wrap around into each other.
-    size = 2 ** math.ceil(math.log2(2 * reach / step))
-    places = np.rint((ratio - centre) / step).astype(int) % size
-    # The sum of T rounds minus T times the centre, in steps, for each place of the grid.
-    totals = (np.arange(size) + size // 2) % size - size // 2
-    laws = []
-    for law in (absent, there):
-        single = np.bincount(places, weights=law, minlength=size)
-        laws.append(np.fft.irfft(np.fft.rfft(single) ** claimed.rounds, size).clip(min=0))
-    middle = sum(float(law @ totals) for law in laws) / 2
-    return float(laws[0][totals > middle].sum()), float(laws[1][totals <= middle].sum())
-
-
-@functools.lru_cache(maxsize=8)
-def _curve(claimed: Plan) -> np.ndarray:
-    return np.array([accounting.delta(claimed, epsilon) for epsilon in EPSILONS])
-
-
-def _upper(runs: int, errors: np.ndarray) -> np.ndarray:
-    """Return the Clopper-Pearson upper bounds of the error rates, ``[...]``."""
-    bounds: np.ndarray = np.nan_to_num(
-        stats.beta.ppf(1 - ERROR / 2, errors + 1, runs - errors), nan=1.0
-    )
-    return bounds
-
-
-def _excess(curve: np.ndarray, runs: int, errors: np.ndarray) -> np.ndarray:
-    """Return the largest excess of each of n attacks over a claimed curve, ``[n]``.
-
-    Args:
-        curve: the claimed delta at ``EPSILONS``.
-        errors: false positives and false negatives ``[2, n]``.
-    """
-    upper = _upper(runs, errors)[:, :, None]
-    sides = ((upper[0], upper[1]), (upper[1], upper[0]))
-    # One pair of bounds serves all epsilons: they are bounds of the rates, not of delta, so the
-    # maximum over epsilon needs no correction for many comparisons.
-    gaps = [(1 - missed - np.exp(EPSILONS) * wrong - curve).max(axis=1) for wrong, missed in sides]
-    largest: np.ndarray = np.maximum(*gaps)
-    return largest
 
 
 def _all_runs(
@@ -250,7 +96,7 @@ def _statistics(
     # The two sides have independent noise, as two runs have. Only level 0 shares it.
     run_key = derived_key(key, "there" if there else "absent")
     total: dict[str, Tensor] = {}
-    sent, runs = mechanism.sent(direction, there, {}, repeats), mechanism.begin(repeats)
+    sent = mechanism.sent(direction, there, {}, repeats)
     bounds = torch.ones(repeats, dtype=torch.float64)  # adaptive ones, relative to the first
     noises, views, taken = mechanism.noises(run_key), list[Tensor](), list[float]()
     for round in range(plan.rounds):
@@ -272,7 +118,7 @@ def _statistics(
         if mechanism.trust == "local" and not present[:, mechanism.canary].any():
             continue  # a client that is not drawn sends no message
         bits = mechanism.rng(run_key, "bits", round)
-        seen, sums = mechanism.seen(noises(round), sent, present, scale, bits=bits, runs=runs)
+        seen, sums = mechanism.seen(noises(round), sent, present, scale, bits=bits)
         if plan.adaptive is not None:
             bounds = adaptive.next_bound(plan, bounds, sums)
         known = not mechanism.secret and bool(present[0, mechanism.canary])
@@ -311,7 +157,7 @@ def _round(
     energy = seen.square()
     tiny = torch.finfo(torch.float64).tiny
     statistics = {
-        "likelihood": _likelihood(claimed, seen, unit, known),
+        "likelihood": torch.from_numpy(likelihood(claimed, seen.numpy(), unit.numpy(), known)),
         "energy": (energy.sum(dim=1) + tiny).log(),
         "energy of the canary's coordinates": (energy[:, support].sum(dim=1) + tiny).log(),
         "non-zero coordinates": (seen != 0).double().mean(dim=1),
@@ -320,18 +166,6 @@ def _round(
     for place, layer in enumerate(layers):
         statistics[f"projection on layer {place + 1}"] = seen[:, layer] @ line[layer]
     return statistics
-
-
-def _likelihood(claimed: Plan, seen: Tensor, unit: Tensor, known: bool) -> Tensor:
-    """Return log p(seen | canary) / p(seen | no canary) by the claimed plan, up to the part of the
-    other clients."""
-    spread, rate = claimed.multiplier, 1.0 if known else claimed.sample_rate
-    if claimed.mechanism == "laplace":
-        ratio = ((seen.abs() - (seen - unit).abs()) / spread).sum(dim=1)
-    else:
-        ratio = (seen @ unit - unit.square().sum() / 2) / spread**2
-    # Under a secret draw: log(1 - q + q e^ratio); e^700 is the last power that float64 holds.
-    return ratio if rate == 1 else torch.log1p(rate * torch.expm1(ratio.clamp(max=700)))
 
 
 def _choose(world: dict[bool, dict[str, Tensor]]) -> tuple[str, dict[str, float]]:

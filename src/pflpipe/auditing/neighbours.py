@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -130,11 +130,6 @@ class Mechanism:
         return self.secret
 
     @property
-    def remembers(self) -> bool:
-        """Whether the release has a state between rounds besides the plan and the scale."""
-        return False
-
-    @property
     def clip_norms(self) -> tuple[float, ...]:
         """The clip bounds to test, first the plan's."""
         bound = self.executed.clip_norm
@@ -228,11 +223,6 @@ class Mechanism:
         """Return the method's next public model and server state."""
         return self.method.aggregate(params, released, server, self.task)
 
-    def begin(self, repeats: int) -> Any:
-        """Return the states of a release over the rounds of R runs; one without a state has
-        none."""
-        return None
-
     def noises(self, key: str) -> Callable[[int], np.random.Generator | Drawn]:
         """Return what draws the noise of each round of runs with a key."""
         generator_of = functools.partial(self.rng, key, "noise")
@@ -258,7 +248,6 @@ class Mechanism:
         scale: Tree,
         others: int = 0,
         bits: np.random.Generator | None = None,
-        runs: Any = None,
     ) -> tuple[Tensor, Tree]:
         """Return the attacker's view of one release, ``[R, d]``, and the released sums.
 
@@ -275,7 +264,6 @@ class Mechanism:
             others: under ``local`` trust, the number of other clients whose messages the attacker
                 sees too; each makes d longer.
             bits: generator of the noise on the bits, for adaptive clipping.
-            runs: of ``begin``.
         """
         sent, present, clients = drawn_rows(sent, present)
         plan, departures = adaptive.of_updates(self.executed, None), self.executed_departures

@@ -1,11 +1,18 @@
-"""The check that stops a table whose claims an audit refutes."""
+"""The row of an audit, and the check that stops a table whose claims an audit refutes."""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pflpipe.errors import PrivacyError
+from pflpipe.privacy import accounting
+from pflpipe.privacy.plan import Plan
+
+if TYPE_CHECKING:
+    from pflpipe.auditing.evidence import Evidence, Sensitivity
 
 
 def require_kept(results: Iterable[Mapping[str, Any]]) -> None:
@@ -36,3 +43,58 @@ def require_kept(results: Iterable[Mapping[str, Any]]) -> None:
                     "its plan is broken"
                 ),
             )
+
+
+def result(
+    executed: Plan,
+    claimed: Plan,
+    trust: str,
+    worst: Sensitivity,
+    evidence: Evidence,
+    error: float = 0.01,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the result of an audit at both levels, ready for JSON: the columns of its table, of
+    which ``more`` has those that do not follow from the measurements.
+
+    Args:
+        executed, claimed, trust: what is audited.
+        worst, evidence: the measurements.
+        error: of the bounds of the evidence.
+        more: further columns.
+    """
+    from pflpipe.auditing.evidence import detects
+
+    at, gaussian = accounting.delta_of(claimed), claimed.mechanism == "gaussian"
+    measured = {
+        "trust": trust,
+        "mechanism": claimed.mechanism,
+        "sample_rate": executed.sample_rate,
+        "rounds": executed.rounds,
+        "delta": at,
+        "noise_multiplier": executed.noise_multiplier,
+        "epsilon_claimed_rdp": accounting.epsilon_rdp(claimed, at)
+        if gaussian and at and importlib.util.find_spec("opacus")
+        else None,
+        "epsilon_claimed_1e5": accounting.epsilon(claimed, 1e-5),
+        "mu_claimed": (claimed.rounds**0.5 / claimed.multiplier)
+        if gaussian and claimed.sample_rate == 1 and claimed.noise_multiplier
+        else None,
+        "canary": worst.canary,
+        "sensitivity": worst.length,
+        "sensitivity_most": worst.length_most,
+        "spread": worst.spread,
+        "noise": worst.noise,
+        "noise_least": worst.noise_least,
+        **{field.name: getattr(evidence, field.name) for field in dataclasses.fields(evidence)},
+        "detects": worst.detects,
+        "detects_runs": detects(claimed, evidence.runs, error),
+        "flagged_coupled": worst.flagged,
+        "flagged_runs": evidence.flagged,
+        "flagged": more["verdict"] == "refuted",
+    }
+    return _plain(more | measured)
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: "inf" if value == float("inf") else value for name, value in values.items()}

@@ -28,20 +28,24 @@ Reading: b~ is the noised sum of the b_i - 1/2 over q M, plus 1/2. The paper dra
 clients and divides by it; here that number is secret, and its mean q M is public. A client whose
 update is not finite sends 0 for both parts, as if it were absent. For a method with a public scale
 the norm is that of the scaled update (``mechanism.release``).
+
+Accounting reads the multipliers from here, so torch is imported inside the functions of tensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from pflpipe.errors import PrivacyError
-from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import LARGEST, LEAST, Plan
-from pflpipe.trees import Tree
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pflpipe.privacy.mechanism import Released, Uploads
+    from pflpipe.trees import Tree
 
 HALF = 0.5
 """Absolute value of a centred bit."""
@@ -100,6 +104,10 @@ def bits(released: Released) -> Uploads:
         released: the release of the round's updates. Its field ``clipped`` is private; the bits
             are public only after noise.
     """
+    import torch
+
+    from pflpipe.privacy.mechanism import Uploads
+
     below = torch.where(released.clipped, -HALF, HALF).double()
     return Uploads({BITS: torch.where(released.nonfinite, 0.0, below)})
 
@@ -116,6 +124,8 @@ def next_bound(plan: Plan, bound: float | Tensor, released: Tree) -> Tensor:
         PrivacyError: the next bound is out of the range of a plan. This follows from the release
             alone, so stopping reveals nothing more.
     """
+    import torch
+
     assert plan.adaptive is not None
     below = released[BITS] + HALF
     following = bound * torch.exp(-plan.adaptive.lr * (below - plan.adaptive.quantile))

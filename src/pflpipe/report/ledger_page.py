@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from pflpipe.auditing.cases import of_methods
-from pflpipe.auditing.coupled import WIDEST
+from pflpipe.auditing.evidence import WIDEST
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.files import write_text
 from pflpipe.methods import registry

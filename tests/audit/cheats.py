@@ -1,0 +1,499 @@
+"""Releases that do not keep their claim, by kind: each is a slip that somebody could make.
+
+Ten clients send 40 numbers each and the claim is a noise multiplier of 1 at delta 1e-5, unless a
+cheat has its own. All forget something that only other messages, signs, lengths, numbers of rows,
+orders or rounds show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+C = 1.0
+CLAIM: dict[str, Any] = {"clients": 10, "noise_multiplier": 1.0, "delta": 1e-5}
+DRAWN: dict[str, Any] = CLAIM | {"sample_rate": 0.3, "rounds": 4}
+RUNS: dict[str, Any] = CLAIM | {"rounds": 4}
+LEFT_OUT: dict[str, Any] = CLAIM | {"adjacency": "add_remove"}
+CHEATS: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {}
+
+
+def cheat(kind: str, **claim: Any) -> Callable[[Any], Any]:
+    """Enter a release under its kind, with fields of its claim that differ."""
+
+    def enter(release: Any) -> Any:
+        CHEATS.setdefault(kind, {})[release.__name__] = (release, CLAIM | claim)
+        return release
+
+    return enter
+
+
+def finite(messages):
+    return np.nan_to_num(messages, nan=0, posinf=0, neginf=0).astype(float)
+
+
+def scaled(rows, norms, bound=C):
+    return rows * np.minimum(1, bound / np.maximum(norms, 1e-12))[:, None]
+
+
+def clipped(messages, bound=C):
+    rows = finite(messages)
+    return scaled(rows, np.linalg.norm(rows, axis=1), bound)
+
+
+def noise(rng, size, multiplier=1.0):
+    return rng.normal(0, C * multiplier, size)
+
+
+def mean_of(total, rng):
+    return (total + noise(rng, len(total))) / 10
+
+
+ONE_SIDED = "one-sided clips"
+
+
+@cheat(ONE_SIDED)
+def no_lower_bound(messages, weights, rng):
+    rows = np.nan_to_num(messages).astype(float)
+    return mean_of(np.minimum(rows, C / np.sqrt(rows.shape[1])).sum(axis=0), rng)
+
+
+@cheat(ONE_SIDED)
+def no_upper_bound(messages, weights, rng):
+    rows = finite(messages)
+    return mean_of(np.maximum(rows, -C / np.sqrt(rows.shape[1])).sum(axis=0), rng)
+
+
+@cheat(ONE_SIDED)
+def bound_of_the_sum_of_numbers(messages, weights, rng):
+    rows = finite(messages)
+    return mean_of(scaled(rows, rows.sum(axis=1)).sum(axis=0), rng)
+
+
+@cheat(ONE_SIDED)
+def clipped_where_the_mean_is_positive(messages, weights, rng):
+    rows = finite(messages)
+    far = (rows.mean(axis=1) > 0)[:, None]
+    return mean_of(np.where(far, clipped(messages), rows).sum(axis=0), rng)
+
+
+@cheat(ONE_SIDED)
+def numbers_of_half_the_bound_each(messages, weights, rng):
+    return mean_of(np.clip(finite(messages), -C / 2, C / 2).sum(axis=0), rng)
+
+
+NORMS = "wrong norms"
+
+
+@cheat(NORMS)
+def largest_without_sign(messages, weights, rng):
+    rows = finite(messages)
+    return mean_of(scaled(rows, rows.max(axis=1) * np.sqrt(rows.shape[1])).sum(axis=0), rng)
+
+
+@cheat(NORMS)
+def of_the_positive_part(messages, weights, rng):
+    rows = finite(messages)
+    norms = np.linalg.norm(np.maximum(rows, 0), axis=1)
+    return mean_of(scaled(rows, norms).sum(axis=0), rng)
+
+
+@cheat(NORMS)
+def largest_number(messages, weights, rng):
+    rows = finite(messages)
+    return mean_of(scaled(rows, np.abs(rows).max(axis=1)).sum(axis=0), rng)
+
+
+@cheat(NORMS)
+def root_mean_square(messages, weights, rng):
+    rows = finite(messages)
+    return mean_of(scaled(rows, np.sqrt((rows**2).mean(axis=1))).sum(axis=0), rng)
+
+
+@cheat(NORMS)
+def standard_deviation(messages, weights, rng):
+    rows = finite(messages)
+    return mean_of(scaled(rows, rows.std(axis=1) * np.sqrt(rows.shape[1])).sum(axis=0), rng)
+
+
+PARTS = "norms of parts"
+
+
+@cheat(PARTS)
+def without_the_last(messages, weights, rng):
+    rows = finite(messages)
+    return mean_of(scaled(rows, np.linalg.norm(rows[:, :-1], axis=1)).sum(axis=0), rng)
+
+
+@cheat(PARTS)
+def of_the_first_half(messages, weights, rng):
+    rows = finite(messages)
+    return mean_of(scaled(rows, np.linalg.norm(rows[:, :20], axis=1)).sum(axis=0), rng)
+
+
+@cheat(PARTS)
+def of_every_other_number(messages, weights, rng):
+    rows = finite(messages)
+    norms = np.sqrt(2) * np.linalg.norm(rows[:, ::2], axis=1)
+    return mean_of(scaled(rows, norms).sum(axis=0), rng)
+
+
+@cheat(PARTS)
+def each_of_four_layers(messages, weights, rng):
+    parts = np.split(messages, 4, axis=1)
+    return mean_of(np.concatenate([clipped(part).sum(axis=0) for part in parts]), rng)
+
+
+@cheat(PARTS)
+def the_ten_largest(messages, weights, rng):
+    rows = finite(messages)
+    norms = np.linalg.norm(np.sort(np.abs(rows), axis=1)[:, -10:], axis=1)
+    return mean_of(scaled(rows, norms).sum(axis=0), rng)
+
+
+BOUNDS = "bounds that follow the round"
+
+
+@cheat(BOUNDS)
+def median_norm(messages, weights, rng):
+    rows = finite(messages)
+    norms = np.linalg.norm(rows, axis=1)
+    bound = max(float(np.median(norms)), 1e-6)
+    return mean_of(scaled(rows, norms, bound).sum(axis=0) / bound * C, rng)
+
+
+@cheat(BOUNDS)
+def median_norm_over_the_bound(messages, weights, rng):
+    """The result is in units of C, the clip in those of the round."""
+    rows = finite(messages)
+    norms = np.linalg.norm(rows, axis=1)
+    return mean_of(scaled(rows, norms, float(np.median(norms))).sum(axis=0), rng)
+
+
+@cheat(BOUNDS)
+def mean_norm(messages, weights, rng):
+    rows = finite(messages)
+    norms = np.linalg.norm(rows, axis=1)
+    return mean_of(scaled(rows, norms, float(norms.mean())).sum(axis=0), rng)
+
+
+@cheat(BOUNDS)
+def largest_norm_of_the_others(messages, weights, rng):
+    rows = finite(messages)
+    norms = np.linalg.norm(rows, axis=1)
+    bound = max(C, float(np.sort(norms)[-2]))
+    return mean_of(scaled(rows, norms, bound).sum(axis=0), rng)
+
+
+@cheat(BOUNDS)
+def ninth_decile_and_its_noise(messages, weights, rng):
+    """The noise follows the bound as well, which one client moves."""
+    rows = finite(messages)
+    norms = np.linalg.norm(rows, axis=1)
+    bound = float(np.quantile(norms, 0.9))
+    return scaled(rows, norms, bound).sum(axis=0) + noise(rng, rows.shape[1], bound)
+
+
+COUNTS = "counts and divisors"
+
+
+@cheat(COUNTS, **DRAWN)
+def exact_cohort(messages, weights, rng):
+    total = clipped(messages).sum(axis=0)
+    return np.append(total + noise(rng, len(total)), len(messages))
+
+
+@cheat(COUNTS, **LEFT_OUT)
+def mean_of_whoever_is_there(messages, weights, rng):
+    return clipped(messages).mean(axis=0) + noise(rng, messages.shape[1]) / len(messages)
+
+
+@cheat(COUNTS)
+def mean_of_those_that_send(messages, weights, rng):
+    rows = clipped(messages)
+    count = max(1, (rows != 0).any(axis=1).sum())
+    return rows.sum(axis=0) / count + noise(rng, rows.shape[1]) / 10
+
+
+@cheat(COUNTS)
+def counts_of_clipped(messages, weights, rng):
+    rows = finite(messages)
+    total = clipped(messages).sum(axis=0) + noise(rng, rows.shape[1])
+    return np.append(total, (np.linalg.norm(rows, axis=1) > C).sum())
+
+
+@cheat(COUNTS)
+def noise_for_the_largest_cohort(messages, weights, rng):
+    return clipped(messages).mean(axis=0) + noise(rng, messages.shape[1]) / 100
+
+
+NOISE = "too little noise"
+
+
+@cheat(NOISE)
+def nine_tenths(messages, weights, rng):
+    return clipped(messages).sum(axis=0) + noise(rng, messages.shape[1], 0.9)
+
+
+@cheat(NOISE)
+def none_on_the_last(messages, weights, rng):
+    drawn = noise(rng, messages.shape[1])
+    drawn[-1] = 0
+    return clipped(messages).sum(axis=0) + drawn
+
+
+@cheat(NOISE)
+def spread_over_the_numbers(messages, weights, rng):
+    return clipped(messages).sum(axis=0) + noise(rng, messages.shape[1]) / np.sqrt(10)
+
+
+@cheat(NOISE)
+def one_number_for_all(messages, weights, rng):
+    return clipped(messages).sum(axis=0) + noise(rng, 1)
+
+
+@cheat(NOISE)
+def bounded(messages, weights, rng):
+    drawn = np.clip(rng.normal(0, C, messages.shape[1]), -1.5 * C, 1.5 * C)
+    return clipped(messages).sum(axis=0) + drawn
+
+
+REUSED = "noise that is no noise"
+
+
+@cheat(REUSED)
+def of_a_fixed_seed(messages, weights, rng):
+    return mean_of(clipped(messages).sum(axis=0), np.random.default_rng(0))
+
+
+@cheat(REUSED)
+def of_the_data(messages, weights, rng):
+    total = clipped(messages).sum(axis=0)
+    return mean_of(total, np.random.default_rng(int(abs(total).sum() * 1e6)))
+
+
+@cheat(REUSED)
+def of_sixteen_seeds(messages, weights, rng):
+    return mean_of(clipped(messages).sum(axis=0), np.random.default_rng(rng.integers(16)))
+
+
+@cheat(REUSED, **RUNS)
+class EqualInAllRounds:
+    def start(self, clients, dimension):
+        self.noise = np.random.normal(0, C, dimension)  # noqa: NPY002
+
+    def step(self, messages, weights, rng):
+        return clipped(messages).sum(axis=0) + self.noise
+
+
+@cheat(REUSED)
+def mirrored(messages, weights, rng):
+    half = noise(rng, messages.shape[1] // 2)
+    return clipped(messages).sum(axis=0) + np.concatenate([half, -half])
+
+
+WEIGHTS = "weights"
+
+
+@cheat(WEIGHTS)
+def of_rows(messages, weights, rng):
+    average = weights @ clipped(messages) / weights.sum()
+    return average + noise(rng, messages.shape[1]) / len(messages)
+
+
+@cheat(WEIGHTS)
+def of_rows_over_their_mean(messages, weights, rng):
+    return mean_of((weights / weights.mean()) @ clipped(messages), rng)
+
+
+@cheat(WEIGHTS)
+def of_norms(messages, weights, rng):
+    rows = finite(messages)
+    norms = np.linalg.norm(rows, axis=1)
+    return mean_of(10 * norms / max(norms.sum(), 1e-12) @ clipped(messages), rng)
+
+
+@cheat(WEIGHTS)
+def of_agreement(messages, weights, rng):
+    rows = clipped(messages)
+    return mean_of((1 + rows @ rows.sum(axis=0)) @ rows, rng)
+
+
+@cheat(WEIGHTS)
+def before_the_clip_only(messages, weights, rng):
+    return mean_of((clipped(messages * weights[:, None]) * weights[:, None]).sum(axis=0) / 9, rng)
+
+
+ORDER = "order and duplicates"
+
+
+@cheat(ORDER)
+def first_is_not_clipped(messages, weights, rng):
+    rows = clipped(messages)
+    return mean_of(finite(messages)[0] + rows[1:].sum(axis=0), rng)
+
+
+@cheat(ORDER)
+def duplicates_sent_once(messages, weights, rng):
+    rows = np.unique(clipped(messages), axis=0)
+    return rows.mean(axis=0) + noise(rng, rows.shape[1]) / 10
+
+
+@cheat(ORDER)
+def differences_of_neighbours(messages, weights, rng):
+    rows = clipped(messages)
+    return mean_of(np.abs(np.diff(rows, axis=0)).sum(axis=0), rng)
+
+
+@cheat(ORDER)
+def farthest_twice(messages, weights, rng):
+    rows = finite(messages)
+    clip = clipped(messages)
+    return mean_of(clip.sum(axis=0) + clip[np.linalg.norm(rows, axis=1).argmax()], rng)
+
+
+ODD = "numbers that are not finite"
+
+
+@cheat(ODD)
+def nan_stays(messages, weights, rng):
+    norms = np.linalg.norm(messages, axis=1)
+    return mean_of(scaled(messages.astype(float), norms).sum(axis=0), rng)
+
+
+@cheat(ODD)
+def clip_before_the_repair(messages, weights, rng):
+    """A norm that is NaN clips nothing, and then only the numbers that are NaN are repaired."""
+    norms = np.linalg.norm(messages.astype(float), axis=1)
+    factor = np.where(norms > C, C / np.maximum(norms, 1e-12), 1)
+    return mean_of(np.nan_to_num(messages.astype(float) * factor[:, None]).sum(axis=0), rng)
+
+
+@cheat(ODD)
+def squares_overflow(messages, weights, rng):
+    rows = finite(messages).astype(np.float32)
+    norms = np.sqrt((rows**2).sum(axis=1))
+    factor = np.where(np.isfinite(norms), np.minimum(1, C / np.maximum(norms, 1e-12)), 1)
+    return mean_of((rows * factor[:, None]).sum(axis=0).astype(float), rng)
+
+
+@cheat(ODD)
+def a_broken_round_is_not_noised(messages, weights, rng):
+    rows = clipped(messages)
+    broken = not np.isfinite(messages).all()
+    return rows.sum(axis=0) + noise(rng, rows.shape[1]) * (not broken)
+
+
+@cheat(ODD)
+def norm_of_whole_numbers(messages, weights, rng):
+    rows = finite(messages)
+    norms = np.linalg.norm(rows.astype(int), axis=1)
+    return mean_of(scaled(rows, norms).sum(axis=0), rng)
+
+
+STATE = "state"
+
+
+@cheat(STATE, **RUNS)
+class Momentum:
+    def start(self, clients, dimension):
+        self.velocity = np.zeros(dimension)
+
+    def step(self, messages, weights, rng):
+        self.velocity = 0.9 * self.velocity + clipped(messages).sum(axis=0)
+        return self.velocity + noise(rng, len(self.velocity))
+
+
+@cheat(STATE, **DRAWN)
+class Residual:
+    """What was clipped off is sent in the next rounds, also by clients that are not drawn then."""
+
+    def start(self, clients, dimension):
+        self.left = np.zeros(dimension)
+
+    def step(self, messages, weights, rng):
+        rows = finite(messages)
+        total = rows.sum(axis=0) + self.left
+        sent = clipped(total[None])[0]
+        self.left = total - sent
+        return sent + noise(rng, len(sent))
+
+
+@cheat(STATE, **RUNS)
+class LessNoiseLater:
+    def start(self, clients, dimension):
+        self.round = 0
+
+    def step(self, messages, weights, rng):
+        self.round += 1
+        total = clipped(messages).sum(axis=0)
+        return total + noise(rng, len(total), 1 / self.round)
+
+
+@cheat(STATE, **RUNS)
+class BoundOfTheLastRound:
+    def start(self, clients, dimension):
+        self.bound = C
+
+    def step(self, messages, weights, rng):
+        rows = finite(messages)
+        norms = np.linalg.norm(rows, axis=1)
+        total = scaled(rows, norms, self.bound).sum(axis=0)
+        self.bound = float(norms.max())
+        return total + noise(rng, len(total))
+
+
+WHEN = "noise or clip under a condition"
+
+
+@cheat(WHEN)
+def skipped_for_an_empty_sum(messages, weights, rng):
+    total = clipped(messages).sum(axis=0)
+    return total + noise(rng, len(total)) * total.any()
+
+
+@cheat(WHEN)
+def only_where_somebody_sends(messages, weights, rng):
+    total = clipped(messages).sum(axis=0)
+    return np.where(total != 0, total + noise(rng, len(total)), 0)
+
+
+@cheat(WHEN)
+def clip_only_if_the_mean_is_long(messages, weights, rng):
+    rows = finite(messages)
+    mean = rows.mean(axis=0)
+    return mean_of(len(rows) * scaled(mean[None], np.linalg.norm(mean)[None])[0], rng)
+
+
+@cheat(WHEN)
+def noise_of_the_spread(messages, weights, rng):
+    rows = clipped(messages)
+    return rows.sum(axis=0) + noise(rng, rows.shape[1]) * (0.5 + rows.std(axis=0) / C)
+
+
+GRIDS = "grids before the noise"
+
+
+@cheat(GRIDS)
+def up_to_the_next_half(messages, weights, rng):
+    rows = clipped(messages)
+    return mean_of((np.sign(rows) * np.ceil(2 * np.abs(rows)) / 2).sum(axis=0), rng)
+
+
+@cheat(GRIDS)
+def rounded_to_tenths_of_the_largest(messages, weights, rng):
+    rows = clipped(messages)
+    step = max(np.abs(finite(messages)).max() / 10, 1e-12)
+    return mean_of((np.round(rows / step) * step).sum(axis=0), rng)
+
+
+@cheat(GRIDS)
+def signs(messages, weights, rng):
+    return mean_of(np.sign(finite(messages)).sum(axis=0) * C, rng)
+
+
+@cheat(GRIDS)
+def to_nearest_quarter(messages, weights, rng):
+    return mean_of((np.round(4 * clipped(messages)) / 4).sum(axis=0), rng)

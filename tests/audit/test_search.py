@@ -1,0 +1,108 @@
+"""The auditor of arrays finds cheats that only a search meets, refutes nothing that is sound, and
+does not import torch."""
+
+import sys
+
+import numpy as np
+import pytest
+from cheats import CHEATS, CLAIM, clipped, noise
+from honest import HONEST
+
+import pflpipe
+from called import called
+
+ALL = {name: entry for kind in CHEATS.values() for name, entry in kind.items()}
+OF_THE_ISSUE = (
+    "no_lower_bound",
+    "largest_without_sign",
+    "of_the_positive_part",
+    "median_norm_over_the_bound",
+    "exact_cohort",
+)
+QUICK = ("of_the_first_half", "first_is_not_clipped", "mirrored", "a_broken_round_is_not_noised")
+
+
+def verdict(entry, seconds, seed=0):
+    release, claim = entry
+    return pflpipe.audit(release, pflpipe.Claim(**claim), seconds=seconds, seed=seed)
+
+
+def test_there_are_forty_cheats_in_ten_kinds_with_at_least_four_each():
+    assert len(CHEATS) >= 10
+    assert len(ALL) >= 40
+    assert min(map(len, CHEATS.values())) >= 4
+    assert len(HONEST) >= 20
+
+
+@pytest.mark.parametrize("name", [*OF_THE_ISSUE, *QUICK])
+def test_a_cheat_is_found(name):
+    found = verdict(ALL[name], seconds=0.5)
+    assert found.verdict == "refuted", found
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("name", ALL)
+def test_every_cheat_is_found(name):
+    found = verdict(ALL[name], seconds=60)
+    assert found.verdict == "refuted", found
+
+
+@pytest.mark.parametrize("name", ["rounded_after_noise", "clipped_after_noise"])
+def test_what_is_done_after_the_noise_is_not_held_against_a_release(name):
+    """An audit refutes a true claim with probability 1e-4 at most."""
+    found = verdict(HONEST[name], seconds=0.2)
+    assert found.verdict == "kept", found
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("name", HONEST)
+def test_no_honest_release_is_refuted(name):
+    """benchmarks/bench_auditor.py does so with ten seeds."""
+    found = verdict(HONEST[name], seconds=20)
+    assert found.verdict == "kept", found
+
+
+def test_noise_that_follows_the_messages_a_little_is_unsound():
+    def release(messages, weights, rng):
+        rows = clipped(messages)
+        factor = 2 + 0.01 * np.abs(rows).max(initial=0)
+        return rows.sum(axis=0) + noise(rng, rows.shape[1]) * factor
+
+    assert verdict((release, CLAIM | {"dimension": 4}), seconds=0.2).verdict == "unsound"
+
+
+def test_the_result_says_what_was_tried_what_was_not_and_its_level():
+    found = verdict(HONEST["total"], seconds=0.2)
+    assert "pairs of worlds" in found.tried
+    assert "refuted with probability 0.0001 at most" in found.tried
+    assert "cannot find a trigger on one value" in found.tried
+    assert found.tried in str(found)
+
+
+PROGRAM = """
+import sys
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+sys.meta_path.insert(0, Refused())
+from pflpipe.pipeline import cli
+cli.main()
+"""
+RELEASE = """
+import numpy as np
+
+def release(messages, weights, rng):
+    rows = np.nan_to_num(messages, nan=0, posinf=0, neginf=0)
+    return np.minimum(rows, 0.5).sum(axis=0) + rng.normal(size=messages.shape[1])
+"""
+
+
+def test_the_command_runs_where_torch_is_not_installed(tmp_path):
+    (tmp_path / "mine.py").write_text(RELEASE)
+    claim = "--clients 4 --noise-multiplier 1 --delta 1e-5 --dimension 4 --seconds 0.1"
+    words = ("audit", "mine.py:release", *claim.split())
+    done = called(sys.executable, "-c", PROGRAM, *words, folder=tmp_path, code=1)
+    assert "no epsilon holds" in done.stdout.splitlines()[-1]
