@@ -475,8 +475,8 @@ MUTANTS = {
     ),
     "methods from outside without a second process": Mutant(
         "simulation/runs.py",
-        'if not reviewed and plan.mechanism != "none"',
-        'if reviewed and plan.mechanism == "none"',
+        'if parts.unreviewed(code) and plan.mechanism != "none"',
+        'if parts.unreviewed(code) and plan.mechanism == "none"',
         "test_outside_hooks.py",
     ),
     "features are standardised by the clients' own images": Mutant(

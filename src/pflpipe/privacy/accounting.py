@@ -36,7 +36,7 @@ FINEST_INTERVAL = 1e-4
 """dp_accounting's default discretisation of the privacy loss. All reported numbers use it."""
 SEARCH_INTERVAL = 1e-3
 """Discretisation during the search for a multiplier, whose result is checked at FINEST_INTERVAL,
-and of the loss of a group of sampled clients."""
+and of the loss of a group of sampled clients (group.py)."""
 WIDEST_LOSS, WIDEST_SINGLE_LOSS = 200.0, 20.0
 """A loss of all rounds, or of one round, wider than this (almost no noise) gets a proportionally
 coarser grid, which is still a bound."""
@@ -253,9 +253,9 @@ def delta(plan: Plan, epsilon: float) -> float:
         return gdp_delta(_mu(plan), epsilon)
     if plan.mechanism == "laplace" and epsilon >= _pure_epsilon(plan):
         return 0.0
-    if _has_no_curve(plan):
+    if has_no_curve(plan):
         return 1.0
-    accountant = _counted((_same_loss(plan),), FINEST_INTERVAL * _coarser(plan))
+    accountant = _counted((_same_loss(plan),), FINEST_INTERVAL * coarser(plan))
     return float(accountant.get_delta(epsilon))
 
 
@@ -301,36 +301,10 @@ def epsilon_replace_one(plan: Plan, delta: float) -> float:
         return _laplace_replaced(plan, delta)
     halved = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 2)
     unsampled = epsilon(dataclasses.replace(halved, sample_rate=1.0), delta)
-    if plan.sample_rate == 1 or _has_no_curve(halved):
+    if plan.sample_rate == 1 or has_no_curve(halved):
         return unsampled
-    accountant = _counted((_same_loss(plan),), FINEST_INTERVAL * _coarser(halved), "REPLACE_ONE")
+    accountant = _counted((_same_loss(plan),), FINEST_INTERVAL * coarser(halved), "REPLACE_ONE")
     return min(unsampled, float(accountant.get_epsilon(delta)))
-
-
-def epsilon_of_group(plan: Plan, delta: float, size: int) -> float:
-    """Return a bound on the central epsilon at delta if the uploads of ``size`` clients are zero
-    together; infinite without noise.
-
-    Together they move a sum by at most ``size`` clip bounds, which counts as ``size`` times less
-    noise. With Poisson sampling the drawn ones are a binomial number. For Gaussian noise
-    dp_accounting counts the mixture of as many clip bounds (Ganesh, "Tight Group-Level DP
-    Guarantees for DP-SGD with Sampling via Mixture of Gaussians Mechanisms", 2024).
-    For Laplace noise all of them count as soon as one is drawn: the rate is then
-    ``1 - (1 - q)^size``.
-    """
-    plan = correlated.single(plan)
-    if size == 1 or not plan.noise_multiplier:
-        return epsilon(plan, delta)
-    together = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / size)
-    if plan.mechanism == "laplace":
-        drawn = 1 - (1 - plan.sample_rate) ** size
-        return epsilon(dataclasses.replace(together, sample_rate=drawn), delta)
-    unsampled = epsilon(dataclasses.replace(together, sample_rate=1.0), delta)
-    if plan.sample_rate == 1 or _has_no_curve(together):
-        return unsampled
-    interval = SEARCH_INTERVAL * _coarser(together)
-    counted = _counted_group(plan.multiplier, plan.sample_rate, plan.rounds, size, interval)
-    return min(unsampled, float(counted.get_epsilon(delta)))
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
@@ -371,7 +345,7 @@ def _mu(plan: Plan) -> float:
     return math.sqrt(plan.rounds) / plan.multiplier
 
 
-def _has_no_curve(plan: Plan) -> bool:
+def has_no_curve(plan: Plan) -> bool:
     if plan.mechanism == "laplace":
         return _loss_width(plan, 1) > WIDEST_EXPONENT
     return _mu(plan) > WIDEST_MU
@@ -432,7 +406,7 @@ def _same_loss(plan: Plan) -> Plan:
     return dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1, adaptive=None)
 
 
-def _coarser(plan: Plan) -> float:
+def coarser(plan: Plan) -> float:
     """Return the factor by which the grid of a plan's loss is coarser than FINEST_INTERVAL."""
     return max(
         1.0, _loss_width(plan, 1) / WIDEST_SINGLE_LOSS, _loss_width(plan, plan.rounds) / WIDEST_LOSS
@@ -461,20 +435,6 @@ def _counted(plans: tuple[Plan, ...], interval: float, neighbors: str = "ADD_OR_
     for plan in plans:
         accountant.compose(event(plan))
     return accountant
-
-
-@functools.lru_cache(maxsize=4)
-def _counted_group(multiplier: float, rate: float, rounds: int, size: int, interval: float) -> Any:
-    # A grid of FINEST_INTERVAL would take ten seconds.
-    from dp_accounting import SelfComposedDpEvent
-    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
-    from dp_accounting.pld import PLDAccountant
-    from scipy.stats import binom
-
-    drawn = range(size + 1)
-    release = MixtureOfGaussiansDpEvent(multiplier, drawn, binom.pmf(drawn, size, rate).tolist())
-    accountant = PLDAccountant(value_discretization_interval=interval)
-    return accountant.compose(SelfComposedDpEvent(release, rounds))
 
 
 @functools.cache

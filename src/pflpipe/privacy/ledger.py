@@ -27,11 +27,11 @@ from pflpipe.privacy.accounting import (
     delta_of,
     epsilon,
     epsilon_local,
-    epsilon_of_group,
     epsilon_rdp,
     epsilon_replace_one,
 )
 from pflpipe.privacy.departures import message_share
+from pflpipe.privacy.group import epsilon_of_group
 from pflpipe.privacy.mechanism import public_cohort
 from pflpipe.privacy.plan import Plan
 
