@@ -237,7 +237,7 @@ def composed_epsilon(
         bound += gdp_epsilon(math.hypot(*map(_mu, gaussian)), delta)
     if all(plan.mechanism == "gaussian" and plan.sample_rate == 1 for plan in merged):
         return bound
-    if delta == 0 or math.isinf(bound) or any(map(_has_no_curve, merged)):
+    if delta == 0 or math.isinf(bound) or any(map(has_no_curve, merged)):
         return bound
     widest = max(_loss_width(plan, 1) for plan in merged) / WIDEST_SINGLE_LOSS
     coarser = max(1.0, widest, sum(_loss_width(plan, plan.rounds) for plan in merged) / WIDEST_LOSS)
@@ -346,6 +346,7 @@ def _mu(plan: Plan) -> float:
 
 
 def has_no_curve(plan: Plan) -> bool:
+    """Return whether a plan has too little noise for a privacy loss distribution."""
     if plan.mechanism == "laplace":
         return _loss_width(plan, 1) > WIDEST_EXPONENT
     return _mu(plan) > WIDEST_MU
