@@ -33,7 +33,7 @@ TESTS = 50
 ROUNDS = 3
 """Consecutive rounds of a release with a state that are tested together."""
 FEWEST_PAIRS, MOST_PAIRS = 300, 3_000
-QUICK_DRAWS, FEWEST_DRAWS, MOST_DRAWS = 400, 600, 20_000
+FEWEST_OF_SLOW, QUICK_DRAWS, FEWEST_DRAWS, MOST_DRAWS = 200, 400, 600, 20_000
 FEWEST_RUNS, MOST_RUNS = 20, 4_000
 SLOW = 5
 """Times its estimate from which the time of a call is the measured one. Such a release gets fewer
@@ -122,7 +122,7 @@ class _Audit:
         cost, slow = _seconds(attacked)
         calls = seconds / (cost * attacked.rounds)
         self.pairs = int(np.clip(0.3 * calls / 4, FEWEST_PAIRS, MOST_PAIRS))
-        fewest = FEWEST_DRAWS // attacked.rounds if slow else FEWEST_DRAWS
+        fewest = FEWEST_OF_SLOW if slow else FEWEST_DRAWS
         self.draws = int(np.clip(0.5 * calls / 12, fewest, MOST_DRAWS))
         # Of pairs by either score, at the end.
         self.tests = (1, 1) if slow and self.draws < FEWEST_DRAWS else (3, 2)
