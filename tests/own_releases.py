@@ -48,6 +48,17 @@ def claim_of(case: Case) -> Claim:
     )
 
 
+def release_of(case: Case):
+    """The release of a case: a class where a method's server step or a bound has a state between
+    rounds, else a function."""
+    release = OwnRelease(case)
+    if release.mechanism.scaled or release.mechanism.executed.adaptive is not None:
+        return release
+    claim = claim_of(case)
+    release.start(claim.clients, claim.dimension)
+    return release.step
+
+
 class OwnRelease:
     """The release of a case, with the server step of its method between rounds."""
 
@@ -159,7 +170,7 @@ def main(table: str, *names: str) -> None:
             print(f"{name}: {before[name]} | not tried: {reason}", flush=True)
             continue
         # The fewest draws: what a single release shows decides all of these verdicts.
-        found = audit(OwnRelease(case), claim_of(case), seconds=0.05)
+        found = audit(release_of(case), claim_of(case), seconds=0.05)
         differ += found.verdict != before[name]
         print(
             f"{name}: {before[name]} | {found.verdict}: {found.sentence} "

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pflpipe
-from own_releases import OwnRelease, claim_of
+from own_releases import claim_of, release_of
 from pflpipe.auditing import cases
 from pflpipe.auditing.arrays import ReleaseError
 from pflpipe.errors import PrivacyError
@@ -353,7 +353,7 @@ def test_a_claim_that_nobody_can_have_is_refused(claim, words):
 )
 def test_the_packages_own_releases_have_the_same_verdicts_through_the_door(name, verdict):
     case = cases.find(name)
-    found = pflpipe.audit(OwnRelease(case), claim_of(case), seconds=0.05)
+    found = pflpipe.audit(release_of(case), claim_of(case), seconds=0.05)
     assert found.verdict == verdict
 
 

@@ -33,8 +33,11 @@ TESTS = 50
 ROUNDS = 3
 """Consecutive rounds of a release with a state that are tested together."""
 FEWEST_PAIRS, MOST_PAIRS = 300, 3_000
-QUICK_DRAWS, FEWEST_DRAWS, MOST_DRAWS = 400, 600, 20_000
+FEWEST_OF_SLOW, QUICK_DRAWS, FEWEST_DRAWS, MOST_DRAWS = 200, 400, 600, 20_000
 FEWEST_RUNS, MOST_RUNS = 20, 4_000
+SLOW = 5
+"""Times its estimate from which the time of a call is the measured one. Such a release gets fewer
+draws at least, and fewer pairs are tested."""
 SUSPECT = 1.2
 """A score of the search from which a pair is tested while the search goes on."""
 
@@ -84,9 +87,9 @@ def audit(
             the global generators of Python, NumPy and torch.
         claim: what is claimed of it.
         file: its file, for the line numbers of error messages.
-        seconds: what the audit may take, by an estimate of the time of a call from its size alone.
-            It ends as soon as the claim is refuted. Fewer draws lose power, which the result
-            states.
+        seconds: what the audit may take, by an estimate of the time of a call from its size alone,
+            or as measured if a call takes far longer. It ends as soon as the claim is refuted; some
+            thousand calls are always made. Fewer draws lose power, which the result states.
         seed: of all that the auditor draws.
 
     Raises:
@@ -116,14 +119,16 @@ class _Audit:
         self.trials: dict[Recipe, Trial] = {}
         self.evidence: Evidence | None = None
         self.notes: list[str] = []
-        cost = _seconds(claim)
+        cost, slow = _seconds(attacked)
         calls = seconds / (cost * attacked.rounds)
         self.pairs = int(np.clip(0.3 * calls / 4, FEWEST_PAIRS, MOST_PAIRS))
-        self.draws = int(np.clip(0.5 * calls / 12, FEWEST_DRAWS, MOST_DRAWS))
+        fewest = FEWEST_OF_SLOW if slow else FEWEST_DRAWS
+        self.draws = int(np.clip(0.5 * calls / 12, fewest, MOST_DRAWS))
+        # Of pairs by either score, at the end.
+        self.tests = (1, 1) if slow and self.draws < FEWEST_DRAWS else (3, 2)
         runs = 0.2 * seconds / (2 * cost * claim.rounds)
         self.runs = int(np.clip(runs, FEWEST_RUNS, MOST_RUNS))
-        draws = min(self.draws, 2_000)
-        self.search = Search(attacked, rng, draws)
+        self.search = Search(attacked, rng, int(np.clip(self.draws, FEWEST_DRAWS, 2_000)))
 
     @property
     def refuted(self) -> bool:
@@ -148,12 +153,12 @@ class _Audit:
             for recipe in search.worst(2, 1):
                 score = search.scores[recipe]
                 if max(score.length, score.follows) > SUSPECT:
-                    self._test(recipe, QUICK_DRAWS)
+                    self._test(recipe, min(QUICK_DRAWS, self.draws))
             if self.refuted:
                 self._test(self.worst.recipe, self.draws)
                 break
         else:
-            for recipe in search.worst(3, 2):
+            for recipe in search.worst(*self.tests):
                 if recipe != search.recipes[0] and not self.refuted:
                     self._test(recipe, self.draws)
         claim = self.attacked.claim
@@ -382,10 +387,22 @@ def _ratio(worst: Sensitivity) -> float:
     return worst.noise
 
 
-def _seconds(claim: Claim) -> float:
-    """Return an estimate of the time of a call, from its size alone, so that the numbers of pairs
-    and draws are the same on every machine."""
-    return 1e-4 + 8e-9 * claim.clients * claim.sample_rate * claim.dimension
+def _seconds(attacked: Attacked) -> tuple[float, bool]:
+    """Return an estimate of the time of a call, and whether it was measured.
+
+    It follows from the size alone, so that the numbers of pairs and draws are the same on every
+    machine, unless calls take far longer.
+    """
+    claim = attacked.claim
+    usual = 1e-4 + 8e-9 * claim.clients * claim.sample_rate * claim.dimension
+    pair = Recipe(absent=absences(claim)[0]).pair(claim)
+    taken = []
+    for seed in range(3):
+        began = time.perf_counter()
+        attacked.views(pair, True, np.array([seed]))
+        taken.append((time.perf_counter() - began) / attacked.rounds)
+    slow = min(taken) > SLOW * usual
+    return (min(taken) if slow else usual), slow
 
 
 @contextlib.contextmanager

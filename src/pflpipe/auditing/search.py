@@ -47,7 +47,9 @@ class Noise:
             steps = centred[:, self.noisy] / self.sizes[self.noisy]
             values, self.axes = np.linalg.eigh(steps.T @ steps / len(steps))
             self.tied = values < SILENT
-            self.weights = np.where(self.tied, 0, 1 / np.where(self.tied, 1, values))
+            # The inverse of an estimated covariance is too large by n / (n - p).
+            known = 1 - number / len(views)
+            self.weights = np.where(self.tied, 0, known / np.where(self.tied, 1, values))
 
     def length(self, movement: np.ndarray) -> float:
         """Return the length of ``[k]`` in standard deviations; infinite if a part has no noise."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from pflpipe.errors import PrivacyError
 from pflpipe.options import Option
+from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 
 ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512)
@@ -89,9 +90,6 @@ class PrivateSearch:
         Raises:
             PrivacyError: a plan is not Gaussian.
         """
-        # Imported here: studies are read without torch, which accounting imports.
-        from pflpipe.privacy import accounting
-
         for plan in (tried, final):
             if plan.mechanism != "gaussian":
                 raise PrivacyError(
@@ -104,8 +102,6 @@ class PrivateSearch:
 
     def renyi(self, tried: Plan) -> np.ndarray:
         """Return the bound on the Renyi divergence of the search alone at every order."""
-        from pflpipe.privacy import accounting
-
         orders = np.array(ORDERS, dtype=float)
         trial = accounting.renyi(tried, ORDERS) + orders / (2 * self.score_noise**2)
         width = -math.log(self.gamma)
