@@ -115,6 +115,18 @@ def built(model, shape, outputs):
     return narrow(networks.build(model, images, 10), PIXELS[model.name])
 
 
+def classes(method):
+    """The number of classes of a method's clients."""
+    return 2 if registry.TWO_CLASSES in registry.info(method).about.needs else CLASSES
+
+
+def usual(method):
+    """A network with what a method needs."""
+    needs = registry.info(method).about.needs
+    kinds = {"norm": "resnet20", registry.ITEMS: "embedding of an index"}
+    return next((network for part, network in kinds.items() if part in needs), "mlp")
+
+
 def few(method, network, backend, hyperparameters=None, *, loss="cross_entropy", **training):
     """Two rounds of the four clients."""
     model, shape = NETWORKS[network]
@@ -130,8 +142,8 @@ def few(method, network, backend, hyperparameters=None, *, loss="cross_entropy",
     )
     y, kind = world.train.y.clone(), losses.find(loss)
     y[world.split.train[ONE_CLASS]] = 0
-    y = y.double() if kind.numbers else y.clamp(max=1) if kind.one_logit else y
-    outputs = 1 if kind.numbers or kind.one_logit else CLASSES
+    y = y.double() if kind.numbers else y.clamp(max=1 if kind.one_logit else classes(method) - 1)
+    outputs = 1 if kind.numbers or kind.one_logit else classes(method)
     changed = {"network": built(model, shape, outputs), "train": Examples(world.train.x, y)}
     return dataclasses.replace(world, **changed)
 
@@ -179,6 +191,7 @@ def refused(method, network):
         (only_head and ("body" in entry.about.needs or by_name))
         or ("norm" in entry.about.needs and model.name not in architectures.RESNETS)
         or (model.normalisation == "batch" and entry.about.has_global_model)
+        or (registry.ITEMS in entry.about.needs and model.name != "embedding")
     )
 
 
@@ -186,11 +199,12 @@ def refused(method, network):
 @pytest.mark.parametrize("method", NAMES)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_method_trains_every_kind_of_network(network, method):
+    model, outputs = NETWORKS[network][0], classes(method)
     if refused(method, network):
         with pytest.raises(ConfigError):
-            registry.check_model(method, NETWORKS[network][0])
+            registry.check_model(method, model, outputs=outputs)
     else:
-        registry.check_model(method, NETWORKS[network][0])
+        registry.check_model(method, model, outputs=outputs)
         assert_trains(method, network)
 
 
@@ -202,13 +216,12 @@ def test_no_kind_of_network_is_left_out():
 @pytest.mark.parametrize("method", NAMES)
 @pytest.mark.parametrize("loss", sorted({*losses.BUILT_IN} - {"cross_entropy"}))
 def test_every_method_trains_by_every_loss(loss, method):
-    network = "resnet20" if "norm" in registry.info(method).about.needs else "mlp"
-    if registry.CLASSES in registry.info(method).about.needs:
+    if {registry.CLASSES, registry.TWO_CLASSES}.intersection(registry.info(method).about.needs):
         with pytest.raises(ConfigError):
             registry.check_loss(method, loss, {})
     else:
         registry.check_loss(method, loss, {})
-        assert_trains(method, network, loss=loss)
+        assert_trains(method, usual(method), loss=loss)
 
 
 VARIANTS = [
@@ -225,8 +238,7 @@ VARIANTS = [
 def test_every_variant_of_a_method_trains_with_decay_and_moments(method, hyperparameters):
     """Adam and weight decay move parameters without a gradient, so steps without rows must not be
     taken."""
-    network = "resnet20" if "norm" in registry.info(method).about.needs else "mlp"
-    assert_trains(method, network, hyperparameters, optimizer="adam", weight_decay=0.1)
+    assert_trains(method, usual(method), hyperparameters, optimizer="adam", weight_decay=0.1)
 
 
 @pytest.mark.slow
@@ -239,6 +251,6 @@ def test_every_method_trains_as_published(method, official):
             registry.departures(method, "paper", official)
         return
     steps = frozenset(registry.departures(method, "paper", official))
-    network = "resnet20" if "norm" in about.needs else "mlp"
+    network = usual(method)
     for backend in backends(network):
         messages(dataclasses.replace(few(method, network, backend), departures=steps))
