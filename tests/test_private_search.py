@@ -341,6 +341,7 @@ def _shown(patch: pytest.MonkeyPatch) -> Iterator[str]:
     study = load_study("good")
     fake_results.write(study, Path())
     fake_audits.write(results / "audits")
+    fake_audits.claim_truly(results / "audits")
     for command in ("validate", "studies", "cost good", "plan good", "rank good --all"):
         patch.setattr("sys.argv", ["pflpipe", *command.split()])
         with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
