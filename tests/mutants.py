@@ -1047,7 +1047,7 @@ MUTANTS = {
         "auditing/worlds.py",
         '("apart",) if lonely else OTHERS',
         '("apart",)',
-        "audit/test_search.py",
+        "audit/test_worst_worlds.py",
     ),
     "half the audit's runs unseen": Mutant(
         "auditing/distinguish.py",

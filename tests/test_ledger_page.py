@@ -357,7 +357,7 @@ def test_a_search_on_other_clients_has_no_epsilon_and_says_why(frame: pd.DataFra
     changed = frame[frame["method"] == "dp_fedavg"].assign(
         search_runs=6, search_not_counted="its clients were others"
     )
-    assert [row[-4] for row in tables(text_of(changed))[-1][1:]] == ["none (other clients)"] * 2
+    assert [row[-5] for row in tables(text_of(changed))[-1][1:]] == ["none (other clients)"] * 2
     found = dict(summary(changed, AUDITS))
     assert found["with the search"] == "no ε counts that of dp_fedavg: its clients were others"
 

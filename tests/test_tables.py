@@ -825,4 +825,4 @@ def test_a_latex_without_booktabs_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_columns_are_unique() -> None:
-    assert len(set(COLUMNS)) == len(COLUMNS) == 64
+    assert len(set(COLUMNS)) == len(COLUMNS) == 65

@@ -16,11 +16,12 @@ import torch
 from torch import nn
 
 import pflpipe
+import simulations
 import two_worlds
-from pflpipe import cells, trees
+from pflpipe import api, cells, trees
 from pflpipe.errors import ConfigError, PflpipeError, PrivacyError
 from pflpipe.learning import networks
-from pflpipe.methods import registry
+from pflpipe.methods import registry, row_code
 from pflpipe.methods.base import Method, Upload
 from pflpipe.simulation import rounds, runs, witness
 from pflpipe.simulation.simulation import Recipe
@@ -126,8 +127,10 @@ def train(method: Any = "dp_fedavg", **changes: Any) -> pflpipe.Trained:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A folder for files, and a program in which no code was found to keep anything."""
+    """A folder for files, and a program in which no code was found to keep anything and no name
+    stands for an object."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(api, "_NAMES", {})
     monkeypatch.setattr(witness._Process, "kept_state", False)
     return tmp_path
 
@@ -254,7 +257,7 @@ def test_a_program_whose_objects_kept_something_is_started_again():
     with pytest.raises(PrivacyError, match=REFUSED):
         train(method)
     with pytest.raises(PrivacyError, match="start Python again") as error:
-        train(method)
+        train(method, method_name="with what it kept")
     assert "\n" not in str(error.value)
     train()  # code of the package alone is not concerned
 
@@ -267,11 +270,11 @@ def test_a_cell_whose_loss_keeps_something_has_no_result(folder):
         cell, training=dataclasses.replace(cell.training, loss="loss.py:mine")
     )
     with_loss(HONEST_LOSS)
-    train_here(folder, own, backend="loop")
+    train_here(folder, row_code.with_digests(own), backend="loop")
     (folder / "run/run.json").unlink()
     with_loss(BALANCED)
     with pytest.raises(PrivacyError, match=REFUSED):
-        train_here(folder, own, backend="loop")
+        train_here(folder, row_code.with_digests(own), backend="loop")
     assert not (folder / "run/run.json").exists()
 
 
@@ -353,12 +356,21 @@ def test_the_method_of_the_documentation_is_witnessed(folder, backend):
     own = dataclasses.replace(
         cell, method="easgd", source="easgd.py", hyperparameters={"force": 0.5}, departures=()
     )
+    own = row_code.with_digests(own)
     train_here(folder, own, backend=backend)
     world = runs.simulate(own, inputs_of(folder), device="cpu", backend=backend)
     unwatched = dataclasses.replace(world, recipe=None)
     done = rounds.run(unwatched, rounds.start(unwatched))
     saved = torch.load(folder / "run/state.pt", weights_only=True)
     assert trees.differing(*map(trees.fingerprints, (saved["params"], done.params))) == []
+
+
+def network_of(method: str) -> cells.Model:
+    """The network of ``uneven``."""
+    if registry.ITEMS in registry.info(method).about.needs:
+        return simulations.TABLE
+    deep = registry.info(method).about.needs == ("norm",)
+    return cells.Model("resnet20") if deep else cells.Model("mlp", (4,))
 
 
 @pytest.mark.slow
@@ -369,9 +381,7 @@ def test_every_method_of_the_package_computes_the_same_bits_in_a_fresh_process(m
     cheaper."""
     world = uneven(method, backend)
     values = registry.check_hyperparameters(method, {})
-    deep = registry.info(method).about.needs == ("norm",)
-    model = cells.Model("resnet20") if deep else cells.Model("mlp", (4,))
-    recipe = Recipe(cells.Server(), method, "", values, model)
+    recipe = Recipe(cells.Server(), method, "", values, network_of(method))
     watched = dataclasses.replace(world, recipe=recipe)
     rounds.run(watched, rounds.start(watched), lambda progress: progress.round < 2)
 
@@ -456,6 +466,7 @@ def test_no_checkpoint_is_written_before_the_first_answer(folder, monkeypatch):
         cell, training=dataclasses.replace(cell.training, loss="loss.py:mine")
     )
     with_loss(HONEST_LOSS)
+    own = row_code.with_digests(own)
     saved, seen = [], []
     original = runs.Checkpoint.save_when_due
 

@@ -173,8 +173,12 @@ def federation(
     of_program: dict[str, Any] = {"method": method} if isinstance(method, Method) else {}
     of_program |= {} if isinstance(model, Model) else {"model": model}
     recipe = None
+    # Both before anything calls the objects, so that they have kept nothing.
+    known = {
+        what: _known(what, value, method_name if what == "method" else model_name, secret)
+        for what, value in of_program.items()
+    }
     if (of_program or any(map(is_reference, written))) and privacy.mechanism != "none":
-        # Before anything calls the objects, so that they have kept nothing.
         objects = pickled(**of_program) if of_program else b""
         recipe = Recipe(server, objects=objects)
     loss = losses.find(training.loss)
@@ -216,7 +220,6 @@ def federation(
         shape = tuple(x.shape[1:])
     # One pair of tensors for training and test; the split has the rows of each.
     examples = Examples(x.to(target), y.to(target))
-    own: object = model
     if isinstance(model, Model):
         network = networks.build(model, shape, outputs)
     elif isinstance(model, Network):
@@ -253,10 +256,9 @@ def federation(
     )
     code = row_code.of_settings(model if isinstance(model, Model) else None, training)
     if isinstance(method, Method):
-        found = _known("method", method, method_name, secret)
-        code = (parts.Part.of("method", method_name or "of your own", found.code), *code)
+        code = (parts.Part.of("method", method_name or "of your own", known["method"].code), *code)
     if isinstance(model, Network):
-        found = _known("model", own, model_name, secret)
+        found, own = known["model"], of_program["model"]
         called = model_name or str(getattr(own, "__name__", type(own).__name__))
         start = derived_key(found.state, network.start_digest(seed))
         code += (
