@@ -19,6 +19,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         small_copy.write(folder)
         fake_audits.write(folder / "results/audits")
+        fake_audits.claim_truly(folder / "results/audits")
         small_copy.install(folder, folder / "src")
         tables = "results/tables/quickstart_published.csv results/tables/all.csv"
         made = small_copy.bash(folder, f".venv/bin/snakemake --cores 2 {tables}")
