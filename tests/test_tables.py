@@ -809,7 +809,7 @@ def missing_of_latex(folder: Path) -> str:
 
 def test_the_tex_table_compiles(study: Study, results: Path, tmp_path: Path) -> None:
     if why := missing_of_latex(tmp_path):
-        pytest.skip(why)
+        pytest.skip(reason=why)
     study = dataclasses.replace(study, title="50% of a_b & c #1: α ≤ 1")
     write_study(study, results, tmp_path / "tiny.csv")
     assert compiled(tmp_path, r"\input{tiny}") == ""

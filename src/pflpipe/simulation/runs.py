@@ -264,8 +264,8 @@ def _train(
     write_rows(out / "timing.csv", TIMING_COLUMNS, progress.timing)
     states = progress.states.save(out / "states.bin")
     with atomic(out / "state.pt") as path:
-        parts = {"params": progress.params, "server": progress.server, "bound": progress.bound}
-        torch.save(parts | {"states": states}, path)
+        content = {"params": progress.params, "server": progress.server, "bound": progress.bound}
+        torch.save(content | {"states": states}, path)
     write_json(out / "run.json", to_json(_record(cell, simulation, progress, commit)))
     checkpoint.remove()
     report.file.unlink(missing_ok=True)
