@@ -218,7 +218,7 @@ def hooks() -> Method:
     [
         ({"backend": "vmap"}, "backend; got .vmap.; expected loop, as BatchNorm"),
         ({"method": "dp_fedavg"}, "method dp_fedavg: model.normalisation; got .batch."),
-        ({"method": hooks()}, "method of your own: model.normalisation; got .batch."),
+        ({"method": hooks(), "method_name": "mine"}, "model.normalisation; got .batch."),
     ],
 )
 def test_where_the_averages_would_be_wrong_or_missing_is_refused(changes, words):
