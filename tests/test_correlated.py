@@ -113,7 +113,7 @@ def test_the_deviations_of_the_figure_are_those_of_the_matrices(noise):
 def test_the_page_and_a_new_calculation_have_the_numbers_of_the_figures_table():
     table = pd.read_csv(ROOT / "docs/correlated_noise/table.csv")
     cells = table.set_index(["q", "rounds", "epsilon"])["final_ratio"]
-    page = (ROOT / "docs/privacy.md").read_text()
+    page = (ROOT / "docs/correlated_noise.md").read_text()
     lines = re.findall(r"^\| (0\.\d+) \| ([\d,]+) \| (.*) \|$", page, re.MULTILINE)
     assert len(lines) >= 8
     for q, count, ratios in lines:
@@ -138,7 +138,7 @@ def test_the_page_and_a_new_calculation_have_the_numbers_of_the_figures_table():
 def test_the_page_has_the_numbers_of_the_studies():
     table = pd.read_csv(ROOT / "docs/correlated_noise/studies.csv")
     rows = table.set_index(["study", "method", "epsilon_target", "noise"])
-    page = (ROOT / "docs/privacy.md").read_text()
+    page = (ROOT / "docs/correlated_noise.md").read_text()
     lines = re.findall(r"^\| (SPI|Jester), (\w+) \| (\S+) \| (.*) \|$", page, re.MULTILINE)
     assert len(lines) >= 12
     for study, method, budget, printed in lines:
