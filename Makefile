@@ -20,7 +20,7 @@ MARKED = $(shell grep --recursive --files-with-matches --include='test_*.py' 'ma
 ORDINARY := not docs and not faults and not cluster and not night
 SOURCES := src docs/outside.py tests tools workflow/scripts $(wildcard benchmarks audits)
 SNAKEFILES := Snakefile workflow/Snakefile workflow/rules
-STUDIES := $(filter-out studies/paper_results.yaml,$(wildcard studies/*.yaml))
+STUDIES := $(filter-out paper_results,$(basename $(notdir $(wildcard studies/*.yaml studies/papers/*.yaml))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -93,7 +93,7 @@ lint: install ## ruff, mypy, import contracts, snakefmt, snakemake --lint; chang
 	$(BIN)/snakemake --lint
 
 studies-check: install ## plan the jobs of every study in studies/ in one go; starts none
-	$(BIN)/snakemake --dry-run --quiet all -- $(STUDIES:studies/%.yaml=results/tables/%.csv)
+	$(BIN)/snakemake --dry-run --quiet all -- $(STUDIES:%=results/tables/%.csv)
 
 format: install ## let ruff and snakefmt rewrite the sources
 	$(BIN)/ruff check --fix $(SOURCES)

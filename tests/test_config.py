@@ -37,7 +37,7 @@ from pflpipe.methods.registry import NAMES
 from pflpipe.study import config, documents
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
-from pflpipe.study.load import load_outline, load_study
+from pflpipe.study.load import load_outline, load_study, study_names
 from pflpipe.study.study_spec import Outline, Study
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -700,6 +700,17 @@ def test_study_file_names_are_fit_for_targets(load, name):
 def test_a_study_asked_for_by_a_wrong_name_is_guessed(load):
     with pytest.raises(ConfigError, match="did you mean 'good'"):
         load_study("goood")
+
+
+def test_the_folder_of_papers_holds_studies_of_the_same_kind(load):
+    Path("studies/papers").mkdir()
+    shutil.move("studies/good.yaml", "studies/papers/of_paper.yaml")
+    load(paper=malformed.PAPER)  # writes good.yaml again
+    assert study_names() == ("good", "of_paper")
+    assert load_study("of_paper").rows
+    shutil.copy("studies/good.yaml", "studies/of_paper.yaml")
+    with pytest.raises(ConfigError, match="study 'of_paper' has two files"):
+        load_study("of_paper")
 
 
 def test_printed_numbers_beside_the_study_are_missing(load):

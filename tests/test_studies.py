@@ -41,7 +41,7 @@ def test_every_printed_accuracy_stands_beside_a_run() -> None:
     for row in yaml.safe_load((FOLDER / "paper_results.yaml").read_text())["results"]:
         printed.setdefault((row["paper"], row["table"]), set()).add(row["accuracy"])
     for name in NAMES:
-        paper = yaml.safe_load((FOLDER / f"{name}.yaml").read_text()).get("paper")
+        paper = yaml.safe_load(config.study_file(name, FOLDER).read_text()).get("paper")
         if paper:
             rows = rows_of(name)
             printed[paper["paper"], paper["table"]] -= {

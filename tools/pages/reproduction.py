@@ -26,6 +26,7 @@ from pflpipe.files import read_json, write_json, write_text
 from pflpipe.report import paper_table, tidy
 from pflpipe.report.comparison import largest, over_seeds
 from pflpipe.report.render_table import markdown
+from pflpipe.study.config import study_file
 from pflpipe.study.load import load_study
 from pflpipe.study.settings import round_up
 from pflpipe.study.study_spec import Study
@@ -106,7 +107,7 @@ def _part(source: Path, studies: Path) -> str:
     has_runs = list(frame["cell"]) == [cell.id for cell in shown.cells]
     if not has_runs or study.layout is None or list(frame) != tidy.columns_of(study):
         raise DataError(
-            f"{source} has runs or columns that studies/{study.name}.yaml does not have",
+            f"{source} has runs or columns that {study_file(study.name)} does not have",
             do=f"make it again: make results STUDY={study.name}",
         )
     differences = list(far(frame))

@@ -376,7 +376,9 @@ def _completion(arguments: argparse.Namespace) -> list[str]:
 
     parser = _parser()
 
-    names = shtab.cmd("ls studies 2>/dev/null | sed -n 's/[.]yaml$//p' | grep -v '^paper_results$'")
+    names = shtab.cmd(
+        "ls studies studies/papers 2>/dev/null | sed -n 's/[.]yaml$//p' | grep -v '^paper_results$'"
+    )
     (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     for command in commands.choices.values():
         for action in command._actions:

@@ -312,7 +312,7 @@ class Project:
         starts = {scripts[name] for name in ELSEWHERE if name in scripts}
         for outline in known:
             starts.update(self.files_of(outline.everything.cells))
-            starts.update(metrics.files(outline.document, config.STUDIES))
+            starts.update(metrics.files(outline.document, config.study_file(outline.name).parent))
         digests = {self._place(start): self._digest(start) for start in sorted(starts)}
         digests |= {_file(outline.name): _cells_digest(outline) for outline in known}
         return json.dumps(digests)
@@ -324,8 +324,10 @@ class Project:
     def testing_code(self, study: str, cells: Iterable[Cell]) -> str:
         """Return the digests of the code that tests these cells of a study or of its search,
         and the names of the metrics."""
-        document = self.outline(study.partition("/")[0]).document
-        files = [*self.files_of(list(cells)), *metrics.files(document, config.STUDIES)]
+        name = study.partition("/")[0]
+        document = self.outline(name).document
+        own = metrics.files(document, config.study_file(name).parent)
+        files = [*self.files_of(list(cells)), *own]
         code = self.code("evaluate", files)
         return " ".join([code, *document.get("metrics", ())])
 
@@ -377,7 +379,7 @@ class Project:
 
 
 def _file(study: str) -> str:
-    return f"{config.STUDIES}/{study}.yaml"
+    return str(config.study_file(study))
 
 
 def _cells_digest(outline: Outline) -> str:

@@ -30,7 +30,7 @@ from pflpipe.report.comparison import MAIN, METRICS, finite, largest, over_seeds
 from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
 from pflpipe.simulation.record import Record
-from pflpipe.study.config import STUDIES
+from pflpipe.study.config import study_file
 from pflpipe.study.settings import (
     CHOSEN_ON_VALIDATION,
     Setting,
@@ -187,7 +187,7 @@ def _study_run(study: Study, results: Path, is_done: bool) -> Tracked:
     if is_done:
         drawn = sorted((results / "figures" / name).glob("[!.]*"))
         sources = {
-            "": [STUDIES / f"{name}.yaml"],
+            "": [study_file(name)],
             "table/": [results / f"tables/{name}.{kind}" for kind in ("md", "csv", "tex")],
             "figures/": [path for path in drawn if path.suffix in (".png", ".svg", ".pdf")],
             "ledger/": [*(_plan(cell, results) for cell in study.cells), results / "ledger.html"],

@@ -15,7 +15,7 @@ from pflpipe.learning import architectures, initial, losses
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import check_delta
 from pflpipe.study import load
-from pflpipe.study.config import STUDIES, Config
+from pflpipe.study.config import STUDIES, Config, study_file
 from pflpipe.study.study_spec import Outline
 
 S3_PLUGIN = "snakemake_storage_plugin_s3"
@@ -53,7 +53,8 @@ def validate(
             outline = load.read(name, folder, in_file)
             if outline is not None:
                 outlines[name] = outline
-                _check_data(settings, outline, f"{folder}/{name}.yaml", headers, in_file)
+                file = str(study_file(name, folder))
+                _check_data(settings, outline, file, headers, in_file)
         with problems.at():
             in_file.stop()
     problems.stop()

@@ -18,6 +18,8 @@ from pflpipe.options import Option
 from pflpipe.study import documents
 
 STUDIES = Path("studies")
+PAPERS = "papers"
+"""Folder in the folder of studies: those of the tables and figures of papers."""
 RESULTS = Path("results")
 # Snakemake reads braces as wildcards, and no shell expands a tilde here.
 FOLDER = "^(?!~)[^{}]+$"
@@ -56,6 +58,12 @@ class Config:
     folder with the original files of one that pflpipe knows, or a block (data/blocks.py) that says
     how a table, a folder of pictures or a file of LEAF is read"""
     source: str = field(default="config.yaml", compare=False)
+
+
+def study_file(name: str, folder: str | os.PathLike[str] = STUDIES) -> Path:
+    """Return ``<folder>/<name>.yaml``, or that of ``papers/`` if it is there."""
+    of_paper = Path(folder) / PAPERS / f"{name}.yaml"
+    return of_paper if of_paper.is_file() else Path(folder) / f"{name}.yaml"
 
 
 def load(path: str | os.PathLike[str] = "config.yaml") -> Config:

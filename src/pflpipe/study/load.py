@@ -26,7 +26,7 @@ from pflpipe.privacy.plan import check_delta, check_fixed
 from pflpipe.privacy.private_search import PrivateSearch
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.study import documents, expansion, figures, layouts, metrics, printed
-from pflpipe.study.config import RESULTS, STUDIES
+from pflpipe.study.config import PAPERS, RESULTS, STUDIES, study_file
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
 _OF_NOISE = ("rounds", "sample_rate", "groups")
@@ -35,10 +35,9 @@ RESERVED = ("all", "audit", Path(printed.FILE).stem)
 
 
 def study_names(folder: str | os.PathLike[str] = STUDIES) -> tuple[str, ...]:
-    """Return the names of all studies in a folder, sorted."""
-    return tuple(
-        sorted(file.stem for file in Path(folder).glob("*.yaml") if file.name != printed.FILE)
-    )
+    """Return the names of all studies in a folder and in its ``papers/``, sorted."""
+    files = [file for part in ("", PAPERS) for file in Path(folder, part).glob("*.yaml")]
+    return tuple(sorted({file.stem for file in files} - {Path(printed.FILE).stem}))
 
 
 def check_name(name: str, what: str) -> None:
@@ -51,7 +50,7 @@ def check_name(name: str, what: str) -> None:
 def load_study(
     name: str, folder: str | os.PathLike[str] = STUDIES, results: Path = RESULTS
 ) -> Study:
-    """Read ``<folder>/<name>.yaml`` and return its rows; ``finish`` and ``load_outline`` in one."""
+    """Read a study's file and return its rows; ``finish`` and ``load_outline`` in one."""
     return finish(load_outline(name, folder), results)
 
 
@@ -81,7 +80,7 @@ def chosen(outline: Outline, results: Path) -> list[Chosen]:
 
 
 def load_outline(name: str, folder: str | os.PathLike[str] = STUDIES) -> Outline:
-    """Read ``<folder>/<name>.yaml``, expand it, and make all checks that need no data set.
+    """Read a study's file, expand it, and make all checks that need no data set.
 
     Raises:
         ConfigError: no such study, or all errors of its syntax, schema, axes, methods,
@@ -100,7 +99,9 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     known = study_names(folder)
     if name not in known:
         raise ConfigError(f"study {name!r} does not exist in {folder}/", do=nearest(name, known))
-    file = Path(folder) / f"{name}.yaml"
+    file = study_file(name, folder)
+    if file != (other := Path(folder) / file.name) and other.exists():
+        raise ConfigError(f"study {name!r} has two files", got=f"{file}, {other}", do="rename one")
     check_name(name, f"{file}: a study's file name")
     document = documents.read_yaml(file)
     wrong = []
@@ -118,11 +119,11 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if not all("name" in entry for entry in document["methods"]):
         return None
     entries = expansion.check(document, str(file), problems)
-    lookup = printed.lookup({}, file)
+    lookup = printed.lookup({}, file, folder)
     layout = None
     if not any(violation.path[:1] in (("paper",), ("layout",)) for violation in wrong):
         with problems.at():
-            lookup = printed.lookup(document, file)
+            lookup = printed.lookup(document, file, folder)
         with problems.at():
             layout = layouts.read(document, str(file))
     lines = list(_lines(document, entries, file, lookup, problems))

@@ -9,6 +9,7 @@ mechanisms and have none.
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -29,13 +30,14 @@ NONE = (None, None)
 """The printed number, and its metric, of a row that has none."""
 
 
-def lookup(document: dict[str, Any], file: Path) -> Lookup:
+def lookup(document: dict[str, Any], file: Path, folder: str | os.PathLike[str]) -> Lookup:
     """Return a function (cell, variant) -> (printed number in percent, metric that it is compared
     with), or (None, None).
 
     Args:
         document: a schema-checked study.
-        file: the study's path; the printed numbers are in the same folder.
+        file: the study's path.
+        folder: that of all studies, which has the printed numbers.
 
     Raises:
         ConfigError: the block names an unknown paper, table, method, field or path. The returned
@@ -46,7 +48,7 @@ def lookup(document: dict[str, Any], file: Path) -> Lookup:
     if block is None:
         return lambda cell, variant: NONE
     location = f"{file}: paper"
-    everything = _printed_rows(file.parent / FILE)
+    everything = _printed_rows(Path(folder) / FILE)
     papers = {row["paper"] for row in everything}
     check_known(block["paper"], papers, f"{location}.paper: unknown paper")
     of_paper = [row for row in everything if row["paper"] == block["paper"]]
