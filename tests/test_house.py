@@ -90,6 +90,14 @@ def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+def requirements(*extras: str) -> list[str]:
+    """What pyproject.toml asks for, with these extras, besides the package itself."""
+    asked, named = project(), []
+    for extra in extras:
+        named += asked["optional-dependencies"][extra]
+    return [*asked["dependencies"], *(one for one in named if not one.startswith("pflpipe["))]
+
+
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "workflow" / "scripts").glob("*.py")), ids=lambda path: path.name
 )
@@ -135,10 +143,7 @@ def test_lock_file_names_no_package_index():
 
 
 def test_lock_file_pins_everything_that_pyproject_names():
-    wanted = [
-        *project()["dependencies"],
-        *(r for group in project()["optional-dependencies"].values() for r in group),
-    ]
+    wanted = requirements(*project()["optional-dependencies"])
     names = {normalised(re.match(r"[\w.-]+", requirement)[0]) for requirement in wanted}
     assert names - set(locked()) == set()
     assert "setuptools" in locked(), "make install builds the package without fetching a build tool"
@@ -148,20 +153,18 @@ def test_conda_environment_asks_for_what_pyproject_names():
     asked = re.findall(
         r"^ +- ([\w-]+>=\S+)$", (ROOT / "envs" / "pflpipe.yaml").read_text(), re.MULTILINE
     )
-    assert sorted(asked) == sorted(
-        [*project()["dependencies"], *project()["optional-dependencies"]["pipeline"]]
-    )
+    assert sorted(asked) == sorted(requirements("engine", "all"))
 
 
 def test_lock_file_pins_the_agreed_torch():
     assert (locked()["torch"], locked()["torchvision"]) == ("2.14.1", "0.29.2")
 
 
-def test_training_needs_only_torch_and_numpy():
-    assert {
-        normalised(re.match(r"[\w.-]+", requirement)[0])
-        for requirement in project()["dependencies"]
-    } == {"torch", "numpy"}
+def test_the_extras_stand_on_one_another_and_old_names_install_the_same():
+    extras = project()["optional-dependencies"]
+    assert extras.keys() == {"engine", "all", "lab", "dev", "audit", "pipeline"}
+    assert "pflpipe[engine]" in extras["all"]
+    assert (extras["audit"], extras["pipeline"]) == (["pflpipe[engine]"], ["pflpipe[all]"])
 
 
 @pytest.mark.pipeline
@@ -179,19 +182,6 @@ def test_import_pulls_in_no_pipeline_library(module):
     loaded = {name.split(".")[0] for name in warm.modules_of(f"import {module}")}
     assert module.split(".")[0] in loaded
     assert loaded & {*PIPELINE_LIBRARIES, "yaml", "jsonschema"} == set()
-
-
-@pytest.mark.pipeline
-def test_an_audit_of_a_release_needs_what_its_extra_names(tmp_path, monkeypatch):
-    extras = project()["optional-dependencies"]
-    assert set(extras["audit"]) < set(extras["pipeline"])
-    monkeypatch.chdir(tmp_path)
-    program = "from pflpipe.study import init; init.write_release('mine'); "
-    program += "from pflpipe.pipeline import cli; cli.main()"
-    claim = "--clients 2 --noise-multiplier 1 --delta 1e-5 --dimension 4 --seconds 0.01"
-    modules = warm.modules_of(program, "audit", "mine.py:release", *claim.split())
-    loaded = {name.split(".")[0] for name in modules} & set(PIPELINE_LIBRARIES)
-    assert loaded <= {"dp_accounting"}, "and a file of opacus, without its package"
 
 
 def test_import_of_the_package_does_not_even_load_torch():

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import certificates
 import malformed
+from called import called, works
 
 ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.docs
 NOT_BUILT = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
 STUDY = malformed.STUDY | {"seeds": [0], "methods": [{"name": "dp_fedavg"}]}
 RUN = """
@@ -42,15 +43,6 @@ print(pflpipe.__file__)
 """
 
 
-def command(folder: Path, *words: str | Path, **environment: str) -> str:
-    """Run a command in a folder; return what it printed."""
-    result = subprocess.run(
-        words, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy, so that nothing that other builds left here gets in."""
@@ -65,7 +57,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "src", source / "src", ignore=NOT_BUILT)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     offline = ("--no-deps", "--no-build-isolation", "--no-index")
-    command(folder, *pip, "wheel", *offline, "--wheel-dir", folder, source, **os.environ)
+    called(*pip, "wheel", *offline, "--wheel-dir", folder, source, folder=folder)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -76,7 +68,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs the tests: an empty one would be a download of gigabytes."""
     target = tmp_path_factory.mktemp("site")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install")
-    command(target, *pip, "--no-deps", "--no-index", "--target", target, wheel, **os.environ)
+    called(*pip, "--no-deps", "--no-index", "--target", target, wheel, folder=target)
     return target
 
 
@@ -92,12 +84,11 @@ def pflpipe(installed: Path, tmp_path: Path):
     def run(*words: str) -> str:
         start = (script,) if words[0] != "-c" else (sys.executable,)
         settings = {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
-        return command(tmp_path, *start, *words, **settings)
+        return called(*start, *words, folder=tmp_path, **settings).stdout
 
     return run
 
 
-@pytest.mark.docs
 def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     code = {
@@ -109,7 +100,6 @@ def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     assert {name for name in names if ".dist-info/" not in name} == code
 
 
-@pytest.mark.docs
 def test_the_wheel_alone_validates_and_lists_in_an_empty_folder(pflpipe):
     assert pflpipe("validate") == "good: 1 cells, dp_fedavg on digits: ok\n"
     listed = pflpipe("studies").splitlines()
@@ -120,8 +110,65 @@ def test_the_wheel_alone_validates_and_lists_in_an_empty_folder(pflpipe):
     assert "feddpa: FedDPA" in pflpipe("methods")
 
 
-@pytest.mark.docs
 def test_the_wheel_alone_trains_in_an_empty_folder(pflpipe, installed, tmp_path):
     assert pflpipe("-c", RUN) == f"{installed / 'pflpipe/__init__.py'}\n"
     rounds = (tmp_path / "run/rounds.csv").read_text().splitlines()
     assert len(rounds) == 1 + STUDY["training"]["rounds"]
+
+
+# An environment of its own, with what the base install brings
+
+
+@pytest.fixture(scope="module")
+def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Return a function that runs a program of a new environment, which has the wheel and its
+    dependencies alone."""
+    folder = tmp_path_factory.mktemp("base")
+    called(sys.executable, "-m", "venv", folder)
+    pip = (folder / "bin/python", "-m", "pip", "--disable-pip-version-check", "--retries", "0")
+    if not works(*pip, "download", "--no-deps", "--dest", folder / "tried", "dp-accounting"):
+        pytest.skip("pip reaches no index that has dp-accounting")
+    called(*pip, "install", wheel)
+    absent = {"torch", "pandas", "snakemake", "opacus", "jinja2"}
+    listed = called(*pip, "list", "--format", "freeze").stdout.lower().splitlines()
+    assert absent.isdisjoint(line.split("==")[0] for line in listed)
+    variables = {"PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
+    return lambda program, *words, **how: called(
+        folder / "bin" / program, *words, **how, **variables
+    )
+
+
+def test_counting_is_imported_within_half_a_second_of_cpu(base, tmp_path):
+    program = "import pflpipe.privacy.accounting, time; print(time.process_time())"
+    seconds = [float(base("python", "-c", program).stdout) for _ in range(3)]
+    assert min(seconds) < 0.5
+    program = "import pflpipe as p; print(p.epsilon(p.make_plan(p.Privacy('gaussian', epsilon=2.0, "
+    program += "delta=1e-5, clip_norm=1.0), rounds=3, sample_rate=0.5, clients=100), 1e-5))"
+    assert 1.99 < float(base("python", "-c", program).stdout) <= 2
+
+
+def test_a_release_is_audited_with_the_base_alone(base, tmp_path):
+    base("pflpipe", "init", "--audit", "mine", folder=tmp_path)
+    words = "--clients 2 --noise-multiplier 1 --delta 1e-5 --dimension 4 --seconds 0.01"
+    audit = ("pflpipe", "audit", "mine.py:release")
+    printed = base(*audit, *words.split(), folder=tmp_path).stdout
+    assert "verdict              kept" in printed.splitlines()
+    words = words.replace("multiplier 1", "multiplier 4")
+    refuted = base(*audit, *words.split(), folder=tmp_path, code=1).stdout
+    assert "verdict              refuted" in refuted.splitlines()
+
+
+def test_a_certificate_is_verified_with_the_base_alone(base, tmp_path):
+    file = certificates.written(tmp_path)
+    printed = base("pflpipe", "verify", file, folder=tmp_path).stdout
+    assert ": verified" in printed
+    edited = tmp_path / "edited.json"
+    edited.write_text(file.read_text().replace('"claim": "certified"', '"claim": "nominal"', 1))
+    assert ": refuted" in base("pflpipe", "verify", edited, code=1).stdout
+
+
+@pytest.mark.parametrize("words", ["methods feddpa", "compare a b", "completion bash"])
+def test_a_command_that_needs_more_says_what_to_install(base, tmp_path, words):
+    said = base("pflpipe", *words.split(), folder=tmp_path, code=2).stderr
+    assert said.endswith("pip install 'pflpipe[all]'\n")
+    assert len(said.splitlines()) == 1

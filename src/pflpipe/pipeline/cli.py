@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Command = Callable[[argparse.Namespace], Iterable[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
-INSTALL = "pip install 'pflpipe[pipeline]', or for audits of releases alone 'pflpipe[audit]'"
+INSTALL = "pip install 'pflpipe[all]'"
 
 
 def main() -> NoReturn:

@@ -1,0 +1,169 @@
+"""A made-up study with a release of every kind, its true plans and results, and its certificate."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fake_audits
+import fake_results
+from pflpipe import code_version
+from pflpipe.cells import Cell, Features, Model, Partition, Privacy
+from pflpipe.files import read_json, write_json
+from pflpipe.methods import registry
+from pflpipe.pipeline import certificate
+from pflpipe.privacy import accounting
+from pflpipe.records import to_json
+from pflpipe.report import tidy
+from pflpipe.study import search
+from pflpipe.study.epsilon_as_published import as_published
+from pflpipe.study.plans import plan_of
+from pflpipe.study.study_spec import Row, Study
+
+EXAMPLES = Path(__file__).parents[1] / "docs/examples"
+SIZES = np.arange(5, 17)
+PIN = "0123456789abcdef" * 4
+
+
+def cell(method: str = "dp_fedavg", profile: str = "strict", **changes: Any) -> Cell:
+    """A cell of fake_results; ``changes`` are of its privacy, training and seed."""
+    official = profile == "official"
+    version = "paper" if official else profile
+    budget, training = dataclasses.asdict(fake_results.BASE.privacy), fake_results.BASE.training
+    budget |= {name: value for name, value in changes.items() if name in budget}
+    training = dataclasses.replace(
+        training,
+        batch_size=4,
+        **{name: value for name, value in changes.items() if hasattr(training, name)},
+    )
+    return dataclasses.replace(
+        fake_results.BASE,
+        method=method,
+        hyperparameters=registry.check_hyperparameters(method, {}),
+        privacy=Privacy(**budget) if registry.info(method).about.private else Privacy(),
+        training=training,
+        profile=version,
+        official_code=official,
+        departures=(
+            *registry.departures(method, version, official),
+            *changes.get("departures", ()),
+        ),
+        seed=changes.get("seed", 0),
+    )
+
+
+USERS = Partition("natural", clients=12, test_fraction=0.2)  # whom a search shares with its rows
+SEARCHED = [dataclasses.replace(cell(seed=seed), partition=USERS) for seed in (0, 1)]
+DEALT = dataclasses.replace(fake_results.BASE.partition, users="ignored", max_clients_per_user=3)
+CELLS = {
+    "found by a search": SEARCHED[0],
+    "its second seed": SEARCHED[1],
+    "without privacy": cell("local_only"),
+    "secret cohorts": cell(sample_rate=0.5),
+    "given noise": cell(epsilon=None, noise_multiplier=3.0, loss="binary"),
+    "calibrated like the papers": cell(accountant="rdp"),
+    "adaptive": cell(clip_quantile=0.5, clip_bit_noise=4.0),
+    "groups": cell(groups=3),
+    "groups without privacy": cell("fedavg", groups=3),
+    "correlated": cell(groups=2, band=3),
+    "buffered": cell(groups=4, buffers=1),
+    "laplace": cell("appfl", mechanism="laplace"),
+    "secret cohorts, laplace": cell("appfl", mechanism="laplace", sample_rate=0.5),
+    "sizes count": cell("feddpa", "official"),
+    "public cohorts": cell("dp_fedsam", "official", sample_rate=0.5),
+    "no bound": cell("dp_fedsim", "paper"),
+    "noise over all clients": cell(
+        profile="paper", departures=("noise_over_all_clients",), sample_rate=0.5
+    ),
+    "a single round counted": cell(profile="paper", departures=("no_composition",)),
+    "unreviewed": dataclasses.replace(
+        cell(),
+        method="easgd",
+        source="easgd.py",
+        hyperparameters={},
+        digests={"method": code_version.sha256(EXAMPLES / "easgd.py")},
+    ),
+    "own network": dataclasses.replace(
+        cell(),
+        model=Model("small_cnn.py:SmallCNN"),
+        digests={"network": code_version.sha256(EXAMPLES / "small_cnn.py")},
+    ),
+    "all users": dataclasses.replace(
+        cell(augment=("flip",)),
+        partition=dataclasses.replace(USERS, clients=0),
+        model=Model("mlp", (32,), init="start.safetensors", init_digest=PIN),
+        features=Features("scattering"),
+    ),
+    "found by a search on other clients": cell(seed=2),
+    "dealt": dataclasses.replace(cell(), partition=DEALT),
+    "dealt to any": dataclasses.replace(
+        cell(), partition=dataclasses.replace(DEALT, max_clients_per_user=None)
+    ),
+}
+OF_THE_DATA = {"declared": False, "unit": "patient"}
+
+
+def written(folder: Path) -> Path:
+    """Write the study's results below a folder that has the code of its users; return the file of
+    its certificate."""
+    for file in ("easgd.py", "small_cnn.py"):
+        shutil.copy(EXAMPLES / file, folder)
+    # Elsewhere there are no files of unreviewed code.
+    with contextlib.chdir(folder):
+        return file_of(write(folder))
+
+
+def write(folder: Path) -> Path:
+    """Write results and certificate of the study."""
+    results = folder / "results"
+    (folder / "data").mkdir()
+    (folder / "data" / "digits.pin").write_text(f"{PIN}\n")
+    scores: dict[str, list[Any]] = {}
+    for one in CELLS.values():
+        scores.setdefault(one.method, []).extend(fake_results.write_run(one, results))
+        record = results / "runs" / registry.run_id(one) / "run.json"
+        content = read_json(record)
+        content["diagnostics"]["residuals"]["moves"] = fake_results.ROUNDS
+        write_json(record, content)
+        for planned in filter(None, (one, as_published(one))):
+            plan = plan_of(planned, SIZES, **(OF_THE_DATA if one is CELLS["all users"] else {}))
+            write_json(results / "plans" / f"{planned.plan_id}.json", to_json(plan))
+    for method, lines in scores.items():
+        file = results / "scores" / "tiny" / f"{method}.csv"
+        fake_results.write_csv(file, ",".join(fake_results.SCORES), lines)
+    fake_audits.write(results / "audits")
+    fake_audits.claim_truly(results / "audits")
+    plan = plan_of(SEARCHED[0]).plan
+    chosen = {
+        "index": 1,
+        "values": {"training.lr": 0.5},
+        "sets": 3,
+        "runs": 6,
+        "epsilon": accounting.epsilon(plan, 0.001),
+        "epsilon_with_search": accounting.composed_epsilon([plan] * 7, 0.001),
+        "delta": 0.001,
+    }
+    line = {"line": "dp_fedavg", "rows": [one.id for one in SEARCHED], "chosen": chosen}
+    line |= {"plans": {SEARCHED[0].plan_id: 6}, "private": None}
+    dealt = CELLS["found by a search on other clients"]
+    uncounted = {"epsilon_with_search": None, "search_not_counted": search.OTHER_CLIENTS}
+    private = {"trials": 3.0, "distribution": "geometric", "score_noise": 2.0}
+    other = {"line": "dp_fedavg", "rows": [dealt.id], "chosen": chosen | uncounted | {"runs": None}}
+    other |= {"plans": {dealt.plan_id: None}, "private": private}
+    write_json(results / "searches" / "tiny.json", {"grid": "", "lines": [line, other]})
+    tidy.write(tidy.tidy(study(), results), results / "tables" / "tiny.csv")
+    certificate.write(study(), results, folder / "data")
+    return results
+
+
+def study() -> Study:
+    return Study("tiny", "A tiny study", "Made up.", tuple(map(Row, CELLS.values())))
+
+
+def file_of(results: Path) -> Path:
+    return results / "tables" / "tiny.certificate.json"
