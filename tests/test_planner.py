@@ -100,7 +100,7 @@ def test_noise_at_epsilon_2_is_far_too_long_for_ten_clients_and_short_for_320(
 @pytest.mark.slow
 def test_the_planner_says_of_the_studies_of_people_what_their_runs_sent():
     found = pflpipe.plan("people_mnist")
-    runs = pd.read_csv("docs/results/people_mnist/runs.csv").drop_duplicates("line")
+    runs = pd.read_parquet("docs/results/people_mnist/runs.parquet").drop_duplicates("line")
     sent = runs.set_index("line")["upload_bytes_per_round"] / 4 / (0.2 * 669)
     of_entry = {row["entry"]: row for row in found}
     for entry in ("dp_fedavg", "fedper", "lg_fedavg", "fedpac", "ditto", "fedbabu"):

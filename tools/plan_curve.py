@@ -82,7 +82,7 @@ def proxies() -> list[Federation]:
 
 def best(study: str) -> dict[tuple[str, str], float]:
     """Return line and budget of a study -> mean accuracy of the better of both models."""
-    models, runs = ["personal_own", "global_own"], pd.read_csv(RESULTS / study / "runs.csv")
+    models, runs = ["personal_own", "global_own"], pd.read_parquet(RESULTS / study / "runs.parquet")
     means = runs.groupby(["line", "budget"], as_index=False)[models].mean()
     labels = zip(means["line"], means["budget"], strict=True)
     return dict(zip(labels, means[models].max(axis=1), strict=True))
@@ -92,7 +92,7 @@ def studies() -> list[Federation]:
     """Return DP-FedAvg in the finished studies."""
     found = []
     for name in STUDIES:
-        runs, means = pd.read_csv(RESULTS / name / "runs.csv"), best(name)
+        runs, means = pd.read_parquet(RESULTS / name / "runs.parquet"), best(name)
         lengths, accuracies = [], []
         for line in load_outline(name).lines:
             cell = line.candidates[0].rows[0].cell
@@ -140,7 +140,7 @@ def beside() -> Iterator[str]:
     that came out."""
     for row in pd.read_csv(PREDICTIONS).dropna(subset="accuracy").to_dict("records"):
         study, entry, budget = row["study"], row["entry"], f"ε = {row['epsilon']:g}"
-        if (RESULTS / study / "runs.csv").exists():
+        if (RESULTS / study / "runs.parquet").exists():
             came_out = best(study)
             if (entry, budget) not in came_out:  # a page may have fewer budgets
                 continue

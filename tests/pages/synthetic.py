@@ -9,8 +9,6 @@ from pathlib import Path
 import pandas as pd
 
 from pages import archive
-from pflpipe import records
-from pflpipe.files import write_json
 
 ROWS = 1000
 """Own test rows of a client: a level of a tenth of a point is a count."""
@@ -64,21 +62,13 @@ def made(
                         )
     about = archive.About("Made up", "", "All of it.", dict.fromkeys(LINES, "Nowhere."), "", ())
     runs = pd.DataFrame(rows, columns=list(archive.RUN_COLUMNS))
-    curves = pd.DataFrame({runs["cell"][0]: [50.0]}, index=pd.Index([3], name="round"))
+    curves = pd.DataFrame(50.0, index=pd.Index([3], name="round"), columns=runs["cell"])
     return archive.Archive("made_up", about, runs, pd.DataFrame(correct), held, curves)
 
 
 def save(study: archive.Archive, docs: Path) -> Path:
-    """Write an archive as the files of ``archive.read``, and return its folder."""
+    """Write an archive, and return its folder."""
     folder = docs / "results" / study.name
-    tables = {"runs.csv": study.runs.set_index("line"), "curves.csv": study.curves}
-    tables |= {f"partitions/{name}.csv": table for name, table in study.held.items()}
-    for method, runs in study.runs.groupby("method"):
-        scores = study.correct[list(runs["cell"])].dropna(how="all").astype("Int64")
-        tables[f"scores/{method}.csv"] = scores.rename_axis("client")
-    for name, table in tables.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        table.to_csv(folder / name)
     about = dataclasses.replace(study.about, runs=f"<!-- {study.name} -->")
-    write_json(folder / "about.json", records.to_json(about))
+    archive.write(dataclasses.replace(study, about=about), folder)
     return folder

@@ -223,7 +223,7 @@ def test_what_is_exported_of_a_map_keeps_people_rows_and_the_choice_of_the_searc
     written, target = fake_results.write(study, tmp_path), tmp_path / "docs"
     told = {cell.id: "Here." for cell in study.cells}
     archive.export(study, written, tmp_path / "data", target, told, "")
-    runs = pd.read_csv(target / "runs.csv").set_index("cell")
+    runs = pd.read_parquet(target / archive.FILE).set_index("cell")
     for cell in study.cells:
         found = runs.loc[cell.id]
         assert found["clients"] == cell.partition.clients

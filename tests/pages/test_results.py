@@ -7,6 +7,7 @@ import dataclasses
 import math
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -106,6 +107,16 @@ def export(study: Study, written: Path, docs: Path, measured: str = "Measured he
     return target
 
 
+def change(docs: Path, edit: Callable[[archive.Archive], archive.Archive]) -> None:
+    """Commit another study in the place of the one that is there."""
+    folder = docs / "results" / "tiny"
+    archive.write(edit(archive.read(folder)), folder)
+
+
+def change_runs(docs: Path, edit: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+    change(docs, lambda study: dataclasses.replace(study, runs=edit(study.runs.copy())))
+
+
 def tiny(docs: Path) -> Path:
     """Write all pages, and return that of the study."""
     assert docs / "results" / "tiny.md" in results.write(docs)
@@ -160,10 +171,10 @@ def test_the_majority_class_is_that_of_a_clients_training_examples(own_from_trai
     train = [np.arange(3), nothing, np.array([3]), np.arange(3)]
     split = Split(train, [nothing] * 4, [test] * 3 + [nothing], nothing, own_from_train, new)
     held = archive._held(split, train_labels, test_labels)
-    assert held["client"].tolist() == ["0", "1", "2", "3", "new0"]
+    assert held.index.tolist() == ["0", "1", "2", "3", "new0"]
     assert held["majority"].tolist() == ([2, 0, 0, 0, 1] if own_from_train else [1, 0, 0, 0, 2])
     study = small([5] * 6, [5] * 6)
-    study = dataclasses.replace(study, held={"p": held.set_index("client")})
+    study = dataclasses.replace(study, held={"p": held})
     expected = 50 / 3 if own_from_train else 25 / 3
     assert archive.majority(study) == pytest.approx([expected])
 
@@ -191,55 +202,42 @@ def test_what_is_committed_is_what_was_measured(finished):
     assert list(held["classes"][:3]) == [1.0, 2.0, round(math.exp(1.0549202), 2)]
 
 
-def test_a_score_takes_four_characters_at_most(finished):
-    """So that 836 people in 340 runs, with tens of test rows each, are a megabyte."""
-    files = list((finished[2] / "results" / "tiny" / "scores").iterdir())
-    assert len(files) == 5
-    for file in files:
-        for line in file.read_text().splitlines()[1:]:
-            client, *values = line.split(",")
-            assert len(line) <= len(client) + 4 * len(values)
+def without_column(folder: Path, name: str) -> None:
+    pd.read_parquet(folder / archive.FILE).drop(columns=name).to_parquet(folder / archive.FILE)
+
+
+def with_other_counts(folder: Path, edit: Callable[[np.ndarray], np.ndarray]) -> None:
+    table = pd.read_parquet(folder / archive.FILE)
+    table["correct"] = [edit(counts.copy()) for counts in table["correct"]]
+    table.to_parquet(folder / archive.FILE)
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "words"),
+    ("damage", "words"),
     [
-        ("runs.csv", lambda text: text.replace("line,", "label,", 1), "runs.csv has other columns"),
+        (lambda folder: without_column(folder, "line"), "runs.parquet has other columns"),
         (
-            "curves.csv",
-            None,
-            "curves.csv does not exist; remove that folder and make it again: make results "
+            lambda folder: (folder / archive.FILE).unlink(),
+            "runs.parquet does not exist; remove that folder and make it again: make results "
             "STUDY=tiny",
         ),
-        ("scores/feddpa.csv", None, "scores/feddpa.csv does not exist"),
-        ("scores/feddpa.csv", lambda text: text.replace("-feddpa-eps2-seed0", "-x"), "lacks '"),
-        ("partitions/*.csv", lambda text: text.replace("\n10,", "\n99,"), "lacks"),
-        ("partitions/*.csv", lambda text: text.replace(",majority", ",most"), "other columns"),
+        (lambda folder: (folder / archive.FILE).write_bytes(b"PAR1"), "runs.parquet is damaged"),
         (
-            "scores/local_only.csv",
-            lambda text: re.sub(r"^(0,)\d+", r"\g<1>1", text, flags=re.MULTILINE),
-            "personal_own of digits-.*-local_only-nonprivate-seed0-.*; got .* expected .*as "
-            r"scores/local_only.csv has it",
+            lambda folder: with_other_counts(folder, lambda counts: counts[1:]),
+            "runs.parquet has 15 counts of 16 clients of digits-",
+        ),
+        (
+            lambda folder: with_other_counts(folder, lambda counts: np.maximum(counts - 9, -1)),
+            "personal_own of digits-.*-local_only-nonprivate-seed0-.*; got .* expected .*as its "
+            "counts have it",
         ),
     ],
 )
-def test_committed_files_that_do_not_fit_together_are_one_clear_line(docs, file, change, words):
-    (path, *_) = (docs / "results" / "tiny").glob(file)
-    path.write_text(change(path.read_text())) if change else path.unlink()
+def test_committed_files_that_do_not_fit_together_are_one_clear_line(docs, damage, words):
+    damage(docs / "results" / "tiny")
     with pytest.raises(DataError, match=words):
         results.write(docs)
     assert not (docs / "results.md").exists()
-
-
-@pytest.mark.slow
-def test_a_method_that_left_the_study_leaves_the_committed_files_and_figures_stay(finished, docs):
-    study, written, _ = finished
-    target = docs / "results" / "tiny"
-    for name in ("scores/gone.csv", "accuracy.png"):
-        (target / name).write_bytes(b"old")
-    export(study, written, docs)
-    assert not (target / "scores" / "gone.csv").exists()
-    assert "![tiny: accuracy](tiny/accuracy.png)" in tiny(docs).read_text()
 
 
 def without(written: Path, folder: Path, *methods: str) -> Path:
@@ -426,10 +424,12 @@ def test_a_nominal_epsilon_keeps_its_mark_and_diagnostics_theirs(page):
 
 @pytest.mark.slow
 def test_an_unreviewed_line_has_sections_and_a_sentence_of_its_own(docs):
-    path = docs / "results" / "tiny" / "runs.csv"
-    runs = pd.read_csv(path)
-    runs.loc[runs["method"] == "fedper", "claim"] = "unreviewed"
-    runs.to_csv(path, index=False)
+    change_runs(
+        docs,
+        lambda runs: runs.assign(
+            claim=runs["claim"].mask(runs["method"] == "fedper", "unreviewed")
+        ),
+    )
     page = tiny(docs).read_text().replace("\\_", "_")
     lines = [line for line in page.splitlines() if line.startswith("| fedper |")]
     assert [line.split(" | ")[1] for line in lines] == [
@@ -446,13 +446,13 @@ def test_an_unreviewed_line_has_sections_and_a_sentence_of_its_own(docs):
 
 @pytest.mark.slow
 def test_costs_have_three_digits_and_no_exponent(docs):
-    path = docs / "results" / "tiny" / "runs.csv"
-    runs = pd.read_csv(path)
-    runs.assign(upload_bytes_per_round=3.086e8, train_seconds=1234.5).to_csv(path, index=False)
-    curves = pd.read_csv(path.with_name("curves.csv"))
-    early = runs.loc[runs["line"] == "fedavg", "cell"]
-    curves.loc[curves["round"] == 2, early] = 64.0  # what learning alone has in the end
-    curves.to_csv(path.with_name("curves.csv"), index=False)
+    def dear(study: archive.Archive) -> archive.Archive:
+        early = study.runs.loc[study.runs["line"] == "fedavg", "cell"]
+        study.curves.loc[2, early] = 64.0  # what learning alone has in the end
+        costs = {"upload_bytes_per_round": 3.086e8, "train_seconds": 1234.5}
+        return dataclasses.replace(study, runs=study.runs.assign(**costs))
+
+    change(docs, dear)
     assert "| fedavg | no privacy | 1230 | 1230 | 2 | 617 | 617 |" in tiny(docs).read_text()
 
 
@@ -470,9 +470,7 @@ def bold(page: Path) -> bool:
 
 @pytest.mark.slow
 def test_two_seeds_support_no_word_of_comparison_and_no_bold(docs):
-    path = docs / "results" / "tiny" / "runs.csv"
-    runs = pd.read_csv(path)
-    runs[runs["seed"] < 2].to_csv(path, index=False)
+    change_runs(docs, lambda runs: runs[runs["seed"] < 2])
     page = tiny(docs)
     assert compared(page) == ["pays", "pays"]
     undecided = "it is undecided whether personalization pays: feddpa has +"
@@ -503,10 +501,12 @@ def test_what_somebody_wrote_about_a_studys_numbers_stands_at_its_top(docs):
 @pytest.mark.slow
 def test_former_numbers_stand_beside_the_new_ones(docs):
     folder = docs / "results" / "tiny"
-    before = pd.read_csv(folder / "runs.csv")
     columns = ["personal_own", "global_own"]
-    before.loc[before["line"] == "local_only", "global_own"] = None  # alone nobody releases a model
-    before.to_csv(folder / "runs.csv", index=False)
+    alone = (archive.read(folder).runs["line"] == "local_only").to_numpy()
+    change_runs(  # alone nobody releases a model
+        docs, lambda runs: runs.assign(global_own=runs["global_own"].mask(alone))
+    )
+    before = archive.read(folder).runs
     now = before[(before["line"] == "feddpa") & (before["budget"] == "ε = 8")][columns].mean()
     before[columns] -= 1.5
     before.loc[before["line"] == "fedper", "line"] = "gone"

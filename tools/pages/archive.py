@@ -1,4 +1,4 @@
-"""``docs/results/<study>/``: a study as small CSV files, of which every number of its page is
+"""``docs/results/<study>/``: a study as one compressed file, of which every number of its page is
 made, without ``results/``.
 
 A large study comes method by method, from machines that come and go: what is finished is written,
@@ -6,34 +6,34 @@ and methods that are no longer at hand stay as they were.
 
 - ``about.json``: title, description, caption, where, with what and when it was measured, and which
   methods are still missing.
-- ``runs.csv``: one line per run: who was compared, what holds, the means over clients, the cost.
-  ``global_validation`` is what its released model reached on validation rows: in the search that
-  chose its hyper-parameters, on other seeds; in the run itself where the study has no search.
-- ``scores/<method>.csv``: one line per client, one column per run: how many of its own test rows
-  the personal model of the client has right. A count is exact and three characters long where a
-  percentage takes seventeen. Lines of clients who were not in training are called ``new0`` ...
-- ``partitions/<id>.csv``: what the clients of a split hold: training examples, own test rows, the
-  effective number of classes, exp of the entropy of the training labels: 1 for a single class, K
-  for K classes in equal parts, and how many of the own test rows belong to the majority class of
-  the training examples: who always says that class has these right.
-- ``curves.csv``: one line per evaluated round, one column per run: the mean over clients.
+- ``runs.parquet``: one row per run. ``RUN_COLUMNS`` say who was compared, what holds, the means
+  over clients and the cost. ``global_validation`` is what the released model reached on validation
+  rows: in the search that chose its hyper-parameters, on other seeds; in the run itself where the
+  study has no search. ``correct`` has one count per client: how many of its own test rows its
+  personal model has right; ``NO_ROWS`` where it has none. ``round`` and ``curve`` are the evaluated
+  rounds and the mean over clients in each. ``HELD_COLUMNS`` say what the clients of the run's split
+  hold; they stand in the first row of every split.
 - ``former.csv``, of a study that was trained again: line, budget, claim, seed, ``personal_own`` and
-  ``global_own`` of the ``runs.csv`` that was there before. Nothing writes it but a person.
+  ``global_own`` of the runs that were there before. Nothing writes it but a person.
 
-Clients of different splits have the same number and nothing else in common. The means in
-``runs.csv`` are held against the counts whenever they are read. Like all measurements these are
-diagnostics, covered by no epsilon; a study of people whose records are secret is not to be
-committed.
+In ``HELD_COLUMNS``, clients who were not in training are called ``new0`` ... ``classes`` is the
+effective number of classes, exp of the entropy of the training labels: 1 for a single class, K for
+K classes in equal parts. ``majority`` is how many of the own test rows belong to the majority class
+of the training examples: who always says that class has these right.
+
+Clients of different splits have the same number and nothing else in common. The means of the runs
+are held against the counts whenever they are read. Like all measurements these are diagnostics,
+covered by no epsilon; a study of people whose records are secret is not to be committed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -57,8 +57,11 @@ RUN_COLUMNS = (
     *(VALIDATION, "diverged_round", "upload_bytes_per_round", "train_seconds"),
 )
 HELD_COLUMNS = ("client", "train_size", "test_size", "classes", "majority")
+FILE = "runs.parquet"
+COLUMNS = (*RUN_COLUMNS, *HELD_COLUMNS, "correct", "round", "curve")
+NO_ROWS = -1
 _DIGITS = 4  # of a percentage: a ten-thousandth of a percent point is less than one right answer
-_TO_MAKE = "remove that folder and make it again: make results STUDY={}"
+Column: TypeAlias = "pd.Series[Any]"
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,7 @@ def export(
     runs: str,
 ) -> None:
     """Write ``folder`` from what a study's results hold: its finished methods. Other methods of the
-    study that are in the folder stay; scores and partitions that nothing belongs to are removed,
-    anything else there stays.
+    study that are in the folder stay.
 
     Args:
         study: with all of its rows.
@@ -136,8 +138,7 @@ def export(
     """
     lines = dict(zip((cell.id for cell in study.cells), _lines(study), strict=True))
     part = finished(study, results)
-    tables = _tables(part, lines, results, data)
-    kept: set[str] = set(tables)
+    rows, correct, held, curves = _measured(part, lines, results, data)
     ways: dict[str, dict[str, None]] = {}
     for cell in part.cells:
         ways.setdefault(cell.method, {})[measured[cell.id]] = None
@@ -146,26 +147,14 @@ def export(
         before = read(folder)
         others = {cell.id for cell in study.cells if cell.method not in part.methods}
         stay = before.runs[before.runs["cell"].isin(others)]
-        if not stay.empty:
-            kept |= {f"scores/{name}.csv" for name in stay["method"]}
-            kept |= {f"partitions/{name}.csv" for name in stay["partition"]}
-            told |= {name: before.about.measured[name] for name in stay["method"]}
-            curves = (before.curves, tables["curves.csv"].set_index("round"))
-            tables["curves.csv"] = _joined(
-                (cell, frame[cell].dropna())
-                for cell in (cell.id for cell in study.cells)
-                for frame in curves
-                if cell in frame
-            ).sort_values("round")
-            tables["runs.csv"] = pd.concat([stay, tables["runs.csv"]])
-    rows = tables["runs.csv"].set_index("cell", drop=False)
+        told |= {name: before.about.measured[name] for name in stay["method"]}
+        rows = pd.concat([frame for frame in (stay, rows) if len(frame)])
+        correct |= {cell: before.correct[cell] for cell in stay["cell"]}
+        held = {**before.held, **held}
+        curves |= {cell: before.curves[cell].dropna() for cell in stay["cell"]}
+    rows = rows.set_index("cell", drop=False)
     there = of_cells(study, rows.index)
-    tables["runs.csv"] = rows = rows.loc[[cell.id for cell in there.cells]]
-    for path in (*folder.glob("scores/*.csv"), *folder.glob("partitions/*.csv")):
-        if path.relative_to(folder).as_posix() not in kept:
-            path.unlink()
-    for name, table in tables.items():
-        _write(folder / name, table)
+    rows = rows.loc[[cell.id for cell in there.cells]].reset_index(drop=True)
     about = About(
         title=study.title,
         description=study.description.strip(),
@@ -173,16 +162,18 @@ def export(
         measured={name: told[name] for name in there.methods},
         runs=runs,
         missing=tuple(
-            dict.fromkeys(cell.method for cell in study.cells if cell.id not in rows.index)
+            dict.fromkeys(cell.method for cell in study.cells if cell.id not in set(rows["cell"]))
         ),
     )
-    write_json(folder / "about.json", records.to_json(about))
+    joined = (pd.concat(series, axis=1, sort=False) for series in (correct, curves))
+    write(Archive(study.name, about, rows, next(joined), held, next(joined)), folder)
 
 
-def _tables(
+def _measured(
     part: Study, lines: Mapping[str, tuple[str, str]], results: Path, data: Path
-) -> dict[str, pd.DataFrame]:
-    """Return the CSV files of the finished methods, by name.
+) -> tuple[pd.DataFrame, dict[str, Column], dict[str, pd.DataFrame], dict[str, Column]]:
+    """Return the runs of the finished methods, right answers by cell, what clients hold by split
+    and curves by cell.
 
     Args:
         lines: line and budget of every cell.
@@ -199,25 +190,21 @@ def _tables(
         partition=[cell.partition_id for cell in part.cells],
         test_fraction=np.array([cell.partition.test_fraction for cell in part.cells], float),
         global_validation=_validated(part, scores),
-    )
-    partitions = {cell.partition_id: cell for cell in part.cells}
-    tables: dict[str, pd.DataFrame] = {"runs.csv": rows[list(RUN_COLUMNS)]}
-    for name, cell in partitions.items():
+    )[list(RUN_COLUMNS)]
+    measured = [*METRICS, VALIDATION, "train_seconds"]
+    rows[measured] = rows[measured].astype(float).round(_DIGITS)
+    held = {}
+    for name, cell in {cell.partition_id: cell for cell in part.cells}.items():
         split = Split.load(existing(results / "partitions" / f"{name}.npz"))
         with np.load(existing(data / f"{cell.dataset}.npz"), allow_pickle=False) as arrays:
-            labels, test_labels = arrays["train_labels"], arrays["test_labels"]
-        tables[f"partitions/{name}.csv"] = _held(split, labels, test_labels)
-    for method in part.methods:
-        cells = [cell for cell in part.cells if cell.method == method]
-        own = scores[method]
-        tables[f"scores/{method}.csv"] = _joined(
-            (cell.id, _correct(own[own["cell"] == cell.id], tables, cell.partition_id))
-            for cell in cells
-        )
-    tables["curves.csv"] = _joined(
-        (row.cell.id, _curve(results / "runs" / row.run)) for row in part.rows
-    ).sort_values("round")
-    return tables
+            held[name] = _held(split, arrays["train_labels"], arrays["test_labels"])
+    correct = {}
+    for cell in part.cells:
+        own = scores[cell.method]
+        sizes = held[cell.partition_id]["test_size"]
+        correct[cell.id] = _correct(own[own["cell"] == cell.id], sizes)
+    curves = {row.cell.id: _curve(results / "runs" / row.run) for row in part.rows}
+    return rows, correct, held, curves
 
 
 def _validated(part: Study, scores: Mapping[str, pd.DataFrame]) -> np.ndarray:
@@ -265,79 +252,88 @@ def _held(split: Split, labels: np.ndarray, test_labels: np.ndarray) -> pd.DataF
             of_majority = int((own_labels[own] == counts.argmax()).sum())
             known = (classes, of_majority) if len(train) else (0, 0)
             rows.append((f"{prefix}{client}", len(train), len(own), *known))
-    return pd.DataFrame(rows, columns=list(HELD_COLUMNS))
+    return pd.DataFrame(rows, columns=list(HELD_COLUMNS)).set_index("client")
 
 
-def _correct(
-    scores: pd.DataFrame, tables: Mapping[str, pd.DataFrame], partition: str
-) -> pd.Series[Any]:
+def _correct(scores: pd.DataFrame, sizes: Column) -> Column:
     # A client has a value in one of the two columns, or none.
     percent = scores["personal_own"].fillna(scores["personal_new"])
-    sizes = tables[f"partitions/{partition}.csv"].set_index("client")["test_size"]
-    return (percent * sizes.loc[percent.index] / 100).round().astype("Int64")
+    return (percent * sizes.loc[percent.index] / 100).round()
 
 
-def _curve(run: Path) -> pd.Series[Any]:
+def _curve(run: Path) -> Column:
     rounds = pd.read_csv(existing(run / "rounds.csv"), index_col="round")["personal_own"]
     return rounds.dropna().round(_DIGITS)
 
 
-def _joined(columns: Iterable[tuple[str, pd.Series[Any]]]) -> pd.DataFrame:
-    found = dict(columns)
-    table: pd.DataFrame = pd.concat(list(found.values()), axis=1, keys=list(found), sort=False)
-    return table.copy().reset_index()  # of one piece: a frame of 300 columns warns otherwise
-
-
-def _write(path: Path, table: pd.DataFrame) -> None:
-    measured = [name for name in (*METRICS, VALIDATION, "train_seconds") if name in table]
-    rounded = table.assign(**{name: table[name].astype(float).round(_DIGITS) for name in measured})
-    with atomic(path) as temporary:
-        rounded.to_csv(temporary, index=False, lineterminator="\n")
+def write(study: Archive, folder: Path) -> None:
+    """Write what ``read`` reads."""
+    rows, known = [], set()
+    for run in study.runs.to_dict("records"):
+        held, curve = study.held[run["partition"]], study.curves[run["cell"]].dropna()
+        if run["partition"] not in known:
+            known.add(run["partition"])
+            run |= {name: column.to_numpy() for name, column in held.reset_index().items()}
+        correct = study.correct[run["cell"]].reindex(held.index).fillna(NO_ROWS).astype("int16")
+        run |= {"correct": correct.to_numpy(), "round": curve.index.to_numpy()}
+        rows.append(run | {"curve": curve.to_numpy(float)})
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic(folder / FILE) as temporary:
+        # Counts of a client differ little from run to run. Without a dictionary zstd sees it.
+        table.to_parquet(
+            temporary,
+            index=False,
+            compression="zstd",
+            compression_level=19,
+            use_dictionary=False,
+            column_encoding={"correct.list.element": "BYTE_STREAM_SPLIT"},
+        )
+    write_json(folder / "about.json", records.to_json(study.about))
 
 
 def read(folder: Path) -> Archive:
-    """Return what ``export`` wrote.
+    """Return what ``write`` wrote.
 
     Raises:
-        DataError: a file is missing or has other columns, runs or clients than it should, or
-            ``runs.csv`` says something else than the counts.
+        DataError: a file is missing, damaged or has other columns than it should, or the means of
+            the runs are not those of the counts.
     """
-    runs = _read(folder, "runs.csv", index=None)
-    _check_columns(folder, "runs.csv", runs, RUN_COLUMNS)
-    about = records.load(About, _existing(folder, "about.json"))
-    held = {
-        name: _read(folder, f"partitions/{name}.csv", "client")
-        for name in runs["partition"].unique()
-    }
-    for name, frame in held.items():
-        _check_columns(folder, f"partitions/{name}.csv", frame.reset_index(), HELD_COLUMNS)
-    scores = [_read(folder, f"scores/{name}.csv", "client") for name in runs["method"].unique()]
-    correct = pd.concat(scores, axis=1, sort=False)
-    curves = _read(folder, "curves.csv", "round")
-    found = Archive(folder.name, about, runs, correct, held, curves)
-    _check(found, folder)
-    return found
-
-
-def _existing(folder: Path, name: str) -> Path:
-    if not (folder / name).is_file():
-        raise DataError(f"{folder / name} does not exist", do=_TO_MAKE.format(folder.name))
-    return folder / name
-
-
-def _read(folder: Path, name: str, index: str | None) -> pd.DataFrame:
-    types: Any = {"client": str, "line": str}
-    return pd.read_csv(
-        _existing(folder, name), index_col=index, dtype=types, float_precision="round_trip"
+    again = f"remove that folder and make it again: make results STUDY={folder.name}"
+    for name in (FILE, "about.json"):
+        if not (folder / name).is_file():
+            raise DataError(f"{folder / name} does not exist", do=again)
+    try:
+        table = pd.read_parquet(folder / FILE)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / FILE} is damaged: {error}", do=again) from error
+    if tuple(table.columns) != COLUMNS:
+        raise DataError(f"{folder / FILE} has other columns than this version reads", do=again)
+    held, correct, curves = {}, {}, {}
+    for run in table.to_dict("records"):
+        if run["client"] is not None:
+            columns = {name: run[name] for name in HELD_COLUMNS}
+            held[run["partition"]] = pd.DataFrame(columns).set_index("client")
+        clients, cell = held[run["partition"]].index, run["cell"]
+        if len(run["correct"]) != len(clients):
+            what = f"{folder / FILE} has {len(run['correct'])} counts of {len(clients)} clients"
+            raise DataError(f"{what} of {cell}", do=again)
+        counts = pd.Series(run["correct"], index=clients, dtype=float)
+        correct[cell] = counts.mask(counts == NO_ROWS)
+        curves[cell] = pd.Series(run["curve"], index=pd.Index(run["round"], name="round"))
+    found = Archive(
+        folder.name,
+        records.load(About, folder / "about.json"),
+        table[list(RUN_COLUMNS)],
+        pd.concat(correct, axis=1, sort=False),
+        held,
+        pd.concat(curves, axis=1, sort=False).sort_index(),
     )
-
-
-def _check_columns(folder: Path, name: str, table: pd.DataFrame, known: tuple[str, ...]) -> None:
-    if tuple(table.columns) != known:
+    for text, said, counted in _differing(found):
         raise DataError(
-            f"{folder / name} has other columns than this version reads",
-            do=_TO_MAKE.format(folder.name),
+            f"{folder}: {text}", got=said, expected=f"{counted}, as its counts have it", do=again
         )
+    return found
 
 
 def majority(study: Archive) -> list[float]:
@@ -356,10 +352,8 @@ def is_new(clients: pd.Index[str]) -> np.ndarray:
     return np.asarray(clients.str.startswith("new"), bool)
 
 
-def _check(study: Archive, folder: Path) -> None:
-    """Compare the means of ``runs.csv`` with those of the counts."""
-    for what in _lacking(study):
-        raise DataError(f"{folder}: {what}", do=_TO_MAKE.format(folder.name))
+def _differing(study: Archive) -> Iterator[tuple[str, float, float]]:
+    """Yield every mean of a run that is not that of the counts, and both numbers."""
     new = is_new(study.percent.index)
     own, strangers = study.percent[~new], study.percent[new]
     worst = METRICS["personal_own_worst_decile"].metric.average
@@ -372,20 +366,4 @@ def _check(study: Archive, folder: Path) -> None:
         for run, mean in zip(study.runs.itertuples(), means[study.runs["cell"]], strict=True):
             said = float(getattr(run, name))
             if math.isnan(said) != math.isnan(mean) or abs(mean - said) > 10.0**-_DIGITS:
-                raise DataError(
-                    f"{folder}: {name} of {run.cell}",
-                    got=said,
-                    expected=f"{mean}, as scores/{run.method}.csv has it",
-                    do=_TO_MAKE.format(folder.name),
-                )
-
-
-def _lacking(study: Archive) -> Iterator[str]:
-    """Yield what of the counts of its runs, and of what their clients hold, is not there."""
-    for run in study.runs.itertuples():
-        if run.cell not in study.correct:
-            yield f"scores/{run.method}.csv lacks {run.cell!r}"
-            continue
-        clients = study.correct[run.cell].dropna().index
-        for client in clients.difference(study.held[str(run.partition)].index):
-            yield f"partitions/{run.partition}.csv lacks {client!r}"
+                yield f"{name} of {run.cell}", said, mean

@@ -7,7 +7,6 @@ personal model that stands first there.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,9 +15,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from pages import wording
 from pages.panel import DOES_NOT, MARGIN, PAYS, Panel, Verdict, released_by
+from pflpipe.files import atomic
 from pflpipe.report import sentences
 from pflpipe.report.comparison import MAIN
 from pflpipe.report.figures import style
@@ -26,6 +27,8 @@ from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.statistics import Difference
 
 FIGURE = "map.png"
+WIDTH, COLOURS = 1340, 48
+"""Of a committed figure: the largest width in pixels, and how many colours it has."""
 _RIVALS = {"alone": "over alone", "released": "over released"}
 _LOOKS = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."), ("v", (0, (6, 2, 1, 2, 1, 2))))
 _APART = 1.07
@@ -104,7 +107,16 @@ def draw(found: Sequence[Panel], target: Path) -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / target.name
         style.save(lambda: _figure(found), file)
-        shutil.copyfile(file, target)
+        small_figure(file, target)
+
+
+def small_figure(source: Path, target: Path) -> None:
+    """Write a figure with a page's width and few colours, a tenth of the bytes."""
+    with Image.open(source) as image:
+        size = (min(image.width, WIDTH), round(image.height * min(1, WIDTH / image.width)))
+        small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+    with atomic(target) as path:
+        small.quantize(COLOURS, dither=Image.Dither.NONE).save(path, "png", optimize=True)
 
 
 def _figure(found: Sequence[Panel]) -> Figure:

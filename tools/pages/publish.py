@@ -3,14 +3,14 @@ docs/reproduction.md are written from what docs/ has.
 
 A study of a paper's table, one with a ``layout``, goes to docs/reproduction/, any other one to
 docs/results/, each with the methods that are finished. In docs/results/ what the search chose goes
-with them, as ``search.json``: to go on where its runs are not at hand, it is put back as
-``results/searches/<study>.json``. With the last method comes the figure of all, but
-for a map, which results.py draws.
+with them, as ``search.json.gz``: to go on where its runs are not at hand, it is put back as
+``results/searches/<study>.json``. With the last method comes the figure of all, but for a map,
+which results.py draws.
 """
 
 from __future__ import annotations
 
-import shutil
+import gzip
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from pages import archive, readme, reproduction, results
+from pages.gain_map import small_figure
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
 from pflpipe.data.partition import Split
@@ -69,7 +70,8 @@ def _export_compared(study: Study, project: Project, docs: Path) -> Path:
     runs = readme.runs_comment(study, project.training_code)
     archive.export(study, folder, project.settings.data_dir, target, told, runs)
     if (chosen := project.outline(study.name).choices(folder)).is_file():
-        shutil.copyfile(chosen, target / "search.json")
+        packed = gzip.compress(chosen.read_bytes(), mtime=0)
+        (target / "search.json.gz").write_bytes(packed)
     found = archive.read(target)
     if not found.about.missing and len(found.runs[list(archive.SETTING)].drop_duplicates()) == 1:
         _draw(study, found.runs, project, target / "privacy_utility.png")
@@ -82,7 +84,7 @@ def _draw(study: Study, runs: pd.DataFrame, project: Project, target: Path) -> N
     with TemporaryDirectory() as folder:
         file = Path(folder) / target.name
         registry.write(study, drawing, settings.results_dir, settings.data_dir, file, runs)
-        shutil.copyfile(file, target)
+        small_figure(file, target)
 
 
 def finished_part(study: Study, project: Project) -> tuple[pd.DataFrame, dict[str, str]]:
