@@ -93,9 +93,9 @@ MUTANTS = {
         "test_private_search.py",
     ),
     "number of trials in the progress": Mutant(
-        "pipeline/progress.py",
-        "everything.difference(row.run for row in outline.search.rows)",
-        "everything",
+        "pipeline/status.py",
+        "if name in trials:",
+        "if not name:",
         "test_private_search.py",
     ),
     "tried candidates in the plans of a private search": Mutant(

@@ -24,7 +24,7 @@ from pflpipe.cells import Privacy
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import read_json
 from pflpipe.methods import registry
-from pflpipe.pipeline import certificate, cli, progress, recomputed
+from pflpipe.pipeline import certificate, cli, recomputed, status
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.privacy.plan import Plan
@@ -347,12 +347,7 @@ def _shown(patch: pytest.MonkeyPatch) -> Iterator[str]:
         with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
             cli.main()
         yield printed.getvalue()
-    runs = [registry.run_id(cell) for cell in (*outline.search.cells, *study.cells)]
-    seen = progress.Progress(
-        lambda: progress.runs([outline], runs, config.load()), results, lambda line: None
-    )
-    seen.begin()
-    yield "".join(seen.look())
+    yield "".join(status.lines(config.load()))
     yield outline.choices(results).read_text()
     table = results / "tables/good.csv"
     tables.write_study(study, results, table)

@@ -6,17 +6,13 @@ from __future__ import annotations
 import ast
 import csv
 import gzip
-import itertools
 import json
 import os
 import re
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
-import tarfile
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +28,8 @@ import warm
 from pflpipe import code_version
 from pflpipe.auditing import cases
 from pflpipe.cells import Cell
-from pflpipe.errors import ConfigError, DataError, PflpipeError
-from pflpipe.pipeline import archive, cli
+from pflpipe.errors import ConfigError, PflpipeError
+from pflpipe.pipeline import cli
 from pflpipe.pipeline.project import (
     Project,
     each,
@@ -266,22 +262,13 @@ def test_a_metric_from_a_file_is_in_table_figure_mlflow_and_search_and_its_edit_
 
 
 @pytest.mark.pipeline
-def test_the_hooks_say_how_far_the_runs_are_and_at_the_end_where_everything_is(project):
-    (run,) = (project / "results/runs").glob("*local_only*")
-    shutil.rmtree(run)
-    (project / "results/scores/tiny/local_only.csv").unlink()
+def test_the_hooks_say_at_the_end_where_everything_is(project):
     (project / "results/tables/tiny.csv").unlink()
     program = "from snakemake.cli import main; main()"
     words = ("snakemake", "--cores", "1", "results/tables/tiny.csv")
     result = warm.python(program, words, project, environment())
     assert result.returncode == 0, result.stderr
-    printed = result.stderr.splitlines()
-    assert {"tiny 1/2", "tiny 2/2", "tiny: results/tables/tiny.md, .tex, .csv"} <= set(printed)
-    written = (project / "results/status.txt").read_text().splitlines()
-    assert written == [
-        "tiny: 2 of 2 runs done, 0 running",
-        "snakemake ended with everything done",
-    ]
+    assert "tiny: results/tables/tiny.md, .tex, .csv" in result.stderr.splitlines()
     assert not (project / "logs/planned.json").exists()
 
 
@@ -935,148 +922,3 @@ def test_the_report_is_made_with_the_settings_of_the_snakemake_that_makes_it(tmp
 )
 def test_an_address_is_shown_without_credentials(address, shown):
     assert mlflow_export.without_credentials(address) == shown
-
-
-# ---------------------------------------------------------------- archives
-
-
-def contents(*folders: Path) -> dict[Path, bytes]:
-    return {
-        file: file.read_bytes()
-        for folder in folders
-        for file in folder.rglob("*")
-        if file.is_file()
-    }
-
-
-@pytest.mark.pipeline
-def test_an_archived_study_is_done_trains_nothing_again_and_comes_back_as_it_was(
-    project, monkeypatch
-):
-    monkeypatch.chdir(project)
-    results, table = Path("results"), Path("results/tables/tiny.csv")
-    packed = contents(results / "runs", results / "benchmarks/train", Path("logs/train"))
-    times = {file: file.stat().st_mtime_ns for file in packed}
-    before = table.read_bytes()
-    lines = list(archive.pack("tiny", results))
-    assert [line.partition(", ")[0] for line in lines] == [
-        f"results/archives/tiny/{name}.tar: 1 runs" for name in ("local_only", "feddpa")
-    ]
-    assert not any(map(Path.exists, packed))
-    assert "Nothing to be done" in snakemake(project, str(table)).stderr
-    table.unlink()
-    refused = snakemake(project, str(table), code=1)
-    assert re.search(r"run \S+ is in results/archives/tiny/(\w+).tar; put it back", refused.stderr)
-    assert "Finished" not in refused.stdout + refused.stderr
-    assert len(list(archive.restore("tiny", results))) == 2
-    assert {file: file.read_bytes() for file in packed} == packed
-    # A float has a resolution of a quarter of a microsecond.
-    assert all(abs(file.stat().st_mtime_ns - times[file]) < 1000 for file in packed)
-    made = snakemake(project, str(table)).stderr
-    assert "Table of tiny" in made
-    assert not re.search("Training|Testing", made)
-    assert table.read_bytes() == before
-
-
-@pytest.fixture
-def small(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what an archive of the finished project needs."""
-    for name in ("studies", "results/runs", "results/tables", "results/benchmarks", "logs/train"):
-        shutil.copytree(finished / name, tmp_path / "small" / name)
-    monkeypatch.chdir(tmp_path / "small")
-    return tmp_path / "small"
-
-
-def killed(
-    work: Callable[[str, Path], Iterator[str]], results: Path, step: int, events: Sequence[str]
-) -> bool:
-    """Archive or restore in a process that is killed (kill -9) before the ``step``-th event;
-    return whether it was. Of files that are opened, those of runs count."""
-    if not (child := os.fork()):
-        steps = itertools.count(1)
-
-        def hook(event: str, words: Any) -> None:
-            counts = event != "open" or "results/runs" in str(words[0])
-            if event in events and counts and next(steps) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(hook)
-        list(work("tiny", results))
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -signal.SIGKILL)
-    return status != 0
-
-
-@pytest.mark.pipeline
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "events", "every"),
-    [
-        ("pack", ("os.rename", "os.remove", "os.rmdir"), 3),
-        ("pack", ("open",), 5),  # while an archive is written or compared
-        ("restore", ("os.rename", "os.remove", "os.rmdir"), 3),
-    ],
-)
-def test_kill_minus_9_while_runs_are_archived_or_restored_loses_no_file(
-    command, events, every, small, long
-):
-    everything = ("results/runs", "results/benchmarks/train", "logs/train")
-    full = contents(*map(Path, everything))
-    if command == "restore":
-        list(archive.pack("tiny", Path("results")))
-    for step in itertools.count(1, 1 if long else every):
-        folder = small.with_name(f"{command} {step}")
-        shutil.copytree(small, folder)
-        os.chdir(folder)
-        was_killed = killed(getattr(archive, command), Path("results"), step, events)
-        left = contents(*map(Path, everything))
-        for file in Path("results/archives/tiny").glob("[!.]*.tar"):
-            with tarfile.open(file) as tar:
-                tar.extractall("unpacked", filter="data")
-        places = {"runs": "results/runs", "measurements": "results/benchmarks/train"}
-        places |= {"logs": "logs/train"}
-        for name, place in places.items():
-            for file, content in contents(Path("unpacked") / name).items():
-                left[Path(place) / file.relative_to(f"unpacked/{name}")] = content
-        assert {file: left.get(file) for file in full} == full, f"killed at step {step}"
-        if not was_killed:
-            break
-        list(getattr(archive, command)("tiny", Path("results")))
-        done = contents(*map(Path, everything))
-        if command == "restore":
-            assert done == full
-            assert not Path("results/archives/tiny").exists()
-        else:
-            assert {file.name for file in Path("results/archives/tiny").iterdir()} == {
-                "local_only.tar",
-                "feddpa.tar",
-            }
-            assert done == {}
-    assert step > 10
-
-
-@pytest.mark.pipeline
-def test_nothing_is_removed_that_the_archive_does_not_have(small):
-    results = Path("results")
-    with pytest.raises(DataError, match="study tiny has no archive in results/archives/tiny"):
-        list(archive.restore("tiny", results))
-    assert len(list(archive.pack("tiny", results))) == 2
-    note = next((results / "archives/tiny").glob("feddpa.tar"))
-    kept = note.read_bytes()
-    (run,) = archive._runs_in(note)
-    changed = results / "runs" / run / "run.json"
-    changed.parent.mkdir()
-    changed.write_text("{}")
-    for work in (archive.pack, archive.restore):
-        with pytest.raises(DataError, match=f"{run}/run.json is not what .*feddpa.tar has"):
-            list(work("tiny", results))
-        assert changed.read_text() == "{}"
-    shutil.rmtree(changed.parent)
-    note.write_bytes(kept[: len(kept) // 2])
-    with pytest.raises(DataError, match=r"feddpa.tar cannot be read"):
-        list(archive.restore("tiny", results))
-    assert note.exists()
-    Path("results/tables/tiny.csv").unlink()
-    with pytest.raises(DataError, match=r"results/tables/tiny.csv does not exist"):
-        list(archive.pack("tiny", results))

@@ -21,8 +21,9 @@ from pflpipe import program
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
-from pflpipe.pipeline import archive, forks, project
+from pflpipe.pipeline import forks, project
 from pflpipe.pipeline.project import certified, each, published
+from pflpipe.pipeline.status import PLANNED
 from pflpipe.report import mlflow_export
 from pflpipe.simulation import origin
 from pflpipe.study import config as configuration
@@ -77,7 +78,6 @@ STORED = (PARTITION, PLAN, RUN)
 
 # A job on a cluster starts its own snakemake. It does not check or choose again, but reads in a file with which digests it was planned.
 MAIN = workflow.is_main_process
-PLANNED = Path("logs/planned.json")
 PROJECT = project.Project(
     SETTINGS,
     ROOT,
@@ -155,12 +155,6 @@ def paths(pattern, chosen=lambda cells: cells):
 def code(name, files=lambda wc: ()):
     """Makes a parameter from the digests of the code of a script and of these files."""
     return ask(lambda wc: PROJECT.code(name, files(wc)))
-
-
-def how_to_train(wildcards):
-    """Returns how a run is computed. Snakemake asks only for runs that it is about to train, which those of an archive are not."""
-    archive.check(SETTINGS.results_dir, wildcards.run)
-    return f"{COMPUTE} --checkpoint-seconds {SETTINGS.checkpoint_seconds}"
 
 
 # Scripts look for copies in RESULTS.

@@ -1,6 +1,5 @@
-# Around the jobs: the process that forks the scripts, progress, and a summary at the end. Skipped with `--no-hooks`, and if this
+# Around the jobs: the process that forks the scripts, and a summary at the end. Skipped with `--no-hooks`, and if this
 # workflow is a module of another one.
-import functools
 import shutil
 import subprocess
 import time
@@ -9,7 +8,6 @@ from snakemake.logging import logger
 
 # common.smk says where the package is.
 from pflpipe.files import is_full, write_text
-from pflpipe.pipeline import progress
 
 BEGAN = time.time()
 
@@ -18,12 +16,6 @@ def asked_studies():
     """Returns the studies of the jobs of this workflow."""
     names = sorted({Path(name).parts[0] for name in ASKED["study"]})
     return [PROJECT.outline(name) for name in names]
-
-
-@functools.cache
-def runs_asked(count):
-    """Returns the requested runs. Their number is the key of the cache: a search adds runs when it has chosen."""
-    return progress.runs(asked_studies(), ASKED["run"], SETTINGS)
 
 
 def cancel_cluster_jobs():
@@ -43,23 +35,16 @@ def cancel_cluster_jobs():
             subprocess.run(["scancel", *found], check=False)
 
 
-PROGRESS = progress.Progress(
-    lambda: runs_asked(len(ASKED["run"])), SETTINGS.results_dir, logger.info
-)
-
-
 onstart:
     write_text(PLANNED, PROJECT.note(asked_studies()))
     if FORKS:
         forks.start(FORKS, SOURCES)
-    PROGRESS.start()
 
 
 onsuccess:
     from pflpipe.pipeline import run_summary  # pandas, which a dry run does without
 
     PLANNED.unlink(missing_ok=True)
-    PROGRESS.stop("with everything done")
     for line in run_summary.lines(asked_studies(), SETTINGS, TRACKING, BEGAN):
         logger.info(line)
 
@@ -67,7 +52,6 @@ onsuccess:
 onerror:
     PLANNED.unlink(missing_ok=True)
     cancel_cluster_jobs()
-    PROGRESS.stop("with jobs that failed; the same command tries them again")
     # A log on a disk without room is empty.
     for folder in filter(is_full, (SETTINGS.results_dir, SETTINGS.data_dir)):
         logger.error(

@@ -20,7 +20,7 @@ rule train:
         * cost.megabytes_of_process(input.data),
         runtime=lambda wc, attempt: attempt * 240,
         gpu=GPUS * SETTINGS.processes,
-        compute=ask(how_to_train),
+        compute=f"{COMPUTE} --checkpoint-seconds {SETTINGS.checkpoint_seconds}",
     params:
         cell=ask(lambda wc: canonical_json(cells_of(wc)[0].to_dict())),
         code=ask(lambda wc: PROJECT.training_code(cells_of(wc))),

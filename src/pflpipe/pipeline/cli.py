@@ -102,9 +102,6 @@ def _parser() -> argparse.ArgumentParser:
     _add_study(track)
     until = "repeat until the study's table exists"
     track.add_argument("--watch", action="store_true", help=until)
-    archive = add(_archive, "pack a finished study's runs into one file for each method")
-    _add_study(archive)
-    archive.add_argument("--restore", action="store_true", help="unpack them again")
     compare = add(_compare, "compare two studies or two methods, with paired differences")
     for side in ("A", "B"):
         _add_study(compare, side, help="a study or a table's .csv, with :METHOD for one method")
@@ -286,11 +283,10 @@ def _status(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.pipeline import status
     from pflpipe.study import config
 
-    return list(status.report(config.load(arguments.config).results_dir))
+    return list(status.lines(config.load(arguments.config)))
 
 
 def _track(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.pipeline import archive
     from pflpipe.report import mlflow_export, mlflow_runs
     from pflpipe.study import config, load
 
@@ -299,8 +295,6 @@ def _track(arguments: argparse.Namespace) -> list[str]:
 
     def study() -> Study:
         found = load.load_study(arguments.study, results=results)
-        for row in found.rows:  # an export would take them for removed
-            archive.check(results, row.run)
         if settings.store:
             mlflow_runs.check_copies(found, results)
         return found
@@ -309,19 +303,6 @@ def _track(arguments: argparse.Namespace) -> list[str]:
         return [mlflow_export.export(study(), results, uri, partial=True)]
     mlflow_export.watch(study, results, uri)
     return []
-
-
-def _archive(arguments: argparse.Namespace) -> Iterator[str]:
-    from pflpipe.errors import ConfigError
-    from pflpipe.pipeline import archive
-    from pflpipe.study import config
-
-    settings = config.load(arguments.config)
-    if settings.store:
-        what = f"{settings.source}: store"
-        raise ConfigError(what, got=settings.store, expected="runs on this disk to archive")
-    work = archive.restore if arguments.restore else archive.pack
-    return work(arguments.study, settings.results_dir)
 
 
 def _compare(arguments: argparse.Namespace) -> list[str]:

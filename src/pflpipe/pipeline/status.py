@@ -1,43 +1,121 @@
-"""The progress of the snakemake that is running in this folder (``pflpipe status``)."""
+"""How far the training runs of studies are, and when they will end (``pflpipe status``).
+
+Everything is read from files: finished runs, and the state that each training job writes next to
+its checkpoint (``Report`` in simulation/runs.py). So this works in another terminal, or on another
+machine that sees the folder, without a lock and without a server.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pflpipe.errors import DataError
+from pflpipe.study import catalog, config, load, runtime_estimate
 from pflpipe.study.runtime_estimate import duration_text
+from pflpipe.study.study_spec import Outline
 
-FILE = "status.txt"
-ENDED = "snakemake ended"
+PLANNED = Path("logs/planned.json")
+"""Written by snakemake when it starts and removed when it ends; it names the requested studies."""
 SILENT = 120.0
-"""Seconds without an update after which snakemake counts as dead: shared disks may show a file a
+"""Seconds without a sign of life after which snakemake may be dead: shared disks may show a file a
 minute late."""
 
 
-def report(results: Path) -> Iterator[str]:
-    """Yield what ``pflpipe status`` prints.
+@dataclass
+class Run:
+    """A training run.
 
-    Raises:
-        DataError: no snakemake has run here.
+    Attributes:
+        seconds: the estimate of its training time (study/runtime_estimate.py), which weights runs.
+        ended: when it was finished, in seconds since the epoch; 0 before.
+        state: what its job has written since snakemake started; empty if there is no job.
     """
-    file = results / FILE
-    try:
-        text, written = file.read_text(encoding="utf-8"), file.stat().st_mtime
-    except FileNotFoundError:
-        raise DataError(
-            f"{file} does not exist: no snakemake has run here",
-            do="start one: snakemake --cores all results/tables/all.csv",
-        ) from None
-    yield from text.splitlines()
-    age = max(0.0, time.time() - written)
-    if ENDED in text:
-        yield f"  {duration_text(age)} ago"
-    elif age > SILENT:
-        yield (
-            f"snakemake's last update was {duration_text(age)} ago: it was killed, or its machine "
-            "is gone; the same command resumes the study (docs/reruns.md, When Snakemake stops)"
-        )
-    else:
-        yield f"({duration_text(age)} ago)"
+
+    name: str
+    seconds: float
+    ended: float
+    state: dict[str, Any]
+
+    @property
+    def done(self) -> float:
+        """The share of its work that is done."""
+        return 1.0 if self.ended else self.state.get("round", 0) / self.state.get("rounds", 1)
+
+    def __str__(self) -> str:
+        state = self.state
+        if "failed" in state:
+            return f"  {self.name}: failed, see logs/train/{self.name}.log"
+        if not state["round"]:
+            return f"  {self.name}: starting"
+        left = f"{duration_text(state['seconds_left'])} left"
+        parts = f"round {state['round']} of {state['rounds']}", state["measured"], left
+        return f"  {self.name}: {', '.join(filter(None, parts))}"
+
+
+def lines(settings: config.Config) -> Iterator[str]:
+    """Yield the state of the studies that snakemake works on or, if none works, of those in
+    config.yaml."""
+    began, now = (PLANNED.stat().st_mtime if PLANNED.exists() else 0.0), time.time()
+    noted = json.loads(PLANNED.read_text(encoding="utf-8")) if began else {}
+    asked = [Path(file).stem for file in noted if Path(file).match(f"{config.STUDIES}/*.yaml")]
+    runs = []
+    for name in asked or settings.studies:
+        outline = load.load_outline(name)
+        found = read(outline, settings, began or now)
+        runs += found
+        failed = sum("failed" in run.state for run in found)
+        done, begun = sum(run.ended > 0 for run in found), sum(bool(run.state) for run in found)
+        name += ", without its private search" * bool(outline.private_search)
+        lost = f", {failed} failed" * bool(failed)
+        yield f"{name}: {done} of {len(found)} runs done, {begun - failed} running{lost}"
+    if not began:
+        yield "no snakemake works here; to start one: snakemake --cores all results/tables/all.csv"
+        return
+    if left := time_left(runs, began, now):
+        yield f"training: about {duration_text(left)} left"
+    yield from (str(run) for run in runs if run.state)
+    files = settings.results_dir.glob("checkpoints/*.json")
+    signs = [*(run.ended for run in runs), *(file.stat().st_mtime for file in files)]
+    quiet = now - max(began, *signs)
+    if quiet > SILENT:
+        yield f"no run went on for {duration_text(quiet)}: was snakemake killed? docs/reruns.md"
+
+
+def read(outline: Outline, settings: config.Config, since: float) -> list[Run]:
+    """Return the runs of a study, without the trials of a private search, whose number stays
+    unknown.
+
+    Args:
+        since: when snakemake started; what jobs wrote before does not count.
+    """
+    header, results, choices = catalog.headers(settings), settings.results_dir, []
+    with contextlib.suppress(DataError):  # its search has not chosen yet
+        choices = load.chosen(outline, results)
+    rows = outline.search.rows if outline.private_search and outline.search else ()
+    trials, runs = {row.run for row in rows}, []
+    for name, cell in catalog.runs(outline, choices).items():
+        if name in trials:
+            continue
+        ended, state = 0.0, dict[str, Any]()
+        with contextlib.suppress(OSError):  # Snakemake removes a result before it makes it again
+            ended = (results / "runs" / name / "run.json").stat().st_mtime
+        with contextlib.suppress(OSError, ValueError):
+            file = results / "checkpoints" / f"{name}.json"
+            if not ended and file.stat().st_mtime >= since:  # a killed snakemake leaves its files
+                state = json.loads(file.read_text(encoding="utf-8"))
+        seconds = runtime_estimate.total([cell], header) or 1.0
+        runs.append(Run(name, seconds, ended, state))
+    return runs
+
+
+def time_left(runs: Sequence[Run], since: float, now: float) -> float:
+    """Return the seconds of training that are left if it goes on as since a time; 0 if unknown."""
+    left = sum(run.seconds * (1 - run.done) for run in runs)
+    made = sum(run.seconds * run.done for run in runs if run.state or run.ended >= since)
+    return left * (now - since) / made if made else 0.0
