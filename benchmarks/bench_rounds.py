@@ -71,10 +71,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from pflpipe import cells, trees
-from pflpipe.api import federation
 from pflpipe.cells import Privacy
 from pflpipe.data import datasets
 from pflpipe.errors import ConfigError
+from pflpipe.interface.training import federation
 from pflpipe.learning import networks
 from pflpipe.learning.augment import Augment
 from pflpipe.methods import registry

@@ -12,13 +12,13 @@ import numpy as np
 
 import fake_audits
 import fake_results
-from pflpipe import code_version
 from pflpipe.cells import Cell, Features, Model, Partition, Privacy
+from pflpipe.code import meaning
 from pflpipe.files import read_json, write_json
+from pflpipe.json_records import to_json
 from pflpipe.methods import registry
 from pflpipe.pipeline import certificate
 from pflpipe.privacy import accounting
-from pflpipe.records import to_json
 from pflpipe.report import tidy
 from pflpipe.study import search
 from pflpipe.study.epsilon_as_published import as_published
@@ -86,12 +86,12 @@ CELLS = {
         method="easgd",
         source="easgd.py",
         hyperparameters={},
-        digests={"method": code_version.sha256(EXAMPLES / "easgd.py")},
+        digests={"method": meaning.sha256(EXAMPLES / "easgd.py")},
     ),
     "own network": dataclasses.replace(
         cell(),
         model=Model("small_cnn.py:SmallCNN"),
-        digests={"network": code_version.sha256(EXAMPLES / "small_cnn.py")},
+        digests={"network": meaning.sha256(EXAMPLES / "small_cnn.py")},
     ),
     "all users": dataclasses.replace(
         cell(augment=("flip",)),

@@ -11,7 +11,7 @@ from pflpipe.attacks import registry
 from pflpipe.attacks.membership import SCORES
 from pflpipe.cells import Cell
 from pflpipe.files import write_json
-from pflpipe.records import to_json
+from pflpipe.json_records import to_json
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Study
 

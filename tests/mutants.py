@@ -510,13 +510,13 @@ MUTANTS = {
         "audit/test_distinguish.py",
     ),
     "a secret without the seed": Mutant(
-        "api.py",
+        "interface/training.py",
         "        seed=seed,\n        dtype=str(dtype),",
         "        dtype=str(dtype),",
         "test_api.py",
     ),
     "labels that cannot be are kept": Mutant(
-        "api.py",
+        "interface/training.py",
         "    x[invalid], y[invalid] = math.nan, 0",
         "    y[invalid] = 0",
         "test_api.py",
@@ -576,9 +576,9 @@ MUTANTS = {
         "test_unreviewed.py",
     ),
     "a loss from outside is certified": Mutant(
-        "parts.py",
-        'if part.touches == "messages" and part.kind != START',
-        'if part.kind == "method"',
+        "code/dependencies.py",
+        'if item.touches == "messages" and item.kind != START',
+        'if item.kind == "method"',
         "test_row_code.py",
     ),
     "where a network of one's own starts is not in its key": Mutant(
@@ -614,16 +614,22 @@ MUTANTS = {
     ),
     # a trained model
     "a run goes on beyond its plan": Mutant(
-        "trained.py", "if not 1 <= rounds <= left:", "if not 1 <= rounds:", "test_trained.py"
+        "interface/trained.py",
+        "if not 1 <= rounds <= left:",
+        "if not 1 <= rounds:",
+        "test_trained.py",
     ),
     "a saved model of other weights is loaded": Mutant(
-        "trained.py",
+        "interface/trained.py",
         "init_digest=digest)",
         "init_digest=hashlib.sha256(file.read_bytes()).hexdigest())",
         "test_trained.py",
     ),
     "frozen layers are forgotten by saved models": Mutant(
-        "trained.py", "self.network.frozen | self.params", "self.params", "test_initial.py"
+        "interface/trained.py",
+        "self.network.frozen | self.params",
+        "self.params",
+        "test_initial.py",
     ),
     # learning
     "a recurrent layer runs backwards and returns so": Mutant(

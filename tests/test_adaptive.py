@@ -15,13 +15,13 @@ from pflpipe.auditing import cases
 from pflpipe.auditing.coupled import sensitivity
 from pflpipe.auditing.distinguish import distinguish
 from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
-from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_adaptive
+from pflpipe.facts.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_adaptive
+from pflpipe.json_records import from_json, to_json
 from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.accounting import composed_epsilon, epsilon, gdp_epsilon, make_plan
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Adaptive
-from pflpipe.records import from_json, to_json
 from pflpipe.seeds import release_rng
 from pflpipe.simulation import rounds
 from pflpipe.study.epsilon_as_published import as_published

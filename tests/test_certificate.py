@@ -36,18 +36,18 @@ from certificates import (
     study,
     written,
 )
-from pflpipe import code_version, parts
 from pflpipe.auditing import cases
 from pflpipe.cells import MEANING
+from pflpipe.code import dependencies, meaning
 from pflpipe.errors import DataError, PflpipeError
+from pflpipe.facts.departures import DEPARTURES
 from pflpipe.files import DIGEST, canonical_json, read_json, write_json
+from pflpipe.json_records import to_json
 from pflpipe.learning import losses
 from pflpipe.methods import registry
-from pflpipe.named import DEPARTURES
 from pflpipe.pipeline import certificate, cli, evidence, recomputed, rules, verify
 from pflpipe.privacy import accounting, group
 from pflpipe.privacy.plan import Plan
-from pflpipe.records import to_json
 from pflpipe.study.plans import plan_of
 
 pytestmark = pytest.mark.slow
@@ -655,7 +655,7 @@ def test_a_row_lists_its_code(results):
     assert [part["kind"] for part in code] == [*kinds, "metric"]
     assert [part["package"] for part in code] == [True] * 4 + [False] + [True] * 3
     (network,) = (part for part in row_of(content, "own network")["code"] if not part["package"])
-    digest = code_version.sha256(EXAMPLES / "small_cnn.py")
+    digest = meaning.sha256(EXAMPLES / "small_cnn.py")
     assert (network["name"], network["sha256"]) == ("small_cnn.py:SmallCNN", digest)
     assert row_of(content, "own network")["claim"] == "unreviewed"
 
@@ -703,8 +703,8 @@ def test_the_lists_of_the_schema_are_those_of_the_package():
     row = lists["properties"]["rows"]["items"]["properties"]
     # Settings of another meaning need another format.
     assert row["settings"]["properties"]["streams"]["const"] == MEANING
-    assert row["code"]["items"]["properties"]["kind"]["enum"] == list(parts.TOUCHES)
-    assert rules.TOUCHES == parts.TOUCHES
+    assert row["code"]["items"]["properties"]["kind"]["enum"] == list(dependencies.TOUCHES)
+    assert rules.TOUCHES == dependencies.TOUCHES
     assert {name: losses.find(name).metric for name in rules.FIRST} == rules.FIRST
     assert verify.SCHEMA.name.startswith(f"{verify.FORMAT.removeprefix('pflpipe-')}.")
 

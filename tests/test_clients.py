@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pflpipe import cells, trees
+from pflpipe.code.dependencies import Dependency
 from pflpipe.errors import ConfigError
 from pflpipe.learning import counter_rng, solvers
 from pflpipe.learning.solvers import Objective, Schedule, Solver
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, Upload
 from pflpipe.methods.registry import NAMES
-from pflpipe.parts import Part
 from pflpipe.simulation import clients, evaluation, rounds
 from pflpipe.simulation.clients import Engine, Examples, Rows, for_each_client
 from pflpipe.trees import Update
@@ -239,7 +239,7 @@ def test_the_last_place_of_a_group_on_a_cpu_is_nobodys(clients_):
 def test_what_nobody_here_has_reviewed_gets_places_for_which_no_number_is_left_over():
     world = simulation("dp_fedavg", backend="vmap")
     assert world.engine.places == 1
-    own = Part.of("loss", "my_loss.py:loss", "")
+    own = Dependency.of("loss", "my_loss.py:loss", "")
     assert dataclasses.replace(world, code=(own,)).engine.places == 32
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import pflpipe
 import warm
-from pflpipe import code_version
+from pflpipe.code import meaning
 from pflpipe.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,7 +108,7 @@ def edited(code: str, change: tuple[str, str]) -> str:
 def digest_of(code: str, folder: Path) -> str:
     folder.mkdir(exist_ok=True)
     (folder / "code.py").write_bytes(code.encode())
-    return code_version.digest(folder / "code.py", PACKAGE)
+    return meaning.digest(folder / "code.py", PACKAGE)
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -139,13 +139,13 @@ def test_fields_that_newer_versions_of_python_add_do_not_count(tmp_path, monkeyp
         is_text = isinstance(node, ast.JoinedStr) and len(node.values) == 3
         if is_text and isinstance(node.values[1], ast.Constant):
             node.values[1:2] = [ast.Constant(text) for text in ("", " o", "f ", "")]
-    code_version._parsed.cache_clear()
+    meaning._parsed.cache_clear()
     with monkeypatch.context() as patch:
         for kind in (ast.FunctionDef, ast.ClassDef, ast.Call, ast.Constant, ast.arg):
             patch.setattr(kind, "_fields", ("future", *kind._fields, "another"))
         patch.setattr(ast, "parse", lambda source: tree)
-        after = code_version.digest(tmp_path / "code.py", PACKAGE)
-    code_version._parsed.cache_clear()
+        after = meaning.digest(tmp_path / "code.py", PACKAGE)
+    meaning._parsed.cache_clear()
     assert after == before
 
 
@@ -156,9 +156,9 @@ def test_a_digest_does_not_depend_on_where_the_files_lie(tmp_path):
 def test_all_of_a_file_that_is_not_python_counts(tmp_path):
     page = tmp_path / "page.html"
     page.write_text("<!-- a comment -->")
-    before = code_version.digest(page, PACKAGE)
+    before = meaning.digest(page, PACKAGE)
     page.write_text("<!-- another -->")
-    assert code_version.digest(page, PACKAGE) != before
+    assert meaning.digest(page, PACKAGE) != before
 
 
 def test_a_file_that_python_cannot_read_is_named(tmp_path):
@@ -197,44 +197,44 @@ def names(files: list[Path], package: Path) -> set[str]:
 
 
 def test_imports_are_followed_through_modules_functions_and_packages(package):
-    found = names(code_version.closure(package / "a.py", package), package)
+    found = names(meaning.closure(package / "a.py", package), package)
     assert found == {"a", "b", "c", "e", "f", "methods/__init__"}
 
 
 def test_a_script_is_part_of_its_closure_with_its_neighbours(package, tmp_path):
     (tmp_path / "script.py").write_text("import os, helper\nfrom pflpipe.b import late\n")
     (tmp_path / "helper.py").write_text("")
-    found = code_version.closure(tmp_path / "script.py", package)
+    found = meaning.closure(tmp_path / "script.py", package)
     assert {tmp_path / "script.py", tmp_path / "helper.py", package / "b.py"} <= set(found)
     assert package / "a.py" not in found
 
 
 def test_a_digest_follows_every_file_of_the_closure_and_no_other(package):
-    before = code_version.digest(package / "a.py", package)
+    before = meaning.digest(package / "a.py", package)
     (package / "d.py").write_text("edited = True\n")  # imported by nobody
     (package / "methods/x.py").write_text("edited = True\n")
     (package / "methods/new.py").write_text("added = True\n")
-    assert code_version.digest(package / "a.py", package) == before
+    assert meaning.digest(package / "a.py", package) == before
     seen = {before}
     for name in ("a", "e", "methods/__init__"):
         with (package / f"{name}.py").open("a") as file:
             file.write("\nedited = True\n")
-        seen.add(code_version.digest(package / "a.py", package))
+        seen.add(meaning.digest(package / "a.py", package))
     assert len(seen) == 4
     assert all(len(found) == 10 for found in seen)
 
 
 def test_a_late_import_changes_the_digest_and_what_it_names_is_followed(package):
-    before = code_version.digest(package / "b.py", package)
+    before = meaning.digest(package / "b.py", package)
     (package / "c.py").write_text("changed = 1\n")
-    assert code_version.digest(package / "b.py", package) != before
+    assert meaning.digest(package / "b.py", package) != before
 
 
 def test_another_version_of_pflpipe_alone_changes_no_digest(package):
-    before = code_version.digest(package / "a.py", package)
+    before = meaning.digest(package / "a.py", package)
     (package / "__init__.py").write_text("__version__ = '2'\n")
     (package / "_version.py").write_text("__version__ = '2'\n")
-    assert code_version.digest(package / "a.py", package) == before
+    assert meaning.digest(package / "a.py", package) == before
 
 
 def test_the_door_of_the_package_computes_nothing():
@@ -243,11 +243,11 @@ def test_the_door_of_the_package_computes_nothing():
     command = [sys.executable, "-c", program]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert set(loaded) <= {"pflpipe", "pflpipe._version"}
-    assert Path(pflpipe.__file__) not in code_version.closure(SCRIPTS[0], PACKAGE)
+    assert Path(pflpipe.__file__) not in meaning.closure(SCRIPTS[0], PACKAGE)
 
 
 def closure_inside(script: str) -> set[str]:
-    found = code_version.closure(ROOT / "workflow" / "scripts" / f"{script}.py", PACKAGE)
+    found = meaning.closure(ROOT / "workflow" / "scripts" / f"{script}.py", PACKAGE)
     return names([path for path in found if path.is_relative_to(PACKAGE)], PACKAGE)
 
 
@@ -280,8 +280,8 @@ def test_everything_that_a_script_loads_is_in_its_closure(script, tmp_path):
     lines = result.stdout.splitlines()
     loaded = {Path(line) for line in lines if line.endswith(".py") and Path(line).is_absolute()}
     assert loaded
-    doors = {PACKAGE / name for name in code_version.WITHOUT_MEANING}
-    assert loaded - doors <= set(code_version.closure(script, PACKAGE))
+    doors = {PACKAGE / name for name in meaning.WITHOUT_MEANING}
+    assert loaded - doors <= set(meaning.closure(script, PACKAGE))
 
 
 def test_training_does_not_depend_on_what_comes_after_it():

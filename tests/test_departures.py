@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pflpipe.errors import PrivacyError
-from pflpipe.named import DEPARTURES, EXTRAS, OF_MESSAGES, WITHOUT_JOINT_CLIP
+from pflpipe.facts.departures import DEPARTURES, EXTRAS, OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy import departures as module
 from pflpipe.privacy.mechanism import Uploads, release
 from releases import GAUSSIAN, LAPLACE, NOTHING, everybody, generator, published, torch_generator

@@ -18,14 +18,14 @@ import torch
 from pages import readme
 from pflpipe import cells
 from pflpipe.data import datasets, partition
+from pflpipe.facts.departures import DEPARTURES
 from pflpipe.files import write_json
+from pflpipe.json_records import to_json
 from pflpipe.learning import networks
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method
-from pflpipe.named import DEPARTURES
 from pflpipe.pipeline.project import Project
 from pflpipe.privacy.plan import Plan
-from pflpipe.records import to_json
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.simulation.clients import Backend, Examples
 from pflpipe.simulation.simulation import Simulation

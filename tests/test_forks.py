@@ -21,8 +21,7 @@ import pytest
 
 import warm
 from called import works
-from pflpipe import program
-from pflpipe.pipeline import forks
+from pflpipe.pipeline import forks, program
 from pflpipe.pipeline.project import Project
 from pflpipe.study.config import Config
 

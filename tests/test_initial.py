@@ -86,7 +86,7 @@ def test_a_module_of_the_user_is_saved_and_started_under_its_own_names():
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.LayerNorm(6), nn.ReLU(),"
         " nn.Linear(6, classes))\n"
     )
-    made = pflpipe.data.outside.load("net.py:net")((1, 8, 8), 10)
+    made = pflpipe.code.user_files.load("net.py:net")((1, 8, 8), 10)
     safetensors.torch.save_file(made.state_dict(), "start.safetensors")
     model = initial.with_digest(Model("net.py:net", init="start.safetensors"))
     found = networks.build(model, (8, 8, 1), 10).init(torch.Generator())

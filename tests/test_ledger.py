@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
-from pflpipe.named import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND
+from pflpipe.facts.departures import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND
+from pflpipe.json_records import from_json, to_json
 from pflpipe.privacy import ledger as module
 from pflpipe.privacy import mechanism
 from pflpipe.privacy.accounting import epsilon, epsilon_local, epsilon_rdp, make_plan
 from pflpipe.privacy.ledger import Ledger, effective_plan, ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Plan
-from pflpipe.records import from_json, to_json
 from releases import FEDSIM, FEMNIST, published
 
 FEDSAM = dataclasses.replace(

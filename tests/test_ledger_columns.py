@@ -14,7 +14,8 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from pflpipe.cells import Privacy
-from pflpipe.named import OF_MESSAGES, WITHOUT_BOUND
+from pflpipe.facts.departures import OF_MESSAGES, WITHOUT_BOUND
+from pflpipe.json_records import from_json, to_json
 from pflpipe.privacy import mechanism
 from pflpipe.privacy.accounting import (
     calibrate,
@@ -26,7 +27,6 @@ from pflpipe.privacy.accounting import (
 from pflpipe.privacy.ledger import Ledger, ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Plan
-from pflpipe.records import from_json, to_json
 from releases import DSU, FEDSIM, FEMNIST, SVHN, published
 
 SAMPLED = dataclasses.replace(FEMNIST, rounds=6, delta=1e-3, sample_rate=0.3, noise_multiplier=9.0)

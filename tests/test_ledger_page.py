@@ -19,8 +19,8 @@ import warm
 from called import called
 from pflpipe.auditing import cases
 from pflpipe.errors import DataError
+from pflpipe.facts.departures import DEPARTURES
 from pflpipe.methods import registry
-from pflpipe.named import DEPARTURES
 from pflpipe.report import ledger_page
 from pflpipe.report.ledger_page import page, summary
 from pflpipe.report.tables import write_study

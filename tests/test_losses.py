@@ -19,7 +19,8 @@ from torch import nn
 import fake_results
 import pflpipe
 from pflpipe import cells
-from pflpipe.data import outside, partition, sources
+from pflpipe.code import user_files
+from pflpipe.data import partition, sources
 from pflpipe.data.datasets import load_arrays
 from pflpipe.errors import ConfigError, DataError, PflpipeError
 from pflpipe.learning import losses
@@ -378,7 +379,7 @@ def test_the_example_of_load_forecasting_trains_on_its_stand_in_and_on_a_file_in
     root = Path(__file__).parents[1]
     monkeypatch.chdir(tmp_path)
     file = shutil.copy(root / "docs/examples/load_forecasting.py", tmp_path)
-    module = outside.module(str(file))
+    module = user_files.module(str(file))
     made = module.load()
     assert "a generated stand-in" in capsys.readouterr().out
     np.savez("NRELCAdataset.npz", data=module.generated(buildings=3, days=4))

@@ -19,9 +19,9 @@ import warm
 from pflpipe import files
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data import datasets, partition
+from pflpipe.json_records import to_json
 from pflpipe.methods import registry
 from pflpipe.pipeline.project import partition_request, plan_request
-from pflpipe.records import to_json
 from pflpipe.report import tidy
 from pflpipe.report.figures import registry as figures
 from pflpipe.report.figures import style

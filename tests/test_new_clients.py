@@ -22,10 +22,10 @@ from pflpipe.data import datasets
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import PARTS, Split, check_new, make
 from pflpipe.errors import DataError
+from pflpipe.json_records import to_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy.plan import Adaptive
-from pflpipe.records import to_json
 from pflpipe.report import tidy
 from pflpipe.seeds import seed_for
 from pflpipe.simulation import evaluation, rounds, runs, scores

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from called import works
-from pflpipe.simulation import origin
+from pflpipe.simulation import checkout
 
 pytestmark = pytest.mark.skipif(not works("git", "--version"), reason="no git here")
 
@@ -29,11 +29,11 @@ def project(tmp_path, monkeypatch):
 def committed(project) -> str:
     git("add", ".")
     git("commit", "-m", "words")
-    return origin.commit(project)
+    return checkout.commit(project)
 
 
 def test_outside_a_checkout_there_is_no_commit(project):
-    assert origin.commit(project) == ""
+    assert checkout.commit(project) == ""
 
 
 def test_the_commit_is_that_of_the_code_and_committing_a_document_makes_no_other(project):
@@ -42,7 +42,7 @@ def test_the_commit_is_that_of_the_code_and_committing_a_document_makes_no_other
     assert len(first) == 7
     assert int(first, 16) >= 0
     (project / "README.md").write_text("second")
-    assert origin.commit(project) == first
+    assert checkout.commit(project) == first
     assert committed(project) == first
     (project / "src/code.py").write_text("second")
     assert committed(project) != first
@@ -53,10 +53,10 @@ def test_uncommitted_changes_of_the_code_are_told(project, name):
     git("init")
     first = committed(project)
     (project / name).write_text("second")
-    assert origin.commit(project) == f"{first}-dirty"
-    assert origin.parted(f"{first}-dirty") == (first, True)
-    assert origin.parted(first) == (first, False)
-    assert origin.parted("") == ("", False)
+    assert checkout.commit(project) == f"{first}-dirty"
+    assert checkout.parted(f"{first}-dirty") == (first, True)
+    assert checkout.parted(first) == (first, False)
+    assert checkout.parted("") == ("", False)
 
 
 def test_a_folder_that_another_checkout_ignores_has_no_commit(project):
@@ -65,4 +65,4 @@ def test_a_folder_that_another_checkout_ignores_has_no_commit(project):
     committed(project)
     (project / "environment/src").mkdir(parents=True)
     (project / "environment/src/code.py").write_text("installed")
-    assert origin.commit(project / "environment") == ""
+    assert checkout.commit(project / "environment") == ""

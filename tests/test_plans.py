@@ -11,12 +11,12 @@ from called import called
 from pflpipe import trees
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data.datasets import prepare
+from pflpipe.json_records import to_json
 from pflpipe.learning import architectures, networks
 from pflpipe.pipeline.project import plan_request
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import Plan
-from pflpipe.records import to_json
 from pflpipe.study.plans import CLASSES_FOUND, plan_of
 
 FEDDPA_CODE = ("sample_level_calibration", "data_size_weights", "update_against_global")

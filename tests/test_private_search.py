@@ -19,7 +19,7 @@ import fake_audits
 import fake_results
 import malformed
 import pflpipe
-from pflpipe import records
+from pflpipe import json_records
 from pflpipe.cells import Privacy
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import read_json
@@ -477,7 +477,7 @@ def test_search_and_final_run_count_together_where_they_have_the_same_clients(ou
     asked = whole(partition={"kind": kind, "clients": 10}, methods=methods)
     results = write_scores(asked)
     (choice,) = search.write(asked, results, asked.choices(results))
-    tried = records.load(Planned, results / f"plans/{asked.search.cells[0].plan_id}.json").plan
+    tried = json_records.load(Planned, results / f"plans/{asked.search.cells[0].plan_id}.json").plan
     assert choice.epsilon == accounting.epsilon(tried, tried.delta)
     if kind == "natural":
         together = asked.private_search.epsilon(tried, tried, tried.delta)

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from pflpipe import cells
-from pflpipe.data import datasets, outside
+from pflpipe.code import guard, user_files
+from pflpipe.data import datasets
 from pflpipe.errors import PflpipeError, Problems
 from pflpipe.learning import networks
 from pflpipe.simulation import evaluation, rounds
@@ -81,7 +82,7 @@ def state() -> list[Any]:
 
 def imported() -> None:
     Path("imported.py").write_text(CHANGES + "change()\n")
-    outside.module("imported.py")
+    user_files.module("imported.py")
 
 
 def loaded() -> None:
@@ -100,7 +101,7 @@ def measured() -> None:
 
 
 def hooked() -> None:
-    world, change = simulation("dp_fedavg"), outside.load("own.py:change")
+    world, change = simulation("dp_fedavg"), user_files.load("own.py:change")
 
     def aggregate(*given: Any) -> Any:
         change()
@@ -118,7 +119,7 @@ PLACES = [loaded, called, measured, hooked]
 def own(tmp_path, monkeypatch) -> Iterator[Any]:
     """A function that writes own.py, in a process that is afterwards as it was."""
     monkeypatch.chdir(tmp_path)
-    with outside.restored():
+    with guard.restored():
         yield lambda change: Path("own.py").write_text(CHANGES + change + OWN)
 
 
@@ -135,7 +136,7 @@ def test_what_a_file_changes_in_the_process_ends_with_its_call(own, place):
 def test_precision_of_torchs_newer_interface_is_restored_too(own):
     own("")
     before = state()
-    with outside.restored():
+    with guard.restored():
         torch.backends.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"
         torch.backends.cuda.matmul.fp32_precision = "tf32"
     assert state() == before

@@ -10,12 +10,12 @@ import pytest
 from pflpipe.cells import Privacy
 from pflpipe.errors import DataError, PflpipeError, PrivacyError
 from pflpipe.files import write_json
+from pflpipe.json_records import from_json, load, to_json
 from pflpipe.privacy import plan as plans
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.privacy.residuals import Residuals
-from pflpipe.records import from_json, load, to_json
-from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
+from pflpipe.simulation.run_record import Diagnostics, Program, Record, Sizes
 
 ASKED = Privacy("gaussian", noise_multiplier=0.0, delta=1e-3, clip_norm=0.5)
 PLAN = make_plan(ASKED, rounds=3, sample_rate=1.0, clients=5)

@@ -26,9 +26,9 @@ from pflpipe import cells
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
+from pflpipe.json_records import to_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.records import to_json
 from pflpipe.report import released, tidy
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.study.plans import plan_of

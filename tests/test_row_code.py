@@ -16,17 +16,16 @@ from torch import nn
 
 import fake_results
 import pflpipe
-from pflpipe import parts
 from pflpipe.cells import Cell, Model, Privacy, Training
+from pflpipe.code import dependencies, objects
+from pflpipe.code.dependencies import Dependency
 from pflpipe.data import datasets, partition, sources
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
-from pflpipe.learning import object_code
+from pflpipe.json_records import load, to_json
 from pflpipe.methods import registry, row_code
 from pflpipe.methods.base import Method, Upload
-from pflpipe.parts import Part
 from pflpipe.privacy.ledger import Planned
-from pflpipe.records import load, to_json
 from pflpipe.report import mlflow_runs, released, sentences, tables, tidy
 from pflpipe.simulation import runs
 from pflpipe.study.plans import plan_of
@@ -131,7 +130,7 @@ class Net(nn.Module):
 def test_a_network_of_the_program_is_unreviewed(model):
     result = pflpipe.train("dp_fedavg", clients(), **ASKED | {"model": model})
     assert result.ledger.claim == "unreviewed"
-    assert [part.kind for part in result.simulation.code] == ["network", parts.START]
+    assert [part.kind for part in result.simulation.code] == ["network", dependencies.START]
 
 
 def test_the_claim_of_a_cell_follows_from_every_part_that_touches_messages():
@@ -149,7 +148,7 @@ def test_the_list_of_a_cell_has_every_kind_and_says_whose_each_part_is():
     training = dataclasses.replace(cell.training, augment=("flip",))
     cell = dataclasses.replace(cell, training=training)
     Path("score.py").write_text(METRIC)
-    data = Part.of("data", "my.py:load", "0" * 64)
+    data = Dependency.of("data", "my.py:load", "0" * 64)
     found = row_code.of_cell(cell, [data], ["accuracy", "score.py:mine"])
     assert [(part.kind, part.name, part.package) for part in found] == [
         ("method", cell.method, True),
@@ -163,7 +162,7 @@ def test_the_list_of_a_cell_has_every_kind_and_says_whose_each_part_is():
     assert {part.touches for part in found} == {"messages", "rows", "scores"}
     assert all(len(part.sha256) == 64 for part in found)
     assert to_json(found[0]).keys() == {"kind", "name", "sha256", "package", "touches"}
-    assert parts.unreviewed(found) == (found[1],), "rows and scores keep the claim"
+    assert dependencies.unreviewed(found) == (found[1],), "rows and scores keep the claim"
 
 
 # ---------------------------------------------------------------- ids, keys and checkpoints
@@ -334,9 +333,7 @@ def test_what_cannot_be_known_needs_a_name_which_stands_for_one_object():
 
 
 def test_a_function_of_the_package_that_keeps_a_setting_is_no_name_alone():
-    half, whole = (
-        object_code.known(registry.info("fedprox").factory(weight=w)) for w in (0.5, 1.0)
-    )
+    half, whole = (objects.known(registry.info("fedprox").factory(weight=w)) for w in (0.5, 1.0))
     assert half.code != whole.code
     assert not half.complete
 
@@ -347,9 +344,9 @@ def test_arrays_around_a_function_are_not_read_for_they_may_be_a_clients():
     def hook(params: Any) -> Any:
         return data
 
-    before = object_code.known(hook)
+    before = objects.known(hook)
     data.add_(1)
-    assert object_code.known(hook) == before
+    assert objects.known(hook) == before
     assert not before.complete
 
 
@@ -359,9 +356,9 @@ def test_arrays_around_a_function_are_not_read_for_they_may_be_a_clients():
     ids=["class", "instance", "function", "method", "recurrent", "partial"],
 )
 def test_what_can_be_known_is_known_and_the_same_each_time(value):
-    first = object_code.known(value)
+    first = objects.known(value)
     assert first.complete
-    assert object_code.known(value) == first
+    assert objects.known(value) == first
 
 
 # ---------------------------------------------------------------- tables and what is published
@@ -417,7 +414,7 @@ def test_code_that_touches_only_rows_or_scores_is_named_and_keeps_the_claim(fold
     metric = dataclasses.replace(made.metric, source="score.py:mine")
     study = dataclasses.replace(made, metrics=dict(made.metrics) | {"mine": metric})
     results = fake_results.write(made, folder / "tree")
-    loader = to_json(Part.of("data", "my.py:load", "0" * 64))
+    loader = to_json(Dependency.of("data", "my.py:load", "0" * 64))
     for row in study.rows:
         file = results / "runs" / row.run / "run.json"
         write_json(file, read_json(file) | {"code": [loader]})

@@ -23,7 +23,7 @@ from pflpipe.data import datasets, partition
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
 from pflpipe.seeds import numpy_rng
-from pflpipe.simulation import evaluation, origin, rounds, runs
+from pflpipe.simulation import checkout, evaluation, rounds, runs
 from pflpipe.simulation.clients import Examples
 
 ROUNDS = 8
@@ -312,7 +312,7 @@ def test_run_json_says_what_ran_and_what_it_sent(tmp_path):
     assert diagnostics["residuals"]["coordinates"] == ROUNDS * released["parameters"]
     program = found["program"]
     assert (program["backend"], program["device"], program["gpu"]) == ("vmap", "cpu", "")
-    assert (program["processor"], program["cores"]) == (origin.processor(), os.cpu_count())
+    assert (program["processor"], program["cores"]) == (checkout.processor(), os.cpu_count())
     assert program["versions"]["python"] == platform.python_version()
     assert program["commit"] == "", "nobody said"
     assert os.uname().nodename not in program["processor"].split()

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pflpipe import cells
-from pflpipe.data import outside
+from pflpipe.code import user_files
 from pflpipe.learning import sequences
 from pflpipe.simulation import rounds
 from simulations import CLASSES, open_plan, plan, simulation
@@ -191,7 +191,7 @@ def test_without_dropout_it_trains_as_plain_torch(network, name, backend, monkey
         lr=0.5,
     )
     params = rounds.start(world).params
-    plain = outside.load("net.py:Net")((CHANNELS, STEPS), CLASSES).double()
+    plain = user_files.load("net.py:Net")((CHANNELS, STEPS), CLASSES).double()
     paths = list(dict(plain.named_parameters()))
     plain.load_state_dict(dict(zip(paths, params.values(), strict=True)))
     rows = torch.from_numpy(world.split.train[0])

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from pflpipe import cells, options, trees
-from pflpipe.api import federation
 from pflpipe.cells import Server
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split
 from pflpipe.errors import PflpipeError, Problems
+from pflpipe.interface.training import federation
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method
 from pflpipe.methods.registry import NAMES

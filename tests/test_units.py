@@ -16,7 +16,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
 import fake_results
-from pflpipe import records
+from pflpipe import json_records
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.files import read_json, write_json
 from pflpipe.privacy.accounting import epsilon, make_plan
@@ -165,8 +165,8 @@ def test_plans_and_ids_of_other_studies_stay_as_they_are():
 
 def test_a_plan_survives_its_file(tmp_path):
     planned = plan_of(changed(None), unit="patient")
-    (tmp_path / "plan.json").write_text(json.dumps(records.to_json(planned)))
-    assert records.load(Planned, tmp_path / "plan.json") == planned
+    (tmp_path / "plan.json").write_text(json.dumps(json_records.to_json(planned)))
+    assert json_records.load(Planned, tmp_path / "plan.json") == planned
 
 
 def test_a_word_of_ones_own_is_the_unit_where_users_are_clients():

@@ -18,13 +18,13 @@ import yaml
 
 import fake_results
 import pflpipe
-from pflpipe import records
+from pflpipe import json_records
 from pflpipe.auditing import cases
 from pflpipe.cells import CLAIMS, Cell, Model, Privacy, Training, claim_of
+from pflpipe.code.dependencies import Dependency
 from pflpipe.errors import ConfigError
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
-from pflpipe.parts import Part
 from pflpipe.pipeline import project
 from pflpipe.pipeline.project import Project, plan_request
 from pflpipe.privacy.accounting import make_plan
@@ -123,7 +123,7 @@ def named_as_certified(sentences: list[str]) -> list[str]:
     ],
 )
 def test_only_what_would_be_certified_is_unreviewed(mechanism, departures, source, claim):
-    code = (Part.of("method", source, ""),) if source else ()
+    code = (Dependency.of("method", source, ""),) if source else ()
     assert claim_of(mechanism, departures, code) == claim
     private = mechanism != "none"
     asked = {"noise_multiplier": 2.0, "delta": 1e-3, "clip_norm": 1.0} if private else {}
@@ -386,7 +386,7 @@ def test_its_table_waits_for_the_audits_of_the_mechanism(study):
 def test_an_attacked_run_of_it_is_held_against_what_its_plan_allows(study, results):
     ours = next(cell for cell in study.cells if cell.claim == "certified")
     plans = [results / "plans" / f"{cell.plan_id}.json" for cell in (outside(study)[0], ours)]
-    its, bound = (membership._bound(records.load(Planned, plan)) for plan in plans)
+    its, bound = (membership._bound(json_records.load(Planned, plan)) for plan in plans)
     assert its is not None
     assert bound is not None
     rates = np.array([0.1])

@@ -18,8 +18,9 @@ from torch import nn
 import pflpipe
 import simulations
 import two_worlds
-from pflpipe import api, cells, trees
+from pflpipe import cells, trees
 from pflpipe.errors import ConfigError, PflpipeError, PrivacyError
+from pflpipe.interface import training as api
 from pflpipe.learning import networks
 from pflpipe.methods import registry, row_code
 from pflpipe.methods.base import Method, Upload
@@ -339,10 +340,8 @@ def test_code_that_keeps_nothing_has_the_same_bits_with_a_witness_and_without(
     )
     witnessed = train(**given)
     assert asked == [0, 2]
-    build = pflpipe.api.Simulation
-    monkeypatch.setattr(
-        pflpipe.api, "Simulation", lambda **fields: build(**(fields | {"recipe": None}))
-    )
+    build = api.Simulation
+    monkeypatch.setattr(api, "Simulation", lambda **fields: build(**(fields | {"recipe": None})))
     alone = train(**given)
     assert asked == [0, 2]
     assert trees.differing(*map(trees.fingerprints, (witnessed.params, alone.params))) == []

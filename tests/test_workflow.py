@@ -25,9 +25,9 @@ import malformed
 import once
 import pflpipe
 import warm
-from pflpipe import code_version
 from pflpipe.auditing import cases
 from pflpipe.cells import Cell
+from pflpipe.code import meaning
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.pipeline import cli
 from pflpipe.pipeline.project import (
@@ -849,7 +849,7 @@ def test_an_audit_depends_on_the_methods_whose_scale_it_audits(settings):
         name
         for name in cases.cases()
         for file in project.method_files(project.audited(name))
-        if feddpa in code_version.closure(file, project.package)
+        if feddpa in meaning.closure(file, project.package)
     }
     assert found == {
         f"gaussian-scaled_by_{name}-{trust}"

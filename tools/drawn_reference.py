@@ -18,7 +18,7 @@ import torch
 
 from pflpipe.cells import Features
 from pflpipe.data import datasets, extraction
-from pflpipe.named import DRAWN
+from pflpipe.facts.datasets import DRAWN
 
 PLAIN = Features("scattering")
 TRAINED, TESTED, EPOCHS, BATCH, RATES = 8000, 2000, 5, 20, (1.0, 3.0, 10.0)

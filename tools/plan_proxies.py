@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from pflpipe.api import Shard, federation
 from pflpipe.cells import Model, Privacy, Training
+from pflpipe.interface.training import Shard, federation
 from pflpipe.learning.metrics import over_clients
 from pflpipe.methods import registry
 from pflpipe.seeds import numpy_rng

@@ -16,7 +16,7 @@ import work
 
 import pflpipe
 from pflpipe import cells, trees
-from pflpipe.api import federation
+from pflpipe.interface.training import federation
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import Method, Upload
 from pflpipe.methods.dp_fedavg import dp_fedavg, local_update

@@ -19,10 +19,6 @@ from pflpipe._version import __version__
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:
-    from pflpipe.api import clients_of as clients_of
-    from pflpipe.api import federation as federation
-    from pflpipe.api import run as run
-    from pflpipe.api import train as train
     from pflpipe.auditing.audit import Audited as Audited
     from pflpipe.auditing.audit import audit as audit
     from pflpipe.auditing.claim import Claim as Claim
@@ -33,6 +29,14 @@ if TYPE_CHECKING:
     from pflpipe.cells import Privacy as Privacy
     from pflpipe.cells import Server as Server
     from pflpipe.cells import Training as Training
+    from pflpipe.interface.trained import Predictor as Predictor
+    from pflpipe.interface.trained import Result as Result
+    from pflpipe.interface.trained import Trained as Trained
+    from pflpipe.interface.trained import load as load
+    from pflpipe.interface.training import clients_of as clients_of
+    from pflpipe.interface.training import federation as federation
+    from pflpipe.interface.training import run as run
+    from pflpipe.interface.training import train as train
     from pflpipe.learning.losses import Loss as Loss
     from pflpipe.learning.metrics import Metric as Metric
     from pflpipe.learning.networks import Network as Network
@@ -52,15 +56,11 @@ if TYPE_CHECKING:
     from pflpipe.privacy.plan import Plan as Plan
     from pflpipe.study.load import load_study as load_study
     from pflpipe.study.planner import plan as plan
-    from pflpipe.trained import Predictor as Predictor
-    from pflpipe.trained import Result as Result
-    from pflpipe.trained import Trained as Trained
-    from pflpipe.trained import load as load
 
 _HOMES = {
     "auditing.audit": ("Audited", "audit"),
     "auditing.claim": ("Claim",),
-    "api": ("clients_of", "federation", "run", "train"),
+    "interface.training": ("clients_of", "federation", "run", "train"),
     "cells": ("Cell", "Features", "Model", "Partition", "Privacy", "Server", "Training"),
     "learning.networks": ("Network",),
     "learning.task": ("Batches", "Task"),
@@ -71,7 +71,7 @@ _HOMES = {
     "privacy.plan": ("Plan",),
     "study.load": ("load_study",),
     "study.planner": ("plan",),
-    "trained": ("Predictor", "Result", "Trained", "load"),
+    "interface.trained": ("Predictor", "Result", "Trained", "load"),
     "learning.losses": ("Loss",),
     "learning.metrics": ("Metric",),
 }

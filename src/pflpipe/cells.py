@@ -18,18 +18,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
-from pflpipe import options, parts, records
+from pflpipe import json_records, options
+from pflpipe.code import dependencies, user_files
+from pflpipe.code.dependencies import Dependency
+from pflpipe.facts.datasets import DATASETS, DRAWN
+from pflpipe.facts.departures import OF_CALIBRATION, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
 from pflpipe.files import canonical_json
-from pflpipe.named import (
-    DATASETS,
-    DRAWN,
-    OF_CALIBRATION,
-    OF_LEARNING_RATE,
-    OF_SIZES,
-    SPLIT_CLIP,
-)
 from pflpipe.options import Option
-from pflpipe.parts import Part
 
 MEANING = 2
 """Version of the meaning of a cell's settings. It is part of every cell's id."""
@@ -449,22 +444,24 @@ CLAIMS = ("certified", "unreviewed", "nominal", "none")
 """The claims of a row, strongest first (``privacy.ledger.Ledger.claim``)."""
 WITHOUT_DEPARTURES = CLAIMS[:2]
 """Claims whose epsilon is ``epsilon_central``. If certified, it holds; if unreviewed, it holds only
-if the code of ``parts.unreviewed`` keeps the rules."""
+if the code of ``dependencies.unreviewed`` keeps the rules."""
 
 
-def claim_of(mechanism: str, departures: Collection[str], code: Iterable[Part]) -> str:
+def claim_of(mechanism: str, departures: Collection[str], code: Iterable[Dependency]) -> str:
     """Return the claim, one of ``CLAIMS``, of a mechanism with these departures and of the parts of
     its row, of which those of the package may be left out."""
     if mechanism == "none":
         return "none"
-    return "nominal" if departures else "unreviewed" if parts.unreviewed(code) else "certified"
+    return (
+        "nominal" if departures else "unreviewed" if dependencies.unreviewed(code) else "certified"
+    )
 
 
 @dataclass(frozen=True)
 class Cell:
     """The settings of one training run.
 
-    ``departures`` are the named steps that the certified mechanism lacks (named.py).
+    ``departures`` are the named steps that the certified mechanism lacks (facts/departures.py).
     ``source`` locates a method from outside the package (``registry.locate``). ``digests`` has the
     SHA-256 of the code of each part from outside that training reads, by kind
     (``row_code.with_digests``).
@@ -503,7 +500,7 @@ class Cell:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Cell:
         """Return the cell from the values of ``to_dict`` (after JSON)."""
-        return records.from_json(cls, values, "cell")
+        return json_records.from_json(cls, values, "cell")
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -590,7 +587,7 @@ class Cell:
             model=self.model
             if self.plan_needs_model
             else Model(
-                self.model.name if parts.is_reference(self.model.name) else "",
+                self.model.name if user_files.is_reference(self.model.name) else "",
                 init=self.model.init,
                 init_digest=self.model.init_digest,
             ),
@@ -602,7 +599,7 @@ class Cell:
                 lr=training.lr if self.plan_needs_lr else 0.0,
                 sample_rate=training.sample_rate,
                 groups=training.groups,
-                loss=training.loss if parts.is_reference(training.loss) else "cross_entropy",
+                loss=training.loss if user_files.is_reference(training.loss) else "cross_entropy",
             ),
             privacy=self.privacy,
             method=self.method if self.source else "",
@@ -632,20 +629,22 @@ class Cell:
         return self.training.groups > 1 or self.privacy.band > 1 or self.privacy.buffers > 0
 
     @cached_property
-    def outside(self) -> tuple[Part, ...]:
+    def outside(self) -> tuple[Dependency, ...]:
         """The parts from outside the package that the cell names; of a file of features without a
         digest, which would follow from the clients' data."""
         named = {
             "method": f"{self.source}:{self.method}" if self.source else "",
-            "loss": self.training.loss if parts.is_reference(self.training.loss) else "",
-            "network": self.model.name if parts.is_reference(self.model.name) else "",
+            "loss": self.training.loss if user_files.is_reference(self.training.loss) else "",
+            "network": self.model.name if user_files.is_reference(self.model.name) else "",
             "features": self.features.file or "",
         }
         found = [
-            Part.of(kind, name, self.digests.get(kind, "")) for kind, name in named.items() if name
+            Dependency.of(kind, name, self.digests.get(kind, ""))
+            for kind, name in named.items()
+            if name
         ]
         if self.model.init:
-            found.append(Part.of(parts.START, self.model.init, self.model.init_digest))
+            found.append(Dependency.of(dependencies.START, self.model.init, self.model.init_digest))
         return tuple(found)
 
     @property

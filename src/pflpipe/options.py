@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pflpipe.errors import ConfigError, Problems, nearest
-from pflpipe.records import TYPES, parts
+from pflpipe.json_records import TYPES, parts
 
 Block = TypeVar("Block")
 _ACCEPTED: dict[type, Any] = {

@@ -22,11 +22,11 @@ from pflpipe import cells
 from pflpipe.attacks import injected_clients, one_run
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import ConfigError
+from pflpipe.facts.departures import DEPARTURES, EXTRAS
 from pflpipe.files import write_json
-from pflpipe.named import DEPARTURES, EXTRAS
+from pflpipe.json_records import to_json
 from pflpipe.privacy import accounting, mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
-from pflpipe.records import to_json
 from pflpipe.report.attacks import one_run as shown
 from pflpipe.report.attacks.results import attacked
 from pflpipe.seeds import derived_key, release_rng

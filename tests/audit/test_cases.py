@@ -16,10 +16,10 @@ from pflpipe import cells
 from pflpipe.auditing import cases
 from pflpipe.auditing.verdict import require_kept
 from pflpipe.errors import ConfigError, PrivacyError
+from pflpipe.facts.departures import DEPARTURES
 from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.named import DEPARTURES
 from pflpipe.report import audits
 from pflpipe.report.figures import style
 from pflpipe.study.load import load_study

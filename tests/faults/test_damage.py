@@ -17,9 +17,9 @@ from pflpipe.cells import Cell
 from pflpipe.data import datasets, downloads, partition
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
+from pflpipe.json_records import to_json
 from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.methods import registry
-from pflpipe.records import to_json
 from pflpipe.report.tidy import existing, tidy
 from pflpipe.simulation import runs, scores
 from pflpipe.study import load, ranking

@@ -4,9 +4,9 @@ profile."""
 import pytest
 
 from pflpipe.errors import ConfigError
+from pflpipe.facts.departures import DEPARTURES
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.named import DEPARTURES
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -38,7 +38,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from pflpipe import records
+from pflpipe import json_records
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json
@@ -289,7 +289,7 @@ def write(study: Archive, folder: Path) -> None:
             use_dictionary=False,
             column_encoding={"correct.list.element": "BYTE_STREAM_SPLIT"},
         )
-    write_json(folder / "about.json", records.to_json(study.about))
+    write_json(folder / "about.json", json_records.to_json(study.about))
 
 
 def read(folder: Path) -> Archive:
@@ -323,7 +323,7 @@ def read(folder: Path) -> Archive:
         curves[cell] = pd.Series(run["curve"], index=pd.Index(run["round"], name="round"))
     found = Archive(
         folder.name,
-        records.load(About, folder / "about.json"),
+        json_records.load(About, folder / "about.json"),
         table[list(RUN_COLUMNS)],
         pd.concat(correct, axis=1, sort=False),
         held,

@@ -25,8 +25,8 @@ from pflpipe.data import datasets
 from pflpipe.data.partition import Split
 from pflpipe.errors import DataError
 from pflpipe.files import write_json
+from pflpipe.json_records import to_json
 from pflpipe.pipeline.project import Project, published
-from pflpipe.records import to_json
 from pflpipe.report import provenance
 from pflpipe.report.figures import registry
 from pflpipe.report.tidy import finished, tidy

@@ -25,7 +25,7 @@ from pflpipe.pipeline import forks, project
 from pflpipe.pipeline.project import certified, each, published
 from pflpipe.pipeline.status import PLANNED
 from pflpipe.report import mlflow_export
-from pflpipe.simulation import origin
+from pflpipe.simulation import checkout
 from pflpipe.study import config as configuration
 from pflpipe.study import cost
 
@@ -110,7 +110,7 @@ os.environ.update(
         "PFLPIPE_ROOT": str(ROOT),
         "MLFLOW_TRACKING_URI": TRACKING,
         **program.KEEP_MEMORY,
-        **({origin.COMMIT: origin.commit(ROOT)} if MAIN else {}),
+        **({checkout.COMMIT: checkout.commit(ROOT)} if MAIN else {}),
     }
 )
 

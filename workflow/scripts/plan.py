@@ -11,8 +11,8 @@ import numpy as np
 from pflpipe.cells import Cell
 from pflpipe.data.datasets import read_header
 from pflpipe.files import write_json
+from pflpipe.json_records import to_json
 from pflpipe.program import run_step
-from pflpipe.records import to_json
 from pflpipe.study.plans import plan_of
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pflpipe.cells import Cell
 from pflpipe.program import run_step
-from pflpipe.simulation import origin
+from pflpipe.simulation import checkout
 from pflpipe.simulation.processes import joined
 from pflpipe.simulation.runs import Inputs, train
 
@@ -33,7 +33,7 @@ def main(
             backend=backend,
             checkpoint_seconds=checkpoint_seconds,
             code=code,
-            commit=origin.commit_from_env(),
+            commit=checkout.commit_from_env(),
             processes=shared,
         )
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.named import OF_MESSAGES
+from pflpipe.facts.departures import OF_MESSAGES
 from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan

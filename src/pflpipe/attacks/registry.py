@@ -17,9 +17,9 @@ import numpy as np
 
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, nearest
+from pflpipe.facts.departures import EXTRAS, OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.files import atomic
 from pflpipe.methods import registry
-from pflpipe.named import EXTRAS, OF_MESSAGES, WITHOUT_JOINT_CLIP
 
 if TYPE_CHECKING:
     from pflpipe.simulation.runs import Inputs

@@ -19,7 +19,7 @@ import numpy as np
 
 from pflpipe.auditing.claim import Claim
 from pflpipe.auditing.worlds import Pair
-from pflpipe.data import outside
+from pflpipe.code import guard
 from pflpipe.errors import PflpipeError
 
 Step = Callable[[np.ndarray, np.ndarray, np.random.Generator], Any]
@@ -88,7 +88,7 @@ class Program:
         return value.astype(np.float64)
 
     def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        with outside.one_line(self.location, self.file, ReleaseError):
+        with guard.one_line(self.location, self.file, ReleaseError):
             return function(*arguments)
 
 

@@ -23,7 +23,7 @@ from pflpipe.auditing.evidence import Evidence, Sensitivity
 from pflpipe.auditing.search import Search
 from pflpipe.auditing.trial import Trial, trial, whole_runs
 from pflpipe.auditing.worlds import Recipe, absences
-from pflpipe.data import outside
+from pflpipe.code import guard
 from pflpipe.privacy import accounting
 
 LEVEL = 1e-4
@@ -103,7 +103,7 @@ def audit(
         if file
         else Program(release, name)
     )
-    with _untouched_generators(), outside.restored(), np.errstate(all="ignore"):
+    with _untouched_generators(), guard.restored(), np.errstate(all="ignore"):
         attacked, leaks, notes = _checked(program, claim)
         audited = _Audit(attacked, seconds, np.random.default_rng([seed, 57]))
         audited.run(stop=bool(leaks))

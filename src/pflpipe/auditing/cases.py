@@ -22,9 +22,9 @@ from pflpipe.auditing.neighbours import Mechanism, Trust, sizes
 from pflpipe.auditing.verdict import result
 from pflpipe.cells import Cell, Privacy
 from pflpipe.errors import ConfigError, nearest
+from pflpipe.facts.departures import DEPARTURES
 from pflpipe.methods import base, registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.named import DEPARTURES
 from pflpipe.privacy import accounting, correlated
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import Plan

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pflpipe import cells, trees
+from pflpipe.facts.departures import OF_MESSAGES
 from pflpipe.learning import networks
 from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.networks import Network
@@ -28,7 +29,6 @@ from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, unscaled
-from pflpipe.named import OF_MESSAGES
 from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.correlated import Correlated, Drawn
 from pflpipe.privacy.departures import groups

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.errors import DataError, nearest
-from pflpipe.named import DATASETS
+from pflpipe.facts.datasets import DATASETS
 
 IMAGES = ("train_images", "test_images")
 LABELS = ("train_labels", "test_labels")

@@ -34,8 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe import code_version
-from pflpipe.data import checks, downloads, limits, outside, per_client, pfllib, pins
+from pflpipe.code import guard, meaning, user_files
+from pflpipe.data import checks, downloads, limits, per_client, pfllib, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
 from pflpipe.data.checks import (
     FOUND,
@@ -50,9 +50,9 @@ from pflpipe.data.checks import (
     example_shape,
 )
 from pflpipe.errors import DataError, located, nearest
+from pflpipe.facts.datasets import DATASETS as DATASETS
+from pflpipe.facts.datasets import DatasetInfo
 from pflpipe.files import AGAIN, atomic
-from pflpipe.named import DATASETS as DATASETS
-from pflpipe.named import DatasetInfo
 from pflpipe.seeds import numpy_rng
 
 TEST_FRACTION = 0.2  # of a source without a test set
@@ -160,11 +160,11 @@ def info(dataset: str, listed: Iterable[str] = ()) -> DatasetInfo:
 
 def source_file(source: Path) -> Path:
     """Return the file or folder of a source; for ``my_data.py:load`` the file."""
-    return outside.file_of(str(source)) if _is_function(source) else source
+    return user_files.file_of(str(source)) if _is_function(source) else source
 
 
 def _is_function(source: Path | None) -> bool:
-    return source is not None and outside.is_reference(str(source))
+    return source is not None and user_files.is_reference(str(source))
 
 
 def describe(
@@ -193,7 +193,7 @@ def describe(
             in order.
     """
     if source is not None and _is_function(source):
-        outside.check(str(source), DataError)
+        user_files.check(str(source), DataError)
         return read_header(made, dataset) if made is not None and made.is_file() else None
     if source is not None and not source.is_dir():
         return read_header(source, dataset)
@@ -288,7 +288,7 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
     loader = ""
     if source is not None and _is_function(source):
         names, raw, location = *_returned(str(source)), str(source)
-        loader = f"{source} {code_version.sha256(outside.file_of(str(source)))}"
+        loader = f"{source} {meaning.sha256(user_files.file_of(str(source)))}"
     elif source is not None and not source.is_dir():
         names = shapes = _checked_shapes(source, dataset)
         raw, location = read_arrays(source, (key for key in KEYS if key in shapes)), str(source)
@@ -347,11 +347,11 @@ def values(arrays: Arrays) -> dict[str, np.ndarray]:
 def _returned(reference: str) -> tuple[list[str], dict[str, np.ndarray]]:
     """Call the user's function ``file.py:load`` and return the names of what it returns, and the
     arrays that pflpipe reads."""
-    function = outside.load(reference, DataError)
+    function = user_files.load(reference, DataError)
     if not callable(function):
         raise DataError(reference, got=type(function).__name__, expected="a function")
-    file = outside.file_of(reference)
-    with outside.in_one_line(f"{reference}() failed in {file}", str(file.resolve()), DataError):
+    file = user_files.file_of(reference)
+    with guard.in_one_line(f"{reference}() failed in {file}", str(file.resolve()), DataError):
         returned = function()
         if isinstance(returned, list):  # here, because the user's code makes a Dataset's items
             with located(f"{reference} returned"):

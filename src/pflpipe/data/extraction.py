@@ -26,7 +26,7 @@ from pflpipe.data.checks import IMAGES, example_shape
 from pflpipe.data.features import read, shape
 from pflpipe.data.scattering import scatter
 from pflpipe.errors import DataError
-from pflpipe.named import DRAWN
+from pflpipe.facts.datasets import DRAWN
 
 BATCH = 256
 """Images that are transformed at once."""

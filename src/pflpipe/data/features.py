@@ -15,7 +15,7 @@ from pflpipe.cells import Features
 from pflpipe.data import checks, datasets, pins
 from pflpipe.data.checks import IMAGES
 from pflpipe.errors import ConfigError, DataError, located, nearest
-from pflpipe.named import DATASETS, DRAWN
+from pflpipe.facts.datasets import DATASETS, DRAWN
 
 ANGLES = 8
 """Orientations of the wavelets at each scale."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import limits, outside, texts, vocabulary
+from pflpipe.code import guard
+from pflpipe.data import limits, texts, vocabulary
 from pflpipe.data.blocks import Part
 from pflpipe.errors import DataError, located
 
@@ -55,7 +56,7 @@ def read(path: Path, classes: int | Sequence[Any] | None = None, **tokens: Any) 
     except Exception as error:  # a missing key, or a value of another kind
         raise DataError(
             f"{path} cannot be read",
-            got=outside.described(error),
+            got=guard.described(error),
             expected="LEAF's users, and user_data with x of equally many numbers and y for each",
             do="for x of text write tokens, vocabulary and length (docs/own_files.md)",
         ) from None

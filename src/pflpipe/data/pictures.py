@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pflpipe.data import limits, outside, vocabulary
+from pflpipe.code import guard
+from pflpipe.data import limits, vocabulary
 from pflpipe.data.blocks import Part
 from pflpipe.errors import DataError, located
 
@@ -82,5 +83,5 @@ def _pixels(path: Path, size: Sequence[int] | None, channels: int | None) -> np.
             pixels = picture.convert("L" if grey else "RGB")
             return np.asarray(pixels.resize((size[1], size[0])) if size else pixels)
     except Exception as error:  # of Pillow: there is no common base
-        got = outside.described(error)
+        got = guard.described(error)
         raise DataError(f"{path} cannot be read", got=got, do="mend it, or remove it") from None

@@ -14,8 +14,8 @@ from pflpipe.data import blocks, datasets, texts
 from pflpipe.data.blocks import Part, Source
 from pflpipe.data.datasets import Header
 from pflpipe.errors import DataError
+from pflpipe.facts.datasets import DATASETS
 from pflpipe.files import canonical_json
-from pflpipe.named import DATASETS
 
 
 def text(source: Source) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflpipe.data import limits, outside, texts, vocabulary
+from pflpipe.code import guard
+from pflpipe.data import limits, texts, vocabulary
 from pflpipe.data.blocks import Part
 from pflpipe.errors import DataError, located, nearest
 
@@ -39,7 +40,7 @@ def read(path: Path, **layout: Any) -> Part:
             table = pd.read_csv(path, sep=separator, skipinitialspace=True, **form)
     except Exception as error:  # of pandas or pyarrow: there is no common base
         do = "pip install pyarrow" if isinstance(error, ImportError) else "mend the file"
-        raise DataError(f"{path} cannot be read", got=outside.described(error), do=do) from None
+        raise DataError(f"{path} cannot be read", got=guard.described(error), do=do) from None
     with located(str(path)):
         return arrays(table, **layout)
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pflpipe.data import limits, outside
+from pflpipe.code import guard
+from pflpipe.data import limits
 from pflpipe.errors import DataError, located
 
 OTHER, FIRST = 1, 2
@@ -105,7 +106,7 @@ class Tokens:
         try:
             text = Path(self.vocabulary).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            got, expected = outside.described(error), "text with a token in each line"
+            got, expected = guard.described(error), "text with a token in each line"
             raise DataError(f"vocabulary {self.vocabulary}", got=got, expected=expected) from None
         # Not splitlines: a character of a vocabulary may be another separator of lines.
         return text.removesuffix("\n").split("\n")

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import limits, outside, texts, vocabulary
+from pflpipe.code import guard
+from pflpipe.data import limits, texts, vocabulary
 from pflpipe.data.blocks import Part
 from pflpipe.errors import DataError, located
 
@@ -57,7 +58,7 @@ def read(
     except Exception as error:  # of h5py or a missing key
         raise DataError(
             f"{path} cannot be read",
-            got=outside.described(error),
+            got=guard.described(error),
             expected=f"HDF5 with examples/<client>/{' and /'.join(keys)}, {what} of one shape",
             do="for texts write text, tokens, vocabulary and length (docs/own_files.md)",
         ) from None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pflpipe import cells, options
-from pflpipe.data import outside
+from pflpipe.code import user_files
 from pflpipe.errors import ConfigError, nearest
 
 Shapes = dict[str, tuple[int, ...]]
@@ -58,7 +58,7 @@ def whole(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sha
             number of classes. A network from a user's file is built and called on random examples.
     """
     check_options(model)
-    if outside.is_reference(model.name):
+    if user_files.is_reference(model.name):
         from pflpipe.learning import modules
 
         adapted = modules.adapt(model.name, model.options, tuple(image_shape), classes)
@@ -83,7 +83,7 @@ def whole(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sha
 
 def check_tokens(model: cells.Model, vocabulary: int | None) -> None:
     """Raise ConfigError if a network of this package does not have the tokens of a data set."""
-    if outside.is_reference(model.name):
+    if user_files.is_reference(model.name):
         return
     if vocabulary is not None and vocabulary != model.items:
         raise ConfigError(
@@ -97,7 +97,7 @@ def check_tokens(model: cells.Model, vocabulary: int | None) -> None:
 
 def check_options(model: cells.Model) -> None:
     """Raise ConfigError if the name is unknown or has no options."""
-    own = outside.is_reference(model.name)
+    own = user_files.is_reference(model.name)
     if not own and model.name not in NAMES:
         raise ConfigError(
             "model.name",
@@ -151,7 +151,7 @@ def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -
 def parameter_names(model: cells.Model) -> tuple[str, ...]:
     """Return the names of the trained parameters in forward order; they depend on neither the
     images nor the classes."""
-    if outside.is_reference(model.name):
+    if user_files.is_reference(model.name):
         from pflpipe.learning import modules
 
         names = modules.names(model.name, model.options)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pflpipe.data import outside
+from pflpipe.code import guard, user_files
 from pflpipe.errors import ConfigError, check_known, nearest
 from pflpipe.learning.metrics import ACCURACY
 
@@ -97,10 +97,10 @@ def find(name: str) -> Loss:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
-    if not outside.is_reference(name):
+    if not user_files.is_reference(name):
         do = f"{nearest(name, BUILT_IN)} one of your own is written file.py:name"
         raise ConfigError("training.loss", got=name, do=do)
-    loss = outside.load(name)
+    loss = user_files.load(name)
     if not isinstance(loss, Loss):
         do = f"write {name.rpartition(':')[2]} = pflpipe.Loss(function)"
         raise ConfigError(f"loss {name}", got=type(loss).__name__, expected="a Loss", do=do)
@@ -144,8 +144,8 @@ def _try(loss: Loss, name: str, width: int) -> None:
     labels = torch.randn(given.shape, generator=generator)
     if not loss.numbers:
         labels = torch.arange(_ROWS) % width
-    file = outside.file_of(name)
-    with outside.in_one_line(f"loss {name}", str(file.resolve())):
+    file = user_files.file_of(name)
+    with guard.in_one_line(f"loss {name}", str(file.resolve())):
         values, first = loss.of(given, labels), loss.of(given[:1], labels[:1])
     expected = "one number for each example [B]"
     if not isinstance(values, torch.Tensor) or values.shape != (_ROWS,):

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.parameter import UninitializedParameter
 
-from pflpipe.data import outside
+from pflpipe.code import guard, user_files
 from pflpipe.errors import ConfigError
 from pflpipe.files import canonical_json
 from pflpipe.learning import counter_rng, sequences
@@ -89,7 +89,7 @@ def adapt(
     Raises:
         ConfigError: the reason why the module is refused.
     """
-    factory = outside.load(reference)
+    factory = user_files.load(reference)
     return _adapted(reference, factory, canonical_json(dict(options)), image_shape, classes, tried)
 
 
@@ -162,7 +162,7 @@ def names(reference: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     Raises:
         ConfigError: as ``adapt``, for the checks that need no call of the module.
     """
-    where, factory = f"model {reference}", outside.load(reference)
+    where, factory = f"model {reference}", user_files.load(reference)
     problem: ConfigError | None = None
     for shape in _USUAL_SHAPES:
         try:
@@ -413,7 +413,7 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
         first = body(params, torch.cat([-x[:2], x[2:]]), key)
         again, fewer = body(params, x, key), body(params, x[:2], key)
     _check_values(where, f"features, in {mode},", z)
-    with torch.no_grad(), outside.restored():
+    with torch.no_grad(), guard.restored():
         try:
             vmapped = vmap(lambda params, x: body(params, x, key))(two, torch.stack([x, -x]))
         except RuntimeError as problem:
@@ -426,7 +426,7 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
                 )
             raise ConfigError(
                 f"{where} cannot be computed for many clients at once",
-                got=outside.described(problem),
+                got=guard.described(problem),
                 do="torch.func.vmap must be able to run it: no branch on values, no .item()",
             ) from problem
     changed = [path for path, value in body.constants.items() if not value.equal(before[path])]
@@ -454,10 +454,10 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
 def _called(where: str, failure: str, do: str = _GIVEN) -> Iterator[None]:
     """Turn any exception of the user's module into a ConfigError of one line."""
     try:
-        with outside.restored():
+        with guard.restored():
             yield
     except (Exception, SystemExit) as problem:
-        raise ConfigError(f"{where} {failure}", got=outside.described(problem), do=do) from problem
+        raise ConfigError(f"{where} {failure}", got=guard.described(problem), do=do) from problem
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe import cells
-from pflpipe.data import outside
+from pflpipe.code import user_files
 from pflpipe.learning import architectures, counter_rng, initial, modules, sequences
 from pflpipe.learning.architectures import RESNETS, ResNet, Shapes
 from pflpipe.learning.modules import HEAD as HEAD
@@ -171,7 +171,7 @@ def _of(found: modules.Adapted) -> Network:
 
 def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int, tried: bool) -> Network:
     """Return the network with initial parameters that follow from the seed."""
-    if outside.is_reference(model.name):
+    if user_files.is_reference(model.name):
         architectures.check_options(model)
         return _of(modules.adapt(model.name, model.options, tuple(image_shape), classes, tried))
     shapes = architectures.whole(model, image_shape, classes)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pflpipe.data import outside
+from pflpipe.code import guard, user_files
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.methods.about import About
 
@@ -111,7 +111,7 @@ def load(name: str, source: str) -> tuple[Callable[..., Method], About]:
         ConfigError: there is no such file or module, it does not run, or it is not a method.
     """
     module = (
-        outside.module(os.path.relpath(source))
+        user_files.module(os.path.relpath(source))
         if source.endswith(".py")
         else _of_package(name, source)
     )
@@ -139,7 +139,7 @@ def _is_name(text: str) -> bool:
 
 
 def _of_package(name: str, source: str) -> ModuleType:
-    with outside.in_one_line(f"method {name}: {source}"):
+    with guard.in_one_line(f"method {name}: {source}"):
         return importlib.import_module(source)
 
 
@@ -147,7 +147,7 @@ def _check_factory(factory: Any, name: str, file: str) -> None:
     """Raise ConfigError unless the hyper-parameters are typed and the method with its defaults has
     correct hooks."""
     location = f"{file}: {name}"
-    with outside.in_one_line(location):
+    with guard.in_one_line(location):
         parameters = inspect.signature(factory, eval_str=True).parameters
     for parameter in parameters.values():
         if parameter.kind is not parameter.KEYWORD_ONLY or parameter.default is parameter.empty:
@@ -167,7 +167,7 @@ def _check_factory(factory: Any, name: str, file: str) -> None:
             )
     from pflpipe.methods.base import Method
 
-    with outside.in_one_line(file, factory.__code__.co_filename):
+    with guard.in_one_line(file, factory.__code__.co_filename):
         method = factory()
     if not isinstance(method, Method):
         raise ConfigError(f"{location}: returns", got=type(method).__name__, expected="a Method")

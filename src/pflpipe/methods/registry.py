@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pflpipe import cells, options
+from pflpipe.code.dependencies import START, Dependency, outside
 from pflpipe.errors import ConfigError, Problems, nearest
 from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
@@ -27,7 +28,6 @@ from pflpipe.methods import about as declarations
 from pflpipe.methods import plugins
 from pflpipe.methods.about import About
 from pflpipe.options import Declared
-from pflpipe.parts import START, Part, outside
 from pflpipe.seeds import STREAMS, derived_key
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def key(cell: cells.Cell) -> str:
     return derived_key(canonical_json({"streams": STREAMS, **_chosen(trained(cell))}))
 
 
-def started(key: str, code: Iterable[Part], network: Network, seed: int) -> str:
+def started(key: str, code: Iterable[Dependency], network: Network, seed: int) -> str:
     """Return the key of a run that starts with a network's initial parameters of a seed. Where the
     network is from outside the package, its values count: its code may have them from elsewhere.
 

@@ -13,14 +13,13 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from pflpipe import code_version, parts
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
-from pflpipe.code_version import PACKAGE
-from pflpipe.data import outside
+from pflpipe.code import dependencies, meaning, user_files
+from pflpipe.code.dependencies import Dependency
+from pflpipe.code.meaning import PACKAGE
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import AGAIN
 from pflpipe.methods import registry
-from pflpipe.parts import Part
 
 _OF_PACKAGE = {
     "loss": "learning/losses.py",
@@ -36,15 +35,15 @@ READER = "pflpipe"
 
 
 def of_cell(
-    cell: Cell, trained: Iterable[Part] = (), metrics: Iterable[str] = ()
-) -> tuple[Part, ...]:
+    cell: Cell, trained: Iterable[Dependency] = (), metrics: Iterable[str] = ()
+) -> tuple[Dependency, ...]:
     """Return all parts of a cell's row: those from outside with the digests of the cell, those of
     the package as they are now.
 
     Args:
         cell: of a study.
-        trained: the parts with which its run was trained (``simulation.record``); of these count
-            the function that made the rows, which a cell does not know, and a file of features.
+        trained: the parts with which its run was trained (``simulation.run_record``); of these
+            count the function that made the rows, which a cell does not know, and features.
         metrics: names of its study's metrics, or ``file.py:name``.
 
     Raises:
@@ -53,8 +52,8 @@ def of_cell(
     given = [part for part in cell.outside if part.kind != "features"]
     given += [part for part in trained if part.touches == "rows"]
     given += [
-        Part.of("metric", name, code_version.sha256(outside.file_of(name)))
-        for name in filter(parts.is_reference, metrics)
+        Dependency.of("metric", name, meaning.sha256(user_files.file_of(name)))
+        for name in filter(user_files.is_reference, metrics)
     ]
     named = {
         "method": [cell.method],
@@ -66,12 +65,14 @@ def of_cell(
     }
     found = {part.kind for part in given if part.kind != "metric"}
     ours = [(kind, name) for kind, names in named.items() for name in names if kind not in found]
-    ours += [("metric", name) for name in metrics if not parts.is_reference(name)]
+    ours += [("metric", name) for name in metrics if not user_files.is_reference(name)]
     made = [*given, *(of_package(kind, name) for kind, name in ours)]
-    return tuple(sorted(made, key=lambda part: (list(parts.TOUCHES).index(part.kind), part.name)))
+    return tuple(
+        sorted(made, key=lambda part: (list(dependencies.TOUCHES).index(part.kind), part.name))
+    )
 
 
-def of_training(cell: Cell, loader: str) -> tuple[Part, ...]:
+def of_training(cell: Cell, loader: str) -> tuple[Dependency, ...]:
     """Return the parts from outside with which a cell is trained; ``loader`` is that of its data
     set (``datasets.Arrays``)."""
     found = [
@@ -81,7 +82,7 @@ def of_training(cell: Cell, loader: str) -> tuple[Part, ...]:
     return (*found, *of_loader(loader))
 
 
-def check_trained(cell: Cell, trained: Iterable[Part], location: str) -> None:
+def check_trained(cell: Cell, trained: Iterable[Dependency], location: str) -> None:
     """Raise DataError if a run was trained with other code than a cell has. No file is read."""
     found, wanted = (
         {part.kind: part for part in given if part.touches == "messages"}
@@ -98,7 +99,7 @@ def check_trained(cell: Cell, trained: Iterable[Part], location: str) -> None:
             raise DataError(f"{location}: code of {kind}", got=theirs, expected=ours, do=AGAIN)
 
 
-def of_settings(model: Model | None, training: Training) -> tuple[Part, ...]:
+def of_settings(model: Model | None, training: Training) -> tuple[Dependency, ...]:
     """Return the parts from outside of a program's settings; ``model`` is None for an object.
 
     Raises:
@@ -108,18 +109,18 @@ def of_settings(model: Model | None, training: Training) -> tuple[Part, ...]:
     return with_digests(cell).outside
 
 
-def of_method(name: str, source: str) -> tuple[Part, ...]:
+def of_method(name: str, source: str) -> tuple[Dependency, ...]:
     """Return the part of a method from outside (``registry.locate``); none for the package's."""
     if not source:
         return ()
-    digest = code_version.sha256(registry.file_of(name, source))
-    return (Part.of("method", f"{source}:{name}", digest),)
+    digest = meaning.sha256(registry.file_of(name, source))
+    return (Dependency.of("method", f"{source}:{name}", digest),)
 
 
-def of_loader(loader: str) -> tuple[Part, ...]:
+def of_loader(loader: str) -> tuple[Dependency, ...]:
     """Return the part of a user's function that made the rows; none without one."""
     name, _, digest = loader.rpartition(" ")
-    return (Part.of("data", name, digest),) if name else ()
+    return (Dependency.of("data", name, digest),) if name else ()
 
 
 def with_digests(cell: Cell) -> Cell:
@@ -128,23 +129,23 @@ def with_digests(cell: Cell) -> Cell:
     Raises:
         ConfigError: there is no such file, or it is not Python.
     """
-    code = parts.unreviewed(cell.outside)
+    code = dependencies.unreviewed(cell.outside)
     return dataclasses.replace(cell, digests={part.kind: digest(cell, part) for part in code})
 
 
-def digest(cell: Cell, part: Part) -> str:
+def digest(cell: Cell, part: Dependency) -> str:
     """Return the digest of the code of a cell's part from outside; raises as ``with_digests``."""
     try:
-        return code_version.sha256(_file(cell, part))
+        return meaning.sha256(_file(cell, part))
     except (OSError, ConfigError):
-        if parts.is_reference(part.name):
-            outside.check(part.name)  # which says what is wrong with the file
+        if user_files.is_reference(part.name):
+            user_files.check(part.name)  # which says what is wrong with the file
         raise
 
 
 def check(cell: Cell) -> None:
     """Raise ConfigError if the code from outside is not that of the cell's digests."""
-    for part in parts.unreviewed(cell.outside):
+    for part in dependencies.unreviewed(cell.outside):
         if digest(cell, part) != part.sha256:
             raise ConfigError(
                 f"code of {part}",
@@ -156,20 +157,20 @@ def check(cell: Cell) -> None:
 
 def files(cell: Cell) -> list[Path]:
     """Return the files of a cell's method, network and loss from outside."""
-    return [_file(cell, part) for part in parts.unreviewed(cell.outside)]
+    return [_file(cell, part) for part in dependencies.unreviewed(cell.outside)]
 
 
-def _file(cell: Cell, part: Part) -> Path:
+def _file(cell: Cell, part: Dependency) -> Path:
     if part.kind == "method":
         return registry.file_of(cell.method, cell.source)
-    return outside.file_of(part.name)
+    return user_files.file_of(part.name)
 
 
 @functools.cache  # the package does not change under a process
-def of_package(kind: str, name: str) -> Part:
+def of_package(kind: str, name: str) -> Dependency:
     """Return a part of the package; raises ConfigError for an unknown method."""
     file = registry.file_of(name) if kind == "method" else PACKAGE / _OF_PACKAGE[kind]
-    return Part.of(kind, name, code_version.sha256(file), package=True)
+    return Dependency.of(kind, name, meaning.sha256(file), package=True)
 
 
 def of_values(name: str) -> str:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pflpipe import records
+from pflpipe import json_records
 from pflpipe._version import __version__
 from pflpipe.auditing import cases
 from pflpipe.auditing.cases import Case
@@ -86,7 +86,7 @@ def row(
         results, data: as of ``write``.
     """
     planned = plan_file(cell.plan_id, results)
-    plan, values = planned.plan, records.to_json(planned.ledger)
+    plan, values = planned.plan, json_records.to_json(planned.ledger)
     record = tidy.record_of(results / "runs" / run, plan, cell)
     pin = data / f"{cell.dataset}.pin"
     counted = accountant = None
@@ -122,7 +122,7 @@ def row(
         **{name: values[name] for name in ("adjacency", "trust", "claim", "sampling")},
         "warnings": values["warnings"],
         "departures": values["departures"],
-        "plan": records.to_json(plan),
+        "plan": json_records.to_json(plan),
         "counted": counted,
         "epsilons": {
             f"{name}{at}": values[f"epsilon_{name}{at}"] for name in EPSILONS for at in ("", "_1e5")
@@ -142,7 +142,7 @@ def row(
 def plan_file(plan: str, results: Path) -> Planned:
     """Return the content of the plan file with an id; raises DataError if it is missing or
     damaged."""
-    return records.load(Planned, tidy.existing(results / "plans" / f"{plan}.json"))
+    return json_records.load(Planned, tidy.existing(results / "plans" / f"{plan}.json"))
 
 
 def searches(study: str, results: Path) -> dict[str, dict[str, Any]]:
@@ -158,8 +158,8 @@ def searches(study: str, results: Path) -> dict[str, dict[str, Any]]:
 
 
 def code(cell: Cell, run: str, measures: Collection[str], results: Path) -> list[dict[str, Any]]:
-    """Return the parts of a row (``parts.Part``): of the package's with digests of the code as it
-    is now, of others with those of the run.
+    """Return the parts of a row (``code.dependencies``): of the package's with digests of the code
+    as it is now, of others with those of the run.
 
     Args:
         run: id of its training run.
@@ -168,7 +168,7 @@ def code(cell: Cell, run: str, measures: Collection[str], results: Path) -> list
     """
     plan = plan_file(cell.plan_id, results).plan
     record = tidy.record_of(results / "runs" / run, plan, cell)
-    return [records.to_json(part) for part in row_code.of_cell(cell, record.parts, measures)]
+    return [json_records.to_json(part) for part in row_code.of_cell(cell, record.parts, measures)]
 
 
 def audits(cell: Cell) -> list[Case]:
@@ -199,7 +199,7 @@ def _audit(case: Case, plan: Plan, results: Path) -> dict[str, Any]:
     result = read_json(file)
     require_kept([result])
     audited = _audited(case)
-    claimed = rules.claimed_by(records.to_json(audited), case.trust)
+    claimed = rules.claimed_by(json_records.to_json(audited), case.trust)
     if not math.isclose(result["epsilon_claimed"], claimed, rel_tol=rules.CLOSE):
         raise DataError(
             f"{file}: epsilon_claimed",
@@ -209,7 +209,7 @@ def _audit(case: Case, plan: Plan, results: Path) -> dict[str, Any]:
         )
     return {
         "audit": case.id,
-        "plan": records.to_json(audited),
+        "plan": json_records.to_json(audited),
         "this_plan": audited == plan,
         **{key: result[key] for key in OF_AUDITS},
     }
@@ -218,11 +218,14 @@ def _audit(case: Case, plan: Plan, results: Path) -> dict[str, Any]:
 def _search(line: Mapping[str, Any], results: Path) -> dict[str, Any]:
     plans = [
         {"plan": name, "runs": runs}
-        | {key: records.to_json(getattr(plan_file(name, results).plan, key)) for key in OF_PLANS}
+        | {
+            key: json_records.to_json(getattr(plan_file(name, results).plan, key))
+            for key in OF_PLANS
+        }
         for name, runs in sorted(line["plans"].items())
     ]
     chosen = {key: line["chosen"][key] for key in ("sets", "runs", "epsilon_with_search")}
-    cost = records.to_json(chosen["epsilon_with_search"])
+    cost = json_records.to_json(chosen["epsilon_with_search"])
     return {
         "line": line["line"],
         **chosen,

@@ -131,7 +131,7 @@ def _add_claim(parser: argparse.ArgumentParser) -> None:
     """Add the release and the options of ``Claim``."""
     from pflpipe import options
     from pflpipe.auditing.claim import Claim
-    from pflpipe.records import parts
+    from pflpipe.json_records import parts
 
     parser.add_argument("release", metavar="FILE.py:NAME", help="a function or a class")
     texts = options.texts(Claim)
@@ -340,12 +340,12 @@ def _verify(arguments: argparse.Namespace) -> Iterator[str]:
 def _audit(arguments: argparse.Namespace) -> Iterator[str]:
     from pflpipe.auditing.audit import audit
     from pflpipe.auditing.claim import Claim
-    from pflpipe.data import outside
+    from pflpipe.code import user_files
 
     names = (field.name for field in dataclasses.fields(Claim))
     claim = Claim(**{name: vars(arguments)[name] for name in names if name in arguments})
-    release = outside.load(arguments.release)
-    file, seconds = str(outside.file_of(arguments.release)), arguments.seconds
+    release = user_files.load(arguments.release)
+    file, seconds = str(user_files.file_of(arguments.release)), arguments.seconds
     audited = audit(release, claim, file=file, seconds=seconds)
     yield str(audited)
     if audited.verdict != "kept":

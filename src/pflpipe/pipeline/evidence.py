@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pflpipe import code_version, parts
+from pflpipe.code import dependencies, meaning
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json, read_json
 from pflpipe.methods import registry, row_code
@@ -86,7 +86,10 @@ class Evidence:
         ]
         other = [one for one in used if one not in row["code"]]
         if other or any(one not in used for one in theirs):
-            found["code"] = parts.named(parts.Part(**one) for one in used) or "the package's alone"
+            found["code"] = (
+                dependencies.listed(dependencies.Dependency(**one) for one in used)
+                or "the package's alone"
+            )
         expected = {path: found[path] for path in found.keys() - ELSEWHERE}
         return list(differences(row, expected, str(self.results))), []
 
@@ -103,21 +106,21 @@ class Evidence:
                 yield Finding(part, REFUTED, f"{pin} has another digest")
             else:
                 yield Finding(part, VERIFIED)
-        code = (parts.Part(**part) for row in rows for part in row["code"])
+        code = (dependencies.Dependency(**part) for row in rows for part in row["code"])
         yield from map(_of_code, dict.fromkeys(code))
 
 
-def _of_code(part: parts.Part) -> Finding:
+def _of_code(part: dependencies.Dependency) -> Finding:
     """Return the finding on a part of the code, whose files are read and not run."""
     what, file = f"code of {part}", part.name.rpartition(":")[0] or part.name
     try:
         if part.package:
             digest = row_code.of_package(part.kind, part.name).sha256
             other = NOT_CHECKABLE, "the code installed here is another"
-        elif part.kind in ("features", parts.START):
+        elif part.kind in ("features", dependencies.START):
             digest, other = row_code.of_values(file), (REFUTED, f"{file} has another digest")
         else:
-            digest = code_version.sha256(Path(file)) if Path(file).is_file() else ""
+            digest = meaning.sha256(Path(file)) if Path(file).is_file() else ""
             other = REFUTED, f"{file} is other code"
     except (OSError, PflpipeError) as error:
         return Finding(what, NOT_CHECKABLE, str(error))

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pflpipe import code_version
 from pflpipe.attacks import registry as attacks
 from pflpipe.auditing import cases as audits
 from pflpipe.cells import Cell, Model, Privacy, Training
+from pflpipe.code import meaning
 from pflpipe.data import sources
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json
@@ -361,7 +361,7 @@ class Project:
 
     def _digest(self, start: Path) -> str:
         if start not in self._digests:
-            digest = code_version.digest(start, self.package)
+            digest = meaning.digest(start, self.package)
             self._expect(self._place(start), digest)
             self._digests[start] = digest
         return self._digests[start]

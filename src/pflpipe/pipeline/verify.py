@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, Protocol
 
 from jsonschema import Draft202012Validator
 
-from pflpipe import options, records
+from pflpipe import json_records, options
 from pflpipe.cells import BLOCKS, Cell, Privacy
 from pflpipe.errors import DataError, PflpipeError
+from pflpipe.facts.departures import OF_CALIBRATION
 from pflpipe.files import DIGEST, canonical_json
-from pflpipe.named import OF_CALIBRATION
 from pflpipe.pipeline import recomputed, rules
 from pflpipe.study import documents
 
@@ -265,14 +265,14 @@ def cell_of(settings: Mapping[str, Any]) -> Cell:
     values = _with_defaults(Cell, settings)
     del values["streams"]
     values |= {name: _with_defaults(kind, values[name]) for name, kind in BLOCKS.items()}
-    cell = records.from_json(Cell, values, "settings")
+    cell = json_records.from_json(Cell, values, "settings")
     for name in BLOCKS:
         options.check(getattr(cell, name), f"settings.{name}")
     return cell
 
 
 def _with_defaults(kind: Any, settings: Any) -> dict[str, Any]:
-    values = dict(settings) if isinstance(settings, dict) else records.to_json(settings)
+    values = dict(settings) if isinstance(settings, dict) else json_records.to_json(settings)
     for item in dataclasses.fields(kind):
         if item.default is not dataclasses.MISSING:
             values.setdefault(item.name, item.default)

@@ -28,7 +28,7 @@ import numpy as np
 
 from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
-from pflpipe.named import check_adaptive, check_departures
+from pflpipe.facts.departures import check_adaptive, check_departures
 from pflpipe.privacy import adaptive, correlated, replaced
 from pflpipe.privacy.plan import Adaptive, Plan
 

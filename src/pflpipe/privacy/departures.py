@@ -1,9 +1,9 @@
 """Departures: named steps of published mechanisms that the certified mechanism lacks.
 
-named.py lists them. A cell names its departures; mechanism.py executes them with the functions
-here. Departures in ``OF_MESSAGES`` change single messages. The noise is then drawn for every
-message, as in the papers, instead of once for the sum. Most departures read private values of the
-clients, the extras, so none of them is certified:
+facts/departures.py lists them. A cell names its departures; mechanism.py executes them with the
+functions here. Departures in ``OF_MESSAGES`` change single messages. The noise is then drawn for
+every message, as in the papers, instead of once for the sum. Most departures read private values of
+the clients, the extras, so none of them is certified:
 
 ======================  ==========================================================================
 departure               extras it reads, each with the leading axes ``[..., M]``
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.errors import PrivacyError
-from pflpipe.named import EXTRAS, OF_MESSAGES, SPLIT_CLIP
+from pflpipe.facts.departures import EXTRAS, OF_MESSAGES, SPLIT_CLIP
 from pflpipe.privacy.clipping import clip_groups
 from pflpipe.privacy.plan import Plan
 

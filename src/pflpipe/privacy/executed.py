@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pflpipe.errors import DataError
-from pflpipe.named import OF_MESSAGES
+from pflpipe.facts.departures import OF_MESSAGES
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.residuals import Residuals
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pflpipe import parts, trees
+from pflpipe import trees
 from pflpipe.cells import Privacy, claim_of
+from pflpipe.code import dependencies
+from pflpipe.code.dependencies import Dependency
 from pflpipe.errors import PrivacyError
-from pflpipe.named import OF_MESSAGES, SPLIT_CLIP, WITHOUT_BOUND, check_departures
-from pflpipe.parts import Part
+from pflpipe.facts.departures import OF_MESSAGES, SPLIT_CLIP, WITHOUT_BOUND, check_departures
 from pflpipe.privacy import adaptive, correlated
 from pflpipe.privacy.accounting import (
     checked_sizes,
@@ -154,8 +155,8 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Planned:
-    """The content of a plan file: a cell's plan and its ledger. ``records.load`` reads it and
-    ``records.to_json`` gives the JSON that is written."""
+    """The content of a plan file: a cell's plan and its ledger. ``json_records.load`` reads it and
+    ``json_records.to_json`` gives the JSON that is written."""
 
     plan: Plan
     ledger: Ledger
@@ -235,7 +236,7 @@ def ledger(
     departures: Iterable[str] = (),
     sizes: np.ndarray | None = None,
     parameters: Collection[str] = (),
-    code: Collection[Part] = (),
+    code: Collection[Dependency] = (),
 ) -> Ledger:
     """Return the claims of a cell, computed from the executed plan and the departures.
 
@@ -431,12 +432,12 @@ def _warnings(
     names: frozenset[str],
     effective: Plan,
     parameters: Collection[str],
-    code: Collection[Part],
+    code: Collection[Dependency],
 ) -> Iterator[str]:
     """Yield one plain sentence for each reason why a number differs from that of the plan alone,
     and for each part of outside code."""
     for part in code:
-        if part in parts.unreviewed(code) or (part.kind == "data" and not part.package):
+        if part in dependencies.unreviewed(code) or (part.kind == "data" and not part.package):
             yield f"pflpipe's developers have not reviewed the {part}: {_RULES[part.kind]}"
     if delta_of(plan) >= 1 / plan.clients:
         yield (

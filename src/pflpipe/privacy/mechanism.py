@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from pflpipe.errors import PrivacyError, nearest
-from pflpipe.named import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_departures
+from pflpipe.facts.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_departures
 from pflpipe.privacy import correlated
 from pflpipe.privacy.clipping import clip, for_clients, squares
 from pflpipe.privacy.departures import bounded, check_extras, deviation, weights

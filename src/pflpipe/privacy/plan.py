@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Annotated
 
-from pflpipe import options, records
+from pflpipe import json_records, options
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import read_json
 from pflpipe.options import Option
@@ -217,7 +217,7 @@ def read(path: str | PathLike[str]) -> Plan:
     """
     content = read_json(path)
     values = content.get("plan") if isinstance(content, dict) else content
-    return records.from_json(Plan, values, f"{path}: plan")
+    return json_records.from_json(Plan, values, f"{path}: plan")
 
 
 def _check(values: Adaptive | Buffers | Plan) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.named import OF_MESSAGES
+from pflpipe.facts.departures import OF_MESSAGES
 from pflpipe.privacy.adaptive import BITS, HALF, multiplier_of_updates
 from pflpipe.privacy.departures import deviation
 from pflpipe.privacy.mechanism import Released, Uploads, public_cohort

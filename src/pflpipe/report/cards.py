@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pflpipe.cells import claim_of
+from pflpipe.facts.departures import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND, WITHOUT_JOINT_CLIP
 from pflpipe.methods import registry, row_code
 from pflpipe.methods.registry import MethodInfo
-from pflpipe.named import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND, WITHOUT_JOINT_CLIP
 from pflpipe.options import Declared, bounds
 from pflpipe.report.templates import filled
 

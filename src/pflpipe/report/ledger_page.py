@@ -1,8 +1,9 @@
 """The ledger as a page: for each method the published epsilon, the one that holds, and the cost of
 the certified version.
 
-Numbers come from the tidy tables and the audit's table, texts about departures from named.py. A
-nominal epsilon is always marked as such. Of the seeds of a group, the worst number counts.
+Numbers come from the tidy tables and the audit's table, texts about departures from
+facts/departures.py. A nominal epsilon is always marked as such. Of the seeds of a group, the
+worst number counts.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import pandas as pd
 from pflpipe.auditing.cases import of_methods
 from pflpipe.auditing.evidence import WIDEST
 from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
+from pflpipe.facts.departures import DEPARTURES, OF_CALIBRATION, WITHOUT_BOUND
 from pflpipe.files import write_text
 from pflpipe.methods import registry
 from pflpipe.methods.base import About
-from pflpipe.named import DEPARTURES, OF_CALIBRATION, WITHOUT_BOUND
 from pflpipe.report import audits, comparison
 from pflpipe.report.comparison import MAIN, WORK, Group, by, largest, of_claim
 from pflpipe.report.templates import filled

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflpipe import parts, records
+from pflpipe import json_records
 from pflpipe.cells import Cell
+from pflpipe.code import dependencies
 from pflpipe.errors import DataError
 from pflpipe.files import canonical_json, read_json
 from pflpipe.methods import registry, row_code
@@ -29,7 +30,7 @@ from pflpipe.report import tidy
 from pflpipe.report.comparison import MAIN, METRICS, finite, largest, over_seeds
 from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
-from pflpipe.simulation.record import Record
+from pflpipe.simulation.run_record import Record
 from pflpipe.study.config import study_file
 from pflpipe.study.settings import (
     CHOSEN_ON_VALIDATION,
@@ -223,14 +224,14 @@ class _Group:
         self.trained, self.scores = trained, scores
         self.rows = [study.rows[index] for index in setting.indices]
         self.plans = {
-            row.cell.plan_id: records.load(Planned, existing(_plan(row.cell, results)))
+            row.cell.plan_id: json_records.load(Planned, existing(_plan(row.cell, results)))
             for row in trained
         }
         first = self.rows[0].cell
         self.claim, self.epsilon = claim_and_epsilon(first, self.plans.values())
         cell = trained[0].cell
         run = self._record(trained[0])
-        self.code = parts.named(row_code.of_cell(cell, run.parts, study.measured))
+        self.code = dependencies.listed(row_code.of_cell(cell, run.parts, study.measured))
         # The key does not depend on the number of seeds.
         self.key = f"setting {dataclasses.replace(first, seed=0).id} {self.rows[0].variant}".strip()
 

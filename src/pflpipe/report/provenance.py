@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from pflpipe import records
+from pflpipe import json_records
 from pflpipe.report.tidy import existing
-from pflpipe.simulation import origin
-from pflpipe.simulation.record import Program, Record
+from pflpipe.simulation import checkout
+from pflpipe.simulation.run_record import Program, Record
 from pflpipe.study.study_spec import Study
 
 
@@ -31,7 +31,7 @@ def of_cells(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, str]
     runs = {row.cell.id: row.run for row in study.rows}
     seconds = dict(zip(runs.values(), map(float, frame["train_seconds"]), strict=True))
     files = {run: existing(results / "runs" / run / "run.json") for run in seconds}
-    ways = {run: _way(records.load(Record, file).program) for run, file in files.items()}
+    ways = {run: _way(json_records.load(Record, file).program) for run, file in files.items()}
     sentences = {}
     for way in dict.fromkeys(ways.values()):
         alike = [run for run in ways if ways[run] == way]
@@ -48,7 +48,7 @@ def of_study(study: Study, frame: pd.DataFrame, results: Path) -> str:
 
 
 def _way(program: Program) -> str:
-    commit, is_changed = origin.parted(program.commit)
+    commit, is_changed = checkout.parted(program.commit)
     parts = [
         f"Measured on {program.processor}",
         f"{program.cores} cores",

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from pflpipe import parts, records
+from pflpipe import json_records
 from pflpipe.cells import Cell
+from pflpipe.code import dependencies
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json, write_text
 from pflpipe.methods import registry
@@ -54,8 +55,8 @@ def left_out(cell: Cell) -> str:
         return "none: no privacy was asked for, so what it sends is covered by nothing"
     if cell.departures:
         return f"nominal: it departs from the certified mechanism ({', '.join(cell.departures)})"
-    if code := parts.unreviewed(cell.outside):
-        return f"unreviewed: pflpipe's developers have not reviewed {parts.named(code)}"
+    if code := dependencies.unreviewed(cell.outside):
+        return f"unreviewed: pflpipe's developers have not reviewed {dependencies.listed(code)}"
     if cell.privacy.noise_multiplier == 0:
         return "no noise, so no finite epsilon holds"
     return ""
@@ -87,7 +88,7 @@ def write(study: Study, results: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as parent:
         folder = Path(parent) / target.name
         runs = {name: _write_run(name, cell, results, folder) for name, cell in published.items()}
-        promised = {name: records.to_json(run.ledger) for name, run in runs.items()}
+        promised = {name: json_records.to_json(run.ledger) for name, run in runs.items()}
         manifest = {
             "study": study.name,
             "runs": {
@@ -123,17 +124,17 @@ def _chosen(study: Study) -> tuple[dict[str, Cell], list[dict[str, str]]]:
 def _write_run(name: str, cell: Cell, results: Path, folder: Path) -> Planned:
     """Write the two files of a run and return its plan and its ledger."""
     source = results / "runs" / name
-    planned = records.load(Planned, existing(results / "plans" / f"{cell.plan_id}.json"))
+    planned = json_records.load(Planned, existing(results / "plans" / f"{cell.plan_id}.json"))
     # The cell is certified (``left_out``); a plan from another version may disagree.
     claim = planned.ledger.claim
     if claim != "certified":
         do = "delete the plan and run snakemake again"
         raise DataError(f"plan of {name}: claim", got=claim, expected="certified", do=do)
     run = record_of(source, planned.plan, cell)
-    promised = records.to_json(planned.ledger)
+    promised = json_records.to_json(planned.ledger)
     about = {
         "cell": registry.trained(cell).to_dict(),
-        "plan": records.to_json(planned.plan),
+        "plan": json_records.to_json(planned.plan),
         "ledger": {key: value for key, value in promised.items() if value not in (None, [])},
         "released": {key: getattr(run.released, key) for key in SIZES},
     }

@@ -23,7 +23,7 @@ from pflpipe.files import write_text
 from pflpipe.report import audits, ledger_page, provenance, sentences, tables
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, stored
-from pflpipe.simulation import origin
+from pflpipe.simulation import checkout
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, measured, round_up
 from pflpipe.study.study_spec import Study
 
@@ -96,7 +96,7 @@ def _picture(file: Path, alt: str) -> dict[str, Any]:
 
 def _commands(results: Path, root: Path, settings: str) -> Iterator[str]:
     """Yield the commands that reproduce the page."""
-    commit, is_changed = origin.parted(origin.commit(root))
+    commit, is_changed = checkout.parted(checkout.commit(root))
     if commit:
         yield f"git checkout {commit}" + "  # and changes that are in no commit" * is_changed
     yield "make install"

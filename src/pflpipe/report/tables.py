@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pflpipe import records
+from pflpipe import json_records
 from pflpipe.files import write_text
 from pflpipe.methods import registry
 from pflpipe.privacy.ledger import Planned
@@ -60,7 +60,9 @@ def shown(study: Study, frame: pd.DataFrame, results: Path) -> list[Table]:
     warnings = {
         warning: None
         for plan in dict.fromkeys(cell.plan_id for cell in study.cells)
-        for warning in records.load(Planned, results / "plans" / f"{plan}.json").ledger.warnings
+        for warning in json_records.load(
+            Planned, results / "plans" / f"{plan}.json"
+        ).ledger.warnings
     }
     summary = summarise(study, frame, warnings)
     if study.layout is None:

@@ -15,18 +15,19 @@ from typing import Any
 
 import pandas as pd
 
-from pflpipe import parts, records
+from pflpipe import json_records
 from pflpipe.cells import WITHOUT_DEPARTURES, Cell, without_defaults
+from pflpipe.code import dependencies
 from pflpipe.errors import DataError
+from pflpipe.facts.datasets import DATASETS
 from pflpipe.files import AGAIN, atomic, intact
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import row_code
-from pflpipe.named import DATASETS
 from pflpipe.privacy import executed
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.report.comparison import FIRST_METRIC
-from pflpipe.simulation.record import Record
+from pflpipe.simulation.run_record import Record
 from pflpipe.study import epsilon_as_published
 from pflpipe.study.metrics import BEST_ROUND, MetricColumn, columns
 from pflpipe.study.settings import model_name
@@ -82,7 +83,7 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
     folder = results / "scores" / study.name
     scores = cache(lambda method: pd.read_csv(existing(folder / f"{method}.csv")))
     plans = cache(
-        lambda plan: records.load(Planned, existing(results / "plans" / f"{plan}.json"))
+        lambda plan: json_records.load(Planned, existing(results / "plans" / f"{plan}.json"))
     )  # cells that differ in their seed share a plan
     rows = []
     for row in study.rows:
@@ -167,7 +168,7 @@ def _record(
         "paper_metric": row.paper_metric,
         "cell": cell.id,
         "nonfinite_uploads": run.diagnostics.nonfinite_uploads,
-        "unreviewed_code": parts.named(code) or None,
+        "unreviewed_code": dependencies.listed(code) or None,
         **_best_round(study, ledger.claim, folder),
     }
 
@@ -193,7 +194,7 @@ def record_of(folder: Path, plan: Plan, cell: Cell) -> Record:
             private run deviated from its plan.
     """
     path = existing(folder / "run.json")
-    run = records.load(Record, path)
+    run = json_records.load(Record, path)
     row_code.check_trained(cell, run.parts, str(path))
     # A table never shows an epsilon next to a run that released something else than its plan.
     if plan.mechanism != "none":

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.errors import PrivacyError
+from pflpipe.facts.departures import SPLIT_CLIP
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import Method
-from pflpipe.named import SPLIT_CLIP
 from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import of_bits, of_release

@@ -25,14 +25,15 @@ from typing import Any, NotRequired, TypedDict, Unpack
 import numpy as np
 import torch
 
-from pflpipe import parts
 from pflpipe._version import __version__
 from pflpipe.cells import Cell
-from pflpipe.data import datasets, outside
+from pflpipe.code import dependencies, guard
+from pflpipe.data import datasets
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, write_text
+from pflpipe.json_records import to_json
 from pflpipe.learning import architectures, losses, networks
 from pflpipe.learning.augment import Augment
 from pflpipe.learning.metrics import BUILT_IN, Metric
@@ -40,12 +41,11 @@ from pflpipe.methods import registry, row_code
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.residuals import Residuals
-from pflpipe.records import to_json
-from pflpipe.simulation import evaluation, origin, run_lock
+from pflpipe.simulation import checkout, evaluation, run_lock
 from pflpipe.simulation.clients import Examples, choose_backend, device_of
 from pflpipe.simulation.processes import ALONE, Processes
-from pflpipe.simulation.record import Diagnostics, Program, Record, Sizes
 from pflpipe.simulation.rounds import COLUMNS, CURVES, Progress, run, start
+from pflpipe.simulation.run_record import Diagnostics, Program, Record, Sizes
 from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Recipe, Simulation
 from pflpipe.simulation.states import States
@@ -156,10 +156,10 @@ def build(
     network = networks.build(cell.model, tuple(examples_of_training.x.shape[1:]), width)
     chosen = choose_backend(backend, target.type, network.parameters)
     code, recipe = row_code.of_training(cell, arrays.loader), None
-    if parts.unreviewed(code) and plan.mechanism != "none":
+    if dependencies.unreviewed(code) and plan.mechanism != "none":
         of_method = cell.method, cell.source, cell.hyperparameters
         recipe = Recipe(cell.server, *of_method, cell.model)
-    with outside.in_one_line(f"method {cell.method}"):
+    with guard.in_one_line(f"method {cell.method}"):
         method = entry.factory(**cell.hyperparameters)
     return Simulation(
         method=with_optimizer(method, cell.server),
@@ -291,7 +291,7 @@ def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str)
         program=Program(
             device=str(device),
             gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else "",
-            processor=origin.processor(),
+            processor=checkout.processor(),
             cores=os.cpu_count() or 1,
             backend=simulation.backend,
             processes=simulation.processes.size,

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from pflpipe import cells, trees
-from pflpipe.data import outside
+from pflpipe.code import guard
+from pflpipe.code.dependencies import Dependency
 from pflpipe.data.partition import Split
+from pflpipe.json_records import from_json
 from pflpipe.learning import networks
 from pflpipe.learning.augment import Augment
 from pflpipe.learning.networks import Network
 from pflpipe.methods import registry
-from pflpipe.parts import Part
 from pflpipe.privacy.plan import Plan
-from pflpipe.records import from_json
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
 from pflpipe.simulation.isolation import Few
@@ -71,7 +71,7 @@ def main(descriptor: int) -> None:
             except EOFError:
                 answer = _json({"problem": "it has ended"})
             except OSError as problem:  # no memory for a fork, or one that ended before it read
-                answer = _json({"problem": outside.described(problem)})
+                answer = _json({"problem": guard.described(problem)})
             connection.send_bytes(answer)
 
 
@@ -93,7 +93,7 @@ def _forked(run: bytes, above: Connection[bytes, bytes]) -> Connection[bytes, by
                 simulation = simulation or _made(unpacked(run))
                 answer = _answer(simulation, request)
             except (Exception, SystemExit) as problem:
-                answer = {"problem": outside.described(problem)}
+                answer = {"problem": guard.described(problem)}
             theirs.send_bytes(_json(answer))
     except EOFError:
         pass
@@ -141,9 +141,9 @@ def _made(run: dict[str, Any]) -> Simulation:
         augment=None if fill is None else Augment(training.augment, fill.to(device)),
         processes=_First(0, run["processes"]),
         name=run["name"],
-        code=tuple(from_json(Part, part, "code") for part in run["code"]),
+        code=tuple(from_json(Dependency, part, "code") for part in run["code"]),
     )
-    outside.switch(run["switches"])
+    guard.switch(run["switches"])
     return simulation
 
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from pflpipe import cells, parts, trees
-from pflpipe.data import outside
+from pflpipe import cells, trees
+from pflpipe.code import dependencies, guard
+from pflpipe.code.dependencies import Dependency
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError
 from pflpipe.learning.gradients import saved_bytes
@@ -26,7 +27,6 @@ from pflpipe.learning.networks import Network
 from pflpipe.learning.solvers import Batch, Schedule, Solver
 from pflpipe.learning.task import Batches, Task, Transform
 from pflpipe.methods.base import Method
-from pflpipe.parts import Part
 from pflpipe.privacy import adaptive, mechanism
 from pflpipe.privacy.correlated import Correlated
 from pflpipe.privacy.mechanism import Released
@@ -121,14 +121,14 @@ class Simulation:
     processes: Processes = ALONE
     release: Callable[..., Released] = mechanism.release
     name: str = ""
-    code: tuple[Part, ...] = ()
+    code: tuple[Dependency, ...] = ()
     recipe: Recipe | None = None
     scale: tuple[Sequence[float], Sequence[float]] = ((), ())
 
     @property
     def reviewed(self) -> bool:
         """Whether all code that may touch a message belongs to the package."""
-        return not parts.unreviewed(self.code)
+        return not dependencies.unreviewed(self.code)
 
     @contextlib.contextmanager
     def calls(self, hook: str, *given: Mapping[str, Tensor]) -> Iterator[str]:
@@ -140,10 +140,10 @@ class Simulation:
         """
         name = f"method {self.name}: hook {hook}"
         try:
-            with outside.restored(), untouched(name, *given):
+            with guard.restored(), untouched(name, *given):
                 yield name
         except SystemExit as end:
-            raise ConfigError(f"{name}: {outside.described(end)}") from end
+            raise ConfigError(f"{name}: {guard.described(end)}") from end
 
     @property
     def task(self) -> Task:
@@ -243,7 +243,7 @@ class Simulation:
             for name in self.network.shapes
         )
 
-    @outside.restored()  # the user's network is called
+    @guard.restored()  # the user's network is called
     def isolated(self, asked: str) -> Simulation:
         """Return the simulation on a backend that keeps clients apart, if it releases with noise,
         and that has no padded rows, if the network averages over a batch.

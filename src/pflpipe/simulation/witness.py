@@ -36,10 +36,10 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.data import outside
+from pflpipe.code import guard
 from pflpipe.errors import ConfigError, PrivacyError
+from pflpipe.json_records import to_json
 from pflpipe.learning.networks import HEAD
-from pflpipe.records import to_json
 from pflpipe.simulation.isolation import Sample
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Params, ServerState, Tree, Update
@@ -222,7 +222,7 @@ class _Process:
         except OSError as problem:
             raise PrivacyError(
                 "process that computes some messages again",
-                got=outside.described(problem),
+                got=guard.described(problem),
                 expected=f"memory for a second Python with torch, {sys.executable!r}",
             ) from None
         return cls(ours, process, ThreadPoolExecutor(1, "witness"), os.getpid())
@@ -261,7 +261,7 @@ def pickled(**objects: Any) -> bytes:
     except ImportError:
         raise ConfigError("cloudpickle", got="none here", do="pip install cloudpickle") from None
     except Exception as problem:  # a reducer of the user's classes can raise anything
-        got, do = outside.described(problem), "put them into a file that can be imported"
+        got, do = guard.described(problem), "put them into a file that can be imported"
         raise ConfigError(what, got=got, expected=expected, do=do) from None
     return content
 
@@ -289,7 +289,7 @@ def _described(simulation: Simulation) -> dict[str, Any]:
         "device": train.x.device,
         "processes": simulation.processes.size,
         "code": to_json(simulation.code),
-        "switches": outside.switches(),
+        "switches": guard.switches(),
         "folder": os.getcwd(),
         "path": list(sys.path),
         "environment": dict(os.environ),

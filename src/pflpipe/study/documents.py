@@ -26,8 +26,8 @@ from yaml.resolver import Resolver
 from pflpipe import options
 from pflpipe.cells import BLOCKS, OPTIONS, Cell
 from pflpipe.errors import ConfigError, nearest
+from pflpipe.json_records import TYPES
 from pflpipe.privacy.private_search import PrivateSearch
-from pflpipe.records import TYPES
 from pflpipe.study.candidates import SearchRange
 from pflpipe.study.figures import ATTACKS, KINDS
 

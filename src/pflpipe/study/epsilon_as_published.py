@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pflpipe.cells import Cell, Privacy
+from pflpipe.facts.departures import OF_CALIBRATION, OF_MESSAGES, WITHOUT_BOUND
 from pflpipe.methods import registry
-from pflpipe.named import OF_CALIBRATION, OF_MESSAGES, WITHOUT_BOUND
 
 if TYPE_CHECKING:  # a study is read without torch
     from pflpipe.privacy.ledger import Planned

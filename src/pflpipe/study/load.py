@@ -15,13 +15,14 @@ from typing import Any
 
 from pflpipe import options
 from pflpipe.cells import BLOCKS, Cell, Privacy, Server
-from pflpipe.data import features, outside
+from pflpipe.code import user_files
+from pflpipe.data import features
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
+from pflpipe.facts.departures import OF_CALIBRATION, check_adaptive, check_departures
 from pflpipe.files import canonical_json, read_json
 from pflpipe.learning import architectures, initial, losses
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import registry, row_code
-from pflpipe.named import OF_CALIBRATION, check_adaptive, check_departures
 from pflpipe.privacy.plan import check_delta, check_fixed
 from pflpipe.privacy.private_search import PrivateSearch
 from pflpipe.seeds import derived_key, release_rng
@@ -337,19 +338,19 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     problems.stop()
     # Jobs run in the project's folder, not in that of the study's file.
     loss = blocks["training"].loss
-    if outside.is_reference(loss):
-        loss = outside.beside(loss, file.parent)
+    if user_files.is_reference(loss):
+        loss = user_files.beside(loss, file.parent)
         blocks["training"] = dataclasses.replace(blocks["training"], loss=loss)
     losses.find(loss)
     registry.check_loss(name, loss, hyperparameters, source)
-    if outside.is_reference(blocks["model"].name):
-        network = outside.beside(blocks["model"].name, file.parent)
+    if user_files.is_reference(blocks["model"].name):
+        network = user_files.beside(blocks["model"].name, file.parent)
         blocks["model"] = dataclasses.replace(blocks["model"], name=network)
     if blocks["model"].init:
-        given = outside.file_beside(blocks["model"].init, file.parent)
+        given = user_files.file_beside(blocks["model"].init, file.parent)
         blocks["model"] = initial.with_digest(dataclasses.replace(blocks["model"], init=given))
     if blocks["features"].file:
-        given = outside.file_beside(blocks["features"].file, file.parent)
+        given = user_files.file_beside(blocks["features"].file, file.parent)
         blocks["features"] = dataclasses.replace(blocks["features"], file=given)
     cell = Cell(
         dataset=values["dataset"],

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.cells import WITHOUT_DEPARTURES, Cell
-from pflpipe.data import outside
+from pflpipe.code import guard, user_files
 from pflpipe.errors import ConfigError, Problems, located, nearest
 from pflpipe.learning.losses import ERRORS, Loss
 from pflpipe.learning.metrics import ACCURACY, BUILT_IN, Metric, worst_tenth
@@ -92,9 +92,9 @@ def read(
     known = BUILT_IN if first == ACCURACY else {name: BUILT_IN[name] for name in ERRORS}
     for written in document.get("metrics", ()):
         with problems.at(), located(f"{file}: metrics"):
-            if outside.is_reference(written):
+            if user_files.is_reference(written):
                 trial = _TRIAL if first == ACCURACY else _TRIAL_OF_NUMBERS
-                name, metric = _load(outside.beside(written, Path(file).parent), trial)
+                name, metric = _load(user_files.beside(written, Path(file).parent), trial)
                 if name in metrics or name in BUILT_IN:
                     what = f"two metrics have the name {name!r}"
                     raise ConfigError(what, do="rename the one in the file")
@@ -138,8 +138,8 @@ def check_best_round(metric: str, cells: Iterable[Cell], file: str) -> None:
 
 def files(document: Mapping[str, Any], folder: str | os.PathLike[str]) -> list[Path]:
     """Return the user's files that define metrics of a study in ``folder``."""
-    written = filter(outside.is_reference, document.get("metrics", ()))
-    return sorted({outside.file_of(outside.beside(name, folder)) for name in written})
+    written = filter(user_files.is_reference, document.get("metrics", ()))
+    return sorted({user_files.file_of(user_files.beside(name, folder)) for name in written})
 
 
 def column(metrics: Mapping[str, Metric], metric: str, place: str) -> str:
@@ -154,8 +154,8 @@ def _load(reference: str, trial: tuple[np.ndarray, np.ndarray]) -> tuple[str, Me
     The function is called with the three rows of ``trial`` and with one: a mistake in it must not
     wait for the end of training.
     """
-    file, name = outside.file_of(reference), reference.rpartition(":")[2]
-    metric, location = outside.load(reference), f"metric {name} of {file}"
+    file, name = user_files.file_of(reference), reference.rpartition(":")[2]
+    metric, location = user_files.load(reference), f"metric {name} of {file}"
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise ConfigError(location, expected="a name of small letters, digits and _")
     if not isinstance(metric, Metric):
@@ -179,7 +179,7 @@ def _number(location: str, path: str, function: Callable[..., Any], *given: np.n
     views = [array.view() for array in given]
     for view in views:
         view.flags.writeable = False
-    with outside.in_one_line(location, path):
+    with guard.in_one_line(location, path):
         value = function(*views)
     if not isinstance(value, numbers.Real):
         raise ConfigError(f"{location}: returns", got=type(value).__name__, expected="a number")

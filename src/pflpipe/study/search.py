@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe import records
+from pflpipe import json_records
 from pflpipe.cells import WITHOUT_DEPARTURES, Cell
 from pflpipe.files import write_json
 from pflpipe.learning.metrics import Metric
@@ -156,7 +156,7 @@ def _cost(
         return {}
     runs = {best.trials[0].key: best.trials[0].cell} if private else _runs(line)
     plans = {
-        name: records.load(Planned, results / "plans" / f"{name}.json").plan
+        name: json_records.load(Planned, results / "plans" / f"{name}.json").plan
         for name in {cell.plan_id for cell in runs.values()}
     }
     # A private search has one plan, and the best candidate one of its trials.

@@ -15,7 +15,7 @@ from typing import Any
 
 from pflpipe import options
 from pflpipe.cells import OPTIONS, Cell
-from pflpipe.named import DATASETS
+from pflpipe.facts.datasets import DATASETS
 from pflpipe.options import Option
 from pflpipe.study.study_spec import Row, Study
 

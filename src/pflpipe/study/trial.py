@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pflpipe.cells import Cell
-from pflpipe.data import outside
+from pflpipe.code import guard
 from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError, located
 from pflpipe.learning import losses, networks
@@ -71,7 +71,7 @@ def check(cell: Cell, header: Header) -> None:
     def hook(name: str) -> Iterator[Callable[..., Any]]:
         file = entry.factory.__code__.co_filename
         where = f"{cell.source}: {cell.method}: hook {name}"
-        with located(where), outside.in_one_line(cell.source, file):
+        with located(where), guard.in_one_line(cell.source, file):
             yield getattr(method, name)
 
     with hook("init_server") as called:

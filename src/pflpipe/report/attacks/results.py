@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pflpipe import records
+from pflpipe import json_records
 from pflpipe.attacks import registry
 from pflpipe.cells import Cell
 from pflpipe.methods import registry as methods
@@ -42,7 +42,7 @@ class Attacked:
     def planned(self) -> Planned:
         """Plan and ledger, which all seeds share. DataError when they do not exist."""
         file = self.results / "plans" / f"{self.cells[0].plan_id}.json"
-        return records.load(Planned, existing(file, file))
+        return json_records.load(Planned, existing(file, file))
 
     @cached_property
     def arrays(self) -> list[dict[str, np.ndarray]]:

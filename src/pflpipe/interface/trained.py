@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe import cells, records, trees
+from pflpipe import cells, json_records, trees
 from pflpipe.data import checks, datasets
 from pflpipe.errors import ConfigError, DataError, PrivacyError
 from pflpipe.files import atomic, read_json, write_json
@@ -260,7 +260,7 @@ class Result(Trained):
             *(model, self.example, classes, mean, deviation, self.has_global_model),
             *(self.ledger, digest, self.metric),
         )
-        write_json(folder / _ABOUT, records.to_json(about))
+        write_json(folder / _ABOUT, json_records.to_json(about))
 
     def resume(
         self,
@@ -403,7 +403,7 @@ def _personal(folder: Path, client: int) -> Path:
 def _about(folder: Path) -> _About:
     # A model of an earlier version has no metric: it classifies.
     file = folder / _ABOUT
-    return records.from_json(_About, {"metric": ACCURACY, **read_json(file)}, str(file))
+    return json_records.from_json(_About, {"metric": ACCURACY, **read_json(file)}, str(file))
 
 
 def _diagnostics(folder: Path) -> dict[str, Any]:

@@ -21,17 +21,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from pflpipe import options, parts
+from pflpipe import options
 from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, without_defaults
+from pflpipe.code import dependencies, objects
+from pflpipe.code.objects import Known
+from pflpipe.code.user_files import is_reference
 from pflpipe.data import checks, datasets, extraction, features, partition, per_client
 from pflpipe.data.apportion import draw_out
-from pflpipe.data.outside import is_reference
 from pflpipe.data.partition import Split
 from pflpipe.errors import ConfigError, DataError, PflpipeError
-from pflpipe.learning import initial, losses, networks, object_code
+from pflpipe.interface.trained import Result, as_tensor, finished
+from pflpipe.learning import initial, losses, networks
 from pflpipe.learning.losses import Loss
 from pflpipe.learning.networks import HEAD, Network
-from pflpipe.learning.object_code import Known
 from pflpipe.methods import registry, row_code
 from pflpipe.methods.base import Method
 from pflpipe.privacy.accounting import make_plan
@@ -45,7 +47,6 @@ from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Recipe, Simulation
 from pflpipe.simulation.witness import pickled
 from pflpipe.study.plans import START, plan_of
-from pflpipe.trained import Result, as_tensor, finished
 
 Shard = tuple[Tensor | np.ndarray, Tensor | np.ndarray] | Dataset[Any]
 """Examples of one client: ``x`` float ``[n, ...]`` (images channels last) and ``y`` integers
@@ -256,14 +257,19 @@ def federation(
     )
     code = row_code.of_settings(model if isinstance(model, Model) else None, training)
     if isinstance(method, Method):
-        code = (parts.Part.of("method", method_name or "of your own", known["method"].code), *code)
+        code = (
+            dependencies.Dependency.of(
+                "method", method_name or "of your own", known["method"].code
+            ),
+            *code,
+        )
     if isinstance(model, Network):
         found, own = known["model"], of_program["model"]
         called = model_name or str(getattr(own, "__name__", type(own).__name__))
         start = derived_key(found.state, network.start_digest(seed))
         code += (
-            parts.Part.of("network", called, found.code),
-            parts.Part.of(parts.START, called, start),
+            dependencies.Dependency.of("network", called, found.code),
+            dependencies.Dependency.of(dependencies.START, called, start),
         )
     key = _key(
         secret,
@@ -281,7 +287,7 @@ def federation(
         classes=classes,
         seed=seed,
         dtype=str(dtype),
-        **{"code": [vars(part) for part in code]} if parts.unreviewed(code) else {},
+        **{"code": [vars(part) for part in code]} if dependencies.unreviewed(code) else {},
     )
     return Simulation(
         method=with_optimizer(hooks, server),
@@ -497,7 +503,7 @@ def _known(what: str, value: object, name: str | None, secret: str | None) -> Kn
         ConfigError: not everything, so that a secret needs a name, and none was given or it stands
             for another object.
     """
-    found = object_code.known(value)
+    found = objects.known(value)
     if not secret or found.complete:
         return found
     if not name:

@@ -1,7 +1,7 @@
 """The record of a run, ``run.json``: public facts, private diagnostics, and the program and machine
 that computed it.
 
-``records.load`` reads it and ``records.to_json`` gives the JSON that is written.
+``json_records.load`` reads it and ``json_records.to_json`` gives the JSON that is written.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pflpipe.parts import Part
+from pflpipe.code.dependencies import Dependency
+from pflpipe.json_records import from_json
 from pflpipe.privacy.residuals import Residuals
-from pflpipe.records import from_json
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Program:
         processes: number of processes that shared the clients.
         threads: number of torch's threads.
         versions: versions of pflpipe, Python, torch and numpy, by name.
-        commit: ``origin.commit`` of the code; empty if unknown.
+        commit: ``checkout.commit`` of the code; empty if unknown.
     """
 
     device: str
@@ -82,7 +82,7 @@ class Record:
     Attributes:
         cell: all settings, from ``Cell.to_dict``.
         released, diagnostics, program: see these classes.
-        code: the parts from outside the package that it was trained with (``parts.Part``).
+        code: the parts from outside the package that it was trained with (``Dependency``).
     """
 
     cell: dict[str, Any]
@@ -92,6 +92,6 @@ class Record:
     code: tuple[dict[str, Any], ...]
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[Dependency, ...]:
         """The parts of ``code``."""
-        return tuple(from_json(Part, value, "run.json: code") for value in self.code)
+        return tuple(from_json(Dependency, value, "run.json: code") for value in self.code)

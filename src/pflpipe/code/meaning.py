@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pflpipe.errors import ConfigError
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parent.parent
 WITHOUT_MEANING = ("__init__.py", "_version.py")
 """Files of the package that compute nothing: the names of the Python interface, and the version. A
 release of pflpipe that only changes its version repeats nothing."""
