@@ -475,8 +475,8 @@ MUTANTS = {
     ),
     "methods from outside without a second process": Mutant(
         "simulation/runs.py",
-        'if parts.unreviewed(code) and plan.mechanism != "none"',
-        'if parts.unreviewed(code) and plan.mechanism == "none"',
+        'if dependencies.unreviewed(code) and plan.mechanism != "none"',
+        'if dependencies.unreviewed(code) and plan.mechanism == "none"',
         "test_outside_hooks.py",
     ),
     "features are standardised by the clients' own images": Mutant(
@@ -571,7 +571,7 @@ MUTANTS = {
     ),
     "a method from outside is certified": Mutant(
         "cells.py",
-        'else "unreviewed" if parts.unreviewed(code) else "certified"',
+        'else "unreviewed" if dependencies.unreviewed(code) else "certified"',
         'else "certified"',
         "test_unreviewed.py",
     ),
