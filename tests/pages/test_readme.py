@@ -195,11 +195,15 @@ def test_the_sentences_say_who_may_be_the_best_and_what_a_nominal_epsilon_is_wor
     assert f"Without privacy: local_only {local}, fedavg " in text
     worth = "what it calls ε = 2 is 25.7, and what it calls ε = 8 is 107 for a client."
     assert f"The claim of feddpa (official code) does not hold: {worth}" in text
-    said = [readme.split((place / page).read_text(), readme.SENTENCES, page)[1] for page in EMPTY]
-    assert said[0] == said[1]
-    assert said[0].strip().startswith("At ε = 2, "), "which methods are better than learning alone"
-    assert "learning alone (local_only)" in said[0].split(".\n")[0]
-    assert len(said[0].split(".\n")) == 5, "four sentences, a line each"
+    said = readme.split(text, readme.SENTENCES, PAGE)[1]
+    assert said.strip().startswith("At ε = 2, "), "which methods are better than learning alone"
+    assert "learning alone (local_only)" in said.split(".\n")[0]
+    assert len(said.split(".\n")) == 5, "four sentences, a line each"
+    verdict = " ".join((place / "README.md").read_text().split())
+    assert "% at ε = 8 (top: dp_fedavg)." in verdict
+    assert re.search(r"- 3 certified methods: \S+ to \S+ % at ε = 2 \(top: ", verdict)
+    assert f"- Without privacy: local_only {local}, fedavg " in verdict
+    assert f"- The claim of feddpa (official code) does not hold: {worth}" in verdict
 
 
 def test_published_versions_stand_beside_their_certified_ones(published):
@@ -271,9 +275,9 @@ def test_the_comment_about_the_runs_follows_their_settings_and_not_their_labels(
         ),
         (
             "README.md",
-            f"<!-- {readme.SENTENCES} -->\n<!-- end -->",
+            f"<!-- {readme.VERDICT} -->\n<!-- end -->",
             "",
-            "README.md: marker <!-- quickstart: sentences",
+            "README.md: marker <!-- quickstart: verdict",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +30,17 @@ from pflpipe.study.settings import NO_PRIVACY
 from pflpipe.study.study_spec import Study
 
 QUICKSTART, PUBLISHED = "quickstart", "quickstart_published"
-TABLE, SENTENCES, COMPARED = (
+VERDICT, TABLE, SENTENCES, COMPARED = (
+    f"{QUICKSTART}: verdict",
     f"{QUICKSTART}: table",
     f"{QUICKSTART}: sentences",
     f"{PUBLISHED}: sentences",
 )
-PAGES = {"README.md": (SENTENCES,), "docs/quickstart.md": (TABLE, SENTENCES, COMPARED)}
+PAGES = {"README.md": (VERDICT,), "docs/quickstart.md": (TABLE, SENTENCES, COMPARED)}
 """The blocks of each document."""
 _END = "<!-- end -->"
+COLUMNS = 98
+"""Width of README.md."""
 Code = Callable[[Sequence[Cell]], str]
 FIGURES = ("privacy_utility", "phone")
 """Names of the quickstart's figures in the documents: of a page's width, and of a phone's."""
@@ -89,6 +93,9 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     blocks = {
         TABLE: f"{markdown(table)}\n{runs_comment(study, code)}",
         SENTENCES: "\n".join(_sentences(lines)),
+        VERDICT: "\n".join(
+            textwrap.fill(said, COLUMNS, subsequent_indent="  ") for said in _verdict(lines)
+        ),
     }
     told = []
     try:
@@ -249,6 +256,22 @@ def _sentences(lines: Sequence[_Method]) -> Iterator[str]:
     yield from sentences.compared(groups)
     yield from sentences.references(groups)
     yield from sentences.claims_that_fail(groups)
+
+
+def _verdict(lines: Sequence[_Method]) -> Iterator[str]:
+    """Yield the same in short for README.md, as items of a list: the certified methods, the
+    references, and what a nominal epsilon is worth."""
+    groups = _groups(lines)
+    certified = comparison.by_budget(comparison.of_claim(groups, "certified"))
+    ranked = {budget: comparison.ranked(members) for budget, members in certified.items()}
+    parts = [
+        f"{best[-1].mean():.1f} to {best[0].mean():.1f} % at {budget} (top: {best[0].name})"
+        for budget, best in ranked.items()
+    ]
+    count = sum(line.claim == "certified" for line in lines)
+    yield f"- {count} certified methods: {', '.join(parts)}."
+    for said in (*sentences.references(groups), *sentences.claims_that_fail(groups)):
+        yield f"- {said}"
 
 
 def _compared(lines: Sequence[_Method]) -> str:
