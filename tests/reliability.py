@@ -1,24 +1,29 @@
 """The table of docs/reliability.md: what was done to the pipeline, and what came of it.
 
 A test notes its rows when it has seen them come true; conftest.py carries them from the process of
-the test to the one that writes the page, at the end of ``make test-faults`` and ``make
-test-cluster``. The rows of a test that ran are replaced, those of one that failed are gone, those
-of all others stay. There are no times in them: the same tests write the same page.
+the test to the one that writes docs/reliability.csv and the table of the page, at the end of ``make
+test-faults`` and ``make test-cluster``. The rows of a test that ran are replaced, those of one that
+failed are gone, those of all others stay. There are no times in them: the same tests write the same
+files. The table puts rows with the same test and the same outcome together.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-PAGE = TESTS.parent / "docs/reliability.md"
+PAGE, ROWS = (TESTS.parent / f"docs/reliability{suffix}" for suffix in (".md", ".csv"))
 PROPERTY = "reliability"
 BEGIN, END = "<!-- faults: written by the tests -->\n", "<!-- end -->\n"
 HEAD = "| what was done | what came of it | shown by |\n|---|---|---|\n"
-ROW = re.compile(r"\| (?P<fault>.+) \| (?P<outcome>.+) \| `(?P<test>.+)` \|")
+COLUMNS = ["test", "fault", "outcome"]
+
+Row = tuple[str, str, str]
+"""Test, fault and outcome."""
 
 _noted: dict[str, list[tuple[str, str]]] = {}
 
@@ -42,32 +47,52 @@ def noted(test: str) -> list[tuple[str, str]]:
     return _noted.pop(test, [])
 
 
-def renew(page: str, found: Mapping[str, Sequence[tuple[str, str]]]) -> str:
-    """Return a page with the rows of these tests in its table, ordered by test.
+def renewed(rows: Iterable[Row], found: Mapping[str, Sequence[tuple[str, str]]]) -> list[Row]:
+    """Return rows in which those of the tests that ran are replaced, ordered by test.
 
     Args:
-        page: its text.
         found: the rows of the tests that ran, by their ids; none of a test that failed.
     """
-    before, _, rest = page.partition(BEGIN)
-    table, _, after = rest.partition(END)
-    rows: dict[str, list[tuple[str, str]]] = {}
-    for row in map(ROW.fullmatch, table.splitlines()):
-        if row is not None and _exists(row["test"]):
-            rows.setdefault(row["test"], []).append((row["fault"], row["outcome"]))
-    rows |= {test.removeprefix("tests/"): list(lines) for test, lines in found.items()}
-    lines = [
-        f"| {fault} | {outcome} | `{test}` |\n"
-        for test, told in sorted(rows.items())
-        for fault, outcome in told
-    ]
-    return before + BEGIN + HEAD + "".join(lines) + END + after
+    new = {test.removeprefix("tests/"): told for test, told in found.items()}
+    kept = [row for row in rows if row[0] not in new and _exists(row[0])]
+    return sorted(kept + [(test, *row) for test, told in new.items() for row in told])
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Return the table of the page: a line for each test, whatever its parameters, and outcome."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for test, fault, outcome in rows:
+        lines.setdefault((test.partition("[")[0], outcome), []).append(fault)
+    return HEAD + "".join(
+        f"| {_joined(faults)} | {outcome} | `{test}` |\n"
+        for (test, outcome), faults in lines.items()
+    )
+
+
+def _joined(faults: Iterable[str]) -> str:
+    """Return faults as one list, in which those with the same beginning share it."""
+    endings: dict[str, dict[str, None]] = {}
+    for fault in faults:
+        separator = next((mark for mark in (": ", ", rule ") if mark in fault), None)
+        head, _, tail = fault.partition(separator) if separator else (fault, "", "")
+        endings.setdefault(head + (separator or ""), {})[tail] = None
+    return "; ".join(head + ", ".join(tails) for head, tails in endings.items())
+
+
+def read() -> list[Row]:
+    """Return the rows on file."""
+    with ROWS.open(encoding="utf-8", newline="") as file:
+        return [(row["test"], row["fault"], row["outcome"]) for row in csv.DictReader(file)]
 
 
 def write(found: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Renew the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(renew(text, found), encoding="utf-8")
+    """Renew the rows on file, and the page."""
+    rows, text = renewed(read(), found), io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
+    ROWS.write_text(text.getvalue(), encoding="utf-8")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(before + BEGIN + table(rows) + END + after, encoding="utf-8")
 
 
 def _exists(test: str) -> bool:

@@ -6,35 +6,25 @@ import reliability
 
 HERE = "test_reliability.py::test_a_test_that_ran_renews_its_rows_and_no_others"
 OTHER = "test_files.py::test_json_has_one_spelling_and_comes_back"
-PAGE = f"""# Title
-{reliability.BEGIN}{reliability.HEAD}| a disk, full | told | `{HERE}` |
-| a kill | goes on | `{OTHER}` |
-| a kill | goes on | `test_files.py::test_that_is_gone` |
-{reliability.END}After.
-"""
-
-
-def rows(page: str) -> list[str]:
-    table = page.partition(reliability.HEAD)[2].partition(reliability.END)[0]
-    return table.splitlines()
+ROWS = [
+    (OTHER, "a kill", "goes on"),
+    ("test_files.py::test_that_is_gone", "a kill", "goes on"),
+    (HERE, "a disk, full", "told"),
+]
 
 
 def test_a_test_that_ran_renews_its_rows_and_no_others():
-    page = reliability.renew(PAGE, {f"tests/{HERE}": [("a disk", "said"), ("a clock", "kept")]})
-    assert rows(page) == [
-        f"| a kill | goes on | `{OTHER}` |",
-        f"| a disk | said | `{HERE}` |",
-        f"| a clock | kept | `{HERE}` |",
+    rows = reliability.renewed(ROWS, {f"tests/{HERE}": [("a disk", "said"), ("a clock", "kept")]})
+    assert rows == [
+        (OTHER, "a kill", "goes on"),
+        (HERE, "a clock", "kept"),
+        (HERE, "a disk", "said"),
     ]
-    assert page.startswith("# Title\n")
-    assert page.endswith("After.\n")
-    assert reliability.renew(page, {}) == page
+    assert reliability.renewed(rows, {}) == rows
 
 
 def test_a_test_that_failed_has_no_row():
-    assert rows(reliability.renew(PAGE, {f"tests/{HERE}": []})) == [
-        f"| a kill | goes on | `{OTHER}` |"
-    ]
+    assert reliability.renewed(ROWS, {f"tests/{HERE}": []}) == [(OTHER, "a kill", "goes on")]
 
 
 def test_rows_are_noted_for_the_test_that_runs(request):
@@ -43,6 +33,21 @@ def test_rows_are_noted_for_the_test_that_runs(request):
     assert reliability.noted(request.node.nodeid) == []
 
 
-def test_every_row_of_the_page_is_of_a_test_that_is_there():
-    page = reliability.PAGE.read_text(encoding="utf-8")
-    assert reliability.renew(page, {}) == page
+def test_rows_with_the_same_test_and_outcome_are_one_line():
+    rows = [
+        ("a.py::test_a[0]", "plan: emptied", "refused"),
+        ("a.py::test_a[1]", "plan: truncated", "refused"),
+        ("a.py::test_a[2]", "disk full, rule table", "refused"),
+        ("a.py::test_a[2]", "disk full, rule table", "it fails"),
+    ]
+    assert reliability.table(rows).removeprefix(reliability.HEAD).splitlines() == [
+        "| plan: emptied, truncated; disk full, rule table | refused | `a.py::test_a` |",
+        "| disk full, rule table | it fails | `a.py::test_a` |",
+    ]
+
+
+def test_the_table_of_the_page_has_the_rows_on_file_and_each_is_of_a_test_that_is_there():
+    rows = reliability.read()
+    assert reliability.renewed(rows, {}) == rows
+    page = reliability.PAGE.read_text(encoding="utf-8").partition(reliability.BEGIN)[2]
+    assert page.partition(reliability.END)[0] == reliability.table(rows)

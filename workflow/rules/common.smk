@@ -96,7 +96,7 @@ if MAIN:
 
 program.name_user()  # Snakemake asks for a name
 # Machine-specific values are in the environment of the commands, not in their text, which Snakemake compares with that of the last
-# run. An address of MLflow may contain a password. On this machine scripts are forks of one process (docs/reruns.md).
+# run. An address of MLflow may contain a password. On this machine scripts are forks of one process (docs/reliability.md).
 CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 PATHS = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
 SOURCES = os.pathsep.join(filter(None, PATHS))
