@@ -4,6 +4,7 @@ true."""
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-import warm
 from called import called, works
 from mutants import MUTANTS
 from pflpipe.pipeline.project import ELSEWHERE
@@ -55,21 +55,14 @@ def texts() -> Iterator[tuple[str, str]]:
             continue
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def statements(path: Path) -> int:
     """How long a file is, however its lines are laid out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
-
-
-def imported(path: Path) -> set[str]:
-    """Dotted names that a file imports anywhere, functions included."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return sum(isinstance(node, ast.stmt) for node in ast.walk(parsed(path)))
 
 
 def locked() -> dict[str, str]:
@@ -98,30 +91,28 @@ def requirements(*extras: str) -> list[str]:
     return [*asked["dependencies"], *(one for one in named if not one.startswith("pflpipe["))]
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "workflow" / "scripts").glob("*.py")), ids=lambda path: path.name
-)
-def test_workflow_scripts_are_short_and_leave_the_work_to_the_package(path):
-    assert statements(path) <= 24
-    assert any(name.split(".")[0] == "pflpipe" for name in imported(path))
+def test_workflow_scripts_are_short_and_leave_the_work_to_the_package():
+    scripts = sorted((ROOT / "workflow" / "scripts").glob("*.py"))
+    assert {path.name: statements(path) for path in scripts if statements(path) > 24} == {}
+    calls = re.compile(r"^ *(?:from|import) pflpipe\b", re.MULTILINE)
+    assert [path.name for path in scripts if not calls.search(path.read_text())] == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_modules_are_documented_and_of_readable_size(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert ast.get_docstring(tree), "module"
-    assert statements(path) <= 316
-    public = [
-        node
-        for owner in (
-            tree,
-            *(n for n in tree.body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")),
-        )
-        for node in owner.body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
-    ]
-    assert [node.name for node in public if not ast.get_docstring(node)] == []
+def undocumented(path: Path) -> Iterator[str]:
+    """Yield the public names of a module that have no docstring."""
+    if not ast.get_docstring(parsed(path)):
+        yield "module"
+    classes = [node for node in parsed(path).body if isinstance(node, ast.ClassDef)]
+    for owner in (parsed(path), *(one for one in classes if not one.name.startswith("_"))):
+        for node in owner.body:
+            is_named = isinstance(node, ast.FunctionDef | ast.ClassDef)
+            if is_named and not node.name.startswith("_") and not ast.get_docstring(node):
+                yield node.name
+
+
+def test_modules_are_documented_and_of_readable_size():
+    assert {path: found for path in MODULES if (found := list(undocumented(path)))} == {}
+    assert {path: statements(path) for path in MODULES if statements(path) > 316} == {}
 
 
 def test_no_file_names_a_path_or_a_host_of_the_machine_it_was_written_on():
@@ -167,20 +158,12 @@ def test_the_extras_stand_on_one_another_and_old_names_install_the_same():
     assert (extras["audit"], extras["pipeline"]) == (["pflpipe[engine]"], ["pflpipe[all]"])
 
 
-@pytest.mark.pipeline
-@pytest.mark.parametrize(
-    "module",
-    [
-        "pflpipe",
-        "pflpipe.pipeline.cli",
-        "pflpipe.simulation.rounds",
-        "pflpipe.simulation.runs",
-        "pflpipe.simulation.scores",
-    ],
-)
-def test_import_pulls_in_no_pipeline_library(module):
-    loaded = {name.split(".")[0] for name in warm.modules_of(f"import {module}")}
-    assert module.split(".")[0] in loaded
+@pytest.mark.slow
+def test_imports_pull_in_no_pipeline_library():
+    modules = ["pipeline.cli", "simulation.rounds", "simulation.runs", "simulation.scores"]
+    program = "".join(f"import pflpipe.{module}\n" for module in modules)
+    printed = called(sys.executable, "-c", f"import sys\n{program}print(*sys.modules)").stdout
+    loaded = {name.split(".")[0] for name in printed.split()}
     assert loaded & {*PIPELINE_LIBRARIES, "yaml", "jsonschema"} == set()
 
 
@@ -189,12 +172,11 @@ def test_import_of_the_package_does_not_even_load_torch():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "path", sorted((PACKAGE / "methods").glob("[a-z]*.py")), ids=lambda path: path.stem
-)
-def test_methods_draw_no_random_number(path):
+def test_methods_draw_no_random_number():
     drawn = r"\brand\w*\(|(?<!counter_rng\.)\bnormal_?\(|\bmultinomial\(|manual_seed|Generator"
-    assert re.findall(drawn, path.read_text()) == []
+    files = list((PACKAGE / "methods").glob("[a-z]*.py"))
+    assert files
+    assert [path.name for path in files if re.search(drawn, path.read_text())] == []
 
 
 def test_files_of_tensors_and_arrays_are_read_without_running_what_they_hold():
@@ -205,7 +187,7 @@ def test_files_of_tensors_and_arrays_are_read_without_running_what_they_hold():
     }
     wrong, seen = [], set()
     for path in [*MODULES, *(ROOT / "tools").rglob("*.py"), *(ROOT / "workflow").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             if name in known:
                 words = {word.arg: ast.unparse(word.value) for word in node.keywords}
