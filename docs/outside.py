@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     "studies/README.md": "reference/studies.md",
     "CHANGELOG.md": "changelog.md",
-    "CONTRIBUTING.md": "contributing.md",
+    ".github/CONTRIBUTING.md": "contributing.md",
     "src/pflpipe/pipeline/certificate-2.schema.json": "reference/certificate-2.schema.json",
     "docs/notebook.ipynb": "notebook.md",
     "workflow/report/tables.js": "assets/tables.js",

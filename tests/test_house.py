@@ -203,7 +203,7 @@ def test_every_make_target_named_in_the_documents_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     documents = [
         ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
+        ROOT / ".github/CONTRIBUTING.md",
         *(ROOT / "docs").rglob("*.md"),
         ROOT / ".ci" / "run",
     ]

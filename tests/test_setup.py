@@ -173,4 +173,4 @@ def test_ci_runs_the_first_two_commands_of_the_readme_in_their_order():
     targets = [word for words in re.findall(r"\bmake ([a-z -]+)", script) for word in words.split()]
     assert targets.index(first) < targets.index(second)
     assert re.search(r"timeout --kill-after=30 (\d+)", script)[1] == str(60 * 60)
-    assert "ended after 60 minutes" in (ROOT / "CONTRIBUTING.md").read_text()
+    assert "ended after 60 minutes" in (ROOT / ".github/CONTRIBUTING.md").read_text()
