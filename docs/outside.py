@@ -20,7 +20,7 @@ PAGES = {
     "studies/README.md": "reference/studies.md",
     "CHANGELOG.md": "changelog.md",
     ".github/CONTRIBUTING.md": "contributing.md",
-    "src/pflpipe/pipeline/certificate-2.schema.json": "reference/certificate-2.schema.json",
+    "src/pflpipe/checking/certificate-2.schema.json": "reference/certificate-2.schema.json",
     "docs/notebook.ipynb": "notebook.md",
     "workflow/report/tables.js": "assets/tables.js",
 }

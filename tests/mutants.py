@@ -63,7 +63,7 @@ MUTANTS = {
         "test_search.py test_private_search.py",
     ),
     "verifier that composes a search on other clients": Mutant(
-        "pipeline/recomputed.py",
+        "checking/recomputed.py",
         'not departures and settings["partition"]["kind"] == "natural":',
         "not departures:",
         "test_certificate.py",
@@ -225,7 +225,7 @@ MUTANTS = {
         "test_correlated.py",
     ),
     "a certificate counts one participation": Mutant(
-        "pipeline/recomputed.py",
+        "checking/recomputed.py",
         "rows.append(weight + (rows[row - groups] if row >= groups else 0))",
         "rows.append(weight)",
         "test_certificate.py",
@@ -267,7 +267,7 @@ MUTANTS = {
         "test_config.py",
     ),
     "a certificate counts noise over all clients as a cohort's": Mutant(
-        "pipeline/recomputed.py",
+        "checking/recomputed.py",
         "noise = noise._replace(multiplier=noise.multiplier / math.sqrt(rate))",
         "noise = noise",
         "test_certificate.py",
@@ -1143,15 +1143,15 @@ MUTANTS = {
     ),
     # certificates
     "two messages of a client one bound apart": Mutant(
-        "pipeline/recomputed.py",
+        "checking/recomputed.py",
         '("local_replace_one", 2.0)',
         '("local_replace_one", 1.0)',
         "test_certificate.py",
     ),
     "keys of a certificate given twice": Mutant(
-        "pipeline/verify.py",
-        "if content.get(DIGEST) != digest or text != written:",
-        "if content.get(DIGEST) != digest:",
+        "checking/verify.py",
+        "if content.get(DIGEST) != _digest(body) or text != written:",
+        "if content.get(DIGEST) != _digest(body):",
         "test_certificate.py",
     ),
     "rows of a table left out of its certificate": Mutant(

@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import generated
+from called import called
 from certificates import (
     CELLS,
     EXAMPLES,
@@ -37,15 +37,16 @@ from certificates import (
     written,
 )
 from pflpipe.auditing import cases
-from pflpipe.cells import MEANING
+from pflpipe.cells import MEANING, Privacy
+from pflpipe.checking import recomputed, rules, verify
 from pflpipe.code import dependencies, meaning
 from pflpipe.errors import DataError, PflpipeError
-from pflpipe.facts.departures import DEPARTURES
+from pflpipe.facts.departures import DEPARTURES, OF_CALIBRATION
 from pflpipe.files import DIGEST, canonical_json, read_json, write_json
 from pflpipe.json_records import to_json
 from pflpipe.learning import losses
 from pflpipe.methods import registry
-from pflpipe.pipeline import certificate, cli, evidence, recomputed, rules, verify
+from pflpipe.pipeline import certificate, cli, evidence, settled
 from pflpipe.privacy import accounting, group
 from pflpipe.privacy.plan import Plan
 from pflpipe.study.plans import plan_of
@@ -85,7 +86,7 @@ def verdicts(file: Path, results: Path | None = None) -> dict[str, str]:
     """Part -> verdict; rows have the names of ``CELLS``."""
     names = {one.id: name for name, one in CELLS.items()}
     if results is None:
-        found = verify.findings(file)
+        found = settled.findings(file)
     else:
         found = evidence.findings(file, results, results.parent / "data")
     return {names.get(one.part, one.part): one.verdict for one in found}
@@ -277,7 +278,7 @@ def test_more_buffers_than_the_settings_ask_for_are_rejected_by_the_file_alone(r
 
 def renew(row: dict[str, Any]) -> None:
     """Give a row what follows from its settings: the id, the claim and all numbers."""
-    row["cell"] = verify.cell_of(row["settings"]).id
+    row["cell"] = settled.cell_of(row["settings"]).id
     for _ in range(2):  # epsilons follow from what is counted
         for path, value in recomputed.expected(row)[0].items():
             *parents, last = path.split(".")
@@ -517,7 +518,7 @@ def tried(results: Path, kind: str) -> list[tuple[str, dict[str, Any], set[str],
     for what, edited in edits(row, other):
         if changed := set(changes(row, edited)):
             with contextlib.suppress(PflpipeError, LookupError, TypeError, AttributeError):
-                edited["cell"] = verify.cell_of(edited["settings"]).id
+                edited["cell"] = settled.cell_of(edited["settings"]).id
             file = planted(content | {"rows": [edited]}, results, renewed=True)
             found.append((what, row, changed, is_rejected(file)))
     return found
@@ -606,7 +607,7 @@ def test_a_planted_contradiction_is_rejected_by_the_file_alone(results, forge):
     row = row_of(content, "given noise")
     assert row["settings"]["training"]["loss"] == "binary"
     forge(row)
-    row["cell"] = verify.cell_of(row["settings"]).id
+    row["cell"] = settled.cell_of(row["settings"]).id
     assert is_rejected(planted(content | {"rows": [row]}, results, renewed=True))
 
 
@@ -732,19 +733,25 @@ def test_the_second_accountant_counts_groups_as_the_first_does(mechanism, rate, 
         assert recomputed.of_group(noise, 1e-5, size) == pytest.approx(first, rel=1e-7)
 
 
-def test_a_file_alone_is_verified_without_torch_and_pandas(results):
+def test_the_checker_of_a_file_imports_nothing_else_of_the_package(results):
     program = (
-        "import sys; from pathlib import Path; from pflpipe.pipeline import verify\n"
+        "import sys; from pathlib import Path; from pflpipe.checking import verify\n"
         "found = verify.findings(Path(sys.argv[1]))\n"
-        "print(len(found), *{'torch', 'pandas'}.intersection(sys.modules))"
+        "print(*{one.verdict for one in found}, len(found))\n"
+        "print(*{'torch', 'pandas', 'opacus'}.intersection(sys.modules))\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('pflpipe.')))"
     )
     content = content_of(results)
     rows = [row_of(content, "found by a search"), row_of(content, "own network")]
     file = planted(content | {"rows": rows}, results, renewed=True)
-    said = subprocess.run(
-        [sys.executable, "-c", program, file], capture_output=True, text=True, check=True
-    )
-    assert said.stdout.split() == ["2"]
+    checker = [f"pflpipe.checking{name}" for name in ("", ".recomputed", ".rules", ".verify")]
+    said = called(sys.executable, "-c", program, file).stdout.splitlines()
+    assert said == ["verified 2", "", " ".join(["pflpipe._version", *checker])]
+
+
+def test_the_lists_of_the_checker_are_those_of_the_package():
+    assert {f"privacy.{field.name}" for field in dataclasses.fields(Privacy)} < set(verify.SETTINGS)
+    assert verify.OF_CALIBRATION == OF_CALIBRATION
 
 
 # What cannot be checked

@@ -21,10 +21,11 @@ import malformed
 import pflpipe
 from pflpipe import json_records
 from pflpipe.cells import Privacy
+from pflpipe.checking import recomputed
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import read_json
 from pflpipe.methods import registry
-from pflpipe.pipeline import certificate, cli, recomputed, status
+from pflpipe.pipeline import certificate, cli
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.privacy.plan import Plan

@@ -23,7 +23,9 @@ UNKNOWN = 12345
 # The tests' Python may lie where only root may read; what this user may write does not change.
 READS = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 IMAGE = dict(
-    re.findall(r"^(?:ENV| {3}) (HOME|LOGNAME)=(\S+)", (ROOT / "envs/Containerfile").read_text(), re.M)
+    re.findall(
+        r"^(?:ENV| {3}) (HOME|LOGNAME)=(\S+)", (ROOT / "envs/Containerfile").read_text(), re.M
+    )
 )
 USER = ("setpriv", f"--reuid={UNKNOWN}", f"--regid={UNKNOWN}", "--clear-groups", *READS)
 as_root = pytest.mark.skipif(

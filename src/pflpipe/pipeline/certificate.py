@@ -1,5 +1,5 @@
 """The certificate of a study: for every row of its table, what is claimed and what the claim rests
-on, in one file that others can check (verify.py)."""
+on, in one file that others can check (checking/verify.py)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pflpipe.auditing import cases
 from pflpipe.auditing.cases import Case
 from pflpipe.auditing.verdict import require_kept
 from pflpipe.cells import Cell
+from pflpipe.checking import rules
+from pflpipe.checking.verify import FORMAT
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import row_code
-from pflpipe.pipeline import rules
-from pflpipe.pipeline.verify import FORMAT
 from pflpipe.privacy.ledger import DEALT, Planned, effective_plan
 from pflpipe.privacy.plan import Plan
 from pflpipe.report import tidy

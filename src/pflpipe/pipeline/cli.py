@@ -324,17 +324,18 @@ def _certificate(arguments: argparse.Namespace) -> list[str]:
 
 
 def _verify(arguments: argparse.Namespace) -> Iterator[str]:
-    from pflpipe.pipeline import verify
+    from pflpipe.checking import verify
+    from pflpipe.pipeline import settled
 
     if arguments.results is None:
-        found = verify.findings(arguments.file)
+        found = settled.findings(arguments.file)
         yield from [*map(str, found), verify.unchecked()]
     else:
         from pflpipe.pipeline import evidence  # needs pandas and torch
 
         found = evidence.findings(arguments.file, arguments.results, arguments.data)
         yield from map(str, found)
-    verify.require_unrefuted(found, arguments.file)
+    settled.require_unrefuted(found, arguments.file)
 
 
 def _audit(arguments: argparse.Namespace) -> Iterator[str]:

@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pflpipe.code import dependencies, meaning
-from pflpipe.errors import PflpipeError
-from pflpipe.files import canonical_json, read_json
-from pflpipe.methods import registry, row_code
-from pflpipe.pipeline import certificate, verify
-from pflpipe.pipeline.verify import (
+from pflpipe.checking.verify import (
     ELSEWHERE,
     NOT_CHECKABLE,
     REFUTED,
     VERIFIED,
     Finding,
-    cell_of,
     differences,
 )
+from pflpipe.code import dependencies, meaning
+from pflpipe.errors import PflpipeError
+from pflpipe.files import canonical_json, read_json
+from pflpipe.methods import registry, row_code
+from pflpipe.pipeline import certificate, settled
+from pflpipe.pipeline.settled import cell_of
 from pflpipe.report import tidy
 
 _ELSEWHERE = {"method", "metric"}
@@ -29,14 +29,14 @@ and metrics are computed after it."""
 
 
 def findings(file: Path, results: Path, data: Path) -> list[Finding]:
-    """Return ``verify.findings`` of a certificate beside its results.
+    """Return ``settled.findings`` of a certificate beside its results.
 
     Args:
         file: the certificate.
         results: folder with tables, plans, runs, audits and searches.
         data: folder with the pins of data sets.
     """
-    return verify.findings(file, lambda study: Evidence(study, results, data))
+    return settled.findings(file, lambda study: Evidence(study, results, data))
 
 
 class Evidence:

@@ -1,6 +1,6 @@
 """What the numbers of a certificate's row must be, given the rest of the row.
 
-The writer's numbers come from pflpipe.privacy. This module imports nothing of pflpipe (the import
+The writer's numbers come from pflpipe.privacy. This module imports nothing of pflpipe (an import
 contract says so): dp-accounting counts every epsilon, and the rules between settings, plan and
 claim are written down a second time. Where dp-accounting has no closed form, both sides use its
 privacy loss distribution on the same grid (``_interval``), so that the numbers agree to many
@@ -243,8 +243,8 @@ def _epsilons(noise: Noise, message: float | None, delta: float) -> dict[str, An
 
 @functools.cache
 def central(runs: tuple[Noise, ...], delta: float) -> float:
-    """Return the epsilon of the noisy sums of runs of one mechanism on the same clients, in which a
-    client counts or is zero."""
+    """Return the epsilon of all runs together: of one mechanism, on the same clients. Neighbours
+    differ in one client, whose messages are zero in one of them."""
     if not all(run.multiplier for run in runs):
         return math.inf
     # Equal rounds count together: a grid for each run would be composed less exactly.

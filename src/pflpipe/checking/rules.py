@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pflpipe.pipeline import recomputed
+from pflpipe.checking import recomputed
 
 TOUCHES = {
     **dict.fromkeys(("method", "loss", "network", "transform", "initial weights"), "messages"),

@@ -1,16 +1,16 @@
 """A check of a certificate at two levels.
 
-Alone: its schema, its own digest, the ids of its settings, what its parts say of each other
+Alone: its schema, its own digest, the digests of its settings, what its parts say of each other
 (rules.py), and every number that follows from others in it (recomputed.py). ``UNCHECKED`` lists
 what a file alone cannot show. With results: every row is made again from plans, runs, audits and
 searches and compared, and no row of the table may be missing. docs/certificates.md says what
-neither level can show. Without results (evidence.py) neither torch nor pandas is imported.
+neither level can show. The command ``pflpipe verify`` adds what the package says of a row's
+settings (pipeline/settled.py) and, with results, the evidence (pipeline/evidence.py).
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 import hashlib
 import json
@@ -21,17 +21,13 @@ from typing import Any, NamedTuple, Protocol
 
 from jsonschema import Draft202012Validator
 
-from pflpipe import json_records, options
-from pflpipe.cells import BLOCKS, Cell, Privacy
-from pflpipe.errors import DataError, PflpipeError
-from pflpipe.facts.departures import OF_CALIBRATION
-from pflpipe.files import DIGEST, canonical_json
-from pflpipe.pipeline import recomputed, rules
-from pflpipe.study import documents
+from pflpipe.checking import recomputed, rules
 
 VERIFIED, REFUTED, NOT_CHECKABLE = "verified", "refuted", "not checkable"
 SCHEMA = Path(__file__).with_name("certificate-2.schema.json")
 FORMAT = "pflpipe-certificate-2"
+DIGEST = "sha256"
+"""The key of the digest of all other keys."""
 TOLERANCE = 1e-6
 """Largest relative difference of a number to the recomputed one."""
 ELSEWHERE = {"dataset.sha256", "accountant.version"}
@@ -39,10 +35,8 @@ ELSEWHERE = {"dataset.sha256", "accountant.version"}
 program that wrote the certificate."""
 
 
-class RefutedError(PflpipeError):
-    """Something in a certificate is refuted."""
-
-    exit_code = 1
+class UnreadableError(Exception):
+    """A file cannot be read as a certificate of this version."""
 
 
 class Finding(NamedTuple):
@@ -91,12 +85,20 @@ SETTINGS = (
     *("partition.users", "partition.clients", "partition.max_clients_per_user"),
     *("model.name", "model.init", "model.init_digest", "features.kind", "features.file"),
     *(f"training.{name}" for name in ("rounds", "sample_rate", "groups", "augment", "loss")),
-    *(f"privacy.{field.name}" for field in dataclasses.fields(Privacy)),
+    *(
+        f"privacy.{name}"
+        for name in (
+            *("mechanism", "epsilon", "noise_multiplier", "delta", "clip_norm", "clip_quantile"),
+            *("clip_lr", "clip_bit_noise", "accountant", "band", "buffers", "departures"),
+        )
+    ),
 )
 """The settings on which something else in a file depends, which can therefore be checked."""
 OF_FILES = ("study", "pflpipe", "rows that are left out")
 """What a file alone cannot check of all rows together."""
 _CALIBRATED = "sample_level_calibration"
+OF_CALIBRATION = {_CALIBRATED, "learning_rate_in_noise", "no_composition", "noise_over_all_clients"}
+"""Departures that change how noise follows from an epsilon."""
 UNCHECKED = (
     *map(Unchecked, ("run", "commit", "dataset.sha256", "accountant.version", "warnings")),
     Unchecked("unit", "a word for users", lambda row: row["person"] is None),
@@ -144,19 +146,24 @@ class Evidence(Protocol):
         """Yield the findings on all rows together."""
 
 
-def findings(file: Path, given: Callable[[str], Evidence] | None = None) -> list[Finding]:
+def findings(
+    file: Path,
+    given: Callable[[str], Evidence] | None = None,
+    refused: Callable[[dict[str, Any]], list[str]] = lambda row: [],
+) -> list[Finding]:
     """Return the verdict on every row of a certificate, and on what concerns all of them.
 
     Args:
         file: the certificate.
         given: returns the evidence on a study; None checks the file alone.
+        refused: returns what else refutes the settings of a row.
 
     Raises:
-        DataError: the file cannot be read as a certificate of this version.
+        UnreadableError: the file cannot be read as a certificate of this version.
     """
-    content, refused = _read(file)
-    if refused:
-        return [Finding("file", REFUTED, why) for why in refused]
+    content, wrong = _read(file)
+    if wrong:
+        return [Finding("file", REFUTED, why) for why in wrong]
     rows, found = content["rows"], []
     names = collections.Counter(row["cell"] for row in rows)
     if twice := [name for name, number in names.items() if number > 1]:
@@ -164,18 +171,14 @@ def findings(file: Path, given: Callable[[str], Evidence] | None = None) -> list
     found += [Finding("file", REFUTED, why) for why in _disagreements(rows)]
     evidence = given and given(content["study"])
     for row in rows:
-        refuted, unknown = _alone(row)
+        refuted, unknown = refused(row), list[str]()
+        if not refuted:
+            refuted, unknown = _alone(row)
         if evidence and not refuted:
             refuted, unknown = evidence.of(row)
         verdict = REFUTED if refuted else NOT_CHECKABLE if unknown else VERIFIED
         found.append(Finding(row["cell"], verdict, "; ".join(refuted or unknown)))
     return found + (list(evidence.of_all(rows)) if evidence else [])
-
-
-def require_unrefuted(found: Iterable[Finding], file: Path) -> None:
-    """Raise RefutedError if a part of a certificate is refuted."""
-    if refuted := [one.part for one in found if one.verdict == REFUTED]:
-        raise RefutedError(f"{file}: refuted", got=", ".join(refuted))
 
 
 def _read(file: Path) -> tuple[dict[str, Any], list[str]]:
@@ -185,17 +188,23 @@ def _read(file: Path) -> tuple[dict[str, Any], list[str]]:
         content = json.loads(text)
         written = json.dumps(content, sort_keys=True, indent=1, allow_nan=False) + "\n"
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{file} cannot be read", got=str(error)) from None
+        raise UnreadableError(f"{file} cannot be read; got {str(error)!r}") from None
     stated = content.get("format") if isinstance(content, dict) else None
     if stated != FORMAT:
-        raise DataError(f"{file}: format", got=stated, expected=FORMAT)
+        raise UnreadableError(f"{file}: format; got {stated!r}; expected {FORMAT}")
     body = {name: value for name, value in content.items() if name != DIGEST}
-    digest = hashlib.sha256(canonical_json(body).encode()).hexdigest()
     # A repeated key leaves the content alone, but a reader may see the other value.
-    if content.get(DIGEST) != digest or text != written:
+    if content.get(DIGEST) != _digest(body) or text != written:
         return content, ["it is not what was written: it was edited or damaged"]
     validator, _ = _schema()
-    return content, [str(one.error) for one in documents.violations(content, validator)]
+    errors = validator.iter_errors(content)
+    return content, [f"{error.json_path}: {error.message}" for error in errors]
+
+
+def _digest(value: Any) -> str:
+    """Return the SHA-256 of a value as JSON without spaces, keys sorted."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @functools.cache
@@ -223,17 +232,14 @@ def _disagreements(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 def _alone(row: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return what the rest of a row refutes, and what cannot be checked without results."""
-    settings, (_, names) = row["settings"], _schema()
+    digest = _digest(row["settings"])[:10]
+    if not row["cell"].endswith(f"-{digest}"):
+        return [f"its settings have the digest {digest}"], []
     try:
-        cell = cell_of(settings)
-        if canonical_json(cell.identity) != canonical_json(settings) or cell.id != row["cell"]:
-            return [f"its settings are those of {cell.id}"], []
         expected, unknown = recomputed.expected(row)
-        refuted = list(rules.contradictions(row, names))
+        refuted = list(rules.contradictions(row, _schema()[1]))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         return [f"its epsilons cannot be recomputed: {error or type(error).__name__}"], []
-    except PflpipeError as error:
-        return [str(error)], []
     refuted += differences(row, expected, "the rest of the row")
     return refuted, unknown + rules.not_run(row)
 
@@ -254,28 +260,3 @@ def _agree(stated: Any, value: Any) -> bool:
     if all(isinstance(one, int | float) for one in pair) and float in map(type, pair):
         return math.isclose(*pair, rel_tol=TOLERANCE, abs_tol=TOLERANCE**2)
     return bool(pair[0] == pair[1])
-
-
-def cell_of(settings: Mapping[str, Any]) -> Cell:
-    """Return the cell with these settings and the defaults of all others.
-
-    Raises:
-        PflpipeError: a setting is unknown, missing, or out of its range.
-    """
-    values = _with_defaults(Cell, settings)
-    del values["streams"]
-    values |= {name: _with_defaults(kind, values[name]) for name, kind in BLOCKS.items()}
-    cell = json_records.from_json(Cell, values, "settings")
-    for name in BLOCKS:
-        options.check(getattr(cell, name), f"settings.{name}")
-    return cell
-
-
-def _with_defaults(kind: Any, settings: Any) -> dict[str, Any]:
-    values = dict(settings) if isinstance(settings, dict) else json_records.to_json(settings)
-    for item in dataclasses.fields(kind):
-        if item.default is not dataclasses.MISSING:
-            values.setdefault(item.name, item.default)
-        elif item.default_factory is not dataclasses.MISSING:
-            values.setdefault(item.name, item.default_factory())
-    return values
