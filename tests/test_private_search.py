@@ -25,7 +25,7 @@ from pflpipe.checking import recomputed
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import read_json
 from pflpipe.methods import registry
-from pflpipe.pipeline import certificate, cli
+from pflpipe.pipeline import certificate, cli, status
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.privacy.plan import Plan
