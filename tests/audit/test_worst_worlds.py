@@ -10,6 +10,9 @@ from honest import HONEST
 
 import pflpipe
 from called import called
+from pflpipe.auditing.arrays import Attacked, Program
+from pflpipe.auditing.trial import trial
+from pflpipe.auditing.worlds import Recipe, absences
 
 ALL = {name: entry for kind in CHEATS.values() for name, entry in kind.items()}
 OF_THE_ISSUE = (
@@ -60,6 +63,17 @@ def test_no_honest_release_is_refuted(name):
     """benchmarks/bench_auditor.py does so with ten seeds."""
     found = verdict(HONEST[name], seconds=20)
     assert found.verdict == "kept", found
+
+
+def test_an_attacker_who_sees_several_rounds_is_judged_by_the_claim_about_all_of_them():
+    """In later rounds of this release the movement depends on the noise of earlier ones."""
+    release, fields = HONEST["AdaptiveBound"]
+    claim = pflpipe.Claim(**fields)
+    attacked = Attacked(Program(release, "AdaptiveBound"), claim, size=claim.dimension, rounds=3)
+    recipe = Recipe(absent=absences(claim)[0])
+    found = trial(attacked, recipe, draws=400, level=1e-6, rng=np.random.default_rng(0))
+    assert found.plan.rounds == 3
+    assert not found.refutes
 
 
 def test_noise_that_follows_the_messages_a_little_is_unsound():

@@ -119,13 +119,13 @@ def trial(
     rounds = np.repeat(np.arange(attacked.rounds), attacked.length) if lens is None else None
     kept, spread = _independent(each, rounds)
     sent = 1 if recipe.rounds == "first" and claim.sample_rate < 1 else attacked.rounds
-    if rounds is not None and kept.any():
-        sent = min(sent, len(np.unique(rounds[kept])))
     length, most = 0.0, 1.0
     if kept.any():
         movement = each[:, kept].mean(axis=0)
+        # The length is measured in the kept rounds alone; the attacker below sees all of them.
+        over = sent if rounds is None else min(sent, len(np.unique(rounds[kept])))
         length, most = _length(
-            pilots[False][:, kept], fresh[False][:, kept], movement, plan, sent, level
+            pilots[False][:, kept], fresh[False][:, kept], movement, plan, over, level
         )
         most *= 1 + SLACK * spread if spread > WIDEST else 1
     law = None
