@@ -12,7 +12,7 @@ import pflpipe
 from called import called
 from pflpipe.auditing.arrays import Attacked, Program
 from pflpipe.auditing.trial import trial
-from pflpipe.auditing.worlds import Recipe, absences
+from pflpipe.auditing.worlds import Recipe
 
 ALL = {name: entry for kind in CHEATS.values() for name, entry in kind.items()}
 OF_THE_ISSUE = (
@@ -70,7 +70,7 @@ def test_an_attacker_who_sees_several_rounds_is_judged_by_the_claim_about_all_of
     release, fields = HONEST["AdaptiveBound"]
     claim = pflpipe.Claim(**fields)
     attacked = Attacked(Program(release, "AdaptiveBound"), claim, size=claim.dimension, rounds=3)
-    recipe = Recipe(absent=absences(claim)[0])
+    recipe = Recipe(count=40, signs="negative", length=6.26, others="same", far=1e3)
     found = trial(attacked, recipe, draws=400, level=1e-6, rng=np.random.default_rng(0))
     assert found.plan.rounds == 3
     assert not found.refutes
