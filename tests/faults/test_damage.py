@@ -238,11 +238,11 @@ def test_a_damaged_checkpoint_is_not_used_and_the_run_ends_with_the_same_bits(
 def test_a_damaged_download_is_refused_before_anything_is_unpacked(damage, tmp_path):
     content = bytes(range(256)) * 4
     archive = downloads.Archive((), "it.tar.gz", hashlib.md5(content).hexdigest())
-    original = downloads.Original((archive,), lambda _: False, None, None, archive.path)
+    original = downloads.Original((archive,), lambda _: False, None, archive.path)
     for damaged in DAMAGES[damage](content):
         (tmp_path / archive.path).write_bytes(damaged)
         with pytest.raises(DataError, match=r"it\.tar\.gz is damaged.*remove it"):
-            downloads._provide("it", original, archive, tmp_path, tmp_path, may_download=False)
+            downloads._provide("it", original, archive, tmp_path, may_download=False)
     record(f"download: {damage}", "refused in one line that says to remove it")
 
 

@@ -3,9 +3,9 @@
 A data set is read from files in torchvision's layout (MNIST/raw, cifar-10-batches-py,
 train_32x32.mat, ...) or from its original archives in the same places. Missing archives are
 downloaded. Addresses and digests are torchvision's; federated EMNIST has those of TensorFlow
-Federated. WISDM and Jester have no published digest and are not downloaded. An archive is
-downloaded into a temporary folder and moved to its place once its digest is the known one. Archives
-are unpacked into a temporary folder that is removed after reading.
+Federated. WISDM and Jester have no published digest and are not downloaded. An archive is written
+beside its place and moved there once its digest is the known one (pooch). Archives are unpacked
+into a temporary folder that is removed after reading.
 
 Every reader returns ``train_images, train_labels, test_images, test_labels`` (and ``train_users,
 test_users``; without a test set only those of training) as NumPy arrays: upright uint8 images,
@@ -14,17 +14,12 @@ channels last, ink bright on dark, or float features, and labels 0..K-1. dataset
 
 from __future__ import annotations
 
-import collections
 import functools
 import gzip
-import hashlib
-import http.client
-import json
 import shutil
 import sys
 import tarfile
 import tempfile
-import urllib.request
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import answers, limits
+from pflpipe.data import answers, blocks, leaf, tff
 from pflpipe.errors import DataError
 
 # After so many seconds without a byte the network counts as absent.
@@ -44,6 +39,7 @@ TIMEOUT = 15.0
 FEMNIST_URL = "https://storage.googleapis.com/tff-datasets-public/fed_emnist.tar.bz2"
 FEMNIST_SHA256 = "fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0"
 FEMNIST_FILES = ("fed_emnist_train.h5", "fed_emnist_test.h5")
+FEMNIST_CLASSES = 62
 
 WISDM_FILE = "WISDM_ar_v1.1/WISDM_ar_v1.1_transformed.arff"
 WISDM_ARCHIVES = ("WISDM_ar_v1.1.tar.gz", "WISDM_ar_latest.tar.gz")
@@ -84,12 +80,15 @@ class Archive:
     path: str
     digest: str
 
-    def is_intact(self, path: Path) -> bool:
-        """Return whether the file's digest is the known one."""
-        algorithm = hashlib.md5 if len(self.digest) == 32 else hashlib.sha256
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, lambda: algorithm(usedforsecurity=False))
-        return digest.hexdigest() == self.digest
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpack a .tar.* of files below the folder, or a single .gz."""
+    if ".tar" in archive.name:
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+    else:
+        with gzip.open(archive, "rb") as packed, open(folder / archive.stem, "wb") as plain:
+            shutil.copyfileobj(packed, plain)
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,9 @@ class Original:
 
     archives: tuple[Archive, ...]
     unpacked: Callable[[Path], bool]
-    unpack: Callable[[Path, Path], object]  # (archive, folder its contents go to)
     read: Callable[[Path], Raw]
     layout: str  # what may lie in the folder, for messages
+    unpack: Callable[[Path, Path], None] = _unpack  # (archive, folder its contents go to)
 
 
 def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool) -> Raw:
@@ -137,7 +136,7 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
         with folder as name:
             work = Path(name)
             for archive in original.archives:
-                _provide(dataset, original, archive, root, work, may_download)
+                _provide(dataset, original, archive, root, may_download)
             if not original.unpacked(root):
                 return _read(dataset, original, root, work)
     return _read(dataset, original, root, None)
@@ -167,15 +166,17 @@ def _read(dataset: str, original: Original, root: Path, work: Path | None) -> Ra
 
 
 def _provide(
-    dataset: str, original: Original, archive: Archive, root: Path, work: Path, may_download: bool
+    dataset: str, original: Original, archive: Archive, root: Path, may_download: bool
 ) -> None:
-    path = root / archive.path
+    import pooch  # late: reading a finished data set needs only NumPy
+
+    path, algorithm = root / archive.path, "md5" if len(archive.digest) == 32 else "sha256"
     remedy = (
         f"put {original.layout} into {root}, or point datasets.{dataset} in config.yaml at a "
         "folder or an .npz file"
     )
     if path.is_file():
-        if not archive.is_intact(path):
+        if pooch.file_hash(str(path), algorithm) != archive.digest:
             raise DataError(
                 f"{dataset}: {path} is damaged",
                 expected=f"digest {archive.digest}",
@@ -184,26 +185,22 @@ def _provide(
         return
     if not may_download:
         raise DataError(f"{dataset}: {path} does not exist", do=remedy)
+    pooch.get_logger().setLevel("WARNING")
+    # A server that unpacks the archive while it sends it would change the digest.
+    headers = {"User-Agent": "pflpipe", "Accept-Encoding": "identity"}
+    get = pooch.HTTPDownloader(timeout=TIMEOUT, headers=headers)
     problems = []
     for url in archive.urls:
         print(f"downloading {url}", file=sys.stderr, flush=True)
-        partial = work / "download"
         try:
-            # An address of this package or of torchvision; what it gives must have its digest.
-            request = urllib.request.Request(url, headers={"User-Agent": "pflpipe"})  # noqa: S310
-            with (
-                urllib.request.urlopen(request, timeout=TIMEOUT) as response,  # noqa: S310
-                open(partial, "wb") as file,
-            ):
-                shutil.copyfileobj(response, file)
-        except (OSError, http.client.HTTPException) as error:
-            problems.append(f"{url}: {error}")
-            continue
-        if archive.is_intact(partial):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial.replace(path)
+            pooch.retrieve(
+                url, f"{algorithm}:{archive.digest}", path.name, path.parent, downloader=get
+            )
             return
-        problems.append(f"{url}: digest differs from {archive.digest}")
+        except OSError as error:
+            problems.append(f"{url}: {error}")
+        except ValueError:
+            problems.append(f"{url}: digest differs from {archive.digest}")
     raise DataError(
         f"{dataset}: {Path(archive.path).name} cannot be downloaded",
         got=", ".join(problems),
@@ -218,25 +215,19 @@ def _original(dataset: str) -> Original:
             f"{archive.path}, or {' and '.join(FEMNIST_FILES)}, or LEAF's all_data_*.json or its "
             "train and test folders,"
         )
-        return Original((archive,), _femnist_is_unpacked, _unpack_femnist, _read_femnist, layout)
+        return Original((archive,), _has_femnist, _read_femnist, layout, _unpack_femnist)
     if dataset == "wisdm":
         layout = " or ".join((WISDM_FILE, *WISDM_ARCHIVES))
-        return Original((), _wisdm_is_there, shutil.copy, _read_wisdm, layout)
+        return Original((), _has_wisdm, _read_wisdm, layout)
     if dataset in ("spi", "spi_levels"):
         archive = Archive(PSYCHTOOLS_URLS, PSYCHTOOLS, PSYCHTOOLS_SHA256)
         read_spi = functools.partial(answers.read_spi, agrees=dataset == "spi")
-        return _of_package(archive, SPI_FILE, read_spi)
+        return _one_file(SPI_FILE, read_spi, archive)
     if dataset == "insteval":
         archive = Archive(LME4_URLS, LME4, LME4_SHA256)
-        return _of_package(archive, INSTEVAL_FILE, answers.read_insteval)
+        return _one_file(INSTEVAL_FILE, answers.read_insteval, archive)
     if dataset == "jester":
-        return Original(
-            (),
-            _have((JESTER_FILE,)),
-            shutil.copy,
-            lambda root: answers.read_jester(root / JESTER_FILE),
-            JESTER_FILE,
-        )
+        return _one_file(JESTER_FILE, answers.read_jester)
 
     from torchvision import datasets as tv
 
@@ -251,24 +242,14 @@ def _original(dataset: str) -> Original:
     return _svhn(tv.SVHN)
 
 
-def _of_package(archive: Archive, file: str, read: Callable[[Path], Raw]) -> Original:
-    """Return the original that is one file of an R package."""
-    layout = f"{archive.path} or {file}"
-    return Original((archive,), _have((file,)), _untar, lambda root: read(root / file), layout)
+def _one_file(file: str, read: Callable[[Path], Raw], *archives: Archive) -> Original:
+    """Return the original that is one file, of an R package if there is an archive."""
+    layout = " or ".join([*(archive.path for archive in archives), file])
+    return Original(archives, _have((file,)), lambda root: read(root / file), layout)
 
 
 def _have(files: tuple[str, ...]) -> Callable[[Path], bool]:
     return lambda root: all((root / file).is_file() for file in files)
-
-
-def _gunzip(archive: Path, folder: Path) -> None:
-    with gzip.open(archive, "rb") as packed, open(folder / archive.stem, "wb") as plain:
-        shutil.copyfileobj(packed, plain)
-
-
-def _untar(archive: Path, folder: Path) -> None:
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
 
 
 # torchvision's classes are untyped, hence Any.
@@ -286,7 +267,7 @@ def _mnist_family(cls: Any) -> Original:
 def _gzipped(archives: tuple[Archive, ...], read: Callable[[Path], Raw]) -> Original:
     names = ", ".join(archive.path for archive in archives)
     files = tuple(archive.path.removesuffix(".gz") for archive in archives)
-    return Original(archives, _have(files), _gunzip, read, f"{names} (packed or not)")
+    return Original(archives, _have(files), read, f"{names} (packed or not)")
 
 
 def _mnist_writers(mnist: Any, qmnist: Any) -> Original:
@@ -347,7 +328,7 @@ def _emnist(split: str, cls: Any) -> Original:
     archive = Archive((cls.url,), f"{raw}/gzip.zip", cls.md5)
     files = tuple(f"{raw}/{name}" for name in names)
     layout = f"{archive.path} or its unpacked files"
-    return Original((archive,), _have(files), unpack, read, layout)
+    return Original((archive,), _have(files), read, layout, unpack)
 
 
 def _cifar(cls: Any) -> Original:
@@ -357,7 +338,7 @@ def _cifar(cls: Any) -> Original:
     archive = Archive((cls.url,), cls.filename, cls.tgz_md5)
     files = tuple(f"{cls.base_folder}/{name}" for name, _ in [*cls.train_list, *cls.test_list])
     layout = f"{cls.filename} or the folder {cls.base_folder}"
-    return Original((archive,), _have(files), _untar, read, layout)
+    return Original((archive,), _have(files), read, layout)
 
 
 def _svhn(cls: Any) -> Original:
@@ -371,7 +352,7 @@ def _svhn(cls: Any) -> Original:
         return _raw(train, test, axes=(0, 2, 3, 1))
 
     files = tuple(archive.path for archive in archives)
-    return Original(archives, _have(files), shutil.copy, read, " and ".join(files))
+    return Original(archives, _have(files), read, " and ".join(files))
 
 
 def _raw(train: Any, test: Any, axes: tuple[int, ...] | None = None, first: int = 0) -> Raw:
@@ -394,96 +375,57 @@ def _raw(train: Any, test: Any, axes: tuple[int, ...] | None = None, first: int 
 # labels).
 
 
-def _leaf_files(root: Path) -> tuple[list[Path], list[Path]]:
+def _femnist_files(root: Path) -> tuple[list[Path], list[Path]]:
+    """Return the unpacked files of the training and of the test rows; none if they are absent."""
+    if _have(FEMNIST_FILES)(root):
+        train, test = ([root / name] for name in FEMNIST_FILES)
+        return train, test
     for folder in (root, root / "all_data"):
         if together := sorted(folder.glob("all_data_*.json")):
             return together, []
     return sorted(root.glob("train/*.json")), sorted(root.glob("test/*.json"))
 
 
-def _femnist_is_unpacked(root: Path) -> bool:
-    return _have(FEMNIST_FILES)(root) or bool(_leaf_files(root)[0])
+def _has_femnist(root: Path) -> bool:
+    return bool(_femnist_files(root)[0])
 
 
 def _unpack_femnist(archive: Path, folder: Path) -> None:
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            name = Path(member.name).name
-            packed = tar.extractfile(member) if name in FEMNIST_FILES else None
-            if packed is not None:
-                with open(folder / name, "wb") as plain:
-                    shutil.copyfileobj(packed, plain)
+    _unpack(archive, folder)
+    for name in FEMNIST_FILES:
+        next(folder.rglob(name)).replace(folder / name)
 
 
 def _read_femnist(root: Path) -> Raw:
-    if _have(FEMNIST_FILES)(root):
-        parts = [_read_tff(root / name) for name in FEMNIST_FILES]
-    else:
-        parts = [_read_leaf(files) for files in _leaf_files(root)]
-    named = zip(("train", "test"), parts, strict=True)
-    return {f"{name}_{key}": value for name, part in named for key, value in part.items()}
+    read: dict[str, Callable[[Path], blocks.Part]] = {
+        ".h5": functools.partial(
+            tff.read, example="pixels", label="label", classes=FEMNIST_CLASSES, stored=_bright_ink
+        ),
+        ".json": functools.partial(leaf.read, classes=FEMNIST_CLASSES, stored=_bright_ink),
+    }
+    raw: Raw = {}
+    for part, files in zip(("train", "test"), _femnist_files(root), strict=True):
+        parts = [read[file.suffix](file)[:3] for file in files]
+        for column, name in enumerate(("images", "labels", "users") if files else ()):
+            raw[f"{part}_{name}"] = np.concatenate([arrays[column] for arrays in parts])
+    return raw
 
 
-def _bright_ink(pixels: np.ndarray, place: str) -> np.ndarray:
+def _bright_ink(pixels: np.ndarray) -> np.ndarray:
     """Return uint8 [n, 28, 28] with ink 255 on 0, as in MNIST, of floats with paper 1.0 and ink
     0.0, as in LEAF and TFF."""
     if not ((pixels >= 0) & (pixels <= 1)).all():
-        raise DataError(
-            f"{place}: pixels",
-            got=f"values {pixels.min()} to {pixels.max()}",
-            expected="0 (ink) to 1 (paper)",
-        )
+        got = f"values {pixels.min()} to {pixels.max()}"
+        raise DataError("pixels", got=got, expected="0 (ink) to 1 (paper)")
     bright: np.ndarray = np.rint((1.0 - pixels) * 255.0).astype(np.uint8).reshape(-1, 28, 28)
     return bright
-
-
-def _whole(labels: np.ndarray, place: str) -> np.ndarray:
-    """Return labels as int64 [n]; a cast alone would round floats down."""
-    whole = labels.reshape(-1).astype(np.int64)
-    if not np.array_equal(whole, labels.reshape(-1)):
-        raise DataError(f"{place}: labels", got=f"{labels.dtype}", expected="whole numbers")
-    return whole
-
-
-def _read_tff(path: Path) -> Raw:
-    import h5py
-
-    with h5py.File(path, "r") as file:
-        examples = file["examples"]
-        writers = sorted(examples)
-        sizes = [examples[writer]["label"].shape[0] for writer in writers]
-        limits.check(sum(sizes) * 28 * 28, str(path))
-        images = np.empty((sum(sizes), 28, 28), dtype=np.uint8)
-        labels = np.empty(sum(sizes), dtype=np.int64)
-        start = 0
-        # One writer at a time, because the floats need four times the memory.
-        for writer, size in zip(writers, sizes, strict=True):
-            rows = slice(start, start + size)
-            images[rows] = _bright_ink(examples[writer]["pixels"][()], f"{path}: examples/{writer}")
-            labels[rows] = _whole(examples[writer]["label"][()], f"{path}: examples/{writer}")
-            start += size
-    return {"images": images, "labels": labels, "users": np.repeat(np.array(writers), sizes)}
-
-
-def _read_leaf(files: list[Path]) -> Raw:
-    parts: dict[str, list[np.ndarray]] = collections.defaultdict(list)
-    for path in files:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        for writer in content["users"]:
-            rows = content["user_data"][writer]
-            pixels = np.asarray(rows["x"], np.float32)
-            labels = _whole(np.asarray(rows["y"]), f"{path}: user_data.{writer}.y")
-            parts["images"].append(_bright_ink(pixels, f"{path}: user_data.{writer}.x"))
-            parts["labels"].append(labels)
-            parts["users"].append(np.repeat(np.array([writer]), len(labels)))
-    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 # WISDM v1.1, activity prediction (Kwapisz, Weiss, Moore, "Activity Recognition using Cell Phone
 # Accelerometers", SensorKDD 2010): 5,418 windows of 10 seconds of 36 people, six activities.
 
 
-def _wisdm_is_there(root: Path) -> bool:
+def _has_wisdm(root: Path) -> bool:
     return any((root / name).is_file() for name in (WISDM_FILE, *WISDM_ARCHIVES))
 
 

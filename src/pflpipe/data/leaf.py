@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,19 @@ from pflpipe.data.blocks import Part
 from pflpipe.errors import DataError, located
 
 
-def read(path: Path, classes: int | Sequence[Any] | None = None, **tokens: Any) -> Part:
+def read(
+    path: Path,
+    classes: int | Sequence[Any] | None = None,
+    stored: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    **tokens: Any,
+) -> Part:
     """Return examples, labels and users of a file, and a line that says what was read.
 
     Args:
         path: the file.
         classes: all labels in the order of their numbers, or how many there are. None, with texts:
             the label is the token that follows, and rows with another label are left out.
+        stored: what becomes of the numbers of all examples.
         tokens: arguments of ``texts.Tokens``, if the examples are texts.
 
     Returns:
@@ -65,6 +71,8 @@ def read(path: Path, classes: int | Sequence[Any] | None = None, **tokens: Any) 
         if tokens:
             layout = texts.Tokens(**tokens)
             examples, note = layout.rows(x), f"{note}; {layout}"
+        else:
+            examples = stored(examples)
         if tokens and classes is None:
             following = dataclasses.replace(layout, length=1).rows(y)[:, 0]
             row = np.flatnonzero(following >= texts.FIRST)
