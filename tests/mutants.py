@@ -487,8 +487,8 @@ MUTANTS = {
     ),
     "the ledger does not name the reference of features": Mutant(
         "study/plans.py",
-        'if plan.mechanism != "none" and cell.features.public:',
-        'if plan.mechanism == "none" and cell.features.public:',
+        "REFERENCE.format(features.public): features.public,",
+        "REFERENCE.format(features.public): not features.public,",
         "test_extraction.py",
     ),
     "an image's features depend on the others": Mutant(
@@ -523,20 +523,20 @@ MUTANTS = {
     ),
     "classes read from labels without a word": Mutant(
         "study/plans.py",
-        'if plan.mechanism != "none" and not declared:',
-        'if plan.mechanism == "none" and not declared:',
+        "CLASSES_FOUND: not declared,",
+        "CLASSES_FOUND: declared,",
         "test_plans.py test_data.py",
     ),
     "rows that standardise each other without a word": Mutant(
         "study/plans.py",
-        'if plan.mechanism != "none" and standardised:',
-        'if plan.mechanism == "none" and standardised:',
+        "STANDARDISED: standardised,",
+        "STANDARDISED: not standardised,",
         "test_api.py",
     ),
     "the ledger does not name a file of features": Mutant(
         "study/plans.py",
-        'if plan.mechanism != "none" and cell.features.file:',
-        'if plan.mechanism == "none" and cell.features.file:',
+        "FILE.format(features.file, features.made_by): features.file,",
+        "FILE.format(features.file, features.made_by): not features.file,",
         "test_extraction.py",
     ),
     "people 7 and 007 of a table are one": Mutant(
@@ -553,8 +553,8 @@ MUTANTS = {
     ),
     "the ledger does not say that the start is the study's word": Mutant(
         "study/plans.py",
-        'if plan.mechanism != "none" and cell.model.init:',
-        'if plan.mechanism == "none" and cell.model.init:',
+        "START.format(model.init, model.init_digest[:12]): model.init,",
+        "START.format(model.init, model.init_digest[:12]): not model.init,",
         "test_initial.py",
     ),
     "initial weights of a file that changed are taken": Mutant(

@@ -23,7 +23,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from pflpipe.files import write_json
-from pflpipe.study import planner
+from pflpipe.study import forecast
 from pflpipe.study.load import load_outline
 
 RESULTS = Path("docs/results")
@@ -98,11 +98,11 @@ def studies() -> list[Federation]:
             cell = line.candidates[0].rows[0].cell
             if cell.method == "dp_fedavg" and "variant" not in line.entry:
                 clients, training = cell.partition.clients, cell.training
-                plan = planner.plan_for(cell, clients)
+                plan = forecast.plan_for(cell, clients)
                 of_line = runs[(runs["line"] == "dp_fedavg") & runs["budget"].str.contains("ε")]
                 cohort = training.sample_rate * clients
                 sent = of_line["upload_bytes_per_round"].iloc[0] / 4 / cohort
-                length = planner.noise_length(plan, round(sent))
+                length = forecast.noise_length(plan, round(sent))
                 lengths.append(length / math.sqrt(training.rounds))
                 accuracies.append(means["dp_fedavg", f"ε = {cell.privacy.epsilon:g}"])
         alone, fedavg = (means[line, "no privacy"] for line in ("local_only", "fedavg"))
@@ -110,16 +110,16 @@ def studies() -> list[Federation]:
     return found
 
 
-def expected(federation: Federation, curve: planner.Curve) -> np.ndarray:
+def expected(federation: Federation, curve: forecast.Curve) -> np.ndarray:
     """Return the shares that a curve expects of a federation."""
     return np.array([curve.share(s) for s in federation.s])
 
 
-def fit(federations: Sequence[Federation]) -> planner.Curve:
+def fit(federations: Sequence[Federation]) -> forecast.Curve:
     """Return the curve of these federations, each with the same weight."""
 
     def residuals(values: np.ndarray, chosen: Sequence[Federation]) -> np.ndarray:
-        curve = planner.Curve(math.exp(values[0]), math.exp(values[1]), 0, 0)
+        curve = forecast.Curve(math.exp(values[0]), math.exp(values[1]), 0, 0)
         return np.concatenate(
             [(each.shares - expected(each, curve)) / math.sqrt(len(each.s)) for each in chosen]
         )
@@ -132,7 +132,7 @@ def fit(federations: Sequence[Federation]) -> planner.Curve:
     spread = float(np.std([one.x[0] for one in own], ddof=1))
     # `fun` of one federation adds up to its mean square.
     rest = math.sqrt(np.mean([np.sum(one.fun**2) for one in own]))
-    return planner.Curve(math.exp(middle), math.exp(slope), spread, rest)
+    return forecast.Curve(math.exp(middle), math.exp(slope), spread, rest)
 
 
 def beside() -> Iterator[str]:

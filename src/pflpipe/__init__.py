@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from pflpipe.privacy.mechanism import Uploads as Uploads
     from pflpipe.privacy.mechanism import release as release
     from pflpipe.privacy.plan import Plan as Plan
+    from pflpipe.study.forecast import forecast as forecast
     from pflpipe.study.load import load_study as load_study
-    from pflpipe.study.planner import plan as plan
 
 _HOMES = {
     "auditing.audit": ("Audited", "audit"),
@@ -69,8 +69,8 @@ _HOMES = {
     "privacy.ledger": ("Ledger", "ledger"),
     "privacy.mechanism": ("Uploads", "release"),
     "privacy.plan": ("Plan",),
+    "study.forecast": ("forecast",),
     "study.load": ("load_study",),
-    "study.planner": ("plan",),
     "interface.trained": ("Predictor", "Result", "Trained", "load"),
     "learning.losses": ("Loss",),
     "learning.metrics": ("Metric",),

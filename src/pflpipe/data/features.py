@@ -1,8 +1,7 @@
-"""What is known of features before any is made: which are refused, and how many there are. Features
-of the user's own file are read here.
+"""Checks of a study's features, their number, and features from a user's file.
 
-extraction.py makes the others. This module does not import torch, which takes seconds, so that a
-study is checked without it.
+extraction.py makes all other features. This module does not import torch, which takes seconds, so
+that a study is checked without it.
 """
 
 from __future__ import annotations

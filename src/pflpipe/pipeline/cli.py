@@ -179,14 +179,14 @@ def _typed(program: str) -> str:
 
 
 def _validate(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import catalog, config, planner
+    from pflpipe.study import catalog, config, forecast
     from pflpipe.study.check import unused_data, validate
 
     settings = config.load(arguments.config)
     outlines = validate(settings, arguments.study)
     lines, header = [], catalog.headers(settings)
     for name, outline in outlines.items():
-        lines += [f"{name}: {outline}: ok", *planner.hopeless(outline, header)]
+        lines += [f"{name}: {outline}: ok", *forecast.hopeless(outline, header)]
     return lines if arguments.study else [*lines, *unused_data(settings, outlines.values())]
 
 
@@ -232,10 +232,10 @@ def _studies(arguments: argparse.Namespace) -> list[str]:
 
 
 def _plan(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import config, planner
+    from pflpipe.study import config, forecast
 
     given = arguments.study, arguments.alone, arguments.without_privacy
-    return list(planner.lines(planner.plan(*given, settings=config.load(arguments.config))))
+    return list(forecast.lines(forecast.forecast(*given, settings=config.load(arguments.config))))
 
 
 def _cost(arguments: argparse.Namespace) -> list[str]:

@@ -18,7 +18,7 @@ from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError
 from pflpipe.files import canonical_json
 from pflpipe.privacy.plan import Plan
-from pflpipe.study import catalog, planner, runtime_estimate
+from pflpipe.study import catalog, forecast, runtime_estimate
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline
 
@@ -113,16 +113,16 @@ def state_bytes(
     for cell, times in zip(cells, often, strict=False):
         known = header(cell.dataset)
         assert known is not None
-        training, clients = cell.training, planner.clients_of(cell, known)
+        training, clients = cell.training, forecast.clients_of(cell, known)
         rounds = training.rounds / training.groups
         drawn = clients * (1 - (1 - training.sample_rate) ** rounds)
-        of_network = planner.shape_of(cell, known, header), planner.outputs_of(cell, known)
+        of_network = forecast.shape_of(cell, known, header), forecast.outputs_of(cell, known)
         parts = [cell.method, cell.source, cell.hyperparameters, vars(cell.model), of_network]
         key = canonical_json(parts)
         if key not in sizes:
             # No round is computed, so any plan will do.
             plan = Plan("none", 2, None, None, 1.0, 1, None, clients)
-            method, task = planner.before_training(cell, *of_network, plan)
+            method, task = forecast.before_training(cell, *of_network, plan)
             params = Params(task.network.init(torch.Generator().manual_seed(0)))
             sizes[key] = sum(value.nbytes for value in method.init_client(params, task).values())
         total += times * drawn * sizes[key]

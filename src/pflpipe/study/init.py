@@ -24,10 +24,7 @@ def write(name: str) -> list[Path]:
     Raises:
         ConfigError: not a name for a study, the study exists, or config.yaml is not in order.
     """
-    check_name(name, "a study's name")
-    study, config = STUDIES / f"{name}.yaml", Path("config.yaml")
-    if study.exists():
-        raise ConfigError(f"{study} exists already", do="choose another name, or remove it first")
+    study, config = _new(STUDIES / f"{name}.yaml", "a study's name"), Path("config.yaml")
     text = TEMPLATE.read_text(encoding="utf-8").replace("{name}", name)
     if dataset := _with_users(config):
         text = re.sub("^dataset: .*", f"dataset: {dataset}", text, flags=re.M)
@@ -54,9 +51,13 @@ def write_release(name: str) -> Path:
     Raises:
         ConfigError: not a name for a file, or the file exists.
     """
-    check_name(name, "a release's name")
-    file = Path(f"{name}.py")
+    file = _new(Path(f"{name}.py"), "a release's name")
+    write_text(file, RELEASE.read_text(encoding="utf-8").replace("{name}", name))
+    return file
+
+
+def _new(file: Path, what: str) -> Path:
+    check_name(file.stem, what)
     if file.exists():
         raise ConfigError(f"{file} exists already", do="choose another name, or remove it first")
-    write_text(file, RELEASE.read_text(encoding="utf-8").replace("{name}", name))
     return file

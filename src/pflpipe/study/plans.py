@@ -83,17 +83,15 @@ def plan_of(
         entry = of_dealt(entry, effective, cell.partition.max_clients_per_user, unit)
     else:
         entry = dataclasses.replace(entry, unit=unit)
-    if plan.mechanism != "none" and cell.features.public:
-        warning = REFERENCE.format(cell.features.public)
-        entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
-    if plan.mechanism != "none" and cell.features.file:
-        warning = FILE.format(cell.features.file, cell.features.made_by)
-        entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
-    if plan.mechanism != "none" and cell.model.init:
-        warning = START.format(cell.model.init, cell.model.init_digest[:12])
-        entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
-    if plan.mechanism != "none" and standardised:
-        entry = dataclasses.replace(entry, warnings=(STANDARDISED, *entry.warnings))
-    if plan.mechanism != "none" and not declared:
-        entry = dataclasses.replace(entry, warnings=(CLASSES_FOUND, *entry.warnings))
+    features, model = cell.features, cell.model
+    uncovered = {
+        CLASSES_FOUND: not declared,
+        STANDARDISED: standardised,
+        START.format(model.init, model.init_digest[:12]): model.init,
+        FILE.format(features.file, features.made_by): features.file,
+        REFERENCE.format(features.public): features.public,
+    }
+    if plan.mechanism != "none":
+        warnings = (warning for warning, holds in uncovered.items() if holds)
+        entry = dataclasses.replace(entry, warnings=(*warnings, *entry.warnings))
     return Planned(plan, entry)

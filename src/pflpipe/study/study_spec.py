@@ -127,9 +127,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: rows in the order of the file, every cell once; layout of a paper's table; figures;
-    metrics by name; the name of the metric that ranks sets of values; and the column of accuracy of
-    which the table has the best round too, if there is one."""
+    """A study as it is run.
+
+    Attributes:
+        rows: in the order of the file, every cell once.
+        layout: of a paper's table, if there is one.
+        metrics: by name; the first is that of the loss.
+        criterion: the metric that ranks sets of values.
+        best_round: the column whose best round the table shows as well; empty for none.
+    """
 
     name: str
     title: str
@@ -174,8 +180,14 @@ class Study:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One set of values for a line of a study: its rows at the study's seeds, what the search tries
-    of it, without a seed, and the runs that do so."""
+    """One set of values for a line of a study.
+
+    Attributes:
+        values: dotted path -> value.
+        rows: the runs at the study's seeds.
+        tried: the run that tries the values, without its seed.
+        trials: that run at the seeds of the search.
+    """
 
     values: dict[str, Any]
     rows: tuple[Row, ...]

@@ -1,4 +1,4 @@
-"""The planner's numbers follow from plan and message; its curve from committed runs."""
+"""The forecast's numbers follow from plan and message; its curve from committed runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pflpipe.errors import ConfigError
 from pflpipe.pipeline import cli
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
-from pflpipe.study import planner
+from pflpipe.study import forecast
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {
@@ -50,7 +50,7 @@ def study(tmp_path, monkeypatch):
 
 
 def rows(study: str, **given) -> dict[str, dict]:
-    return {row["entry"]: row for row in pflpipe.plan(study, **given)}
+    return {row["entry"]: row for row in pflpipe.forecast(study, **given)}
 
 
 def test_noise_and_cost_follow_from_plan_and_message(study):
@@ -65,23 +65,23 @@ def test_noise_and_cost_follow_from_plan_and_message(study):
 
 
 def test_with_the_clients_or_the_budget_for_1_the_noise_is_as_long_as_a_message_may_be(study):
-    (before, _) = pflpipe.plan(study())
+    (before, _) = pflpipe.forecast(study())
     more = study(partition={"kind": "iid", "clients": before["clients_for_1"]})
-    assert pflpipe.plan(more)[0]["noise_length"] == pytest.approx(1, abs=0.01)
+    assert pflpipe.forecast(more)[0]["noise_length"] == pytest.approx(1, abs=0.01)
     budget = SMALL["privacy"] | {"epsilon": before["epsilon_for_1"]}
-    assert pflpipe.plan(study(privacy=budget))[0]["noise_length"] == pytest.approx(1, abs=0.01)
+    assert pflpipe.forecast(study(privacy=budget))[0]["noise_length"] == pytest.approx(1, abs=0.01)
 
 
 def test_a_budget_that_promises_nothing_is_not_counted(study):
     few = study(partition={"kind": "iid", "clients": 2}, allow_large_delta=True)
-    assert pflpipe.plan(few)[0]["epsilon_for_1"] == math.inf
+    assert pflpipe.forecast(few)[0]["epsilon_for_1"] == math.inf
 
 
 def test_noise_has_the_length_that_is_planned(study):
     plan = Plan("laplace", 1, 1.0, 3.0, 0.5, 10, 0.0, 40)
     drawn = np.random.default_rng(0).laplace(scale=3.0, size=(4000, 50)) / 20
     mean_square = np.mean(np.sum(drawn**2, axis=1))
-    assert planner.noise_length(plan, 50) == pytest.approx(math.sqrt(mean_square), rel=0.02)
+    assert forecast.noise_length(plan, 50) == pytest.approx(math.sqrt(mean_square), rel=0.02)
 
 
 @pytest.mark.slow
@@ -93,13 +93,13 @@ def test_noise_at_epsilon_2_is_far_too_long_for_ten_clients_and_short_for_320(
     clients, rate, rounds, sent, length
 ):
     once = Plan("gaussian", 2, 1.0, 1.0, rate, rounds, 1e-5, clients)
-    found = planner.noise_length(accounting.calibrate(once, 2), sent)
+    found = forecast.noise_length(accounting.calibrate(once, 2), sent)
     assert found == pytest.approx(length, rel=0.01)
 
 
 @pytest.mark.slow
-def test_the_planner_says_of_the_studies_of_people_what_their_runs_sent():
-    found = pflpipe.plan("people_mnist")
+def test_the_forecast_says_of_the_studies_of_people_what_their_runs_sent():
+    found = pflpipe.forecast("people_mnist")
     runs = pd.read_parquet("docs/results/people_mnist/runs.parquet").drop_duplicates("line")
     sent = runs.set_index("line")["upload_bytes_per_round"] / 4 / (0.2 * 669)
     of_entry = {row["entry"]: row for row in found}
@@ -115,11 +115,17 @@ def test_an_accuracy_lies_between_both_ends_of_the_scale_that_the_user_gives(stu
     assert found["accuracy"] == pytest.approx(60 + 20 * found["share"])
     assert 60 <= found["accuracy_low"] < found["accuracy"] < found["accuracy_high"]
     with pytest.raises(ConfigError, match="both, or none"):
-        pflpipe.plan("small", alone=60.0)
+        pflpipe.forecast("small", alone=60.0)
+
+
+def test_a_method_that_would_send_nothing_of_this_network_is_refused_in_one_line(study):
+    linear = {"model": {"name": "linear"}, "methods": [{"name": "fedrep"}]}
+    with pytest.raises(ConfigError, match="method fedrep: model; got 'linear'; expected a network"):
+        pflpipe.forecast(study(**linear))
 
 
 def test_a_longer_noise_leaves_less_and_the_interval_holds_the_share():
-    shares = [planner.curve().shares(s) for s in (0.01, 0.1, 0.5, 1.0, 3.0, 30.0)]
+    shares = [forecast.curve().shares(s) for s in (0.01, 0.1, 0.5, 1.0, 3.0, 30.0)]
     middle = [each["share"] for each in shares]
     assert middle == sorted(middle, reverse=True)
     assert all(each["share_low"] < each["share"] < each["share_high"] for each in shares)
@@ -132,7 +138,7 @@ def test_a_longer_noise_leaves_less_and_the_interval_holds_the_share():
 def test_the_multiplier_of_the_warning_is_about_that_of_the_accountant(epsilon, rate):
     plan = Plan("gaussian", 2, 1.0, 1.0, rate, 30, 1e-5, 100)
     exact = accounting.calibrate(plan, epsilon).multiplier
-    rough = planner.rough_multiplier(epsilon, 1e-5, rate, 30)
+    rough = forecast.rough_multiplier(epsilon, 1e-5, rate, 30)
     assert rough == pytest.approx(exact, rel=0.25 if rate < 1 else 1e-4)
 
 
@@ -150,7 +156,7 @@ def test_validate_warns_in_one_line_where_noise_hides_everything(study, monkeypa
     study(partition={"kind": "iid", "clients": 2}, allow_large_delta=True)
     checked, warning = printed(monkeypatch, capsys, "validate")
     assert checked.endswith("ok")
-    length = pflpipe.plan("small")[0]["noise_length"]
+    length = pflpipe.forecast("small")[0]["noise_length"]
     assert warning.startswith(
         f"warning: small: dp_fedavg at ε = 2: the noise is about {length:,.0f} "
     )
@@ -181,14 +187,14 @@ def test_of_an_error_nothing_is_predicted_and_one_line_says_so(study, monkeypatc
     heading, *entries, foot = printed(monkeypatch, capsys, "plan", "small")
     assert heading.endswith("gain left")
     assert {line.split()[-1] for line in entries} == {"-"}
-    assert foot.endswith(planner.ABSENT)
+    assert foot.endswith(forecast.ABSENT)
     assert "gain left:" not in foot
     with pytest.raises(ConfigError, match="got 'mean_squared_error'; expected accuracy: the curve"):
-        pflpipe.plan("small", 60, 80)
+        pflpipe.forecast("small", 60, 80)
 
 
 def test_the_fit_finds_the_curve_that_made_the_shares():
-    true = planner.Curve(middle=0.8, slope=2.0, spread=0.0, rest=0.0)
+    true = forecast.Curve(middle=0.8, slope=2.0, spread=0.0, rest=0.0)
     s = np.array([0.1, 0.4, 0.8, 1.6, 4.0])
     shares = np.array([true.share(value) for value in s])
     made = [
@@ -212,7 +218,7 @@ def test_coefficients_and_their_page_are_those_of_the_committed_runs(tmp_path, m
     )
     text = " ".join((ROOT / "docs/plan.md").read_text().split())
     (share, points, _, _), (hard_share, hard_points, worst, held) = said
-    curve = planner.curve()
+    curve = forecast.curve()
     for words in (
         f"gain left = 1 / (1 + (s / {curve.middle:.2f})^{curve.slope:.1f})",
         f"root mean square error is {share} of the gain, or {points} points of accuracy",

@@ -97,7 +97,7 @@ def curve() -> Curve:
     return json_records.load(Curve, Path(__file__).with_name("curve.json"))
 
 
-def plan(
+def forecast(
     study: str,
     alone: float | None = None,
     without_privacy: float | None = None,
@@ -154,28 +154,28 @@ def plan(
         partition.check_users(cell.partition, known.users is not None)
         label, _, point = line.words.partition(" at ")
         others = [item for item in point.split(", ") if not item.startswith("privacy.epsilon=")]
-        forecast = {
+        row = {
             "entry": " at ".join(filter(None, [label, ", ".join(others)])),
             "epsilon": cell.privacy.epsilon,
             **_forecast(cell, known, shape_of(cell, known, header)),
             "minutes": runtime_estimate.seconds(cell, known) / 60,
         }
         if alone is not None and without_privacy is not None:
-            forecast |= {
+            row |= {
                 name.replace("share", "accuracy"): alone + value * (without_privacy - alone)
-                for name, value in forecast.items()
+                for name, value in row.items()
                 if name.startswith("share")
             }
-        found.append(forecast)
+        found.append(row)
     return found
 
 
-def lines(forecast: list[dict[str, Any]]) -> Iterator[str]:
+def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Yield a forecast as a table for a terminal."""
-    scale = "accuracy" if any("accuracy" in row for row in forecast) else "share"
+    scale = "accuracy" if any("accuracy" in row for row in rows) else "share"
     heading, number, explanation = SCALES[scale]
     table = [["entry", "ε", "σ", "numbers", "noise/C", "M for 1", "ε for 1", "MB", "min", heading]]
-    for row in forecast:
+    for row in rows:
         ends = [row.get(f"{scale}{end}") for end in ("", "_low", "_high")]
         left = f"{number} ({number} to {number})".format(*ends) if scale in row else "-"
         budget = "-" if row["epsilon"] is None else f"{row['epsilon']:g}"
@@ -186,7 +186,7 @@ def lines(forecast: list[dict[str, Any]]) -> Iterator[str]:
     for texts in table:
         padded = (text.ljust(width) for text, width in zip(texts, widths, strict=True))
         yield "  ".join(padded).rstrip()
-    have = [scale in row for row in forecast]
+    have = [scale in row for row in rows]
     parts = [FOOT, *[explanation, INTERVAL] * any(have), *[ABSENT] * (not all(have))]
     yield " ".join(parts)
 
@@ -258,7 +258,9 @@ def _forecast(cell: Cell, known: Header, shape: tuple[int, ...]) -> dict[str, An
     """Return what follows from a plan and the size of a message."""
     training = cell.training
     planned = plan_for(cell, clients_of(cell, known))
-    method, task = before_training(cell, shape, outputs_of(cell, known), planned)
+    outputs = outputs_of(cell, known)
+    registry.check_model(cell.method, cell.model, cell.hyperparameters, cell.source, outputs)
+    method, task = before_training(cell, shape, outputs, planned)
     sent = sum(map(math.prod, method.upload(task).values()))
     once = dataclasses.replace(planned, noise_multiplier=1.0)
     length = planned.multiplier * noise_length(once, sent)
