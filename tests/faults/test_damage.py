@@ -18,7 +18,6 @@ from pflpipe.data import datasets, downloads, partition
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.json_records import to_json
-from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.methods import registry
 from pflpipe.report.tidy import existing, tidy
 from pflpipe.simulation import runs, scores
@@ -117,8 +116,7 @@ def tabled(place: Place) -> str:
 
 
 def ranked(place: Place) -> str:
-    metric = BUILT_IN["accuracy"]
-    return told(ranking.means(place.scores, "good", ranking.VALIDATION, metric))
+    return told(ranking.answers(place.scores, "good", ranking.VALIDATION))
 
 
 def drawn(place: Place) -> str:

@@ -95,11 +95,9 @@ def check(block: Mapping[str, Any]) -> None:
         raise DataError("a data set", got=sorted(block), expected="either file or folder")
     form = kind(block)
     if form not in KEYS:
-        raise DataError(
-            f"file: {block['file']}",
-            expected=f"a file that ends in {', '.join((*TABLES, LEAF, TFF))}",
-            do="an .npz file and a function have no block: write the path alone",
-        )
+        expected = f"a file that ends in {', '.join((*TABLES, LEAF, TFF))}"
+        do = "an .npz file and a function have no block: write the path alone"
+        raise DataError(f"file: {block['file']}", expected=expected, do=do)
     for key in block:
         if key not in KEYS[form]:
             raise DataError(f"{key} is not for {form}", do=nearest(key, KEYS[form]))

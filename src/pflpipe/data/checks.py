@@ -74,12 +74,9 @@ def as_array(name: str, values: object, content: str = "") -> np.ndarray:
         DataError: a masked array, because its mask would be ignored, or an array of Python objects.
     """
     if isinstance(values, np.ma.MaskedArray):
-        raise DataError(
-            name,
-            got="a masked array",
-            expected="an array whose values all count",
-            do="leave the masked rows out, or set their values by .filled(value)",
-        )
+        expected = "an array whose values all count"
+        do = "leave the masked rows out, or set their values by .filled(value)"
+        raise DataError(name, got="a masked array", expected=expected, do=do)
     array = np.asarray(values)
     if array.dtype.hasobject:
         types = sorted({type(value).__name__ for value in array.flat})
@@ -101,11 +98,8 @@ def check_names(arrays: Collection[str]) -> None:
     name looks like a misspelt one."""
     for key in (IMAGES[0], LABELS[0]):
         if key not in arrays:
-            raise DataError(
-                f"{key} is missing",
-                got=sorted(map(str, arrays)),
-                do="store train_images and train_labels",
-            )
+            do = "store train_images and train_labels"
+            raise DataError(f"{key} is missing", got=sorted(map(str, arrays)), do=do)
     for key in arrays:
         if key not in (*KEYS, FOUND) and _MISSPELT.search(str(key)):
             raise DataError(f"unknown array {key!r}", do=nearest(str(key), KEYS))
@@ -139,24 +133,21 @@ def check_shapes(arrays: Mapping[str, Shape], dataset: str | None) -> None:
                 raise DataError(key, got=f"{dtype} {list(shape)}", expected="one integer")
         elif key in IMAGES:
             _check_image_shape(key, shape, dtype, "vocabulary" in arrays)
-            expected = known.image_shape if known else example_shape(*arrays["train_images"])
-            if example_shape(shape, dtype) != expected:
+            shape_of_all = known.image_shape if known else example_shape(*arrays["train_images"])
+            if example_shape(shape, dtype) != shape_of_all:
                 reason = f"as {dataset} has" if known else "as train_images has"
-                raise DataError(
-                    key,
-                    got=f"images {example_shape(shape, dtype)}",
-                    expected=f"{expected}, {reason}",
+                what, expected = (
+                    f"images {example_shape(shape, dtype)}",
+                    f"{shape_of_all}, {reason}",
                 )
+                raise DataError(key, got=what, expected=expected)
         else:
             part, _, content = key.partition("_")
             rows = arrays[f"{part}_images"][0][0]
             numbers = key in LABELS and dtype.kind == "f"
             if shape != (rows,) and not (numbers and shape[:1] == (rows,) and len(shape) == 2):
-                raise DataError(
-                    key,
-                    got=f"shape {shape}",
-                    expected=f"({rows},), one for each image of {part}_images",
-                )
+                expected = f"({rows},), one for each image of {part}_images"
+                raise DataError(key, got=f"shape {shape}", expected=expected)
             if dtype.kind not in ("iuU" if key in USERS else "iuf"):
                 kinds = "integers or text (dtype 'U')" if key in USERS else "integers or floats"
                 raise DataError(key, got=f"dtype {dtype}", expected=kinds, do=_REMEDIES[content])
@@ -248,12 +239,9 @@ def check_every_class(labels: np.ndarray, name: str) -> None:
     """
     absent = np.flatnonzero(labels != np.arange(len(labels)))
     if len(absent):
-        raise DataError(
-            name,
-            got=f"labels {labels[0]} to {labels[-1]}, none of them {absent[0]}",
-            expected="every class of 0..K-1",
-            do=f"{_NUMBERING}, or declare their number, classes = {labels[-1] + 1}",
-        )
+        got = f"labels {labels[0]} to {labels[-1]}, none of them {absent[0]}"
+        do = f"{_NUMBERING}, or declare their number, classes = {labels[-1] + 1}"
+        raise DataError(name, got=got, expected="every class of 0..K-1", do=do)
 
 
 def check_users(arrays: Mapping[str, np.ndarray]) -> None:
@@ -267,12 +255,9 @@ def check_users(arrays: Mapping[str, np.ndarray]) -> None:
         # Rows of several unknown people would be protected as those of one.
         if missing.any():
             row = int(np.argmax(missing))
-            raise DataError(
-                key,
-                got=f"{ids[row].item()!r} in {missing.sum()} rows, the first {row}",
-                expected="the id of a user in every row",
-                do="leave out the rows whose user is not known",
-            )
+            got = f"{ids[row].item()!r} in {missing.sum()} rows, the first {row}"
+            do = "leave out the rows whose user is not known"
+            raise DataError(key, got=got, expected="the id of a user in every row", do=do)
     types = [ids.dtype for ids in users.values()]
     # int64 and uint64 are two kinds: together they would be compared as rounded floats.
     if len({dtype.kind == "U" for dtype in types}) > 1 or (

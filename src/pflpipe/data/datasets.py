@@ -221,18 +221,13 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
         held_out = 0 if "test_labels" in small else _test_size(sizes)
     count = len(checks.user_ids(small)) if "train_users" in small else None
     shape, train_size = example_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
-    return Header(
-        shape,
-        classes,
-        train_size,
-        count,
-        declared=declared and FOUND not in shapes,
-        standardised=SCALED in shapes,
-        loader=_loader(path, shapes),
-        numbers=checks.are_numbers(labels),
-        vocabulary=_vocabulary(small),
-        unit=_unit(path, shapes),
-    )
+    notes = _notes(path, shapes)
+    notes["declared"] &= declared
+    forms: dict[str, Any] = {
+        "numbers": checks.are_numbers(labels),
+        "vocabulary": _vocabulary(small),
+    }
+    return Header(shape, classes, train_size, count, **forms, **notes)
 
 
 def load_arrays(path: Path) -> Arrays:
@@ -258,10 +253,7 @@ def load_arrays(path: Path) -> Arrays:
         **parts,
         classes=int(raw["classes"]),
         vocabulary=_vocabulary(raw),
-        declared=FOUND not in shapes,
-        standardised=SCALED in shapes,
-        unit=_unit(path, shapes),
-        loader=_loader(path, shapes),
+        **_notes(path, shapes),
         mean=mean,
         std=std,
     )
@@ -292,7 +284,7 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
     elif source is not None and not source.is_dir():
         names = shapes = _checked_shapes(source, dataset)
         raw, location = read_arrays(source, (key for key in KEYS if key in shapes)), str(source)
-        loader = _loader(source, shapes)  # of a finished file, under another name
+        loader = _notes(source, shapes)["loader"]  # of a finished file, under another name
     elif info(dataset).needs_network:
         raw = downloads.read_original(
             dataset,
@@ -304,11 +296,8 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
     elif source is None:
         raw, location = _digits(), dataset
     else:
-        raise DataError(
-            f"dataset {dataset!r}",
-            got=f"the folder {source}",
-            expected="no source, or an .npz file",
-        )
+        what = f"dataset {dataset!r}"
+        raise DataError(what, got=f"the folder {source}", expected="no source, or an .npz file")
     if FOUND in names:  # a finished file, under another name
         del raw["classes"]
     made = dataclasses.replace(arrays_from(raw, location, dataset), loader=loader)
@@ -368,12 +357,8 @@ def _returned(reference: str) -> tuple[list[str], dict[str, np.ndarray]]:
         checks.check_names(arrays)
         for name in arrays.keys() & set(KEYS):
             if not isinstance(arrays[name], np.ndarray | np.generic | int):
-                raise DataError(
-                    name,
-                    got=type(arrays[name]).__name__,
-                    expected="a NumPy array",
-                    do="np.asarray, or .numpy() of a tensor, makes one",
-                )
+                expected, do = "a NumPy array", "np.asarray, or .numpy() of a tensor, makes one"
+                raise DataError(name, got=type(arrays[name]).__name__, expected=expected, do=do)
         read = {key: checks.as_array(key, arrays[key]) for key in KEYS if key in arrays}
     return list(arrays), read
 
@@ -428,10 +413,6 @@ def _vocabulary(arrays: Mapping[str, np.ndarray]) -> int | None:
     return int(arrays["vocabulary"]) if "vocabulary" in arrays else None
 
 
-def _unit(path: Path, names: Collection[str]) -> str:
-    return str(read_arrays(path, [UNIT])[UNIT]) if UNIT in names else "user"
-
-
 def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
     """Return network inputs: float32 [N, H, W, C] (channels last), or features, sequences and
     tokens as they are.
@@ -464,11 +445,8 @@ def _test_size(sizes: np.ndarray) -> int:
     """Size of the fixed test set, given the rows of each user (or of all together)."""
     held_out = sum(held_out_size(int(size), TEST_FRACTION) for size in sizes)
     if held_out == 0:
-        raise DataError(
-            "train_images",
-            got=f"{sizes.sum()} rows, at most {sizes.max()} of one user",
-            expected="3 rows or more of one, to set a test set aside",
-        )
+        what, got = "train_images", f"{sizes.sum()} rows, at most {sizes.max()} of one user"
+        raise DataError(what, got=got, expected="3 rows or more of one, to set a test set aside")
     return held_out
 
 
@@ -529,11 +507,8 @@ def array_shapes(path: Path) -> dict[str, Shape]:
             f"{path} does not exist", do="mend the path in config.yaml, or make the file"
         ) from None
     except Exception as error:  # of zipfile or numpy: there is no common base
-        raise DataError(
-            f"{path} cannot be read",
-            got=str(error),
-            expected="an .npz file written by numpy.savez; a function, my_data.py:load; or a block",
-        ) from error
+        expected = "an .npz file written by numpy.savez; a function, my_data.py:load; or a block"
+        raise DataError(f"{path} cannot be read", got=str(error), expected=expected) from error
     limits.check(total, str(path))
     return headers
 
@@ -548,19 +523,24 @@ def read_arrays(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
         do = (
             "write the file again; for text use dtype 'U', for images one array, no lists of arrays"
         )
-        raise DataError(
-            f"{path} cannot be read",
-            got=str(error),
-            expected="plain arrays without pickled objects",
-            do=do,
-        ) from error
+        what, expected = f"{path} cannot be read", "plain arrays without pickled objects"
+        raise DataError(what, got=str(error), expected=expected, do=do) from error
 
 
-def _loader(path: Path, shapes: Mapping[str, Shape]) -> str:
-    """Return ``Arrays.loader`` of a finished file."""
-    shape, dtype = shapes.get(LOADER, ((1,), np.dtype("U1")))
-    is_note = shape == () and dtype.kind == "U"
-    return str(read_arrays(path, [LOADER])[LOADER]) if is_note else ""
+def _notes(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Any]:
+    """Return what a finished file says of its arrays, as ``Arrays`` and ``Header`` have it."""
+    are_text = [key for key in (UNIT, LOADER) if key in shapes and _is_text(*shapes[key])]
+    text = {key: str(value) for key, value in read_arrays(path, are_text).items()}
+    return {
+        "declared": FOUND not in shapes,
+        "standardised": SCALED in shapes,
+        "unit": text.get(UNIT, "user"),
+        "loader": text.get(LOADER, ""),
+    }
+
+
+def _is_text(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    return shape == () and dtype.kind == "U"
 
 
 def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:

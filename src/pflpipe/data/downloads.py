@@ -128,11 +128,8 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
             scratch.mkdir(parents=True, exist_ok=True)
             folder = tempfile.TemporaryDirectory(prefix=f".{dataset}.", dir=scratch)
         except OSError as error:
-            raise DataError(
-                f"{dataset}: {scratch} cannot be written to",
-                got=str(error),
-                do="choose another data_dir",
-            ) from error
+            what = f"{dataset}: {scratch} cannot be written to"
+            raise DataError(what, got=str(error), do="choose another data_dir") from error
         with folder as name:
             work = Path(name)
             for archive in original.archives:
@@ -177,11 +174,8 @@ def _provide(
     )
     if path.is_file():
         if pooch.file_hash(str(path), algorithm) != archive.digest:
-            raise DataError(
-                f"{dataset}: {path} is damaged",
-                expected=f"digest {archive.digest}",
-                do=f"remove it; {remedy}",
-            )
+            what = f"{dataset}: {path} is damaged"
+            raise DataError(what, expected=f"digest {archive.digest}", do=f"remove it; {remedy}")
         return
     if not may_download:
         raise DataError(f"{dataset}: {path} does not exist", do=remedy)
@@ -201,11 +195,8 @@ def _provide(
             problems.append(f"{url}: {error}")
         except ValueError:
             problems.append(f"{url}: digest differs from {archive.digest}")
-    raise DataError(
-        f"{dataset}: {Path(archive.path).name} cannot be downloaded",
-        got=", ".join(problems),
-        do=remedy,
-    )
+    what = f"{dataset}: {Path(archive.path).name} cannot be downloaded"
+    raise DataError(what, got=", ".join(problems), do=remedy)
 
 
 def _original(dataset: str) -> Original:

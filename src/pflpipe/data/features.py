@@ -36,20 +36,14 @@ def check(features: Features, dataset: str) -> None:
     if reference is None:
         return
     if reference not in DATASETS:
-        raise ConfigError(
-            "features.reference",
-            got=reference,
-            expected=f"a public data set that pflpipe knows, or {DRAWN}",
-            do=nearest(reference, (*DATASETS, DRAWN)),
-        )
+        expected = f"a public data set that pflpipe knows, or {DRAWN}"
+        do = nearest(reference, (*DATASETS, DRAWN))
+        raise ConfigError("features.reference", got=reference, expected=expected, do=do)
     collection = DATASETS[reference].collection
     if reference == dataset or (own and collection and own.collection == collection):
-        raise ConfigError(
-            "features.reference",
-            got=reference,
-            expected=f"a data set without images of {dataset}",
-            do="no epsilon covers means over the clients' own rows",
-        )
+        expected = f"a data set without images of {dataset}"
+        do = "no epsilon covers means over the clients' own rows"
+        raise ConfigError("features.reference", got=reference, expected=expected, do=do)
 
 
 def shape(
@@ -86,11 +80,8 @@ def shape(
                 expected=f"sides of at least {least}, multiples of {window}",
             )
     if public and public[2] != image_shape[2]:
-        raise ConfigError(
-            "features.reference",
-            got=f"{public[2]} channels",
-            expected=f"{image_shape[2]}, as the data set has",
-        )
+        expected = f"{image_shape[2]}, as the data set has"
+        raise ConfigError("features.reference", got=f"{public[2]} channels", expected=expected)
     return (image_shape[2] * coefficients(features.scales) * features.pool**2,)
 
 

@@ -60,12 +60,10 @@ def read(
         elif not all(isinstance(text, str) for text in x):
             raise ValueError("x is no text")
     except Exception as error:  # a missing key, or a value of another kind
-        raise DataError(
-            f"{path} cannot be read",
-            got=guard.described(error),
-            expected="LEAF's users, and user_data with x of equally many numbers and y for each",
-            do="for x of text write tokens, vocabulary and length (docs/own_files.md)",
-        ) from None
+        what = f"{path} cannot be read"
+        expected = "LEAF's users, and user_data with x of equally many numbers and y for each"
+        do = "for x of text write tokens, vocabulary and length (docs/own_files.md)"
+        raise DataError(what, got=guard.described(error), expected=expected, do=do) from None
     note, names, row = "LEAF: each of users is a user", np.array(users), np.arange(len(y))
     with located(str(path)):
         if tokens:

@@ -25,9 +25,6 @@ def check(size: int, location: str) -> None:
         location: names the file in the message.
     """
     if size > most():
-        raise DataError(
-            f"{location} is too large",
-            got=f"{size / 1e9:.1f} GB",
-            expected=f"at most half of this machine's memory, {most() / 1e9:.1f} GB",
-            do="take fewer examples, or a machine with more memory",
-        )
+        what, do = f"{location} is too large", "take fewer examples, or a machine with more memory"
+        expected = f"at most half of this machine's memory, {most() / 1e9:.1f} GB"
+        raise DataError(what, got=f"{size / 1e9:.1f} GB", expected=expected, do=do)

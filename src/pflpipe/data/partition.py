@@ -163,12 +163,9 @@ def check_new(
         )
         what, shared = "users", np.intersect1d(trained, held_out)
     if len(shared):
-        raise DataError(
-            f"{location}: {what} of new clients",
-            got=f"{len(shared)} of clients in training, the first {shared[0]}",
-            expected="none",
-            do="make the partition again with workflow/scripts/partition.py",
-        )
+        got = f"{len(shared)} of clients in training, the first {shared[0]}"
+        do = "make the partition again with workflow/scripts/partition.py"
+        raise DataError(f"{location}: {what} of new clients", got=got, expected="none", do=do)
 
 
 def check(
@@ -194,52 +191,31 @@ def check(
     p = partition
     options.check(p, location)
     if not classes and p.kind in ("dirichlet", "pathological"):
-        raise ConfigError(
-            f"{location}.kind",
-            got=f"{p.kind}, with labels that are real numbers",
-            expected="natural or iid, which need no classes",
-        )
+        what, got = f"{location}.kind", f"{p.kind}, with labels that are real numbers"
+        raise ConfigError(what, got=got, expected="natural or iid, which need no classes")
     if p.classes_per_client is not None and p.classes_per_client > classes:
-        raise ConfigError(
-            f"{location}.classes_per_client",
-            got=p.classes_per_client,
-            expected=f"1 to {classes}, the data set's classes",
-        )
+        what, expected = f"{location}.classes_per_client", f"1 to {classes}, the data set's classes"
+        raise ConfigError(what, got=p.classes_per_client, expected=expected)
     check_users(p, users is not None, location)
     everyone = p.clients + p.new_clients
     if p.kind == "natural":
         if users is None:
-            raise DataError(
-                f"{location}.kind",
-                got="natural",
-                expected="a data set with user ids",
-                do="choose dirichlet, pathological or iid",
-            )
+            what, do = f"{location}.kind", "choose dirichlet, pathological or iid"
+            raise DataError(what, got="natural", expected="a data set with user ids", do=do)
         if users < 2:
-            raise DataError(
-                f"{location}.kind",
-                got=f"natural, with {users} user id",
-                expected="a data set with at least 2 user ids",
-            )
+            what, expected = f"{location}.kind", "a data set with at least 2 user ids"
+            raise DataError(what, got=f"natural, with {users} user id", expected=expected)
         if not p.clients and p.new_clients > users - 2:
-            raise DataError(
-                f"{location}.new_clients",
-                got=p.new_clients,
-                expected=f"at most {users - 2}, so that 2 of {users} user ids are left to train",
-            )
+            expected = f"at most {users - 2}, so that 2 of {users} user ids are left to train"
+            raise DataError(f"{location}.new_clients", got=p.new_clients, expected=expected)
         if p.clients and everyone > users:
-            raise DataError(
-                f"{location}.clients",
-                got=_count(p),
-                expected=f"at most {users}, the data set's user ids",
-            )
+            expected = f"at most {users}, the data set's user ids"
+            raise DataError(f"{location}.clients", got=_count(p), expected=expected)
     elif train_size < everyone * p.min_size:
-        raise DataError(
-            location,
-            got=f"{_count(p)} clients with min_size {p.min_size}",
-            expected=f"at most {train_size} training examples in all",
-            do="take fewer clients or a lower min_size",
-        )
+        got = f"{_count(p)} clients with min_size {p.min_size}"
+        expected = f"at most {train_size} training examples in all"
+        do = "take fewer clients or a lower min_size"
+        raise DataError(location, got=got, expected=expected, do=do)
 
 
 def check_users(partition: cells.Partition, declared: bool, location: str = "partition") -> None:
@@ -464,12 +440,9 @@ def _repair(counts: np.ndarray, min_size: int, *, keep_classes: bool) -> np.ndar
                     break
             else:
                 if keep_classes:
-                    raise DataError(
-                        "partition.min_size",
-                        got=min_size,
-                        expected=f"at most {sizes[client]} with these classes",
-                        do="take a lower min_size, fewer clients or other classes_per_client",
-                    )
+                    expected = f"at most {sizes[client]} with these classes"
+                    do = "take a lower min_size, fewer clients or other classes_per_client"
+                    raise DataError("partition.min_size", got=min_size, expected=expected, do=do)
                 donor = donors.largest()
                 assert donor is not None  # for mypy: check() refused too few examples
                 label = int(np.argmax(counts[donor]))
@@ -574,12 +547,8 @@ def _pathological(
     if slots.sum() < wanted * clients:
         got = f"{clients} clients with {wanted} classes each"
         expected = f"at most {slots.sum()} (client, class) pairs, each with an example of its own"
-        raise DataError(
-            "partition.classes_per_client",
-            got=got,
-            expected=expected,
-            do="take fewer clients or classes",
-        )
+        what = "partition.classes_per_client"
+        raise DataError(what, got=got, expected=expected, do="take fewer clients or classes")
     counts = np.zeros((clients, classes), dtype=np.int64)
     left = slots.copy()
     for client in range(clients):

@@ -184,9 +184,6 @@ def _numbers(column: pd.Series, scale: Sequence[float] | None = None) -> np.ndar
 def _require(wrong: pd.Series, column: pd.Series, expected: str) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise DataError(
-            f"column {column.name!r}",
-            got=f"{column.iloc[row]} in {wrong.sum()} rows, the first {row}",
-            expected=f"{expected} in every row",
-            do="leave these rows out, or fill them by a fixed rule",
-        )
+        what, do = f"column {column.name!r}", "leave these rows out, or fill them by a fixed rule"
+        got = f"{column.iloc[row]} in {wrong.sum()} rows, the first {row}"
+        raise DataError(what, got=got, expected=f"{expected} in every row", do=do)

@@ -66,12 +66,10 @@ def read(
     except DataError:
         raise
     except Exception as error:  # of h5py or a missing key
-        raise DataError(
-            f"{path} cannot be read",
-            got=guard.described(error),
-            expected=f"HDF5 with examples/<client>/{' and /'.join(keys)}, {what} of one shape",
-            do="for texts write text, tokens, vocabulary and length (docs/own_files.md)",
-        ) from None
+        got = guard.described(error)
+        expected = f"HDF5 with examples/<client>/{' and /'.join(keys)}, {what} of one shape"
+        do = "for texts write text, tokens, vocabulary and length (docs/own_files.md)"
+        raise DataError(f"{path} cannot be read", got=got, expected=expected, do=do) from None
     names = np.repeat(users, list(map(len, found)))
     note = f"TFF: each of examples is a user; {', label '.join(keys)}"
     with located(str(path)):

@@ -46,12 +46,9 @@ def number(words: np.ndarray, declared: int | Sequence[Any] | None, key: str) ->
     numbers: np.ndarray = found[inverse]
     if (numbers < 0).any():
         row = int(np.argmax(numbers < 0))
-        raise DataError(
-            key,
-            got=f"{words[row]} in {(numbers < 0).sum()} rows, the first {row}",
-            expected=f"one of {listed(map(str, entries))}",
-            do="mend these rows, or declare the word",
-        )
+        got = f"{words[row]} in {(numbers < 0).sum()} rows, the first {row}"
+        expected = f"one of {listed(map(str, entries))}"
+        raise DataError(key, got=got, expected=expected, do="mend these rows, or declare the word")
     return numbers
 
 

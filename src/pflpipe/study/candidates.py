@@ -64,9 +64,9 @@ class SearchRange:
     def edge(self, value: float) -> str:
         """Return ``low`` or ``high`` if a value is in that outer tenth of the range, else empty."""
         low, high = self.widest
-        position = (value - low) / (high - low)
         if self.scale == "log":
-            position = math.log(value / low) / math.log(high / low)
+            value, low, high = map(math.log, (value, low, high))
+        position = (value - low) / (high - low)
         return "low" if position < _EDGE else "high" if position > 1 - _EDGE else ""
 
 

@@ -36,12 +36,9 @@ def validate(
     known = load.study_names(folder)
     wanted = tuple(names)
     if (settings.store or "").startswith("s3:") and not find_spec(S3_PLUGIN):
-        problems.refuse(
-            f"{settings.source}: store",
-            got=settings.store,
-            expected="the Python package snakemake-storage-plugin-s3, which is not installed",
-            do="pip install 'pflpipe[lab]'",
-        )
+        expected = "the Python package snakemake-storage-plugin-s3, which is not installed"
+        do = "pip install 'pflpipe[lab]'"
+        problems.refuse(f"{settings.source}: store", got=settings.store, expected=expected, do=do)
     for name in () if wanted else settings.studies:
         if name not in known:
             what, place = f"{name!r} does not exist in {folder}/", f"{settings.source}: studies"
@@ -156,9 +153,6 @@ def _check_data(
 def check_augment(names: Sequence[str], image_shape: tuple[int, ...]) -> None:
     """Raise ConfigError if there are transforms, but the examples are no images ``(H, W, C)``."""
     if names and len(image_shape) != 3:
-        raise ConfigError(
-            "training.augment",
-            got=f"{', '.join(names)} for examples of shape {tuple(image_shape)}",
-            expected="images, shape (H, W, C)",
-            do="remove it for features",
-        )
+        got = f"{', '.join(names)} for examples of shape {tuple(image_shape)}"
+        do = "remove it for features"
+        raise ConfigError("training.augment", got=got, expected="images, shape (H, W, C)", do=do)

@@ -102,9 +102,6 @@ def parse(values: Any, location: str = "config.yaml") -> Config:
     # `cuda:1` names one GPU, and each process needs its own.
     if config.processes > 1 and ":" in config.device:
         expected = "cuda, of which each process takes one, or a single process"
-        raise ConfigError(
-            f"{location}: device, with processes: {config.processes}",
-            got=config.device,
-            expected=expected,
-        )
+        what = f"{location}: device, with processes: {config.processes}"
+        raise ConfigError(what, got=config.device, expected=expected)
     return config

@@ -173,17 +173,12 @@ def _check_private(
     location, search = f"{file}: search", document["search"]
     seeds = search["seeds"]
     if len(seeds) > 1 or max(final) >= seeds[0]:
-        problems.refuse(
-            f"{location}.seeds of a private search",
-            got=seeds,
-            expected=f"one above {max(final)}, above which trials draw theirs",
-        )
+        expected = f"one above {max(final)}, above which trials draw theirs"
+        problems.refuse(f"{location}.seeds of a private search", got=seeds, expected=expected)
     if search.get("metric", ACCURACY) != ACCURACY:
-        problems.refuse(
-            f"{location}.metric of a private search",
-            got=search["metric"],
-            expected=f"{ACCURACY}, of which a client moves the sum by at most 1",
-        )
+        what = f"{location}.metric of a private search"
+        expected = f"{ACCURACY}, of which a client moves the sum by at most 1"
+        problems.refuse(what, got=search["metric"], expected=expected)
 
 
 def _check_range(path: str, given: SearchRange, location: str, entry: Mapping[str, Any]) -> None:

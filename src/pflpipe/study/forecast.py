@@ -136,12 +136,9 @@ def forecast(
     outline = load.load_outline(study)
     (first, *_) = outline.metrics
     if alone is not None and first != ACCURACY:
-        raise ConfigError(
-            f"study {study}: metric of its loss",
-            got=first,
-            expected=f"{ACCURACY}: the curve predicts nothing else",
-            do="leave out --alone and --without-privacy",
-        )
+        expected = f"{ACCURACY}: the curve predicts nothing else"
+        do = "leave out --alone and --without-privacy"
+        raise ConfigError(f"study {study}: metric of its loss", got=first, expected=expected, do=do)
     header, found = catalog.headers(settings), []
     for line in outline.lines:
         cell = line.candidates[0].rows[0].cell

@@ -88,11 +88,10 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
     starts = {
         key[:depth]: location
         for location, key in reversed(list(enumerate(complete)))
-        for depth in range(len(key) + 1)
+        for depth in range(len(layout.columns) + 1)
     }
-    columns = sorted(
-        complete, key=lambda key: [starts[key[:depth]] for depth in range(len(key) + 1)]
-    )
+    depths = range(len(layout.columns) + 1)
+    columns = sorted(complete, key=lambda key: [starts[key[:depth]] for depth in depths])
     if not columns:
         expected = "conditions that apply to a run"
         got = list(layout.columns)
@@ -133,12 +132,10 @@ def _check_equal(one: dict[str, Any], other: dict[str, Any], row: Row, location:
 
 
 def _header(paths: Sequence[str], column: tuple[Any, ...], row: Row) -> tuple[str, ...]:
-    texts = []
-    for path, value in zip(paths, column, strict=True):
+    def text(path: str, value: Any) -> str:
         if value is None and path.startswith("partition."):
-            texts.append(row.cell.partition.kind)  # "iid", where the others have their alpha
-        else:
-            bare = path in OPTIONS and OPTIONS[path].option.bare
-            text = condition_text(value, path)
-            texts.append(text if bare else f"{heading(path)} = {text}")
-    return tuple(texts)
+            return row.cell.partition.kind  # "iid", where the others have their alpha
+        is_bare = path in OPTIONS and OPTIONS[path].option.bare
+        return ("" if is_bare else f"{heading(path)} = ") + condition_text(value, path)
+
+    return tuple(map(text, paths, column))

@@ -30,6 +30,11 @@ from pflpipe.study import documents, expansion, figures, layouts, metrics, print
 from pflpipe.study.config import PAPERS, RESULTS, STUDIES, study_file
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
+_APART = {"title", "description", "report", "paper", "layout", "figures", "metrics", "dataset"} | {
+    "profile",
+    "official_code",
+}
+"""Keys without which the runs can be expanded all the same."""
 _OF_NOISE = ("rounds", "sample_rate", "groups")
 RESERVED = ("all", "audit", Path(printed.FILE).stem)
 """Names that no study may have: tables of several studies, and the file of printed numbers."""
@@ -152,22 +157,8 @@ def _stops_expansion(violation: documents.Violation) -> bool:
     a wrong value or key."""
     path = violation.path
     key, *inner = (path[2:] if path[:1] == ("methods",) else path) or ("",)
-    if key in ("axes", "search"):
-        return True
-    if violation.rule in ("additionalProperties", "finite"):
-        return False
-    if key in (
-        "title",
-        "description",
-        "report",
-        "paper",
-        "layout",
-        "figures",
-        "metrics",
-        "dataset",
-    ):
-        return False
-    return not (key in ("profile", "official_code") or (inner and key in BLOCKS))
+    is_value = violation.rule in ("additionalProperties", "finite") or (inner and key in BLOCKS)
+    return key in ("axes", "search") or not (is_value or key in _APART)
 
 
 def _lines(
@@ -314,20 +305,11 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
             else:
                 options.check(built, block)
     if {"training", "partition", "privacy"} <= blocks.keys():
-        training, privacy, clients = (
-            blocks["training"],
-            blocks["privacy"],
-            blocks["partition"].clients,
-        )
+        training, private, clients = (blocks[n] for n in ("training", "privacy", "partition"))
+        of_rounds = training.groups, private.band, private.buffers, training.sample_rate
         with problems.at():
-            of_rounds = (
-                training.groups,
-                privacy.band,
-                privacy.buffers,
-                training.sample_rate,
-                clients,
-            )
-            check_fixed(*of_rounds, privacy.mechanism, privacy.clip_quantile, departures)
+            last = private.mechanism, private.clip_quantile, departures
+            check_fixed(*of_rounds, clients.clients, *last)
     if "features" in blocks:
         with problems.at():
             features.check(blocks["features"], str(values.get("dataset", "")))
@@ -337,21 +319,18 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
         problems.refuse("training.batch_size", got=0, expected=">= 1", do=do)
     problems.stop()
     # Jobs run in the project's folder, not in that of the study's file.
-    loss = blocks["training"].loss
-    if user_files.is_reference(loss):
-        loss = user_files.beside(loss, file.parent)
-        blocks["training"] = dataclasses.replace(blocks["training"], loss=loss)
-    losses.find(loss)
-    registry.check_loss(name, loss, hyperparameters, source)
-    if user_files.is_reference(blocks["model"].name):
-        network = user_files.beside(blocks["model"].name, file.parent)
-        blocks["model"] = dataclasses.replace(blocks["model"], name=network)
+    for block, key in (("training", "loss"), ("model", "name")):
+        if user_files.is_reference(given := getattr(blocks[block], key)):
+            place = {key: user_files.beside(given, file.parent)}
+            blocks[block] = dataclasses.replace(blocks[block], **place)
+    for block, key in (("model", "init"), ("features", "file")):
+        if given := getattr(blocks[block], key):
+            place = {key: user_files.file_beside(given, file.parent)}
+            blocks[block] = dataclasses.replace(blocks[block], **place)
+    losses.find(blocks["training"].loss)
+    registry.check_loss(name, blocks["training"].loss, hyperparameters, source)
     if blocks["model"].init:
-        given = user_files.file_beside(blocks["model"].init, file.parent)
-        blocks["model"] = initial.with_digest(dataclasses.replace(blocks["model"], init=given))
-    if blocks["features"].file:
-        given = user_files.file_beside(blocks["features"].file, file.parent)
-        blocks["features"] = dataclasses.replace(blocks["features"], file=given)
+        blocks["model"] = initial.with_digest(blocks["model"])
     cell = Cell(
         dataset=values["dataset"],
         **blocks,

@@ -69,12 +69,10 @@ def lookup(document: dict[str, Any], file: Path, folder: str | os.PathLike[str])
             return NONE
         # Papers print the accuracy of their mechanism: another mechanism is another experiment.
         if departures(cell, official_code=False) != set(cell.departures):
-            raise ConfigError(
-                f"{location}.methods.{label}: its row is not the paper's mechanism",
-                got=", ".join(cell.departures) or "no departures",
-                expected="profile: paper, without official_code",
-                do="name another row, or none",
-            )
+            what = f"{location}.methods.{label}: its row is not the paper's mechanism"
+            got = ", ".join(cell.departures) or "no departures"
+            expected = "profile: paper, without official_code"
+            raise ConfigError(what, got=got, expected=expected, do="name another row, or none")
         values = dict(flatten(cell.to_dict()))
         ours = {field: values.get(path) for path, field in match.items()}
         of_method = [row for row in rows if row["method"] == method]
@@ -86,11 +84,8 @@ def lookup(document: dict[str, Any], file: Path, folder: str | os.PathLike[str])
                 key for key in fields if len({str(row.get(key)) for row in matching}) > 1
             )
             hint = f"add to match one of: {', '.join(differing)}" if differing else ""
-            raise ConfigError(
-                f"{location}: {len(matching)} printed rows for {wanted}",
-                expected="exactly one",
-                do=hint,
-            )
+            what = f"{location}: {len(matching)} printed rows for {wanted}"
+            raise ConfigError(what, expected="exactly one", do=hint)
         return matching[0]["accuracy"], block["metric"]
 
     return find

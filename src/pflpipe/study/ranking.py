@@ -18,7 +18,6 @@ import yaml
 from pflpipe.cells import Cell
 from pflpipe.errors import DataError
 from pflpipe.files import intact
-from pflpipe.learning.metrics import Metric
 from pflpipe.study import expansion, metrics
 from pflpipe.study.settings import budget_text, flatten
 from pflpipe.study.study_spec import Chosen, Outline, Study
@@ -48,7 +47,10 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
     for row in study.rows:
         entries[row.cell.method, row.variant].append(row.cell)
     for (method, variant), cells in entries.items():
-        by_cell = means(scores / f"{method}.csv", study.name, column, metric)
+        by_cell = {
+            cell: metric.average(of)
+            for cell, of in answers(scores / f"{method}.csv", study.name, column).items()
+        }
         labels = _labels(cells)
         sets: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for cell in cells:
@@ -90,11 +92,6 @@ def edges(outline: Outline, choices: Collection[Chosen]) -> Iterator[str]:
     if chosen:
         outer = "; ".join(text for edge, text in chosen if edge)
         yield f"Chosen in the outer tenth of a range: {outer or 'nothing'}"
-
-
-def means(path: Path, study: str, column: str, metric: Metric) -> Mapping[str, float]:
-    """Return cell -> average over clients of a column of validation rows; raises as ``answers``."""
-    return {cell: metric.average(of) for cell, of in answers(path, study, column).items()}
 
 
 def answers(path: Path, study: str, column: str) -> Mapping[str, np.ndarray]:

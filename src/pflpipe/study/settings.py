@@ -177,23 +177,23 @@ def describe(cell: Cell) -> dict[str, Any]:
 
 def _describe(cell: Cell) -> dict[str, Any]:
     # The values that may distinguish settings; all options of the model are one value.
-    values = {
-        "model" if path.startswith("model.") else path: value
-        for path, value in describe(cell).items()
-    }
+    values = {_path(path): value for path, value in describe(cell).items()}
     return {
         path: value
         for path, value in (values | {"model": model_name(cell)}).items()
-        if path == "model"
-        or path.startswith("hyperparameters.")
+        if path.startswith(("model", "hyperparameters."))
         or (path in OPTIONS and OPTIONS[path].option.condition)
     }
+
+
+def _path(path: str) -> str:
+    return "model" if path.startswith("model.") else path
 
 
 def _choice(row: Row) -> dict[str, Any]:
     # The choice of a search, with the paths of _describe.
     named = dict(flatten(row.chosen.values)) if row.chosen else {}
-    paths = {"model" if path.startswith("model.") else path for path in named}
+    paths = set(map(_path, named))
     return {path: value for path, value in _describe(row.cell).items() if path in paths}
 
 

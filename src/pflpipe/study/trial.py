@@ -74,10 +74,12 @@ def check(cell: Cell, header: Header) -> None:
         with located(where), guard.in_one_line(cell.source, file):
             yield getattr(method, name)
 
-    with hook("init_server") as called:
-        server = _tree(called(params, task), "a server state")
-    with hook("init_client") as called:
-        state = _tree(called(params, task), "a client state")
+    def tree(name: str, what: str, wanted: Shapes | None, *given: Any) -> Tree:
+        with hook(name) as called:
+            return _tree(called(*given, task), what, wanted)
+
+    server = tree("init_server", "a server state", None, params)
+    state = tree("init_client", "a client state", None, params)
     with hook("sends") as called:
         sent = {name: shapes[name] for name in called(task)}
     with hook("parts") as called:
@@ -90,17 +92,14 @@ def check(cell: Cell, header: Header) -> None:
             raise ConfigError("returns a loss", got=_kind(upload.loss), expected="a scalar tensor")
         state = _tree(new, "a client state", _shapes(state))
     if update:
-        with hook("scale") as called:
-            _tree(called(params, server, task), "a scale")
+        tree("scale", "a scale", None, params, server)
         with hook("aggregate") as called:
             result = called(params, update, server, task)
             stepped, after = _pair(result, dict, "(params, server)")
             params, server = _tree(stepped, "a model", shapes), _tree(after, "a server state")
     if method.absorb is not None:
-        with hook("absorb") as called:
-            state = _tree(called(state, update, task), "a client state", _shapes(state))
-    with hook("personalize") as called:
-        _tree(called(params, server, state, batches, task), "a personal model", shapes)
+        state = tree("absorb", "a client state", _shapes(state), state, update)
+    tree("personalize", "a personal model", shapes, params, server, state, batches)
 
 
 def _kind(value: Any) -> str:
