@@ -37,7 +37,7 @@ import numpy as np
 import torch
 
 from pflpipe import cells
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.learning import augment, networks
 from pflpipe.learning.task import Batches
 from pflpipe.methods import registry

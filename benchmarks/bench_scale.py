@@ -58,7 +58,7 @@ from bench_overhead import ENVIRONMENT, METHODS, SEEDS, STUDY
 from pflpipe import cells
 from pflpipe.data import partition
 from pflpipe.data.datasets import Arrays, prepare
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.files import with_digest, write_text
 from pflpipe.learning import networks
 from pflpipe.methods import registry

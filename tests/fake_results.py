@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.files import write_json
 from pflpipe.methods import registry
 from pflpipe.report.tidy import tidy

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pflpipe import cells, trees
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.learning import networks
 from pflpipe.learning.solvers import Batch, Objective
 from pflpipe.learning.task import Task

@@ -20,7 +20,8 @@ from pflpipe import files
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data import datasets
 from pflpipe.data.datasets import Arrays
-from pflpipe.data.partition import PARTS, Split, check_new, make
+from pflpipe.data.partition import make
+from pflpipe.data.split import PARTS, Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.json_records import to_json
 from pflpipe.methods import registry

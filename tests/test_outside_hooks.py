@@ -14,7 +14,7 @@ import yaml
 
 import pflpipe
 from pflpipe.data.datasets import Arrays
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.errors import PrivacyError
 from pflpipe.methods.base import Method, Upload
 from pflpipe.simulation import evaluation, rounds, runs

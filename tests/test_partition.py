@@ -22,7 +22,8 @@ from pflpipe.cells import Partition as Wish
 from pflpipe.data import partition
 from pflpipe.data.apportion import apportion, hold_out
 from pflpipe.data.datasets import Arrays
-from pflpipe.data.partition import Split, make
+from pflpipe.data.partition import make
+from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[1]

@@ -23,7 +23,7 @@ import fake_results
 import warm
 from called import called
 from pflpipe import cells
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.json_records import to_json

@@ -12,7 +12,7 @@ import torch
 from pflpipe import cells, options, trees
 from pflpipe.cells import Server
 from pflpipe.data.datasets import Arrays
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.errors import PflpipeError, Problems
 from pflpipe.interface.training import federation
 from pflpipe.methods import registry

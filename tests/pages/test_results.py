@@ -19,7 +19,7 @@ import fake_results
 from pages import archive, publish, results, wording
 from pages.gains import cost, gains
 from pages.publish import finished_part
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.report import sentences

@@ -39,7 +39,7 @@ import numpy as np
 import pandas as pd
 
 from pflpipe import json_records
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json
 from pflpipe.report.comparison import METRICS

@@ -22,7 +22,7 @@ from pages import archive, readme, reproduction, results
 from pages.gain_map import small_figure
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.errors import DataError
 from pflpipe.files import write_json
 from pflpipe.json_records import to_json

@@ -38,134 +38,19 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import numpy as np
 
 from pflpipe import cells, options
 from pflpipe.data.apportion import apportion, held_out_size
 from pflpipe.data.datasets import Arrays
+from pflpipe.data.split import PARTS, Split
 from pflpipe.errors import ConfigError, DataError
-from pflpipe.files import AGAIN, atomic
 from pflpipe.seeds import numpy_rng
 
 DRAWS = 20  # Dirichlet draws before the best one is repaired
-PARTS = ("train", "validation", "test")
-
-
-@dataclass(frozen=True)
-class Split:
-    """Index lists per client; ``train`` and ``validation`` index the training arrays, ``common``
-    the test arrays.
-
-    Attributes:
-        train, validation, test: M arrays int64 [n_i], ascending; validation and test may be empty,
-            and for a natural user all three.
-        common: int64, ascending; the common test set.
-        own_from_train: whether ``test`` indexes the training arrays (a part of the clients' own
-            examples) or the test arrays.
-        new: the same for N clients that take no part in training, if there are any.
-    """
-
-    train: list[np.ndarray]
-    validation: list[np.ndarray]
-    test: list[np.ndarray]
-    common: np.ndarray
-    own_from_train: bool = False
-    new: Split | None = None
-
-    @property
-    def everything(self) -> tuple[np.ndarray, np.ndarray]:
-        """All rows of these clients in the training arrays, and in the test arrays, without those
-        of new clients."""
-        tests = np.concatenate(self.test)
-        held = np.concatenate([*self.train, *self.validation])
-        return (np.append(held, tests), tests[:0]) if self.own_from_train else (held, tests)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ``<part>_index`` int64 [total], ``<part>_offsets`` int64 [M + 1], ``common_index``
-        and ``own_from_train``, and ``new_<part>_index``, ``new_<part>_offsets`` of new clients, if
-        there are any."""
-        arrays: dict[str, Any] = {
-            "common_index": self.common,
-            "own_from_train": np.array(self.own_from_train),
-        }
-        arrays |= _packed(self)
-        if self.new is not None:
-            arrays |= {f"new_{name}": values for name, values in _packed(self.new).items()}
-        with atomic(path) as temporary:
-            np.savez(temporary, **arrays)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Split:
-        """Read what ``save`` wrote; DataError when the file is missing or damaged."""
-        try:
-            with np.load(path, allow_pickle=False) as bundle:
-                split = _unpacked(bundle, "")
-                if "new_train_index" not in bundle:
-                    return split
-                return replace(split, new=_unpacked(bundle, "new_"))
-        except Exception as error:  # numpy has a dozen for a damaged archive
-            raise DataError(f"{path} cannot be read", got=str(error), do=AGAIN) from error
-
-
-def _packed(split: Split) -> dict[str, np.ndarray]:
-    arrays = {}
-    for part in PARTS:
-        rows: list[np.ndarray] = getattr(split, part)
-        arrays[f"{part}_index"] = np.concatenate(rows)
-        arrays[f"{part}_offsets"] = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return arrays
-
-
-def _unpacked(bundle: Mapping[str, np.ndarray], prefix: str) -> Split:
-    train, validation, test = (
-        np.split(bundle[f"{prefix}{part}_index"], bundle[f"{prefix}{part}_offsets"][1:-1])
-        for part in PARTS
-    )
-    common, own_from_train = bundle["common_index"], bool(bundle["own_from_train"])
-    return Split(train, validation, test, common, own_from_train)
-
-
-def check_new(
-    split: Split, partition: cells.Partition, arrays: Arrays, location: str = "partition"
-) -> None:
-    """Refuse a split with another number of new clients than requested, or with a new client that
-    shares a row of the training arrays, or for ``natural`` a user, with a client in training.
-
-    Clients may share a test row of the data set if there are fewer rows than clients (``make``).
-
-    Args:
-        split: the rows of each client.
-        partition: the request.
-        arrays: the data set.
-        location: names the split in messages.
-
-    Raises:
-        DataError: naming the first such row or user.
-    """
-    count = 0 if split.new is None else len(split.new.train)
-    if count != partition.new_clients:
-        raise DataError(f"{location}: new clients", got=count, expected=str(partition.new_clients))
-    if split.new is None:
-        return
-    old, new = split.everything, split.new.everything
-    what, shared = "training examples", np.intersect1d(old[0], new[0])
-    if partition.kind == "natural" and not len(shared):
-        assert arrays.train_users is not None  # for mypy: only such data have natural clients
-        assert arrays.test_users is not None
-        trained, held_out = (
-            np.append(arrays.train_users[rows], arrays.test_users[tests])
-            for rows, tests in (old, new)
-        )
-        what, shared = "users", np.intersect1d(trained, held_out)
-    if len(shared):
-        got = f"{len(shared)} of clients in training, the first {shared[0]}"
-        do = "make the partition again with workflow/scripts/partition.py"
-        raise DataError(f"{location}: {what} of new clients", got=got, expected="none", do=do)
 
 
 def check(
@@ -188,34 +73,36 @@ def check(
         ConfigError: a value is out of range, missing, or of another kind, or see ``check_users``.
         DataError: the data set is too small, or has too few users or classes.
     """
-    p = partition
+    p, everyone = partition, partition.clients + partition.new_clients
     options.check(p, location)
+
+    def refuse(key: str, got: object, expected: str, do: str = "") -> NoReturn:
+        raise DataError(f"{location}.{key}", got=got, expected=expected, do=do)
+
     if not classes and p.kind in ("dirichlet", "pathological"):
-        what, got = f"{location}.kind", f"{p.kind}, with labels that are real numbers"
-        raise ConfigError(what, got=got, expected="natural or iid, which need no classes")
+        got, expected = f"{p.kind}, with labels that are real numbers", "natural or iid"
+        raise ConfigError(
+            f"{location}.kind", got=got, expected=f"{expected}, which need no classes"
+        )
     if p.classes_per_client is not None and p.classes_per_client > classes:
         what, expected = f"{location}.classes_per_client", f"1 to {classes}, the data set's classes"
         raise ConfigError(what, got=p.classes_per_client, expected=expected)
     check_users(p, users is not None, location)
-    everyone = p.clients + p.new_clients
-    if p.kind == "natural":
-        if users is None:
-            what, do = f"{location}.kind", "choose dirichlet, pathological or iid"
-            raise DataError(what, got="natural", expected="a data set with user ids", do=do)
-        if users < 2:
-            what, expected = f"{location}.kind", "a data set with at least 2 user ids"
-            raise DataError(what, got=f"natural, with {users} user id", expected=expected)
-        if not p.clients and p.new_clients > users - 2:
-            expected = f"at most {users - 2}, so that 2 of {users} user ids are left to train"
-            raise DataError(f"{location}.new_clients", got=p.new_clients, expected=expected)
-        if p.clients and everyone > users:
-            expected = f"at most {users}, the data set's user ids"
-            raise DataError(f"{location}.clients", got=_count(p), expected=expected)
-    elif train_size < everyone * p.min_size:
-        got = f"{_count(p)} clients with min_size {p.min_size}"
-        expected = f"at most {train_size} training examples in all"
-        do = "take fewer clients or a lower min_size"
-        raise DataError(location, got=got, expected=expected, do=do)
+    if p.kind != "natural":
+        if train_size < everyone * p.min_size:
+            got, do = f"{_count(p)} clients with min_size {p.min_size}", "take fewer clients or a "
+            expected = f"at most {train_size} training examples in all"
+            raise DataError(location, got=got, expected=expected, do=f"{do}lower min_size")
+    elif users is None:
+        do = "choose dirichlet, pathological or iid"
+        refuse("kind", "natural", "a data set with user ids", do)
+    elif users < 2:
+        refuse("kind", f"natural, with {users} user id", "a data set with at least 2 user ids")
+    elif not p.clients and p.new_clients > users - 2:
+        left = f"at most {users - 2}, so that 2 of {users} user ids are left to train"
+        refuse("new_clients", p.new_clients, left)
+    elif p.clients and everyone > users:
+        refuse("clients", _count(p), f"at most {users}, the data set's user ids")
 
 
 def check_users(partition: cells.Partition, declared: bool, location: str = "partition") -> None:

@@ -28,7 +28,7 @@ from pflpipe.code.objects import Known
 from pflpipe.code.user_files import is_reference
 from pflpipe.data import checks, datasets, extraction, features, partition, per_client
 from pflpipe.data.apportion import draw_out
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, DataError, PflpipeError
 from pflpipe.interface.trained import Result, as_tensor, finished
 from pflpipe.learning import initial, losses, networks

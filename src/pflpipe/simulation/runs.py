@@ -30,7 +30,7 @@ from pflpipe.cells import Cell
 from pflpipe.code import dependencies, guard
 from pflpipe.data import datasets
 from pflpipe.data.datasets import Arrays
-from pflpipe.data.partition import Split, check_new
+from pflpipe.data.split import Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, write_text
 from pflpipe.json_records import to_json

@@ -21,7 +21,7 @@ from torch import Tensor
 from pflpipe import cells, trees
 from pflpipe.code import guard
 from pflpipe.code.dependencies import Dependency
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.json_records import from_json
 from pflpipe.learning import networks
 from pflpipe.learning.augment import Augment

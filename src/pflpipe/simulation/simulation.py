@@ -19,7 +19,7 @@ from torch.func import vmap
 from pflpipe import cells, trees
 from pflpipe.code import dependencies, guard
 from pflpipe.code.dependencies import Dependency
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError
 from pflpipe.learning.gradients import saved_bytes
 from pflpipe.learning.losses import Loss, find

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pflpipe.data.checks import are_numbers
-from pflpipe.data.partition import Split
+from pflpipe.data.split import Split
 from pflpipe.report.comparison import ALONE, Group
 from pflpipe.report.figures import rows, style
 from pflpipe.report.figures.source import Source
