@@ -111,7 +111,7 @@ MUTANTS = {
         "test_private_search.py",
     ),
     "cohort drawn twice as often": Mutant(
-        "privacy/mechanism.py",
+        "privacy/cohorts.py",
         "generator.random(shape) < plan.sample_rate",
         "generator.random(shape) < 2 * plan.sample_rate",
         "test_privacy.py",
@@ -165,19 +165,19 @@ MUTANTS = {
         "test_noise.py",
     ),
     "size weights squared": Mutant(
-        "privacy/departures.py",
+        "privacy/plan.py",
         "return 1 / math.sqrt(plan.expected_cohort)",
         "return 1 / plan.expected_cohort",
         "test_departures.py",
     ),
     "bands shifted by one": Mutant(
-        "privacy/correlated.py",
-        "coefficients(band)[1:]",
-        "coefficients(band)[:-1]",
+        "privacy/noise_laws/band.py",
+        "self.coefficients(0)[1:]",
+        "self.coefficients(0)[:-1]",
         "test_correlated.py",
     ),
     "sensitivity of one participation": Mutant(
-        "privacy/correlated.py",
+        "privacy/noise_laws/independent.py",
         "np.arange(rounds) % groups == 0",
         "np.arange(rounds) == 0",
         "test_correlated.py",
@@ -189,15 +189,15 @@ MUTANTS = {
         "test_correlated.py",
     ),
     "a buffer that keeps all its noise": Mutant(
-        "privacy/correlated.py",
+        "privacy/noise_laws/buffers.py",
         "old *= decay",
         "old *= 1",
         "test_correlated.py",
     ),
     "coefficients of buffers shifted by one": Mutant(
-        "privacy/correlated.py",
-        "np.power.outer(buffers.decays, np.arange(band - 1))",
-        "np.power.outer(buffers.decays, np.arange(1, band))",
+        "privacy/noise_laws/buffers.py",
+        "np.power.outer(self.decays, np.arange(rounds - 1))",
+        "np.power.outer(self.decays, np.arange(1, rounds))",
         "test_correlated.py",
     ),
     "buffers of a later round in a round that is drawn again": Mutant(
@@ -231,15 +231,15 @@ MUTANTS = {
         "test_certificate.py",
     ),
     "delta of one minus": Mutant(
-        "privacy/accounting.py",
+        "privacy/mechanisms/gaussian.py",
         "math.exp(log_ndtr(mu / 2 - epsilon / mu))",
         "math.exp(log_ndtr(mu / 2 - epsilon))",
         "test_accounting.py",
     ),
     "rounds composed linearly": Mutant(
-        "privacy/accounting.py",
-        "return math.sqrt(plan.rounds) / plan.multiplier",
-        "return plan.rounds / plan.multiplier",
+        "privacy/mechanisms/gaussian.py",
+        "return math.sqrt(of.rounds) / of.multiplier",
+        "return of.rounds / of.multiplier",
         "test_accounting.py",
     ),
     "single messages share nothing": Mutant(
@@ -285,13 +285,13 @@ MUTANTS = {
         "test_ledger.py",
     ),
     "Laplace replace-one counts half of the move": Mutant(
-        "privacy/replaced.py",
+        "privacy/mechanisms/laplace.py",
         "np.exp(epsilons - 2 * shift)",
         "np.exp(epsilons - shift)",
         "test_replaced.py",
     ),
     "Laplace replace-one loses in one direction": Mutant(
-        "privacy/replaced.py",
+        "privacy/mechanisms/laplace.py",
         "np.logaddexp(away, here + shift) - np.logaddexp(away, here - shift)",
         "np.logaddexp(away, here + shift)",
         "test_replaced.py",
@@ -321,7 +321,7 @@ MUTANTS = {
         "test_run_law.py",
     ),
     "the sampling rate is rounded": Mutant(
-        "privacy/mechanism.py",
+        "privacy/cohorts.py",
         "return generator.random(shape) < plan.sample_rate",
         "return generator.random(shape) < round(plan.sample_rate, 2)",
         "test_run_law.py",

@@ -17,10 +17,11 @@ from pflpipe.auditing.distinguish import distinguish
 from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
 from pflpipe.facts.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_adaptive
 from pflpipe.json_records import from_json, to_json
-from pflpipe.privacy import adaptive, mechanism
-from pflpipe.privacy.accounting import composed_epsilon, epsilon, gdp_epsilon, make_plan
+from pflpipe.privacy import adaptive, cohorts, mechanism
+from pflpipe.privacy.accounting import composed_epsilon, epsilon, make_plan
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.mechanism import Uploads
+from pflpipe.privacy.mechanisms.gaussian import gdp_epsilon
 from pflpipe.privacy.plan import Adaptive
 from pflpipe.seeds import release_rng
 from pflpipe.simulation import rounds
@@ -127,7 +128,7 @@ def test_the_bound_takes_the_path_of_algorithm_1(rate):
     bound, path = 0.5, []
     for round, (sent, _, _) in enumerate(seen[::2]):
         path.append(bound)
-        drawn = mechanism.sample_clients(release_rng(base.key, "sample", round), base.plan)
+        drawn = cohorts.sample_clients(release_rng(base.key, "sample", round), base.plan)
         flat = [value.numpy().reshape(len(value), -1) for value in sent.update.values()]
         rows = np.concatenate(flat, axis=1)[: int(drawn.sum())]
         below = np.linalg.norm(rows, axis=1) <= bound

@@ -47,7 +47,7 @@ from pflpipe.json_records import to_json
 from pflpipe.learning import losses
 from pflpipe.methods import registry
 from pflpipe.pipeline import certificate, cli, evidence, settled
-from pflpipe.privacy import accounting, group
+from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.study.plans import plan_of
 
@@ -729,7 +729,7 @@ def test_the_second_accountant_counts_groups_as_the_first_does(mechanism, rate, 
     plan = Plan(mechanism, norm, 1.0, multiplier, rate, 8, 1e-5, 100)
     noise = recomputed.Noise(mechanism, multiplier, rate, 8)
     for size in (1, 3):
-        first = group.epsilon_of_group(plan, 1e-5, size)
+        first = accounting.epsilon_of_group(plan, 1e-5, size)
         assert recomputed.of_group(noise, 1e-5, size) == pytest.approx(first, rel=1e-7)
 
 

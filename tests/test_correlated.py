@@ -47,12 +47,16 @@ from pflpipe.auditing.coupled import sensitivity as measured
 from pflpipe.auditing.distinguish import distinguish
 from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
 from pflpipe.methods import registry
-from pflpipe.privacy import accounting, mechanism
-from pflpipe.privacy.correlated import Correlated, coefficients, fitted, sensitivity, single
+from pflpipe.privacy import accounting, cohorts, mechanism
+from pflpipe.privacy.correlated import Correlated, single
 from pflpipe.privacy.ledger import effective_plan, ledger
 from pflpipe.privacy.mechanism import Uploads
+from pflpipe.privacy.mechanisms.gaussian import gdp_epsilon
 from pflpipe.privacy.noise import normal
-from pflpipe.privacy.plan import Adaptive, Buffers
+from pflpipe.privacy.noise_laws.band import Band
+from pflpipe.privacy.noise_laws.buffers import Buffers, fitted
+from pflpipe.privacy.noise_laws.independent import Independent, sensitivity
+from pflpipe.privacy.plan import Adaptive
 from pflpipe.privacy.residuals import Residuals, of_release
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
@@ -91,6 +95,18 @@ def matrix_of(buffers: Buffers, rounds: int) -> np.ndarray:
         noise[round] = np.eye(rounds)[round] - scales @ held
         held = decays[:, None] * held + noise[round]
     return np.linalg.inv(noise)
+
+
+def law(band, buffers=None):
+    return buffers or (Band(band) if band > 1 else Independent())
+
+
+def source_of(draw, *noise):
+    return Correlated(draw, law(*noise))
+
+
+def length_of(rounds, groups, *noise):
+    return sensitivity(law(*noise), rounds, groups)
 
 
 def world(groups=2, band=3, buffers=None, *, rounds=6, **options):
@@ -161,7 +177,7 @@ def test_the_page_has_the_numbers_of_the_studies():
 def test_the_bands_are_those_of_the_square_root_of_the_prefix_sums():
     root = matrix(40, 40)
     np.testing.assert_allclose(root @ root, np.tri(40), atol=1e-13)
-    np.testing.assert_allclose(coefficients(40), root[:, 0], rtol=1e-14)
+    np.testing.assert_allclose(Band(40).coefficients(40), root[:, 0], rtol=1e-14)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5, 8, 10])
@@ -178,7 +194,7 @@ def test_the_sensitivity_is_the_largest_over_all_patterns_and_signs(rounds):
         lengths = np.linalg.norm(moves @ strategy.T, axis=1)
         for groups in range(1, rounds + 2):
             most = lengths[gaps >= groups].max()
-            assert sensitivity(rounds, groups, *noise) == pytest.approx(most, rel=1e-12)
+            assert length_of(rounds, groups, *noise) == pytest.approx(most, rel=1e-12)
 
 
 def noise_of_sums(strategy: np.ndarray, groups: int) -> float:
@@ -208,7 +224,7 @@ def test_bands_and_fitted_buffers_are_those_of_the_package_of_their_authors(sche
     total, groups = schedule
     found = []
     for band, buffers in ((total, fitted(total, groups, 2)), (groups, None)):
-        length = sensitivity(total, groups, band, buffers)
+        length = length_of(total, groups, band, buffers)
         noise = correlated_noise.deviations(total, band, buffers)["prefixes"]
         found += [length, length * noise]
     # Their fit stops elsewhere in the flat valley around the same optimum.
@@ -222,7 +238,7 @@ def test_where_all_take_part_in_every_round_fitted_buffers_take_nothing_back():
 
 def test_buffers_that_take_nothing_back_leave_independent_noise():
     idle = Buffers((0.9,), (0.0,))
-    source = Correlated(lambda round: release_rng("key", "noise", round), 5, idle)
+    source = source_of(lambda round: release_rng("key", "noise", round), 5, idle)
     for round in range(5):
         fresh = normal(release_rng("key", "noise", round), (4,))
         np.testing.assert_array_equal(source.at(round)([(4,)])[0], fresh)
@@ -233,7 +249,7 @@ def test_buffers_that_take_nothing_back_leave_independent_noise():
 
 def test_buffers_need_the_memory_of_their_number_and_a_band_that_of_its_rounds():
     def most(*noise):
-        source = Correlated(lambda round: release_rng("key", "noise", round), *noise)
+        source = source_of(lambda round: release_rng("key", "noise", round), *noise)
         tracemalloc.start()
         source.at(39)([(50_000,)])
         peak = tracemalloc.get_traced_memory()[1]
@@ -247,18 +263,18 @@ def test_buffers_need_the_memory_of_their_number_and_a_band_that_of_its_rounds()
 
 def test_bands_within_the_gap_cost_a_column_for_each_participation():
     """k max_t ||L e_t||^2 (Choquette-Choo et al. 2023, theorem 2); general gaps cost more."""
-    column = sum(weight**2 for weight in coefficients(8))
-    assert sensitivity(60, 10, 8) ** 2 == pytest.approx(6 * column, rel=1e-12)
-    assert sensitivity(60, 4, 8) ** 2 > 15 * column
-    assert sensitivity(60, 10, 1) ** 2 == pytest.approx(6, rel=1e-12)
+    column = sum(weight**2 for weight in Band(8).coefficients(8))
+    assert length_of(60, 10, 8) ** 2 == pytest.approx(6 * column, rel=1e-12)
+    assert length_of(60, 4, 8) ** 2 > 15 * column
+    assert length_of(60, 10, 1) ** 2 == pytest.approx(6, rel=1e-12)
 
 
 def test_epsilon_is_that_of_one_gaussian_release():
     rule = plan(100, rounds=60, groups=10, band=8, delta=1e-5, noise_multiplier=6.0)
-    once = dp_accounting.get_epsilon_gaussian(6.0 / sensitivity(60, 10, 8), 1e-5)
+    once = dp_accounting.get_epsilon_gaussian(6.0 / length_of(60, 10, 8), 1e-5)
     assert accounting.epsilon(rule, 1e-5) == pytest.approx(once, rel=1e-9)
     assert accounting.delta(rule, once) == pytest.approx(1e-5, rel=1e-6)
-    twice = dp_accounting.get_epsilon_gaussian(3.0 / sensitivity(60, 10, 8), 1e-5)
+    twice = dp_accounting.get_epsilon_gaussian(3.0 / length_of(60, 10, 8), 1e-5)
     assert accounting.epsilon_replace_one(rule, 1e-5) == pytest.approx(twice, rel=1e-9)
     alone = dataclasses.replace(rule, band=1)
     rare = dataclasses.replace(rule, groups=1, band=1, rounds=6)
@@ -273,13 +289,13 @@ def test_runs_add_up_in_squares_whatever_their_schedules():
     other = dataclasses.replace(first, groups=5, band=2, rounds=20)
     independent = plan(100, rounds=20, noise_multiplier=9.0)
     mu = math.hypot(
-        sensitivity(60, 10, 8) / 6,
-        sensitivity(60, 10, 8) / 6,
-        sensitivity(20, 5, 2) / 6,
+        length_of(60, 10, 8) / 6,
+        length_of(60, 10, 8) / 6,
+        length_of(20, 5, 2) / 6,
         20**0.5 / 9,
     )
     found = accounting.composed_epsilon([first, first, other, independent], 1e-5)
-    assert found == pytest.approx(accounting.gdp_epsilon(mu, 1e-5), rel=1e-9)
+    assert found == pytest.approx(gdp_epsilon(mu, 1e-5), rel=1e-9)
     sampled = plan(100, rounds=2, sample_rate=0.5, noise_multiplier=9.0)
     with_sampled = accounting.composed_epsilon([first, sampled], 1e-5)
     assert accounting.epsilon(first, 1e-5) < with_sampled
@@ -296,7 +312,7 @@ def test_the_noise_is_calibrated_to_the_whole_run_and_the_ledger_says_how():
     assert (found.claim, found.sampling, found.adjacency) == ("certified", "cyclic", "zero_out")
     assert found.epsilon_central == pytest.approx(2.0, rel=1e-8)
     length = found.noise_multiplier / found.noise_multiplier_effective
-    assert length == pytest.approx(sensitivity(60, 10, 8))
+    assert length == pytest.approx(length_of(60, 10, 8))
     assert found.epsilon_local is None
     assert found.epsilon_local_replace_one is None
     (told,) = found.warnings
@@ -316,12 +332,12 @@ def test_the_noise_is_calibrated_to_the_whole_run_and_the_ledger_says_how():
 
 def test_every_client_takes_part_in_the_rounds_of_its_group():
     rule = plan(11, rounds=9, groups=4)
-    cohorts = np.array([mechanism.group_cohort("key", round, rule) for round in range(9)])
-    assert (cohorts[:4].sum(axis=0) == 1).all()
-    assert (cohorts[4:8] == cohorts[:4]).all()
-    assert set(cohorts.sum(axis=1)) == {2, 3}
-    others = np.array([mechanism.group_cohort("other", round, rule) for round in range(4)])
-    assert (others != cohorts[:4]).any()
+    taken = np.array([cohorts.group_cohort("key", round, rule) for round in range(9)])
+    assert (taken[:4].sum(axis=0) == 1).all()
+    assert (taken[4:8] == taken[:4]).all()
+    assert set(taken.sum(axis=1)) == {2, 3}
+    others = np.array([cohorts.group_cohort("other", round, rule) for round in range(4)])
+    assert (others != taken[:4]).any()
     found = world(4, 1, rounds=5)
     done = rounds.run(found, rounds.start(found))
     assert [row["participants"] for row in done.rows] == [1.0] * 5
@@ -331,7 +347,7 @@ def test_every_client_takes_part_in_the_rounds_of_its_group():
 @pytest.mark.parametrize("scaled", [False, True])
 def test_whitened_over_all_rounds_the_noise_is_that_of_its_keys(scaled, band, buffers):
     rule = plan(3, rounds=7, band=band, buffers=buffers, noise_multiplier=2.0)
-    source = Correlated(lambda round: release_rng("key", "noise", round), band, buffers)
+    source = source_of(lambda round: release_rng("key", "noise", round), band, buffers)
     sent = Uploads({"a": torch.ones(3, 2, 3).double(), "b": torch.zeros(3, 1).double()})
     left = []
     for round in range(7):
@@ -375,7 +391,7 @@ def test_groups_without_privacy_take_turns_too():
 
 @pytest.mark.parametrize("noise", [(4,), (6, TWO)])
 def test_the_same_noise_is_drawn_for_a_round_that_is_asked_for_again(noise):
-    source = Correlated(lambda round: release_rng("key", "noise", round), *noise)
+    source = source_of(lambda round: release_rng("key", "noise", round), *noise)
     first = [source.at(round)([(3,)])[0].copy() for round in range(6)]
     for round in (5, 2, 3, 0):
         np.testing.assert_array_equal(source.at(round)([(3,)])[0], first[round])
@@ -394,26 +410,26 @@ def drawing(found, source_of):
     return dataclasses.replace(found, release=release)
 
 
-class Shifted(Correlated):
+class Shifted(Band):
     """Bands shifted by one: the last round's noise is taken back whole."""
 
-    def __init__(self, generator_of, band, buffers=None):
-        super().__init__(generator_of, band)
-        self._weights = coefficients(band)[:-1]
+    def coefficients(self, rounds):
+        weights = super().coefficients(rounds)
+        return [1.0, *weights[:-1]]
 
 
 def forgetful(generator_of, *noise):
     """Noise that starts again with the third round, as a resumed run would that has lost it."""
-    sources = [Correlated(generator_of, *noise), Correlated(lambda t: generator_of(t + 3), *noise)]
+    sources = [source_of(generator_of, *noise), source_of(lambda t: generator_of(t + 3), *noise)]
     return lambda round: sources[round >= 3].at(round - 3 if round >= 3 else round)
 
 
 FAULTS = {
-    "as it is": lambda draw, band: Correlated(draw, band).at,
-    "bands shifted by one": lambda draw, band: Shifted(draw, band).at,
-    "a band more": lambda draw, band: Correlated(draw, band + 1).at,
+    "as it is": lambda draw, band: source_of(draw, band).at,
+    "bands shifted by one": lambda draw, band: Correlated(draw, Shifted(band)).at,
+    "a band more": lambda draw, band: source_of(draw, band + 1).at,
     "independent noise": lambda draw, band: (
-        lambda t: lambda shapes: Correlated(lambda _: draw(t), band).at(0)(shapes)
+        lambda t: lambda shapes: source_of(lambda _: draw(t), band).at(0)(shapes)
     ),
     "noise not reused on resume": forgetful,
 }
@@ -437,11 +453,11 @@ def test_the_law_of_a_run_catches_other_noise(fault):
 
 
 OF_BUFFERS = {
-    "as it is": lambda draw: Correlated(draw, 6, TWO).at,
-    "buffers that keep less": lambda draw: Correlated(draw, 6, Buffers((0.9, 0.3), TWO.scales)).at,
-    "a buffer less": lambda draw: Correlated(draw, 6, Buffers(TWO.decays, (0.3, 0.0))).at,
+    "as it is": lambda draw: source_of(draw, 6, TWO).at,
+    "buffers that keep less": lambda draw: source_of(draw, 6, Buffers((0.9, 0.3), TWO.scales)).at,
+    "a buffer less": lambda draw: source_of(draw, 6, Buffers(TWO.decays, (0.3, 0.0))).at,
     "buffers lost on resume": lambda draw: forgetful(draw, 6, TWO),
-    "a band": lambda draw: Correlated(draw, 6).at,
+    "a band": lambda draw: source_of(draw, 6).at,
 }
 
 
@@ -463,7 +479,7 @@ def test_the_law_of_a_run_catches_another_group(monkeypatch):
 
 def test_the_law_of_a_run_counts_every_bit():
     rule = plan(3, rounds=2, band=2)
-    source = Correlated(lambda round: release_rng("key", "noise", round), 2)
+    source = source_of(lambda round: release_rng("key", "noise", round), 2)
     sent, present = Uploads({"a": torch.ones(3, 4).double()}), torch.ones(3, dtype=torch.bool)
     found = Residuals()
     for round in range(2):
@@ -490,12 +506,12 @@ def audited(case=cases.CORRELATED, **changes):
 
 
 def with_source(kind, reference=cases.CORRELATED):
-    """A mechanism whose noise is made by another class."""
+    """A mechanism whose noise has the law that ``kind`` makes of its plan."""
 
     class Faulty(cases.Mechanism):
         def noises(self, key):
-            noise = self.executed.band, self.executed.buffers
-            return kind(lambda round: self.rng(key, "noise", round), *noise).at
+            law = kind(self.executed)
+            return Correlated(lambda round: self.rng(key, "noise", round), law).at
 
     case = reference.mechanism_under_audit()
     return Faulty(**{field.name: getattr(case, field.name) for field in dataclasses.fields(case)})
@@ -517,16 +533,16 @@ def test_the_audit_of_whole_runs_keeps_the_release_and_its_canary_is_in_the_wors
 
 @pytest.mark.slow
 def test_the_audit_catches_bands_that_are_shifted_by_one():
-    found = measured(with_source(Shifted), KEY, DRAWS)
+    found = measured(with_source(lambda rule: Shifted(rule.band)), KEY, DRAWS)
     assert found.length > 1.1
     assert found.flagged
 
 
 @pytest.mark.slow
 def test_the_audit_catches_buffers_that_keep_more_than_the_plan_says():
-    def kind(draw, band, buffers):
-        kept = tuple((1 + decay) / 2 for decay in buffers.decays)
-        return Correlated(draw, band, dataclasses.replace(buffers, decays=kept))
+    def kind(rule):
+        kept = tuple((1 + decay) / 2 for decay in rule.buffers.decays)
+        return dataclasses.replace(rule.buffers, decays=kept)
 
     assert measured(with_source(kind, cases.BUFFERED), KEY, DRAWS).flagged
 
@@ -537,7 +553,7 @@ def test_the_audit_catches_buffers_that_keep_more_than_the_plan_says():
 def test_the_audit_catches_the_sensitivity_of_one_participation(level, reference):
     case = audited(reference)
     rule = case.executed
-    column = sensitivity(rule.rounds, rule.rounds, rule.band, rule.buffers)
+    column = length_of(rule.rounds, rule.rounds, rule.band, rule.buffers)
     noise = case.claimed.multiplier * column
     less = dataclasses.replace(case.executed, noise_multiplier=noise)
     faulty = audited(reference, executed=less)
@@ -625,7 +641,7 @@ def test_a_release_is_given_the_noise_of_its_plan():
     with pytest.raises(PrivacyError, match="correlated by a band of 2"):
         mechanism.release(rng, sent, present, plan(band=2))
     with pytest.raises(PrivacyError, match="one of NumPy"):
-        mechanism.release(Correlated(lambda _: rng, 2).at(0), sent, present, plan())
+        mechanism.release(source_of(lambda _: rng, 2).at(0), sent, present, plan())
 
 
 STUDY = """

@@ -17,8 +17,8 @@ from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
 from pflpipe.facts.departures import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND
 from pflpipe.json_records import from_json, to_json
+from pflpipe.privacy import cohorts, mechanism
 from pflpipe.privacy import ledger as module
-from pflpipe.privacy import mechanism
 from pflpipe.privacy.accounting import epsilon, epsilon_local, epsilon_rdp, make_plan
 from pflpipe.privacy.ledger import Ledger, effective_plan, ledger
 from pflpipe.privacy.mechanism import Uploads
@@ -276,7 +276,7 @@ def test_known_cohorts_are_composed_client_by_client(departures):
     for client in range(7):
         mu_squared = 0.0
         for round in range(25):
-            drawn = [other for other in range(7) if mechanism.public_cohort(round, plan)[other]]
+            drawn = [other for other in range(7) if cohorts.public_cohort(round, plan)[other]]
             if client in drawn and names & OF_MESSAGES:
                 counts = [sizes[other] if weighted else 1 for other in drawn]
                 own = sizes[client] if weighted else 1
@@ -292,7 +292,7 @@ def test_known_cohorts_are_composed_client_by_client(departures):
     assert found.sample_rate == 1
     assert found.rounds / found.noise_multiplier**2 == pytest.approx(worst * parts)
     most = max(
-        int(sum(mechanism.public_cohort(round, plan)[client] for round in range(25)))
+        int(sum(cohorts.public_cohort(round, plan)[client] for round in range(25)))
         for client in range(7)
     )
     assert found.rounds == most
@@ -306,7 +306,7 @@ def test_known_cohorts_are_composed_client_by_client(departures):
 
 def test_a_public_draw_in_which_nobody_holds_examples_releases_nothing():
     plan = dataclasses.replace(FEMNIST, clients=40, sample_rate=0.05, rounds=1)
-    absent = int(np.flatnonzero(~mechanism.public_cohort(0, plan))[0])
+    absent = int(np.flatnonzero(~cohorts.public_cohort(0, plan))[0])
     sizes = np.eye(40, dtype=int)[absent]
     assert (
         effective_plan(plan, ["public_sampling", "data_size_weights"], sizes).noise_multiplier
@@ -429,7 +429,7 @@ def test_a_client_moves_one_release_by_what_the_ledger_counts(departures):
     )
     sizes = np.array([2, 7, 1, 8, 2, 8])
     present = (
-        mechanism.public_cohort(0, plan)
+        cohorts.public_cohort(0, plan)
         if "public_sampling" in departures
         else np.ones(6, dtype=bool)
     )

@@ -16,7 +16,7 @@ from dp_accounting.rdp import RdpAccountant
 from pflpipe.cells import Privacy
 from pflpipe.facts.departures import OF_MESSAGES, WITHOUT_BOUND
 from pflpipe.json_records import from_json, to_json
-from pflpipe.privacy import mechanism
+from pflpipe.privacy import cohorts, mechanism
 from pflpipe.privacy.accounting import (
     calibrate,
     epsilon,
@@ -512,7 +512,7 @@ def test_epsilons_follow_from_the_multipliers_beside_them(departures, sample_rat
     rounds = plan.rounds
     if found.sampling == "public":
         rounds = max(
-            sum(bool(mechanism.public_cohort(t, plan)[client]) for t in range(plan.rounds))
+            sum(bool(cohorts.public_cohort(t, plan)[client]) for t in range(plan.rounds))
             for client in range(10)
         )
     rate = plan.sample_rate if found.sampling == "poisson" else 1.0

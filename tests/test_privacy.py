@@ -12,7 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pflpipe.errors import PrivacyError
 from pflpipe.privacy.clipping import clip, for_clients
-from pflpipe.privacy.mechanism import Uploads, public_cohort, release, sample_clients, upload_bits
+from pflpipe.privacy.cohorts import public_cohort, sample_clients
+from pflpipe.privacy.mechanism import Uploads, release, upload_bits
 from releases import (
     GAUSSIAN,
     LAPLACE,

@@ -10,8 +10,8 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import integrate
 
 from pflpipe.privacy.accounting import calibrate, epsilon_replace_one
+from pflpipe.privacy.mechanisms.laplace import delta_of_round, largest_loss
 from pflpipe.privacy.plan import Plan
-from pflpipe.privacy.replaced import delta_of_round, largest_loss
 
 ROUNDS = [(0.3, 0.5), (0.1, 0.3), (0.7, 1.5), (0.02, 0.4), (1.0, 2.0)]
 """Sampling rates and scales."""

@@ -12,7 +12,7 @@ from pflpipe.learning.solvers import Solver
 from pflpipe.methods import base, registry
 from pflpipe.methods.base import Upload
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy import mechanism
+from pflpipe.privacy import cohorts, mechanism
 from pflpipe.simulation import evaluation, rounds, scores
 from pflpipe.simulation.states import States
 from simulations import (
@@ -149,7 +149,7 @@ def test_an_empty_cohort_releases_noise_and_nobody_changes():
 def test_clients_that_are_not_drawn_keep_their_state():
     world = simulation("feddpa", plan=plan(sample_rate=0.5, rounds=1), seed=3)
     begun = rounds.start(world)
-    drawn = mechanism.sample_clients(seeds.release_rng(world.key, "sample", 0), world.plan)
+    drawn = cohorts.sample_clients(seeds.release_rng(world.key, "sample", 0), world.plan)
     assert 0 < drawn.sum() < 4
     before = {name: value.clone() for name, value in begun.states.items()}
     done = rounds.run(world, begun)
@@ -380,9 +380,7 @@ def test_under_public_sampling_the_cohort_is_that_of_the_round_whatever_the_seed
                 )
             ]
             cohorts.append(changed)
-        assert cohorts == [
-            mechanism.public_cohort(round, world.plan).tolist() for round in range(6)
-        ]
+        assert cohorts == [cohorts.public_cohort(round, world.plan).tolist() for round in range(6)]
         assert [row["participants"] for row in progress.rows] == [2] * 6
         seen.append(cohorts)
     assert seen[0] == seen[1]
@@ -486,7 +484,7 @@ def test_clients_absorb_their_own_noised_messages(backend):
         for name, shape in world.network.shapes.items()
     }
     for round, (_, _, released) in enumerate(seen):
-        drawn = mechanism.sample_clients(
+        drawn = cohorts.sample_clients(
             seeds.release_rng(world.key, "sample", round), world.plan
         ).nonzero()[0]
         for name, sent in expected.items():

@@ -14,7 +14,7 @@ import torch
 
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
-from pflpipe.privacy import mechanism
+from pflpipe.privacy import cohorts
 from pflpipe.privacy.mechanism import Uploads, release
 from pflpipe.privacy.plan import Adaptive
 from pflpipe.privacy.residuals import Residuals, of_release
@@ -77,7 +77,7 @@ def test_what_was_sent_is_counted_and_one_other_bit_is_found(rule, dtype):
         "vector": torch.tensor([0.0, 0.5, 1.0, 2.0, 0.0], dtype=dtype),
         "matrix": torch.tensor(0.3, dtype=dtype),
     }
-    drawn = mechanism.sample_clients(release_rng("k", "sample", 0), rule)
+    drawn = cohorts.sample_clients(release_rng("k", "sample", 0), rule)
     present, clients = torch.from_numpy(drawn), range(6)
     released = release(release_rng("k", "noise", 0), Uploads(update), present, rule, scale)
 
@@ -101,7 +101,7 @@ def test_what_was_sent_is_counted_and_one_other_bit_is_found(rule, dtype):
 
 def test_without_noise_none_is_drawn():
     for rule in (NOTHING, dataclasses.replace(GAUSSIAN, noise_multiplier=0.0)):
-        present = torch.from_numpy(mechanism.sample_clients(release_rng("k", "sample", 0), rule))
+        present = torch.from_numpy(cohorts.sample_clients(release_rng("k", "sample", 0), rule))
         released = release(release_rng("k", "noise", 0), Uploads(uploads()), present, rule)
         rest = (frozenset(), "k", range(6), Uploads(uploads()), present, {}, released)
         assert of_release(Residuals(), rule, *rest) == Residuals(releases=1)
@@ -282,24 +282,24 @@ def test_a_cohort_of_another_rate_is_refused(rate, monkeypatch):
     rule = plan(400, rounds=5, sample_rate=0.505)
     world = simulation("dp_fedavg", plan=rule, sizes=(1,) * 400, local_epochs=1, backend="vmap")
     run_and_check(world)
-    original = mechanism.sample_clients
+    original = cohorts.sample_clients
 
     def other(generator, plan, repeats=()):
         return original(generator, dataclasses.replace(plan, sample_rate=rate), repeats)
 
-    monkeypatch.setattr(mechanism, "sample_clients", other)
+    monkeypatch.setattr(cohorts, "sample_clients", other)
     with pytest.raises(DataError, match=r"took part undrawn, or were drawn and did not; got [1-9]"):
         run_and_check(world)
 
 
 def test_a_cohort_of_the_same_size_is_refused_where_it_is_another(monkeypatch):
     world = simulation("dp_fedavg", plan=plan(rounds=5, sample_rate=0.5), local_epochs=1)
-    original = mechanism.sample_clients
+    original = cohorts.sample_clients
 
     def rolled(*arguments):
         return np.roll(original(*arguments), 1)
 
-    monkeypatch.setattr(mechanism, "sample_clients", rolled)
+    monkeypatch.setattr(cohorts, "sample_clients", rolled)
     with pytest.raises(DataError, match=r"took part undrawn, or were drawn and did not; got [1-9]"):
         run_and_check(world)
 

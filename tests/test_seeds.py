@@ -9,8 +9,8 @@ from scipy import stats
 
 from pflpipe import cells, seeds
 from pflpipe.methods import registry
-from pflpipe.privacy import mechanism
-from pflpipe.privacy.mechanism import sample_clients
+from pflpipe.privacy import cohorts, mechanism
+from pflpipe.privacy.cohorts import sample_clients
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key, numpy_rng, release_rng, seed_for
 from pflpipe.simulation import rounds
@@ -134,7 +134,7 @@ def test_the_engine_draws_cohorts_and_noise_from_streams_of_the_run_and_the_roun
         found["noise"].append(generator.bit_generator.state)
         return mechanism.release(generator, *arguments)
 
-    monkeypatch.setattr(mechanism, "sample_clients", sample)
+    monkeypatch.setattr(cohorts, "sample_clients", sample)
     listening = dataclasses.replace(world, release=release)
     rounds.run(listening, rounds.start(listening))
     for stream, states in found.items():

@@ -19,8 +19,7 @@ import fake_results
 from pflpipe import json_records
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.files import read_json, write_json
-from pflpipe.privacy.accounting import epsilon, make_plan
-from pflpipe.privacy.group import epsilon_of_group
+from pflpipe.privacy.accounting import epsilon, epsilon_of_group, make_plan
 from pflpipe.privacy.ledger import DEALT, Planned, effective_plan
 from pflpipe.report import comparison, ledger_page, sentences, tables, tidy
 from pflpipe.report.figures import registry as figures

@@ -21,8 +21,9 @@ import pandas as pd
 from scipy.signal import lfilter
 
 from pflpipe.cells import Privacy
-from pflpipe.privacy import accounting, correlated
-from pflpipe.privacy.plan import Buffers
+from pflpipe.privacy import accounting
+from pflpipe.privacy.noise_laws.band import Band
+from pflpipe.privacy.noise_laws.buffers import Buffers, fitted
 from pflpipe.report.figures import style
 
 FOLDER, FIGURE = Path("docs/correlated_noise"), Path("docs/images/correlated_noise.png")
@@ -52,7 +53,8 @@ def deviations(rounds: int, band: int, buffers: Buffers | None = None) -> dict[s
     """Return the standard deviation of the noise on the sum over all rounds, and the root mean
     square of those on the sums after each round, for a multiplier of 1 (both by ``MEASURES``)."""
     # The first column of the matrix of prefix sums times L^-1; the others are shifts of it.
-    column = lfilter([1.0], correlated.coefficients(band, buffers), np.ones(rounds))
+    law = buffers or Band(band)
+    column = lfilter([1.0], law.coefficients(rounds), np.ones(rounds))
     variances = np.cumsum(np.square(column))
     return {"final": float(variances[-1] ** 0.5), "prefixes": float(variances.mean() ** 0.5)}
 
@@ -63,7 +65,7 @@ def rows(epsilon: float, rounds: int, groups: int) -> dict[str, float]:
     row = {"q": 1 / groups, "rounds": rounds, "epsilon": epsilon, "secret_multiplier": secret}
     bands = sorted({groups, *(2**n for n in range(rounds.bit_length()))})
     independent = deviations(rounds, 1)
-    buffers = correlated.fitted(rounds, groups, BUFFERS)
+    buffers = fitted(rounds, groups, BUFFERS)
     of_buffers = multiplier(epsilon, rounds, groups=groups, buffers=BUFFERS) / secret
     buffered = deviations(rounds, rounds, buffers)
     for measure in MEASURES:

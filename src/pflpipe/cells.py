@@ -251,7 +251,8 @@ class Training:
     to the study's file (in a cell: to the working directory)"""
 
 
-_NOISY = ("mechanism", "gaussian", "laplace")
+MECHANISMS = ("gaussian", "laplace")
+_NOISY = ("mechanism", *MECHANISMS)
 
 
 @dataclass(frozen=True)
@@ -259,9 +260,7 @@ class Privacy:
     """The requested guarantee: either ``epsilon`` (the noise is calibrated to it) or
     ``noise_multiplier`` (fixed), never both. Without privacy only ``mechanism="none"`` is set."""
 
-    mechanism: Annotated[str, Option(choices=("gaussian", "laplace"), phrase="{} mechanism")] = (
-        "none"
-    )
+    mechanism: Annotated[str, Option(choices=MECHANISMS, phrase="{} mechanism")] = "none"
     """the kind of noise"""
     epsilon: Annotated[
         float | None,

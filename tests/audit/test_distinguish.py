@@ -14,7 +14,7 @@ from pflpipe.auditing.distinguish import _choose, distinguish
 from pflpipe.auditing.evidence import detects, errors_of_midpoint, judge
 from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.privacy import accounting
-from pflpipe.privacy.mechanism import public_cohort
+from pflpipe.privacy.cohorts import public_cohort
 from pflpipe.seeds import derived_key
 
 torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from pflpipe.auditing.evidence import WIDEST, Sensitivity
 from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
-from pflpipe.privacy import mechanism
+from pflpipe.privacy import cohorts, mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.seeds import release_rng
 from pflpipe.simulation import rounds
@@ -267,7 +267,7 @@ def test_coupled_worlds_catch_a_joint_release_that_is_none():
 @pytest.mark.slow
 def test_whole_runs_catch_a_wrong_sampling_rate():
     def sample(rng, plan, repeats):
-        return mechanism.sample_clients(rng, dataclasses.replace(plan, sample_rate=0.3), repeats)
+        return cohorts.sample_clients(rng, dataclasses.replace(plan, sample_rate=0.3), repeats)
 
     wrong = Mechanism(DRAWN, DRAWN, sample=sample)
     assert not coupled(wrong).flagged  # nothing is wrong with a single release

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import residual_runs
-from pflpipe.privacy.plan import Buffers
+from pflpipe.privacy.noise_laws.buffers import Buffers
 from residual_runs import (
     CERTIFIED,
     RAREST,

@@ -13,7 +13,7 @@ from pflpipe.learning import counter_rng
 from pflpipe.methods import fedglp_adp as module
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, Upload
-from pflpipe.privacy import mechanism
+from pflpipe.privacy import cohorts
 from pflpipe.simulation import rounds
 from simulations import (
     assert_equal,
@@ -284,7 +284,7 @@ def test_a_client_that_is_drawn_less_often_keeps_fewer_personal_coordinates():
     )
     done = rounds.run(world, rounds.start(world))
     drawn = sum(
-        mechanism.sample_clients(seeds.release_rng(world.key, "sample", t), world.plan).astype(int)
+        cohorts.sample_clients(seeds.release_rng(world.key, "sample", t), world.plan).astype(int)
         for t in range(6)
     )
     assert len(set(drawn)) > 1

@@ -68,7 +68,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from pflpipe.attacks import injected_clients
-from pflpipe.privacy import mechanism
+from pflpipe.privacy import cohorts
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key, release_rng
@@ -183,7 +183,7 @@ class Game:
     def _drawn(self, plan: Plan) -> Tensor:
         rng = release_rng(self.key, "canaries", self._round)
         alone = dataclasses.replace(plan, clients=len(self.heads))
-        return torch.from_numpy(mechanism.sample_clients(rng, alone))
+        return torch.from_numpy(cohorts.sample_clients(rng, alone))
 
 
 def number(sent: int, coordinates: int) -> int:
@@ -195,10 +195,7 @@ def number(sent: int, coordinates: int) -> int:
 def _log_ratio(rest: np.ndarray, plan: Plan) -> np.ndarray:
     """Return log p(rest | heads) / p(rest | tails) of one round; ``rest`` is in units of a canary's
     part of the sum."""
-    if plan.mechanism == "laplace":
-        ratio = (np.abs(rest) - np.abs(rest - 1)) / plan.multiplier
-    else:
-        ratio = (rest - 0.5) / plan.multiplier**2
+    ratio = plan.law.log_ratio(rest, 1.0, plan.multiplier)
     if plan.sample_rate < 1:
         ratio = np.logaddexp(math.log1p(-plan.sample_rate), math.log(plan.sample_rate) + ratio)
     return np.asarray(ratio)

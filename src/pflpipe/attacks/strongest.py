@@ -49,9 +49,8 @@ class ObservedRound:
 def noise_variance(plan: Plan) -> float:
     """Return s^2, the variance of the noise in each coordinate of a release, in units of the public
     scale."""
-    # Standard Laplace noise has variance 2.
     spread = (plan.clip_norm or 0.0) * plan.multiplier / plan.expected_cohort
-    return spread**2 * (2 if plan.mechanism == "laplace" else 1)
+    return spread**2 * plan.law.variance
 
 
 def released_alone(simulation: Simulation, uploads: Uploads, scale: Tree) -> Tree:
@@ -114,11 +113,8 @@ def log_ratios(
         size = max(float(value.square().mean()) for value in (released, shift))
         rounding = (torch.finfo(observed.sum[name].dtype).eps / 2) ** 2 * size
         variance = max(noise_variance(plan), rounding, np.finfo(float).tiny)
-        if plan.mechanism == "laplace":
-            parts = (rest.abs() - (rest - shift).abs()).sum(dim=1) / math.sqrt(variance / 2)
-        else:
-            parts = ((rest - shift / 2) * shift).sum(dim=1) / variance
-        ratios += parts.cpu()
+        spread = math.sqrt(variance / plan.law.variance)
+        ratios += plan.law.log_ratio(rest, shift, spread).sum(dim=1).cpu()
     if plan.sample_rate < 1:
         # log(1 - q + q e^L), without computing e^L.
         absent = ratios.new_tensor(math.log1p(-plan.sample_rate))

@@ -20,22 +20,20 @@ from typing import Any, Literal
 
 from pflpipe.auditing.neighbours import Mechanism, Trust, sizes
 from pflpipe.auditing.verdict import result
-from pflpipe.cells import Cell, Privacy
+from pflpipe.cells import MECHANISMS, Cell, Privacy
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.facts.departures import DEPARTURES
 from pflpipe.methods import base, registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy import accounting, correlated
+from pflpipe.privacy import accounting, correlated, mechanisms
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 
-EVERYBODY = Privacy("gaussian", epsilon=8.0, delta=0.02, clip_norm=2.5)
 DRAWN = Privacy("gaussian", noise_multiplier=2.248, delta=1e-5, clip_norm=2.5)
 BIT_NOISE = 1.6  # of adaptive clipping: both parts of a release then have about equal weight
 GROUPS, BAND = 2, 3  # a client takes part again while noise of its last round is taken back
 OF_BUFFERS = 4  # groups with which a fitted buffer keeps a part of what it holds
-LAPLACE = Privacy("laplace", epsilon=8.0, clip_norm=2.5)
 
 Verdict = Literal["kept", "unsound", "refuted"]
 
@@ -96,7 +94,7 @@ class Case:
         """Evaluation runs with and without the canary each: more where one run is less
         informative."""
         secret = self.drawn and "public_sampling" not in self.departures
-        if self.mechanism == "laplace":
+        if self.mechanism != "gaussian":
             return 10_000
         if self.departures:
             return 10_000 if secret else 2_000
@@ -110,7 +108,7 @@ class Case:
     @property
     def privacy(self) -> Privacy:
         """The privacy request of the reference plan."""
-        request = LAPLACE if self.mechanism == "laplace" else DRAWN if self.drawn else EVERYBODY
+        request = DRAWN if self.drawn else _everybody(self.mechanism)
         if self.buffered:
             return dataclasses.replace(request, buffers=1)
         if self.correlated:
@@ -121,7 +119,7 @@ class Case:
 
     def plan(self, departures: Iterable[str]) -> Plan:
         """Return the plan of ``accounting.make_plan`` for the request with these departures."""
-        short = self.mechanism == "laplace" or self.correlated
+        short = self.mechanism != "gaussian" or self.correlated
         rate, rounds = (0.1, 100) if self.drawn else (1.0, 8 if short else 30)
         return accounting.make_plan(
             self.privacy,
@@ -155,6 +153,11 @@ class Case:
         )
 
 
+def _everybody(mechanism: str) -> Privacy:
+    delta = None if mechanisms.of(mechanism).pure else 0.02
+    return Privacy(mechanism, epsilon=8.0, delta=delta, clip_norm=2.5)
+
+
 CORRELATED = Case("gaussian", False, "", (), "central", correlated=True)
 BUFFERED = dataclasses.replace(CORRELATED, buffered=True)
 
@@ -163,7 +166,7 @@ BUFFERED = dataclasses.replace(CORRELATED, buffered=True)
 class Subject:
     """A method in one of its versions and its case. With an empty ``method``: the release under
     adaptive clipping (``profile`` adaptive) or noise correlated by a band (correlated) or buffers
-    (buffered), or with a single departure (alone)."""
+    (buffered), of a mechanism that no method has (its name), or with a single departure (alone)."""
 
     method: str
     profile: str
@@ -190,6 +193,10 @@ def subjects() -> list[Subject]:
             result += [
                 Subject(name, profile, case) for case in _cases(about.mechanism, name, departures)
             ]
+    audited = {one.case.mechanism for one in result}
+    for name in MECHANISMS:
+        if name not in audited:
+            result += [Subject("", name, case) for case in _cases(name, "", ())]
     result += [Subject("", "adaptive", case) for case in _cases("gaussian", "", (), adaptive=True)]
     result += [Subject("", "correlated", CORRELATED), Subject("", "buffered", BUFFERED)]
     for departure in sorted(DEPARTURES):
@@ -245,7 +252,7 @@ def _cases(
     drawn = "public_sampling" in departures
     scaled = "" if departures or not method or _plain_upload(method) else method
     result = [Case(mechanism, drawn, scaled, departures, "central", adaptive)]
-    if mechanism == "gaussian":  # sums of Laplace shares are not Laplace: no local trust for it
+    if mechanisms.of(mechanism).stable:  # shares of other noise have no law of their own
         result.append(Case(mechanism, drawn, scaled, departures, "local", adaptive))
         if not departures:  # the draw does not depend on the scale: one case for all methods
             result.append(Case(mechanism, True, "", (), "central", adaptive))

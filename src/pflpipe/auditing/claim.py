@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Annotated, Literal
 
 from pflpipe import options
-from pflpipe.cells import Privacy
+from pflpipe.cells import MECHANISMS, Privacy
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.options import Option
+from pflpipe.privacy import mechanisms
 from pflpipe.privacy.plan import Plan
 
 Adjacency = Literal["zero_out", "add_remove", "replace_one"]
@@ -38,7 +39,7 @@ class Claim:
     rounds, with the least multiplier that reaches it"""
     delta: Annotated[float | None, Option(least=0, below=1)] = None
     """at which epsilon is claimed; needed for Gaussian noise"""
-    mechanism: Annotated[Literal["gaussian", "laplace"], Option()] = "gaussian"
+    mechanism: Annotated[str, Option(choices=MECHANISMS)] = "gaussian"
     """the noise"""
     clip_norm: Annotated[float, Option(above=0)] = 1.0
     """C, the length of the auditor's messages; the release knows its own bound"""
@@ -63,9 +64,11 @@ class Claim:
             raise PrivacyError(
                 "claim", got="neither a noise multiplier nor an epsilon", expected="one of them"
             )
-        if self.mechanism == "laplace" and self.dimension > WIDEST:
+        if mechanisms.of(self.mechanism).norm == 1 and self.dimension > WIDEST:
             raise PrivacyError(
-                "claim: dimension under laplace", got=self.dimension, expected=f"at most {WIDEST}"
+                f"claim: dimension under {self.mechanism}",
+                got=self.dimension,
+                expected=f"at most {WIDEST}",
             )
         if self.trust == "local" and self.adjacency == "add_remove":
             raise PrivacyError(

@@ -22,13 +22,12 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.auditing.evidence import POWER, WIDEST, Sensitivity
+from pflpipe.auditing.evidence import POWER, WIDEST, Sensitivity, size_of_noise
 from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.privacy import correlated
 from pflpipe.privacy.plan import Plan
@@ -112,7 +111,7 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
         )
         noise = alone - alone.mean(dim=0)
         ruler = _Ruler(noise, mechanism.claimed)
-        law = _law(mechanism, noise, scale)
+        measured, least, power = _size(mechanism, noise, scale) or (None, None, None)
         for name, direction in library.items():
             # Both calls use generators of the same names, so the noise of each repeat is equal and
             # cancels in the difference.
@@ -128,7 +127,6 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
             mean = moved.mean(dim=0)
             largest, deviation = mean.abs().max().item(), moved.std(dim=0).max().item()
             spread = 0.0 if deviation == 0 else deviation / largest if largest else math.inf
-            detects = law.detects if law else ruler.longest(POWER) / ruler.longest(RARE_LENGTH)
             yield Sensitivity(
                 canary=name,
                 length=ruler.length_of_run(mean)
@@ -136,9 +134,9 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
                 else ruler.length(mean.expand(ruler.rounds, -1)),
                 length_most=ruler.longest(RARE_LENGTH),
                 spread=spread,
-                noise=law.measured if law else None,
-                noise_least=law.least if law else None,
-                detects=detects,
+                noise=measured,
+                noise_least=least,
+                detects=power or ruler.longest(POWER) / ruler.longest(RARE_LENGTH),
             )
 
 
@@ -192,26 +190,8 @@ def _rounds(
     return torch.cat(views)
 
 
-@dataclass(frozen=True)
-class _Law:
-    """The measured fraction of the claimed noise, the least fraction of a correct mechanism, and
-    the largest factor that is detected."""
-
-    measured: float
-    least: float
-    detects: float
-
-
-def _law(mechanism: Mechanism, noise: Tensor, scale: Tree) -> _Law | None:
-    """Return the test of the size of noise ``[draws, rounds, d]`` of mean 0; None with departures.
-
-    In units of the claim, the squares of n draws of p Gaussian coordinates around their means sum
-    to a chi-square number of (n - 1) p degrees of freedom; the absolute values of n p Laplace
-    numbers sum to a Gamma number. (Around an estimated mean the latter sum is too large by a
-    fraction 1 / n, a tenth of its standard deviation.)
-    """
-    from scipy import stats
-
+def _size(mechanism: Mechanism, noise: Tensor, scale: Tree) -> tuple[float, float, float] | None:
+    """Return ``size_of_noise`` of noise ``[draws, rounds, d]`` of mean 0; None with departures."""
     kept, claimed, plan = mechanism.with_known_noise(scale), mechanism.claimed, mechanism.executed
     if kept is None:
         return None
@@ -220,14 +200,7 @@ def _law(mechanism: Mechanism, noise: Tensor, scale: Tree) -> _Law | None:
         rows = [correlated.whitened(plan, latest[done:]) for done in range(len(latest))]
         noise = torch.stack(rows, dim=1)
     units = noise[:, :, kept.repeat(noise.shape[2] // len(kept))] / claimed.multiplier
-    if claimed.mechanism == "laplace":
-        number, root = units.numel(), 1.0
-        total, law = units.abs().sum().item(), stats.gamma(number)
-    else:
-        number, root = (len(units) - 1) * units[0].numel(), 0.5
-        total, law = units.square().sum().item(), stats.chi2(number)
-    least, usual = float(law.ppf(RARE)), float(law.ppf(POWER))
-    return _Law((total / number) ** root, (least / number) ** root, (least / usual) ** root)
+    return size_of_noise(claimed, units.flatten(1).numpy(), RARE)
 
 
 class _Ruler:
@@ -241,9 +214,8 @@ class _Ruler:
     def __init__(self, noise: Tensor, claimed: Plan) -> None:
         self.claimed, self.rounds = claimed, noise.shape[1]
         flat = noise.flatten(1)
-        # A variance is estimated with a relative variance of (kurtosis - 1) / n: 2 / n, under
-        # Laplace noise 5 / n.
-        self.draws = len(flat) * (0.4 if claimed.mechanism == "laplace" else 1)
+        # A variance is estimated with a relative variance of (kurtosis - 1) / n.
+        self.draws = len(flat) * 2 / (claimed.law.kurtosis - 1)
         self.sizes = flat.std(dim=0)
         self.absolute = noise.abs().mean(dim=(0, 1))
         self.noisy = self.sizes > 0
@@ -270,14 +242,13 @@ class _Ruler:
         lower bound of it.
         """
         # All subsets of rounds, because noise that rounds share is missing only in some of them.
-        laplace = self.claimed.mechanism == "laplace"
-        unit = self.claimed.multiplier * (math.sqrt(2) if laplace else 1)
+        unit = self.claimed.multiplier * math.sqrt(self.claimed.law.variance)
         worst = 0.0
         for chosen in itertools.product((0, 1), repeat=self.rounds):
             if any(chosen):
                 vector = torch.cat([one * here for one, here in zip(movement, chosen, strict=True)])
                 worst = max(worst, self._whitened(vector) * unit / math.sqrt(sum(chosen)))
-        if laplace and math.isfinite(worst):
+        if self.claimed.norm == 1 and math.isfinite(worst):
             farthest = movement.abs().amax(dim=0)
             touched = farthest > 0
             worst = max(

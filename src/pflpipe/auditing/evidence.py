@@ -14,6 +14,7 @@ import numpy as np
 from scipy import stats
 
 from pflpipe.privacy import accounting
+from pflpipe.privacy.mechanisms.gaussian import gdp_epsilon
 from pflpipe.privacy.plan import Plan
 
 WIDEST = 1e-4
@@ -122,10 +123,10 @@ def judge(
         if missed < 1 - at:
             direct = max(direct, math.log((1 - at - missed) / wrong))
     mu, epsilon = None, direct
-    if claimed.mechanism == "gaussian" and claimed.sample_rate == 1:
+    if accounting.mu(claimed) is not None:
         # The trade-off curve of mu-GDP: Phi^-1(1 - FP) - Phi^-1(FN) <= mu (Nasr et al., 2023).
         mu = max(0.0, float(stats.norm.ppf(1 - upper_fp) - stats.norm.ppf(upper_fn)))
-        epsilon = accounting.gdp_epsilon(mu, at) if mu > 0 else 0.0
+        epsilon = gdp_epsilon(mu, at) if mu > 0 else 0.0
     return Evidence(runs, false_positives, false_negatives, statistic, excess, mu, epsilon, direct)
 
 
@@ -166,7 +167,7 @@ def errors_of_midpoint(claimed: Plan, factor: float) -> tuple[float, float]:
     transform is the law of T rounds.
     """
     real = claimed.multiplier * factor
-    noise = stats.laplace(scale=real) if claimed.mechanism == "laplace" else stats.norm(scale=real)
+    noise = claimed.law.law(real)
     edge = float(noise.isf(1e-13))
     x = np.linspace(-edge, 1 + edge, 50_001)
     middles = (x[1:, None] + x[:-1, None]) / 2
@@ -194,6 +195,18 @@ def errors_of_midpoint(claimed: Plan, factor: float) -> tuple[float, float]:
 def curve(claimed: Plan) -> np.ndarray:
     """Return the claimed delta at ``EPSILONS``."""
     return np.array([accounting.delta(claimed, epsilon) for epsilon in EPSILONS])
+
+
+def size_of_noise(claimed: Plan, units: np.ndarray, level: float) -> tuple[float, float, float]:
+    """Return the size of noise over the claimed one, its least value in a correct mechanism (except
+    with probability ``level``), and the largest factor that is detected.
+
+    Args:
+        units: ``[n, p]`` of mean 0, in units of the claim.
+    """
+    total, number, law, root = claimed.law.energy(units)
+    least, usual = float(law.ppf(level)), float(law.ppf(POWER))
+    return (total / number) ** root, (least / number) ** root, (least / usual) ** root
 
 
 def _upper(runs: int, errors: np.ndarray, error: float) -> np.ndarray:
@@ -224,10 +237,7 @@ def likelihood(claimed: Plan, seen: np.ndarray, unit: np.ndarray, known: bool) -
     """Return log p(seen | canary) / p(seen | no canary) by the claimed plan, up to the part of the
     other clients."""
     spread, rate = claimed.multiplier, 1.0 if known else claimed.sample_rate
-    if claimed.mechanism == "laplace":
-        ratio = ((np.abs(seen) - np.abs(seen - unit)) / spread).sum(axis=1)
-    else:
-        ratio = (seen @ unit - (unit @ unit) / 2) / spread**2
+    ratio = claimed.law.log_ratio(seen, unit, spread).sum(axis=1)
     # Under a secret draw: log(1 - q + q e^ratio); e^700 is the last power that float64 holds.
     mixed = ratio if rate == 1 else np.log1p(rate * np.expm1(np.minimum(ratio, 700)))
     return np.asarray(mixed)

@@ -29,7 +29,7 @@ from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, unscaled
-from pflpipe.privacy import adaptive, mechanism
+from pflpipe.privacy import adaptive, cohorts, mechanism
 from pflpipe.privacy.correlated import Correlated, Drawn
 from pflpipe.privacy.departures import groups
 from pflpipe.privacy.mechanism import Released, Uploads
@@ -72,7 +72,7 @@ class Mechanism:
     trust: Trust = "central"
     method: Method = field(default_factory=lambda: registry.info("dp_fedavg").factory())
     release: Callable[..., Released] = mechanism.release
-    sample: Callable[..., np.ndarray] = mechanism.sample_clients
+    sample: Callable[..., np.ndarray] = cohorts.sample_clients
     rng: Callable[..., np.random.Generator] = release_rng
     at_once: int = 2**62
     items: bool = False
@@ -95,11 +95,11 @@ class Mechanism:
         """Index of the canary: 0, or under a public schedule the client that takes part most
         often, with groups one of the first."""
         if self.executed.groups > 1:
-            return int(mechanism.group_cohort(GROUPED, 0, self.executed).argmax())
+            return int(cohorts.group_cohort(GROUPED, 0, self.executed).argmax())
         if "public_sampling" not in self.departures:
             return 0
         schedule = [
-            mechanism.public_cohort(round, self.executed) for round in range(self.executed.rounds)
+            cohorts.public_cohort(round, self.executed) for round in range(self.executed.rounds)
         ]
         return int(np.sum(schedule, axis=0).argmax())
 
@@ -226,18 +226,16 @@ class Mechanism:
     def noises(self, key: str) -> Callable[[int], np.random.Generator | Drawn]:
         """Return what draws the noise of each round of runs with a key."""
         generator_of = functools.partial(self.rng, key, "noise")
-        band, buffers = self.executed.band, self.executed.buffers
-        return Correlated(generator_of, band, buffers).at if band > 1 else generator_of
+        plan = self.executed
+        return Correlated(generator_of, plan.noise_law).at if plan.band > 1 else generator_of
 
     def cohort(self, round: int, rng: np.random.Generator, repeats: int) -> Tensor:
         """Return a cohort for each of R repeats, bool ``[R, M]``."""
         if self.executed.groups > 1:
-            cohort = mechanism.group_cohort(GROUPED, round, self.executed)
+            cohort = cohorts.group_cohort(GROUPED, round, self.executed)
             return torch.from_numpy(cohort).expand(repeats, -1)
         if "public_sampling" in self.departures:
-            return torch.from_numpy(mechanism.public_cohort(round, self.executed)).expand(
-                repeats, -1
-            )
+            return torch.from_numpy(cohorts.public_cohort(round, self.executed)).expand(repeats, -1)
         return torch.from_numpy(self.sample(rng, self.executed, (repeats,)))
 
     def seen(

@@ -169,16 +169,16 @@ class Search:
         scales = [self._spread(there), self._spread(absent)]
         plain = self.plain[len(drawn)]
         scales = [scale / plain if plain else 0.0 for scale in scales]
-        laplace = plan.mechanism == "laplace"
-        length = self.noise.length_in_sum(mean) if laplace else self.noise.length(mean)
+        summed = plan.norm == 1
+        length = self.noise.length_in_sum(mean) if summed else self.noise.length(mean)
         variance = moved.var(axis=0, ddof=1)
-        if not laplace and np.sqrt(variance.max()) > WIDEST * np.abs(mean).max():
+        if not summed and np.sqrt(variance.max()) > WIDEST * np.abs(mean).max():
             # The mean of a movement that follows the noise is too long by its own error.
             noisy = self.noise.noisy
             excess = (variance[noisy] / self.noise.sizes[noisy] ** 2).sum() / len(drawn)
             length = math.sqrt(max(0.0, length**2 - excess))
         sent = 1 if recipe.rounds == "first" and attacked.claim.sample_rate < 1 else attacked.rounds
-        length *= plan.multiplier / (sent if laplace else math.sqrt(sent))
+        length *= plan.multiplier / (sent if summed else math.sqrt(sent))
         largest, least = max(scales), min(scales)
         if length:
             length = length / largest if largest > 1e-9 else math.inf

@@ -29,6 +29,7 @@ from pflpipe.auditing.evidence import (
     curve,
     excess_of,
     judge,
+    size_of_noise,
 )
 from pflpipe.auditing.search import PILOT, WHOLE, Noise
 from pflpipe.auditing.worlds import Recipe
@@ -226,11 +227,11 @@ def _length(
         return 0.0, 1.0
     n = len(fresh) - 1
     centred = fresh - fresh.mean(axis=0)
-    if plan.mechanism == "laplace":
+    if plan.norm == 1:
         # The mean of n absolute values is a Gamma number, and least where a single one counts.
         most = n / float(stats.gamma(n).ppf(level))
         length = Noise(fresh).length_in_sum(movement) * plan.multiplier / sent
-        n, root = round(0.4 * n), math.sqrt(2)
+        n, root = round(2 * n / (plan.law.kurtosis - 1)), math.sqrt(plan.law.variance)
     else:
         length, most, root = 0.0, 1.0, 1.0
     ruler = Noise(pilot)
@@ -282,10 +283,8 @@ def _law(
     a correct mechanism, and the largest factor that is detected; None where no movement is the same
     under all noise.
 
-    In units of the farthest that one client moves a coordinate, the squares of n draws of p
-    Gaussian coordinates around their means sum to a chi-square number of (n - 1) p degrees of
-    freedom; the absolute values of n p Laplace numbers sum to a Gamma number. More noise, in
-    whatever directions, only makes the sum larger (Anderson's inequality).
+    It is measured in units of the farthest that one client moves a coordinate. More noise, in
+    whatever directions, only makes its energy larger (Anderson's inequality).
     """
     claim, plan = attacked.claim, attacked.claim.covered
     pair, of_one = recipe.pair(claim), dataclasses.replace(attacked, rounds=1)
@@ -317,15 +316,7 @@ def _law(
         return None
     kept = units > 0
     steps = (noise - noise.mean(axis=0))[:, kept] / units[kept] / plan.multiplier
-    law: stats.rv_continuous
-    if plan.mechanism == "laplace":
-        number, root = steps.size, 1.0
-        total, law = float(np.abs(steps).sum()), stats.gamma(number)
-    else:
-        number, root = (len(steps) - 1) * steps.shape[1], 0.5
-        total, law = float((steps**2).sum()), stats.chi2(number)
-    least, usual = float(law.ppf(level)), float(law.ppf(POWER))
-    return (total / number) ** root, (least / number) ** root, (least / usual) ** root
+    return size_of_noise(plan, steps, level)
 
 
 def _detects(draws: int, level: float) -> float:

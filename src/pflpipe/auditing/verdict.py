@@ -65,7 +65,7 @@ def result(
     """
     from pflpipe.auditing.evidence import detects
 
-    at, gaussian = accounting.delta_of(claimed), claimed.mechanism == "gaussian"
+    at = accounting.delta_of(claimed)
     measured = {
         "trust": trust,
         "mechanism": claimed.mechanism,
@@ -74,12 +74,10 @@ def result(
         "delta": at,
         "noise_multiplier": executed.noise_multiplier,
         "epsilon_claimed_rdp": accounting.epsilon_rdp(claimed, at)
-        if gaussian and at and importlib.util.find_spec("opacus")
+        if claimed.law.stable and at and importlib.util.find_spec("opacus")
         else None,
         "epsilon_claimed_1e5": accounting.epsilon(claimed, 1e-5),
-        "mu_claimed": (claimed.rounds**0.5 / claimed.multiplier)
-        if gaussian and claimed.sample_rate == 1 and claimed.noise_multiplier
-        else None,
+        "mu_claimed": accounting.mu(claimed),
         "canary": worst.canary,
         "sensitivity": worst.length,
         "sensitivity_most": worst.length_most,

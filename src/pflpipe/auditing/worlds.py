@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.auditing.claim import Claim
+from pflpipe.privacy import mechanisms
 
 LENGTHS = (
     *(0.0, 1e-30, 1e-6, 1e-3, 0.1, 0.5, 0.9, 0.999, 1.0, 1.001, 1.5, 2.0, 3.0),
@@ -133,7 +134,7 @@ class Recipe:
         """Return the messages of both worlds."""
         rng = np.random.default_rng(self.draw)
         clients, size, bound = claim.clients, claim.dimension, claim.clip_norm
-        order = 1 if claim.mechanism == "laplace" else 2
+        order = mechanisms.of(claim.mechanism).norm
         line = self._line(size, order, rng)
         canary = line * (self.length * bound)
         messages = self._others(clients, size, bound, order, line, rng)

@@ -394,8 +394,9 @@ def _losses_of_group(noise: Noise, size: int, interval: float) -> Any:
 def _laplace_replaced(run: Noise, delta: float) -> float:
     """Return ``replace_one`` of Laplace noise.
 
-    In units of the bound, the worst messages are 1 and -1 (privacy/replaced.py). A round then has
-    the density (1 - q) f(x) + q f(x - 1) in one run and (1 - q) f(x) + q f(x + 1) in the other.
+    In units of the bound, the worst messages are 1 and -1 (privacy/mechanisms/laplace.py). A round
+    then has the density (1 - q) f(x) + q f(x - 1) in one run and (1 - q) f(x) + q f(x + 1) in the
+    other.
     """
     loss = 1 / run.multiplier
     largest = _log_mixture(run.rate, loss) - _log_mixture(run.rate, -loss)

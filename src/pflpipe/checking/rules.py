@@ -189,7 +189,7 @@ def _audits(row: dict[str, Any], names: Names) -> Iterator[str]:
 
 def _audit(audit: dict[str, Any], row: dict[str, Any]) -> Iterator[str]:
     plan, words = audit["plan"], audit["audit"].split("-")
-    if plan["norm"] != 1 + (plan["mechanism"] == "gaussian"):
+    if plan["norm"] != 1 + (plan["mechanism"] != "laplace"):
         yield "its plan has the norm of another mechanism"
     if plan["buffers"] and plan["band"] != plan["rounds"]:
         yield "its plan has buffers, and a band of fewer or more than all rounds"

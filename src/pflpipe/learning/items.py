@@ -76,7 +76,7 @@ def shortening(answered: Tensor, most: float, of: Callable[[Tensor], Tensor]) ->
 def noise(plan: Plan) -> float:
     """Return the standard deviation of the noise on the mean of a plan's releases, for a part of
     the message whose scale is 1 / C."""
-    law = math.sqrt(2) if plan.mechanism == "laplace" else 1.0
+    law = math.sqrt(plan.law.variance)
     return law * (plan.noise_multiplier or 0.0) / plan.expected_cohort / math.sqrt(plan.rounds)
 
 

@@ -100,9 +100,8 @@ def row(
             "message": values["noise_multiplier_message"],
             "update": values["noise_multiplier_update"],
         }
-        is_closed = plan.mechanism == "gaussian" and rounds.sample_rate == 1
         program = f"pflpipe {__version__}, dp-accounting {version('dp-accounting')}"
-        accountant = {"name": "gdp" if is_closed else "pld", "version": program}
+        accountant = {"name": plan.law.curve(rounds.sample_rate), "version": program}
     line = searched.get(cell.id)
     return {
         "cell": cell.id,

@@ -1,13 +1,8 @@
 """The guarantee of a plan: calibration, the exact curve and the papers' RDP number.
 
-The exact curve of T Gaussian releases at q = 1 is the closed form of mu-GDP with mu = sqrt(T) /
-sigma (Dong, Roth and Su, 2022). Fixed cohorts and correlated noise count as one such release
-(correlated.py). At q < 1 it is dp_accounting's privacy loss distribution (PLD) of
-the Poisson-sampled mechanism. Laplace releases have the PLD or the pure bound, whichever is
-tighter. A shift of a single coordinate is the worst one of a given L1 length (replaced.py), so one
-dimension suffices. "RDP" is Opacus' set of orders and its conversion. The accountants are those of
-libraries: this file describes an event and the library counts it. Adjacency is zero_out
-(mechanism.py). Delta curves are upper bounds, never estimates.
+A curve is that of the plan's mechanism (mechanisms/). "RDP" is Opacus' set of orders and its
+conversion. The accountants are those of libraries: our files describe an event and the library
+counts it. Adjacency is zero_out (mechanism.py). Delta curves are upper bounds, never estimates.
 
 SciPy, dp_accounting and Opacus are imported inside functions, because each import takes a second.
 """
@@ -29,28 +24,17 @@ import numpy as np
 from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
 from pflpipe.facts.departures import check_adaptive, check_departures
-from pflpipe.privacy import adaptive, correlated, replaced
+from pflpipe.privacy import adaptive, correlated, mechanisms
+from pflpipe.privacy.mechanisms import base
+from pflpipe.privacy.mechanisms.base import FINEST_INTERVAL, SEARCH_INTERVAL, Mechanism, Releases
+from pflpipe.privacy.noise_laws.buffers import fitted
 from pflpipe.privacy.plan import Adaptive, Plan
 
-FINEST_INTERVAL = 1e-4
-"""dp_accounting's default discretisation of the privacy loss. All reported numbers use it."""
-SEARCH_INTERVAL = 1e-3
-"""Discretisation during the search for a multiplier, whose result is checked at FINEST_INTERVAL,
-and of the loss of a group of sampled clients (group.py)."""
-WIDEST_LOSS, WIDEST_SINGLE_LOSS = 200.0, 20.0
-"""A loss of all rounds, or of one round, wider than this (almost no noise) gets a proportionally
-coarser grid, which is still a bound."""
 BIT_NOISE_SHARE = 20
 """The default noise on the sum of the bits is the expected cohort over this number (Andrew et al.
 2021, section 3.1: m / 20)."""
 RDP_ORDERS = [1 + order / 10 for order in range(1, 100)] + list(range(12, 64))
 """The orders of Opacus' ``RDPAccountant``."""
-WIDEST_EXPONENT = 700.0
-"""dp_accounting takes the exponential of the loss of a Laplace release. For a wider loss (almost no
-noise) the pure epsilon is used at all deltas, which at q < 1 is up to 1 / q above a curve."""
-WIDEST_MU = 1e4
-"""A Gaussian mechanism with a larger mu has almost no noise. Its epsilon (5e7 or more in the closed
-form) is reported as infinite, because float64 and dp_accounting cannot count much further."""
 
 
 def make_plan(
@@ -88,7 +72,7 @@ def make_plan(
         # Else the run would be certified under a request that declares otherwise.
         declared, do = ", ".join(privacy.departures), "declare them in a study, which names them"
         raise PrivacyError("privacy.departures", got=declared, expected="those of the run", do=do)
-    laplace = privacy.mechanism == "laplace"
+    law = mechanisms.of(privacy.mechanism)
     private = privacy.mechanism != "none"
     if private and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
         got = {"epsilon": privacy.epsilon, "noise_multiplier": privacy.noise_multiplier}
@@ -101,17 +85,17 @@ def make_plan(
         )
     plan = Plan(
         mechanism=privacy.mechanism,
-        norm=1 if laplace else 2,
+        norm=law.norm,
         clip_norm=privacy.clip_norm,
         noise_multiplier=privacy.noise_multiplier if privacy.epsilon is None else 1.0,
         sample_rate=sample_rate,
         rounds=rounds,
-        delta=0.0 if laplace and privacy.delta is None else privacy.delta,
+        delta=0.0 if law.pure and privacy.delta is None else privacy.delta,
         clients=clients,
         adaptive=_adaptive(privacy, sample_rate * clients),
         groups=groups,
         band=rounds if privacy.buffers else privacy.band,
-        buffers=correlated.fitted(rounds, groups, privacy.buffers) if privacy.buffers else None,
+        buffers=fitted(rounds, groups, privacy.buffers) if privacy.buffers else None,
     )
     plan.check_fixed(names)
     if plan.adaptive is not None:
@@ -172,10 +156,9 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
         raise PrivacyError("privacy: accountant", got=accountant, expected="exact or rdp")
     if plan.mechanism == "none":
         raise PrivacyError("privacy: epsilon of mechanism none", got=epsilon, expected="nothing")
-    if accountant == "rdp" and plan.mechanism != "gaussian":
-        raise PrivacyError(
-            "privacy: accountant of mechanism laplace", got=accountant, expected="exact"
-        )
+    if accountant == "rdp" and not plan.law.stable:
+        what = f"privacy: accountant of mechanism {plan.mechanism}"
+        raise PrivacyError(what, got=accountant, expected="exact")
 
     def curve(multiplier: float, interval: float = FINEST_INTERVAL) -> float:
         tried = dataclasses.replace(plan, noise_multiplier=multiplier)
@@ -185,14 +168,13 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
 
     if accountant == "rdp":
         multiplier = _least_multiplier(curve, epsilon, start=1.0, tolerance=1e-5)
-    elif (plan.mechanism == "gaussian" and plan.sample_rate == 1) or plan.delta == 0:
+    elif plan.law.closed(_releases(plan)[1]) or plan.delta == 0:
         multiplier = _least_multiplier(curve, epsilon, start=1.0, tolerance=1e-9)
     else:
         # Start from the noise that is sufficient without amplification; its closed form is cheap.
-        if plan.mechanism == "gaussian":
+        start = plan.rounds / epsilon
+        if not plan.law.pure:
             start = calibrate(dataclasses.replace(plan, sample_rate=1.0), epsilon).multiplier
-        else:
-            start = plan.rounds / epsilon
         # Search on the coarse grid, then correct on the fine one: a PLD at FINEST_INTERVAL takes
         # ten times as many points.
         multiplier = _least_multiplier(
@@ -224,46 +206,40 @@ def composed_epsilon(
     """
     if not all(plan.noise_multiplier for plan in plans):
         return math.inf
-    of_noise: dict[tuple[Any, ...], Plan] = {}
-    for plan in map(correlated.single, plans):  # rounds of equal noise add up, also across runs
-        noise = plan.mechanism, plan.noise_multiplier, plan.sample_rate
-        before = of_noise[noise].rounds if noise in of_noise else 0
-        of_noise[noise] = dataclasses.replace(plan, rounds=before + plan.rounds)
-    merged = list(of_noise.values())
-    # A closed-form bound without amplification: pure epsilons add up, mu's of Gaussian releases
-    # add in squares. Below delta = 1e-15, where a PLD is truncated, no other bound is finite.
-    bound = sum(_pure_epsilon(plan) for plan in merged if plan.mechanism == "laplace")
-    if gaussian := [plan for plan in merged if plan.mechanism == "gaussian"]:
-        bound += gdp_epsilon(math.hypot(*map(_mu, gaussian)), delta)
-    if all(plan.mechanism == "gaussian" and plan.sample_rate == 1 for plan in merged):
-        return bound
-    if delta == 0 or math.isinf(bound) or any(map(has_no_curve, merged)):
-        return bound
-    widest = max(_loss_width(plan, 1) for plan in merged) / WIDEST_SINGLE_LOSS
-    coarser = max(1.0, widest, sum(_loss_width(plan, plan.rounds) for plan in merged) / WIDEST_LOSS)
-    return min(bound, _sampled_epsilon(tuple(map(_same_loss, merged)), interval * coarser, delta))
+    return base.composed(list(map(_releases, plans)), delta, interval)
+
+
+def _releases(plan: Plan) -> tuple[Mechanism, Releases]:
+    """Return the mechanism of a plan and what it is counted as."""
+    plan = correlated.single(plan)
+    return plan.law, Releases(plan.multiplier, plan.sample_rate, plan.rounds)
 
 
 def delta(plan: Plan, epsilon: float) -> float:
     """Return the plan's exact central delta at epsilon (1 without noise)."""
-    plan = correlated.single(plan)
     if not plan.noise_multiplier:
         return 1.0
-    if plan.mechanism == "gaussian" and plan.sample_rate == 1:
-        return gdp_delta(_mu(plan), epsilon)
-    if plan.mechanism == "laplace" and epsilon >= _pure_epsilon(plan):
-        return 0.0
-    if has_no_curve(plan):
+    law, of = _releases(plan)
+    known = law.delta(of, epsilon)
+    if known is not None:
+        return known
+    if not law.has_curve(of):
         return 1.0
-    accountant = _counted((_same_loss(plan),), FINEST_INTERVAL * coarser(plan))
+    accountant = base.counted(((law, of),), FINEST_INTERVAL * base.coarser(law, of))
     return float(accountant.get_delta(epsilon))
+
+
+def mu(plan: Plan) -> float | None:
+    """Return mu of a plan whose curve is that of mu-GDP; None for any other, and without noise."""
+    law, of = _releases(plan)
+    return law.mu(of) if of.multiplier else None
 
 
 def epsilon_rdp(plan: Plan, delta: float) -> float:
     """Return the epsilon of Opacus' RDP accountant for a Gaussian plan; infinite without noise."""
-    plan = correlated.single(plan)
-    if plan.mechanism != "gaussian":
+    if not plan.law.stable:
         raise PrivacyError("epsilon_rdp: mechanism", got=plan.mechanism, expected="gaussian")
+    plan = correlated.single(plan)
     return _opacus_epsilon(plan.sample_rate, plan.multiplier, plan.rounds, delta)
 
 
@@ -276,7 +252,7 @@ def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -
     takes part in all T rounds. A message is compared with zero. Two arbitrary messages are up to
     2 C apart; for them use half the multiplier.
     """
-    if plan.mechanism != "gaussian" or plan.fixed:
+    if not plan.law.stable or plan.fixed:
         got = f"{plan.mechanism}, groups {plan.groups}, band {plan.band}"
         expected = "gaussian with independent noise of all clients"
         raise PrivacyError("epsilon_local: mechanism", got=got, expected=expected)
@@ -286,156 +262,18 @@ def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -
 
 def epsilon_replace_one(plan: Plan, delta: float) -> float:
     """Return the exact central epsilon at delta if a client's upload is replaced by another one;
-    infinite without noise.
-
-    Two uploads of norm C are up to 2 C apart, so without sampling this is ``epsilon`` of half the
-    multiplier. With sampling a round without the client is the same in both runs: dp_accounting
-    counts (1 - q) N(0) + q N(C) against (1 - q) N(0) + q N(-C), which is far below the number of
-    half the multiplier. It has no such pair for Laplace noise: replaced.py describes the pair, and
-    dp_accounting counts its rounds.
-    """
-    plan = correlated.single(plan)
-    if not plan.noise_multiplier:
-        return math.inf
-    if plan.mechanism == "laplace":
-        return _laplace_replaced(plan, delta)
-    halved = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 2)
-    unsampled = epsilon(dataclasses.replace(halved, sample_rate=1.0), delta)
-    if plan.sample_rate == 1 or has_no_curve(halved):
-        return unsampled
-    accountant = _counted((_same_loss(plan),), FINEST_INTERVAL * coarser(halved), "REPLACE_ONE")
-    return min(unsampled, float(accountant.get_epsilon(delta)))
+    infinite without noise."""
+    law, of = _releases(plan)
+    return law.replaced(of, delta) if of.multiplier else math.inf
 
 
-def gdp_delta(mu: float, epsilon: float) -> float:
-    """Return delta(epsilon) of mu-GDP: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 -
-    epsilon/mu); 1 beyond ``WIDEST_MU``."""
-    from scipy.special import log_ndtr
-
-    if mu > WIDEST_MU:
-        return 1.0
-    # Logarithms: e^epsilon overflows long before its product with Phi does.
-    return max(
-        0.0,
-        math.exp(log_ndtr(mu / 2 - epsilon / mu))
-        - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)),
-    )
-
-
-def gdp_epsilon(mu: float, delta: float) -> float:
-    """Return the least epsilon >= 0 with ``gdp_delta(mu, epsilon) <= delta``; infinite at delta 0
-    and beyond ``WIDEST_MU``."""
-    from scipy.optimize import brentq
-
-    if delta == 0 or mu > WIDEST_MU:
-        return math.inf
-    if gdp_delta(mu, 0.0) <= delta:
-        return 0.0
-    # The zCDP bound is never below the root.
-    high = mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta))
-    root = float(
-        brentq(lambda value: gdp_delta(mu, value) - delta, 0.0, high + 1.0, xtol=1e-13, rtol=1e-13)
-    )
-    return root * (1 + 1e-12) + 1e-13  # the safe side of the solver's tolerance
-
-
-def _mu(plan: Plan) -> float:
-    """Return mu of a Gaussian plan without sampling: the distance by which a client moves all T
-    sums together, in standard deviations of the noise."""
-    return math.sqrt(plan.rounds) / plan.multiplier
-
-
-def has_no_curve(plan: Plan) -> bool:
-    """Return whether a plan has too little noise for a privacy loss distribution."""
-    if plan.mechanism == "laplace":
-        return _loss_width(plan, 1) > WIDEST_EXPONENT
-    return _mu(plan) > WIDEST_MU
-
-
-def _pure_epsilon(plan: Plan) -> float:
-    """Return the epsilon of T Laplace releases at delta 0: T log(1 + q (e^(1/b) - 1)), which is T /
-    b at q = 1."""
-    single = 1 / plan.multiplier
-    if plan.sample_rate == 1:
-        return plan.rounds * single
-    if single > WIDEST_EXPONENT:  # exact in float64: the term left out is e^-single / q
-        return plan.rounds * (single + math.log(plan.sample_rate))
-    return plan.rounds * math.log1p(plan.sample_rate * math.expm1(single))
-
-
-def _laplace_replaced(plan: Plan, delta: float) -> float:
-    """Return ``epsilon_replace_one`` of Laplace releases: the smaller of the pure bound of all
-    rounds and the curve."""
-    shift, rate = 1 / plan.multiplier, plan.sample_rate
-    single = replaced.largest_loss(rate, shift)
-    bound = plan.rounds * single
-    if delta == 0 or single > WIDEST_EXPONENT:
-        return bound
-    coarser = max(1.0, single / WIDEST_SINGLE_LOSS, bound / WIDEST_LOSS)
-    counted = _counted_replaced(rate, shift, plan.rounds, FINEST_INTERVAL * coarser)
-    return min(bound, float(counted.get_epsilon_for_delta(delta)))
-
-
-# A search composes the same few noises for every method and every number of clients.
-@functools.lru_cache(maxsize=1024)
-def _sampled_epsilon(plans: tuple[Plan, ...], interval: float, delta: float) -> float:
-    return float(_counted(plans, interval).get_epsilon(delta))
-
-
-@functools.lru_cache(maxsize=4)
-def _counted_replaced(rate: float, shift: float, rounds: int, interval: float) -> Any:
-    return replaced.losses(rate, shift, interval).self_compose(rounds)
-
-
-def event(plan: Plan) -> Any:
-    """Return dp_accounting's event of the plan: T (Poisson-sampled) releases with noise of the
-    plan's multiplier."""
-    import dp_accounting
-
-    kinds = {"gaussian": dp_accounting.GaussianDpEvent, "laplace": dp_accounting.LaplaceDpEvent}
-    if plan.mechanism not in kinds:
-        return dp_accounting.NonPrivateDpEvent()
-    release = kinds[plan.mechanism](plan.noise_multiplier)
-    if plan.sample_rate < 1:
-        release = dp_accounting.PoissonSampledDpEvent(plan.sample_rate, release)
-    return dp_accounting.SelfComposedDpEvent(release, plan.rounds)
-
-
-def _same_loss(plan: Plan) -> Plan:
-    """Return the plan with fixed values in the fields that its loss does not depend on, so that
-    plans with equal losses share one cache entry."""
-    return dataclasses.replace(plan, clip_norm=1.0, delta=0.5, clients=1, adaptive=None)
-
-
-def coarser(plan: Plan) -> float:
-    """Return the factor by which the grid of a plan's loss is coarser than FINEST_INTERVAL."""
-    return max(
-        1.0, _loss_width(plan, 1) / WIDEST_SINGLE_LOSS, _loss_width(plan, plan.rounds) / WIDEST_LOSS
-    )
-
-
-def _loss_width(plan: Plan, rounds: int) -> float:
-    """Return the privacy loss that ``rounds`` rounds without amplification exceed with a
-    probability of about 1e-12."""
-    if plan.mechanism == "laplace":
-        return rounds / plan.multiplier
-    # The loss is N(mu^2 / 2, mu^2), here at 7 standard deviations.
-    mu = math.sqrt(rounds) / plan.multiplier
-    return mu**2 / 2 + 7 * mu
-
-
-@functools.lru_cache(maxsize=4)
-def _counted(plans: tuple[Plan, ...], interval: float, neighbors: str = "ADD_OR_REMOVE_ONE") -> Any:
-    # The last few are cached, because a ledger reads one curve at several deltas.
-    from dp_accounting import NeighboringRelation
-    from dp_accounting.pld import PLDAccountant
-
-    accountant = PLDAccountant(
-        NeighboringRelation[neighbors], value_discretization_interval=interval
-    )
-    for plan in plans:
-        accountant.compose(event(plan))
-    return accountant
+def epsilon_of_group(plan: Plan, delta: float, size: int) -> float:
+    """Return a bound on the central epsilon at delta if the uploads of ``size`` clients are zero
+    together, such as all dealt clients of a person; infinite without noise."""
+    law, of = _releases(plan)
+    if size == 1 or not of.multiplier:
+        return epsilon(plan, delta)
+    return law.group(of, delta, size)
 
 
 @functools.cache
@@ -546,7 +384,7 @@ def _calibrate_per_sample(
     rounded down. The noise is not added to those steps, so this epsilon holds neither for a client
     nor for an example. The ledger has the epsilon that holds for a client.
     """
-    if plan.mechanism != "gaussian":
+    if not plan.law.stable:
         raise PrivacyError(
             "departure sample_level_calibration: mechanism", got=plan.mechanism, expected="gaussian"
         )

@@ -46,65 +46,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from pflpipe.privacy.noise import normal
-from pflpipe.privacy.plan import Buffers, Plan
+from pflpipe.privacy.noise_laws.independent import Independent, sensitivity
+from pflpipe.privacy.plan import Plan
 
 Drawn = Callable[[Sequence[tuple[int, ...]]], list[np.ndarray]]
 """The standard noise of a round: float64 arrays of the given shapes."""
-
-
-def coefficients(band: int, buffers: Buffers | None = None) -> list[float]:
-    """Return c_0 to c_{band - 1} of the square root, each the float64 number closest to it, or of
-    buffers."""
-    if buffers is None:
-        return [math.comb(2 * lag, lag) / 4**lag for lag in range(band)]
-    powers = np.power.outer(buffers.decays, np.arange(band - 1))
-    return [1.0, *(np.array(buffers.scales) @ powers).tolist()]
-
-
-@functools.cache
-def sensitivity(rounds: int, groups: int, band: int, buffers: Buffers | None = None) -> float:
-    """Return the length by which a client moves all releases together, in whitened noise and clip
-    bounds. It is the root of the number of a client's rounds for a band of 1."""
-    rows = np.convolve(np.arange(rounds) % groups == 0, coefficients(band, buffers))[:rounds]
-    return float(np.linalg.norm(rows))
-
-
-@functools.cache
-def fitted(rounds: int, groups: int, number: int) -> Buffers:
-    """Return buffers with the least noise at equal epsilon: the sensitivity times the root mean
-    square of the deviations of the sums after each round.
-
-    All rounds count, because clients compute their gradients at the model after each of them.
-    L-BFGS starts at decays between 0 and 1 - 1 / T. Six decimals are kept, so that a plan does not
-    follow the rounding of a processor.
-    """
-    from scipy.optimize import minimize
-    from scipy.signal import lfilter
-
-    def buffers(point: np.ndarray) -> Buffers:
-        decays, scales = np.split(point, 2)
-        return Buffers(tuple((1 - np.exp(-decays)).tolist()), tuple(scales.tolist()))
-
-    def noise(point: np.ndarray) -> float:
-        tried = buffers(point)
-        # The first column of the matrix of prefix sums times L^-1; the others are shifts of it.
-        column = lfilter([1.0], coefficients(rounds, tried), np.ones(rounds))
-        length = sensitivity(rounds, groups, rounds, tried)
-        return float(np.log(length) + np.log(np.cumsum(column**2).mean()) / 2)
-
-    places = (np.arange(number) + 0.5) / number
-    start = np.r_[math.log(rounds) * places, np.full(number, 0.5 / number)]
-    limits = [(0, math.log(1e6))] * number + [(0, 1)] * number
-    found = buffers(minimize(noise, start, method="L-BFGS-B", bounds=limits).x)
-    decays, scales = (np.round(part, 6).tolist() for part in (found.decays, found.scales))
-    return Buffers(tuple(decays), tuple(scales))
 
 
 def single(plan: Plan) -> Plan:
@@ -112,11 +64,16 @@ def single(plan: Plan) -> Plan:
     plan is returned as it is."""
     if not plan.fixed:
         return plan
-    multiplier = plan.multiplier / sensitivity(plan.rounds, plan.groups, plan.band, plan.buffers)
+    multiplier = plan.multiplier / sensitivity_of(plan)
     noise = None if plan.noise_multiplier is None else multiplier
     return dataclasses.replace(
         plan, noise_multiplier=noise, rounds=1, groups=1, band=1, buffers=None
     )
+
+
+def sensitivity_of(plan: Plan) -> float:
+    """Return the sensitivity of all releases of a plan together."""
+    return sensitivity(plan.noise_law, plan.rounds, plan.groups)
 
 
 def whitened(plan: Plan, latest: Sequence[Any]) -> Any:
@@ -127,28 +84,24 @@ def whitened(plan: Plan, latest: Sequence[Any]) -> Any:
         plan: with groups or a band.
         latest: releases of this and earlier rounds, the latest first: all, or as many as the band.
     """
-    weights = coefficients(plan.band, plan.buffers)
+    weights = plan.noise_law.coefficients(plan.rounds)
     row = sum(weight * one for weight, one in zip(weights, latest, strict=False))
-    return row / sensitivity(plan.rounds, plan.groups, plan.band, plan.buffers)
+    return row / sensitivity_of(plan)
 
 
 class Correlated:
-    """The noise of a run's rounds, w_t. The last rounds, or the buffers, are kept; those of a run
-    that resumes are computed again.
+    """The noise of a run's rounds, w_t. What a law keeps of the last rounds is kept; that of a run
+    that resumes is computed again.
 
     Args:
         generator_of: returns a new generator of the z of a round, counted from 0.
-        band, buffers: of the plan.
+        law: of the plan.
     """
 
     def __init__(
-        self,
-        generator_of: Callable[[int], np.random.Generator],
-        band: int,
-        buffers: Buffers | None = None,
+        self, generator_of: Callable[[int], np.random.Generator], law: Independent
     ) -> None:
-        self._generator_of, self._buffers = generator_of, buffers
-        self._weights = buffers.scales if buffers else coefficients(band)[1:]
+        self._generator_of, self._law = generator_of, law
         self._round, self._kept = 0, list[list[np.ndarray]]()
 
     def at(self, round: int) -> Drawn:
@@ -161,19 +114,6 @@ class Correlated:
         for earlier in range(self._round, round + 1):
             generator = self._generator_of(earlier)
             drawn = [normal(generator, shape) for shape in shapes]
-            for weight, before in zip(self._weights, self._kept, strict=False):
-                for fresh, old in zip(drawn, before, strict=True):
-                    fresh -= weight * old
-            self._keep(drawn)
+            self._kept = self._law.correlate(drawn, self._kept)
         self._round = round + 1
         return drawn
-
-    def _keep(self, drawn: list[np.ndarray]) -> None:
-        if self._buffers is None:
-            self._kept = [drawn, *self._kept][: len(self._weights)]
-            return
-        self._kept = self._kept or [[np.zeros_like(one) for one in drawn] for _ in self._weights]
-        for decay, buffer in zip(self._buffers.decays, self._kept, strict=True):
-            for old, fresh in zip(buffer, drawn, strict=True):
-                old *= decay
-                old += fresh

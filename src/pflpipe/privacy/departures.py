@@ -33,7 +33,7 @@ from pflpipe import trees
 from pflpipe.errors import PrivacyError
 from pflpipe.facts.departures import EXTRAS, OF_MESSAGES, SPLIT_CLIP
 from pflpipe.privacy.clipping import clip_groups
-from pflpipe.privacy.plan import Plan
+from pflpipe.privacy.plan import Plan, message_share
 
 
 def check_extras(
@@ -45,11 +45,9 @@ def check_extras(
 ) -> None:
     """Raise PrivacyError unless the extras are exactly those that the departures read, with
     fitting shapes."""
-    if plan.mechanism == "laplace" and departures & OF_MESSAGES:
-        name = min(departures & OF_MESSAGES)
-        raise PrivacyError(
-            f"departure {name}: mechanism", got="laplace", expected="gaussian or none"
-        )
+    if not plan.law.stable and departures & OF_MESSAGES:
+        what = f"departure {min(departures & OF_MESSAGES)}: mechanism"
+        raise PrivacyError(what, got=plan.mechanism, expected="gaussian or none")
     parts = {
         "clip_weights": (len(trees.layers(update)),),
         "bounds": (len(groups(update, departures)),),
@@ -150,18 +148,6 @@ def weights(
     # The weights of a cohort sum to 1, as in FedAvg; the public divisor q M plays no part.
     total = present_weights.sum(dim=-1, keepdim=True)
     return present_weights / total.clamp(min=torch.finfo(torch.float64).tiny)
-
-
-def message_share(plan: Plan, departures: frozenset[str]) -> float:
-    """Return the share of the sum's noise C sigma that each message carries.
-
-    With 1 / sqrt(q M) the shares of all messages add up to C sigma at q = 1. (At q < 1 FedDPA's
-    official code would divide by all M clients; its experiments have q = 1.)
-    """
-    if "noise_not_divided" in departures:
-        return 1.0
-    # Variances of independent draws add: q M of them with C sigma / sqrt(q M) have C sigma.
-    return 1 / math.sqrt(plan.expected_cohort)
 
 
 def deviation(

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pflpipe import trees
 from pflpipe.cells import Privacy, claim_of
 from pflpipe.code import dependencies
 from pflpipe.code.dependencies import Dependency
@@ -28,13 +27,12 @@ from pflpipe.privacy.accounting import (
     delta_of,
     epsilon,
     epsilon_local,
+    epsilon_of_group,
     epsilon_rdp,
     epsilon_replace_one,
 )
-from pflpipe.privacy.departures import message_share
-from pflpipe.privacy.group import epsilon_of_group
-from pflpipe.privacy.mechanism import public_cohort
-from pflpipe.privacy.plan import Plan
+from pflpipe.privacy.cohorts import public_cohort
+from pflpipe.privacy.plan import Plan, message_share
 
 _ITSELF = "its epsilons hold only if it uses nothing but its arguments and keeps nothing for later"
 _RULES = {
@@ -201,7 +199,7 @@ def effective_plan(
     names = check_departures(departures)
     if plan.noise_multiplier is None:
         return plan
-    if plan.mechanism == "laplace" and names & OF_MESSAGES:
+    if not plan.law.stable and names & OF_MESSAGES:
         raise PrivacyError(
             f"departure {min(names & OF_MESSAGES)}: mechanism",
             got=plan.mechanism,
@@ -215,7 +213,7 @@ def effective_plan(
     if (
         not names.isdisjoint(WITHOUT_BOUND)
         or _shows_the_draw(plan, names)
-        or (plan.mechanism == "laplace" and parts > 1)
+        or (plan.law.norm == 1 and parts > 1)
     ):
         return dataclasses.replace(plan, noise_multiplier=0.0)
     clipped = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / math.sqrt(parts))
@@ -283,7 +281,7 @@ def ledger(
         noise_multiplier_effective=effective.noise_multiplier,
         warnings=tuple(_warnings(plan, names, effective, parameters, code)),
     )
-    if plan.mechanism != "gaussian":
+    if not plan.law.stable:
         return entry
     return _gaussian(entry, plan, names, effective, sizes, parameters)
 
@@ -392,7 +390,7 @@ def _parts(names: frozenset[str], parameters: Collection[str]) -> int:
         )
     if "per_tensor_clip" in names:
         return len(parameters)
-    return len(trees.layers(parameters)) if split else 1
+    return len({name.rpartition(".")[0] for name in parameters}) if split else 1
 
 
 def _shows_the_draw(plan: Plan, names: frozenset[str]) -> bool:
@@ -451,9 +449,7 @@ def _warnings(
         )
     if plan.fixed:
         most = math.ceil(plan.rounds / plan.groups)
-        length = correlated.sensitivity(plan.rounds, plan.groups, plan.band, plan.buffers)
-        noise = f"correlated by a band of {plan.band}" if plan.band > 1 else "independent"
-        noise += f" with {len(plan.buffers.decays)} buffers" if plan.buffers else ""
+        length, noise = correlated.sensitivity_of(plan), plan.noise_law.words(plan.rounds)
         yield (
             f"cohorts are fixed in advance, groups in turn: {plan.groups}, and hide nothing: a "
             f"client takes part in up to {most} of {plan.rounds} rounds, whose noise is {noise}; "

@@ -43,9 +43,7 @@ from pflpipe.facts.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_depa
 from pflpipe.privacy import correlated
 from pflpipe.privacy.clipping import clip, for_clients, squares
 from pflpipe.privacy.departures import bounded, check_extras, deviation, weights
-from pflpipe.privacy.noise import laplace, normal
 from pflpipe.privacy.plan import Plan
-from pflpipe.seeds import release_rng
 
 
 @dataclass(frozen=True)
@@ -97,45 +95,6 @@ class Released:
     norms: Tensor
     clipped: Tensor
     nonfinite: Tensor
-
-
-def sample_clients(
-    generator: np.random.Generator, plan: Plan, repeats: tuple[int, ...] = ()
-) -> np.ndarray:
-    """Return a round's cohort, bool ``[*repeats, M]``: each of the M clients is drawn independently
-    with probability q (Poisson sampling), and each repeat has an independent cohort.
-
-    At q = 1 all clients take part and the generator is not used.
-    """
-    shape = (*repeats, plan.clients)
-    if plan.sample_rate == 1:
-        return np.ones(shape, dtype=bool)
-    return generator.random(shape) < plan.sample_rate
-
-
-def public_cohort(round: int, plan: Plan) -> np.ndarray:
-    """Return the cohort of a round (counted from 0) under the departure ``public_sampling``: bool
-    ``[M]``.
-
-    A fixed number q M of clients, rounded and at least 1, is drawn by a generator with the public
-    round number as seed, as in DP-FedSAM's official code.
-    """
-    # Seeded by the round number alone, on purpose: the departure imitates this fault.
-    cohort = np.zeros(plan.clients, dtype=bool)
-    size = max(1, int(np.rint(plan.expected_cohort)))
-    cohort[np.random.default_rng(round).choice(plan.clients, size=size, replace=False)] = True
-    return cohort
-
-
-def group_cohort(key: str, round: int, plan: Plan) -> np.ndarray:
-    """Return the cohort of a round (counted from 0) of a plan with groups: bool ``[M]``.
-
-    The key of the run divides the clients into groups whose sizes differ by at most one. Nothing
-    rests on the division being secret.
-    """
-    group = release_rng(key, "groups").permutation(plan.clients) % plan.groups
-    cohort: np.ndarray = group == round % plan.groups
-    return cohort
 
 
 @torch.no_grad()
@@ -240,15 +199,22 @@ def _noise_of_sum(
     scale: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the clipped sum and its one noise draw, both divided by q M, in float64."""
-    signal, noise = {}, {}
+    signal, noise, spread = {}, {}, 0.0
+    if plan.clip_norm is not None and plan.noise_multiplier is not None:
+        spread = plan.clip_norm * plan.noise_multiplier / plan.expected_cohort
+        spread = plan.law.spread(spread)
+    step = plan.law.step(spread)
     for name, rows in clipped.items():
+        if step:  # whole steps, towards zero, which makes no message longer
+            rows = torch.trunc(rows.double() / (step * plan.expected_cohort))
         total = _sum_over_clients(rows, present.double())
         # The public q M and not the number of clients drawn, which is private.
         signal[name] = total / plan.expected_cohort
-    if plan.clip_norm is not None and plan.noise_multiplier is not None:
-        spread = plan.clip_norm * plan.noise_multiplier / plan.expected_cohort
+        if step:
+            signal[name] = total * step
+    if plan.noise_multiplier is not None:
         shapes = [tuple(total.shape) for total in signal.values()]
-        drawn = _drawn(generator, shapes, plan.mechanism)
+        drawn = _drawn(generator, shapes, plan)
         for (name, total), standard in zip(signal.items(), drawn, strict=True):
             # On the CPU, then moved: a run has the same noise on every device.
             noise[name] = torch.as_tensor(standard).to(total.device) * spread
@@ -277,7 +243,7 @@ def _noise_of_messages(
         if plan.noise_multiplier is not None:
             spread = deviation(name, clipped, extras, plan, departures, present.ndim)
             # One draw for every row of the uploads, with the spread of that client's message.
-            (standard,) = _drawn(generator, [tuple(rows.shape)], plan.mechanism)
+            (standard,) = _drawn(generator, [tuple(rows.shape)], plan)
             drawn = torch.as_tensor(standard).to(rows.device) * spread
             if name in scale:
                 drawn = drawn * for_clients(scale[name].to(drawn), rows.ndim - present.ndim)
@@ -315,14 +281,13 @@ def _length(tree: Mapping[str, Tensor], present: Tensor) -> Tensor:
 def _drawn(
     generator: np.random.Generator | correlated.Drawn,
     shapes: Sequence[tuple[int, ...]],
-    mechanism: str,
+    plan: Plan,
 ) -> Iterable[np.ndarray]:
-    """Return standard normal or standard Laplace noise in float64, or that of a plan with a band,
-    in these shapes."""
+    """Return the standard noise of a plan, or that of a round of correlated noise, in these
+    shapes."""
     if not isinstance(generator, np.random.Generator):
         return generator(shapes)
-    standard = laplace if mechanism == "laplace" else normal
-    return (standard(generator, shape) for shape in shapes)
+    return (plan.law.draw(generator, shape) for shape in shapes)
 
 
 def _check(
@@ -375,6 +340,9 @@ def _check(
                 got="a negative or non-finite entry",
                 expected="entries >= 0",
             )
+    if scale and not plan.law.scaled:
+        what = f"release: mechanism {plan.mechanism} under a public scale"
+        raise PrivacyError(what, got=sorted(scale)[0], expected="no scale", do="take gaussian")
     unscaled = departures & (OF_MESSAGES | WITHOUT_JOINT_CLIP) - {"noise_per_participant"}
     if scale and unscaled:
         raise PrivacyError(

@@ -3,15 +3,22 @@ the clients' data."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from os import PathLike
 from typing import Annotated
 
 from pflpipe import json_records, options
+from pflpipe.cells import MECHANISMS
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import read_json
 from pflpipe.options import Option
+from pflpipe.privacy import mechanisms
+from pflpipe.privacy.mechanisms.base import Mechanism
+from pflpipe.privacy.noise_laws.band import Band
+from pflpipe.privacy.noise_laws.buffers import Buffers
+from pflpipe.privacy.noise_laws.independent import Independent
 
 LEAST, LARGEST = 1e-30, 1e30
 """Range of clip bounds, and of the noise on a released sum if it has any. float32 holds such
@@ -37,30 +44,7 @@ class Adaptive:
         _check(self)
 
 
-@dataclass(frozen=True)
-class Buffers:
-    """The recurrence that correlates noise over all rounds (correlated.py): d buffers, each with
-
-    Attributes:
-        decays: theta in [0, 1), the share of a buffer that a round keeps.
-        scales: omega >= 0, the share of a buffer that a round takes back.
-    """
-
-    decays: Annotated[tuple[float, ...], Option(least=0, below=1)]
-    scales: Annotated[tuple[float, ...], Option(least=0)]
-
-    def __post_init__(self) -> None:
-        """Raise PrivacyError for a value out of its range."""
-        _check(self)
-        if not 0 < len(self.decays) == len(self.scales):
-            raise PrivacyError(
-                "privacy plan: decays and scales of buffers",
-                got=f"{len(self.decays)} and {len(self.scales)}",
-                expected="as many of both, at least one",
-            )
-
-
-_NOISY = ("mechanism", "gaussian", "laplace")
+_NOISY = ("mechanism", *MECHANISMS)
 
 
 @dataclass(frozen=True)
@@ -68,8 +52,8 @@ class Plan:
     """Everything that sampling, clipping, noise and accounting need; public values only.
 
     Attributes:
-        mechanism: ``gaussian``, ``laplace`` or ``none``.
-        norm: 2 (gaussian) or 1 (laplace), the norm of the joint clip.
+        mechanism: ``gaussian``, ``laplace``, another file of mechanisms/, or ``none``.
+        norm: 2 or 1 (laplace), the norm of the joint clip.
         clip_norm: bound C in [1e-30, 1e30] on a client's whole (scaled) update in that norm;
             ``None`` without a mechanism.
         noise_multiplier: Gaussian standard deviation, or Laplace scale b, of the noise on the sum,
@@ -77,7 +61,7 @@ class Plan:
             released sum, C sigma / (q M), is in [1e-30, 1e30]. ``None`` without a mechanism.
         sample_rate: Poisson probability q in (0, 1] that a client takes part in a round.
         rounds: T, each with one release.
-        delta: in (0, 1); 0 is allowed for laplace; ``None`` without a mechanism.
+        delta: in (0, 1); 0 is allowed for a pure mechanism; ``None`` without a mechanism.
         clients: M.
         adaptive: how the bound moves from round to round, starting at ``clip_norm``. The noise
             multiplier is then that of both parts of a release together (adaptive.py). Gaussian
@@ -93,7 +77,7 @@ class Plan:
         PrivacyError: a value is missing, superfluous or out of its range.
     """
 
-    mechanism: Annotated[str, Option(choices=("gaussian", "laplace", "none"))]
+    mechanism: Annotated[str, Option(choices=(*MECHANISMS, "none"))]
     norm: int
     clip_norm: Annotated[float | None, Option(least=LEAST, most=LARGEST, only=_NOISY, needed=True)]
     noise_multiplier: Annotated[float | None, Option(least=0, only=_NOISY, needed=True)]
@@ -112,19 +96,22 @@ class Plan:
         if self.buffers and self.band != self.rounds:
             expected = f"that of all rounds, {self.rounds}"
             raise PrivacyError("privacy plan: band of buffers", got=self.band, expected=expected)
-        # Laplace noise hides a movement by its L1 length, Gaussian noise by its L2 length.
-        norm = 1 if self.mechanism == "laplace" else 2
-        if self.norm != norm:
+        if self.norm != self.law.norm:
             what = f"privacy plan: norm of {self.mechanism}"
-            raise PrivacyError(what, got=self.norm, expected=str(norm))
+            raise PrivacyError(what, got=self.norm, expected=str(self.law.norm))
         if self.adaptive is not None and self.mechanism != "gaussian":
             raise PrivacyError(
                 f"privacy plan: adaptive clipping of {self.mechanism}",
                 got=f"quantile {self.adaptive.quantile:g}",
                 expected="a fixed clip_norm, or mechanism gaussian",
             )
-        if self.mechanism == "gaussian" and self.delta == 0:
-            raise PrivacyError("privacy plan.delta of gaussian", got=0, expected="a number > 0")
+        if self.sample_rate < 1 and not self.law.sampled:
+            what = f"privacy plan.sample_rate of {self.mechanism}"
+            do = "no curve of it is known under sampling"
+            raise PrivacyError(what, got=self.sample_rate, expected="1", do=do)
+        if self.delta == 0 and not self.law.pure:
+            what = f"privacy plan.delta of {self.mechanism}"
+            raise PrivacyError(what, got=0, expected="a number > 0")
         if self.clip_norm and self.noise_multiplier:
             # What is added to the model; C and sigma alone may be in range and their product not.
             noise = self.clip_norm * self.noise_multiplier / self.expected_cohort
@@ -132,6 +119,16 @@ class Plan:
                 expected = f"a number from {LEAST:g} to {LARGEST:g}"
                 what = "privacy plan: noise on a released sum"
                 raise PrivacyError(what, got=noise, expected=expected)
+
+    @property
+    def law(self) -> Mechanism:
+        """Return the class of the mechanism."""
+        return mechanisms.of(self.mechanism)
+
+    @property
+    def noise_law(self) -> Independent:
+        """Return what correlates the noise of the rounds."""
+        return self.buffers or (Band(self.band) if self.band > 1 else Independent())
 
     @property
     def multiplier(self) -> float:
@@ -192,6 +189,18 @@ def check_fixed(
         raise PrivacyError("training.groups", got=groups, expected=expected)
 
 
+def message_share(plan: Plan, departures: Collection[str]) -> float:
+    """Return the share of the sum's noise C sigma that each message carries.
+
+    With 1 / sqrt(q M) the shares of all messages add up to C sigma at q = 1. (At q < 1 FedDPA's
+    official code would divide by all M clients; its experiments have q = 1.)
+    """
+    if "noise_not_divided" in departures:
+        return 1.0
+    # Variances of independent draws add: q M of them with C sigma / sqrt(q M) have C sigma.
+    return 1 / math.sqrt(plan.expected_cohort)
+
+
 def check_delta(delta: float | None, clients: int) -> None:
     """Raise PrivacyError if delta is 1/M or more, for M clients: publishing the data of one client,
     drawn at random, is (0, 1/M)-differentially private. M = 0 is unknown and refuses nothing."""
@@ -220,7 +229,7 @@ def read(path: str | PathLike[str]) -> Plan:
     return json_records.from_json(Plan, values, f"{path}: plan")
 
 
-def _check(values: Adaptive | Buffers | Plan) -> None:
+def _check(values: Adaptive | Plan) -> None:
     try:
         options.check(values, "privacy plan")
     except ConfigError as error:

@@ -91,7 +91,7 @@ class PrivateSearch:
             PrivacyError: a plan is not Gaussian.
         """
         for plan in (tried, final):
-            if plan.mechanism != "gaussian":
+            if not plan.law.stable:
                 raise PrivacyError(
                     "search.private: mechanism", got=plan.mechanism, expected="gaussian"
                 )

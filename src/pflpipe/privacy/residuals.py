@@ -5,7 +5,7 @@ A run's key fixes its cohorts and its noise (seeds.py). After every release both
 the plan on file prescribes, and compared with what the engine did. A program that keeps its plan
 never differs, for any data of the clients. A refusal therefore depends on the program only and
 costs no delta (executed.py). Correlated noise is written out again from the keys of all rounds so
-far. From the code under test this file uses the laws of the noise (noise.py) and z_Delta of an
+far. From the code under test this file uses the laws of the noise (mechanisms/) and z_Delta of an
 adaptive plan; for published mechanisms also the size of the noise in a message (departures.py) and
 the public schedule.
 """
@@ -26,10 +26,12 @@ from torch import Tensor
 
 from pflpipe.facts.departures import OF_MESSAGES
 from pflpipe.privacy.adaptive import BITS, HALF, multiplier_of_updates
+from pflpipe.privacy.cohorts import public_cohort
 from pflpipe.privacy.departures import deviation
-from pflpipe.privacy.mechanism import Released, Uploads, public_cohort
-from pflpipe.privacy.noise import laplace, normal
-from pflpipe.privacy.plan import Buffers, Plan
+from pflpipe.privacy.mechanism import Released, Uploads
+from pflpipe.privacy.noise import normal
+from pflpipe.privacy.noise_laws.buffers import Buffers
+from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import release_rng
 
 
@@ -100,7 +102,9 @@ def of_release(
             spread = (
                 deviation(name, uploads.update, uploads.extras, plan, departures, 1)
                 if messages
-                else noise.new_tensor(clip_norm * multiplier / plan.expected_cohort)
+                else noise.new_tensor(
+                    plan.law.spread(clip_norm * multiplier / plan.expected_cohort)
+                )
             )
             # The same products in the same order as in mechanism.py: other orders round otherwise.
             noise, noisy = noise * spread, spread > 0
@@ -170,8 +174,7 @@ def _standard(
     """Return the standard noise of a round, which is counted from 0, in these shapes."""
     if plan.band == 1:
         generator = release_rng(key, "noise", round)
-        drawn = laplace if plan.mechanism == "laplace" else normal
-        return [drawn(generator, shape) for shape in shapes]
+        return [plan.law.draw(generator, shape) for shape in shapes]
     while True:
         for place, noise in _correlated(key, plan.band, plan.buffers, tuple(shapes)):
             if place == round:

@@ -23,7 +23,7 @@ from pflpipe.facts.departures import SPLIT_CLIP
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import Method
-from pflpipe.privacy import adaptive, mechanism
+from pflpipe.privacy import adaptive, cohorts, mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import of_bits, of_release
 from pflpipe.seeds import release_rng, seed_for
@@ -135,10 +135,10 @@ def run(
 def cohort(simulation: Simulation, round: int) -> np.ndarray:
     """Return the cohort of a round (counted from 0), bool ``[M]``, the same in every call."""
     if "public_sampling" in simulation.departures:
-        return mechanism.public_cohort(round, simulation.plan)
+        return cohorts.public_cohort(round, simulation.plan)
     if simulation.plan.groups > 1:
-        return mechanism.group_cohort(simulation.key, round, simulation.plan)
-    return mechanism.sample_clients(release_rng(simulation.key, "sample", round), simulation.plan)
+        return cohorts.group_cohort(simulation.key, round, simulation.plan)
+    return cohorts.sample_clients(release_rng(simulation.key, "sample", round), simulation.plan)
 
 
 @dataclass(frozen=True)

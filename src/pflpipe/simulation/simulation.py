@@ -182,7 +182,7 @@ class Simulation:
     def correlated(self) -> Correlated:
         """The noise of a plan with a band."""
         generator_of = functools.partial(release_rng, self.key, "noise")
-        return Correlated(generator_of, self.plan.band, self.plan.buffers)
+        return Correlated(generator_of, self.plan.noise_law)
 
     @cached_property
     def least_rows(self) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pflpipe.cells import Cell, Privacy
 from pflpipe.facts.departures import OF_CALIBRATION, OF_MESSAGES, WITHOUT_BOUND
 from pflpipe.methods import registry
+from pflpipe.privacy import mechanisms
 
 if TYPE_CHECKING:  # a study is read without torch
     from pflpipe.privacy.ledger import Planned
@@ -64,12 +65,12 @@ def epsilon(cell: Cell, plans: Callable[[str], Planned]) -> float | None:
 
 
 def _is_countable(cell: Cell, names: frozenset[str]) -> bool:
-    """Whether a mechanism with these departures exists. Noise on single messages has no Laplace
-    form, calibration to batches of examples has no meaning without batches, and no departure is
+    """Whether a mechanism with these departures exists. Only Gaussian noise can be shared by
+    messages, calibration to batches of examples has no meaning without batches, and no departure is
     accounted with groups or a band."""
     if cell.fixed:
         return not names.isdisjoint(WITHOUT_BOUND)
     per_sample = "sample_level_calibration" in names
-    if cell.privacy.mechanism == "laplace":
+    if not mechanisms.of(cell.privacy.mechanism).stable:
         return not per_sample and names.isdisjoint(OF_MESSAGES)
     return bool(cell.training.batch_size) or not per_sample

@@ -216,8 +216,7 @@ def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
 def noise_length(plan: Plan, sent: int) -> float:
     """Return r for a message of ``sent`` numbers: the length of the noise on the mean of a round,
     the root of its mean square, in clip bounds."""
-    # A Laplace number of scale b has the variance 2 b^2.
-    variance = (2 if plan.mechanism == "laplace" else 1) * plan.multiplier**2
+    variance = plan.law.variance * plan.multiplier**2
     return math.sqrt(variance * sent) / plan.expected_cohort
 
 
@@ -318,15 +317,17 @@ def _epsilon(plan: Plan, multiplier: float) -> float:
     """Return the epsilon of a plan with another multiplier, up to a hundredth; infinite above
     ``MOST``, which takes minutes to count and promises nothing."""
     from pflpipe.privacy import accounting
+    from pflpipe.privacy.mechanisms.base import SEARCH_INTERVAL
+    from pflpipe.privacy.mechanisms.gaussian import gdp_delta
 
     assert plan.delta is not None
     # A single round is at most as revealing as all of them.
     if plan.mechanism == "gaussian":
-        once = accounting.gdp_delta(1 / multiplier, MOST - math.log(plan.sample_rate))
+        once = gdp_delta(1 / multiplier, MOST - math.log(plan.sample_rate))
         if plan.sample_rate * once > plan.delta:
             return math.inf
     tried = dataclasses.replace(plan, noise_multiplier=multiplier)
-    spent = accounting.composed_epsilon([tried], plan.delta, accounting.SEARCH_INTERVAL)
+    spent = accounting.composed_epsilon([tried], plan.delta, SEARCH_INTERVAL)
     return spent if spent <= MOST else math.inf
 
 

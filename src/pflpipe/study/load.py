@@ -23,6 +23,7 @@ from pflpipe.files import canonical_json, read_json
 from pflpipe.learning import architectures, initial, losses
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import registry, row_code
+from pflpipe.privacy import mechanisms
 from pflpipe.privacy.plan import check_delta, check_fixed
 from pflpipe.privacy.private_search import PrivateSearch
 from pflpipe.seeds import derived_key, release_rng
@@ -229,9 +230,10 @@ def _drawn(candidates: Sequence[Candidate], search: Mapping[str, Any]) -> list[C
     """
     private, first = options.build(PrivateSearch, search["private"]), search["seeds"][0]
     tried = [dataclasses.replace(candidate.tried, seed=first) for candidate in candidates]
-    if tried[0].privacy.mechanism == "laplace":
+    kind = tried[0].privacy.mechanism
+    if not mechanisms.of(kind).stable:
         what = "privacy.mechanism under a private search"
-        raise ConfigError(what, got="laplace", expected="gaussian")
+        raise ConfigError(what, got=kind, expected="gaussian")
     for name in _OF_NOISE:
         # The bound of one trial holds for all, so their noise is one.
         if len({getattr(cell.training, name) for cell in tried}) > 1:

@@ -1,5 +1,10 @@
-"""Privacy loss of one round of sampled Laplace noise if a client's message is replaced by another
-one. dp_accounting has no such pair of distributions.
+"""Laplace noise, which hides a movement by its L1 length.
+
+A shift of a single coordinate is the worst one of a given length, so one dimension suffices. T
+releases have the privacy loss distribution or the pure bound, whichever is tighter.
+
+**If a client's message is replaced by another one** under sampling, dp_accounting has no such pair
+of distributions; the rest of this page shows what the pair is.
 
 Let C = 1, and let Z be noise of scale b in any number of dimensions. For two messages x and x' of
 L1 length at most 1, let A and B be the densities of x + Z and x' + Z relative to that of Z. The two
@@ -33,9 +38,108 @@ is a longer one with a coordinate left out.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from pflpipe.privacy import noise
+from pflpipe.privacy.mechanisms import base
+from pflpipe.privacy.mechanisms.base import Mechanism, Releases
+
+WIDEST_EXPONENT = 700.0
+"""dp_accounting takes the exponential of the loss of a release. For a wider loss (almost no noise)
+the pure epsilon is used at all deltas, which at q < 1 is up to 1 / q above a curve."""
+
+
+class Laplace(Mechanism):
+    """Independent Laplace numbers of scale b."""
+
+    name = "laplace"
+    norm = 1
+    variance = 2.0
+    kurtosis = 6.0
+    pure = True
+    stable = False
+
+    def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Return standard Laplace numbers."""
+        return noise.laplace(generator, shape)
+
+    def law(self, scale: float) -> Any:
+        """Return the Laplace distribution."""
+        from scipy import stats
+
+        return stats.laplace(scale=scale)
+
+    def log_ratio(self, seen: Any, unit: Any, multiplier: float) -> Any:
+        """Return (|x| - |x - u|) / b."""
+        return (abs(seen) - abs(seen - unit)) / multiplier
+
+    def energy(self, units: np.ndarray) -> tuple[float, float, Any, float]:
+        """Return the sum of absolute values, a Gamma number. (Around an estimated mean it is too
+        large by a fraction 1 / n, a tenth of its standard deviation.)"""
+        from scipy import stats
+
+        return float(np.abs(units).sum()), units.size, stats.gamma(units.size), 1.0
+
+    def epsilon(self, of: Sequence[Releases], delta: float) -> float:
+        """Return the sum of the pure epsilons, for every delta: T log(1 + q (e^(1/b) - 1)), which
+        is T / b at q = 1."""
+        return sum(map(_pure, of))
+
+    def delta(self, of: Releases, epsilon: float) -> float | None:
+        """Return 0 from the pure epsilon on; None below, and 1 without a curve."""
+        return 0.0 if epsilon >= _pure(of) else None
+
+    def event(self, multiplier: float) -> Any:
+        """Return dp_accounting's Laplace event."""
+        import dp_accounting
+
+        return dp_accounting.LaplaceDpEvent(multiplier)
+
+    def width(self, multiplier: float, rounds: int) -> float:
+        """Return the largest loss."""
+        return rounds / multiplier
+
+    def has_curve(self, of: Releases) -> bool:
+        """Return whether the loss of a round is at most ``WIDEST_EXPONENT``."""
+        return 1 / of.multiplier <= WIDEST_EXPONENT
+
+    def replaced(self, of: Releases, delta: float) -> float:
+        """Return the smaller of the pure bound of all rounds and the curve of the worst pair."""
+        shift = 1 / of.multiplier
+        single = largest_loss(of.rate, shift)
+        bound = of.rounds * single
+        if delta == 0 or single > WIDEST_EXPONENT:
+            return bound
+        coarser = max(1.0, single / base.WIDEST_SINGLE_LOSS, bound / base.WIDEST_LOSS)
+        found = _counted(of, base.FINEST_INTERVAL * coarser).get_epsilon_for_delta(delta)
+        return min(bound, float(found))
+
+    def group(self, of: Releases, delta: float, size: int) -> float:
+        """Return epsilon of ``size`` times less noise, where all of the group count as soon as one
+        of them is drawn: the rate is 1 - (1 - q)^size."""
+        rate = 1 - (1 - of.rate) ** size
+        together = dataclasses.replace(of, multiplier=of.multiplier / size, rate=rate)
+        return base.composed([(self, together)], delta)
+
+
+def _pure(of: Releases) -> float:
+    single = 1 / of.multiplier
+    if of.rate == 1:
+        return of.rounds * single
+    if single > WIDEST_EXPONENT:  # exact in float64: the term left out is e^-single / q
+        return of.rounds * (single + math.log(of.rate))
+    return of.rounds * math.log1p(of.rate * math.expm1(single))
+
+
+@functools.lru_cache(maxsize=4)
+def _counted(of: Releases, interval: float) -> Any:
+    return losses(of.rate, 1 / of.multiplier, interval).self_compose(of.rounds)
 
 
 def largest_loss(rate: float, shift: float) -> float:

@@ -1,0 +1,15 @@
+"""Mechanisms by their names in a study; ``base`` says what one is. They count and draw with NumPy,
+SciPy and dp_accounting, never with torch."""
+
+from __future__ import annotations
+
+from pflpipe.privacy.mechanisms.base import Mechanism
+from pflpipe.privacy.mechanisms.gaussian import Gaussian
+from pflpipe.privacy.mechanisms.laplace import Laplace
+
+_BY_NAME = {one.name: one for one in (Mechanism(), Gaussian(), Laplace())}
+
+
+def of(name: str) -> Mechanism:
+    """Return the mechanism of this name, which is one of ``cells.MECHANISMS`` or none."""
+    return _BY_NAME[name]
