@@ -722,7 +722,12 @@ def test_the_audits_of_a_release_are_written_down_a_second_time():
 
 @pytest.mark.parametrize(
     ("mechanism", "rate", "multiplier"),
-    [("gaussian", 1.0, 6.0), ("gaussian", 0.3, 20.0), ("laplace", 0.3, 9.0)],
+    [
+        ("gaussian", 1.0, 6.0),
+        ("gaussian", 0.3, 20.0),
+        ("laplace", 0.3, 9.0),
+        ("discrete_gaussian", 1.0, 6.0),
+    ],
 )
 def test_the_second_accountant_counts_groups_as_the_first_does(mechanism, rate, multiplier):
     norm = 1 if mechanism == "laplace" else 2
@@ -730,7 +735,9 @@ def test_the_second_accountant_counts_groups_as_the_first_does(mechanism, rate, 
     noise = recomputed.Noise(mechanism, multiplier, rate, 8)
     for size in (1, 3):
         first = accounting.epsilon_of_group(plan, 1e-5, size)
-        assert recomputed.of_group(noise, 1e-5, size) == pytest.approx(first, rel=1e-7)
+        assert recomputed.of_group(noise, 1e-5, size) == pytest.approx(first, rel=1e-6)
+    again = recomputed.replace_one(noise, 1e-5)
+    assert again == pytest.approx(accounting.epsilon_replace_one(plan, 1e-5), rel=1e-6)
 
 
 def test_the_checker_of_a_file_imports_nothing_else_of_the_package(results):

@@ -251,7 +251,7 @@ class Training:
     to the study's file (in a cell: to the working directory)"""
 
 
-MECHANISMS = ("gaussian", "laplace")
+MECHANISMS = ("gaussian", "laplace", "discrete_gaussian")
 _NOISY = ("mechanism", *MECHANISMS)
 
 

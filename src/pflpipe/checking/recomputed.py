@@ -38,6 +38,8 @@ CALIBRATED = 1e-3
 FINEST, WIDEST_ROUND, WIDEST_RUN = 1e-4, 20.0, 200.0
 """Grid of the privacy loss. It is coarser in proportion to a loss of one round, or of all rounds,
 that is wider than these."""
+CURVES = {"laplace": "pld", "discrete_gaussian": "zcdp"}
+"""Mechanism -> its curve, where the sampling rate does not decide it."""
 COARSER = 10
 """How much coarser that grid is for a group of clients."""
 LARGEST_MU, LARGEST_LOSS = 1e4, 700.0
@@ -66,6 +68,7 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     departures = frozenset(settings.get("departures", ()))
     mechanism, rate = privacy.get("mechanism", "none"), training.get("sample_rate", 1.0)
     laplace, public = mechanism == "laplace", "public_sampling" in departures
+    alone = mechanism != "gaussian"  # its noise is neither shared nor correlated
     claim = "unreviewed" if unreviewed(row["code"]) else "certified"
     groups, number, buffers = training.get("groups", 1), privacy.get("buffers", 0), None
     band = training["rounds"] if number else privacy.get("band", 1)
@@ -86,7 +89,7 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "plan.clients": settings["partition"].get("clients", plan["clients"]),
     }
     claimed = mechanism != "none"
-    uncovered = laplace or (departures and claimed) or "clip_quantile" in privacy
+    uncovered = alone or (departures and claimed) or "clip_quantile" in privacy
     turns = (1, 1) if fixed and (uncovered or rate < 1) else (groups, band)
     found |= dict(zip(("plan.groups", "plan.band"), turns, strict=True))
     buffers = plan["buffers"]
@@ -111,17 +114,17 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         or (departures & OF_MESSAGES and rate < 1 and not public)
         or (departures & IN_PARTS and laplace)
     ):
-        found |= {"counted.multiplier": 0.0, "counted.message": None if laplace else 0.0}
+        found |= {"counted.multiplier": 0.0, "counted.message": None if alone else 0.0}
     elif of_data := departures & COUNTED:
         names = ", ".join(sorted(of_data))
         unknown.append(f"what {names} costs follows from data, model or cohorts")
     else:
         shared = noise.multiplier / math.sqrt(rate * plan["clients"])
-        message = None if laplace or fixed else shared
+        message = None if alone or fixed else shared
         found |= {"counted.multiplier": noise.multiplier, "counted.message": message}
     found["counted.rate"] = 1.0 if public else noise.rate
     found["counted.rounds"] = counted["rounds"] if public else noise.rounds
-    found["accountant.name"] = "pld" if laplace or counted["rate"] < 1 else "gdp"
+    found["accountant.name"] = CURVES.get(mechanism, "gdp" if counted["rate"] == 1 else "pld")
     executed = Noise(mechanism, counted["multiplier"], counted["rate"], counted["rounds"])
     found |= _epsilons(executed, counted["message"], plan["delta"])
     if row["person"]:
@@ -252,6 +255,8 @@ def central(runs: tuple[Noise, ...], delta: float) -> float:
     for run in runs:
         rounds[run._replace(rounds=0)] += run.rounds
     merged = tuple(kind._replace(rounds=number) for kind, number in rounds.items())
+    if runs[0].mechanism == "discrete_gaussian":
+        return _zero_concentrated(merged, delta)
     if runs[0].mechanism == "gaussian":
         bound = _gaussian(math.hypot(*map(_mu, merged)), delta)
     else:
@@ -329,11 +334,22 @@ def replace_one(noise: Noise, delta: float) -> float:
     if noise.mechanism == "laplace":
         return _laplace_replaced(noise, delta)
     halved = noise._replace(multiplier=noise.multiplier / 2)
+    if noise.mechanism == "discrete_gaussian":
+        return central((halved,), delta)
     bound = _gaussian(_mu(halved), delta)
     if noise.rate == 1 or _is_wide(halved):
         return bound
     losses = _losses((noise,), _interval((halved,)), "REPLACE_ONE")
     return min(bound, float(losses.get_epsilon(delta)))
+
+
+def _zero_concentrated(runs: tuple[Noise, ...], delta: float) -> float:
+    """Return the epsilon of discrete Gaussian noise, of which no curve under sampling is known."""
+    if delta == 0 or any(run.rate < 1 for run in runs):
+        return math.inf
+    orders = 1 + np.geomspace(1e-6, 1e9, 20_000)
+    rho = sum(run.rounds / (2 * run.multiplier**2) for run in runs)
+    return float(compute_epsilon(orders, rho * orders, delta)[0])
 
 
 def _gaussian(mu: float, delta: float) -> float:

@@ -4,10 +4,12 @@ SciPy and dp_accounting, never with torch."""
 from __future__ import annotations
 
 from pflpipe.privacy.mechanisms.base import Mechanism
+from pflpipe.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from pflpipe.privacy.mechanisms.gaussian import Gaussian
 from pflpipe.privacy.mechanisms.laplace import Laplace
 
-_BY_NAME = {one.name: one for one in (Mechanism(), Gaussian(), Laplace())}
+_ALL = (Mechanism(), Gaussian(), Laplace(), DiscreteGaussian())
+_BY_NAME = {one.name: one for one in _ALL}
 
 
 def of(name: str) -> Mechanism:

@@ -1,0 +1,157 @@
+"""Discrete Gaussian noise: its law, its curve, the grid of a release, and where it is refused."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import NeighboringRelation
+from dp_accounting.dp_event import ZCDpEvent
+from dp_accounting.rdp import RdpAccountant
+from scipy import stats
+
+from pflpipe.auditing import cases
+from pflpipe.auditing.coupled import sensitivity
+from pflpipe.cells import Privacy
+from pflpipe.errors import PrivacyError
+from pflpipe.privacy.accounting import (
+    delta,
+    epsilon,
+    epsilon_local,
+    epsilon_of_group,
+    epsilon_rdp,
+    epsilon_replace_one,
+    make_plan,
+)
+from pflpipe.privacy.ledger import effective_plan, ledger
+from pflpipe.privacy.mechanism import Uploads, release
+from pflpipe.privacy.mechanisms import discrete_gaussian
+from pflpipe.privacy.mechanisms.discrete_gaussian import STEPS, DiscreteGaussian
+from pflpipe.privacy.plan import Plan
+
+PLAN = Plan("discrete_gaussian", 2, 2.5, 1.3, 1.0, 5, 1e-3, 4)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_every_whole_number_has_its_probability(steps, monkeypatch):
+    monkeypatch.setattr(discrete_gaussian, "STEPS", steps)
+    drawn = DiscreteGaussian().draw(np.random.default_rng(0), (40, 1000)) * steps
+    values = np.arange(-12 * steps, 12 * steps + 1)
+    law = np.exp(-(values**2) / (2 * steps**2))
+    law /= law.sum()
+    counts = (drawn.ravel() == values[:, None]).sum(axis=1)
+    assert counts.sum() == drawn.size, "whole numbers, none farther away"
+    often = law * drawn.size >= 20
+    assert stats.chisquare(counts[often], law[often] / law[often].sum() * counts[often].sum())[
+        1
+    ] > (1e-6)
+
+
+def test_at_the_steps_of_a_release_its_moments_are_those_of_normal_numbers():
+    drawn = DiscreteGaussian().draw(np.random.default_rng(1), (20_000,))
+    assert np.array_equal(drawn * STEPS, np.rint(drawn * STEPS))
+    assert stats.kstest(drawn, "norm").pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("multiplier", "rounds"), [(0.5, 1), (1.3, 5), (20.0, 100)])
+def test_the_curve_is_that_of_zero_concentrated_privacy(multiplier, rounds):
+    plan = dataclasses.replace(PLAN, noise_multiplier=multiplier, rounds=rounds)
+    orders = 1 + np.geomspace(1e-3, 1e4, 4_000)
+    theirs = RdpAccountant(orders, NeighboringRelation.ADD_OR_REMOVE_ONE)
+    theirs.compose(ZCDpEvent(rounds / (2 * multiplier**2)))
+    for at in (1e-2, 1e-5):
+        found = epsilon(plan, at)
+        assert found == pytest.approx(theirs.get_epsilon(at), rel=1e-4)
+        assert delta(plan, found) == pytest.approx(at, rel=1e-3)
+    assert epsilon(plan, 0.0) == math.inf
+
+
+@pytest.mark.parametrize("multiplier", [0.7, 2.0])
+def test_no_move_of_one_coordinate_is_told_apart_better_than_the_curve_says(multiplier):
+    """The exact delta of one round, number by number: a message moves by at most STEPS / sigma."""
+    moved = math.floor(STEPS / multiplier)
+    values = np.arange(-14 * STEPS, 14 * STEPS + moved)
+    here, there = (-((values - shift) ** 2) / (2 * STEPS**2) for shift in (0, moved))
+    mass = np.exp(here) / np.exp(here).sum()
+    plan = dataclasses.replace(PLAN, noise_multiplier=multiplier, rounds=1)
+    for at in (0.5, 1.5, 3.0):
+        exact = (mass * np.maximum(0, 1 - np.exp(at + there - here))).sum()
+        assert exact <= delta(plan, at)
+        assert delta(plan, at) < max(6 * exact, 1e-3), "and it is no loose one"
+
+
+def test_calibration_reaches_its_target_and_costs_a_little_more_noise_than_gaussian():
+    def plan(mechanism):
+        request = Privacy(mechanism, epsilon=2.0, delta=1e-4, clip_norm=1.0)
+        return make_plan(request, rounds=10, sample_rate=1.0, clients=20)
+
+    ours, gaussian = plan("discrete_gaussian"), plan("gaussian")
+    assert 2 * (1 - 1e-6) <= epsilon(ours, 1e-4) <= 2
+    assert 1 < ours.multiplier / gaussian.multiplier < 1.2
+    halved = dataclasses.replace(ours, noise_multiplier=ours.multiplier / 2)
+    assert epsilon_replace_one(ours, 1e-4) == epsilon_of_group(ours, 1e-4, 2)
+    assert epsilon_replace_one(ours, 1e-4) == epsilon(halved, 1e-4)
+    entry = ledger(ours, Privacy("discrete_gaussian", epsilon=2.0, delta=1e-4, clip_norm=1.0))
+    assert entry.claim == "certified"
+    assert entry.epsilon_rdp is entry.epsilon_local is None
+
+
+def released(rows, seed=0, plan=PLAN, dtype=torch.float64, **options):
+    sent = Uploads({"a": torch.as_tensor(rows, dtype=dtype)})
+    present = torch.ones(len(rows), dtype=torch.bool)
+    return release(np.random.default_rng(seed), sent, present, plan, **options)
+
+
+def test_a_release_is_a_whole_number_of_steps_and_no_message_moves_it_farther_than_the_bound():
+    rng = np.random.default_rng(2)
+    rows = rng.standard_normal((4, 300)) * rng.choice([1e-9, 1.0, 100.0], (4, 1))
+    found = released(rows)
+    law = PLAN.law
+    step = law.step(law.spread(2.5 * 1.3 / 4))
+    for values in (found.sum["a"], found.clean["a"]):
+        assert torch.equal(values / step, (values / step).round())
+    without = released(rows * np.array([[1], [1], [0], [1]]))
+    moved = (found.sum["a"] - without.sum["a"]) / step
+    assert torch.linalg.vector_norm(moved) <= STEPS / 1.3 * (1 + 1e-6)
+    assert law.spread(2.5 * 1.3 / 4) >= 2.5 * 1.3 / 4
+
+
+def test_a_release_follows_from_its_number_of_steps_alone():
+    """Other messages with other noise and the same total have the same bits: nothing was rounded
+    on the way."""
+    law = PLAN.law
+    step = law.step(law.spread(2.5 * 1.3 / 4))
+    for total in (12_345, -1, 2**27 + 3):
+        bits = {
+            part * step + ((total - part) / STEPS) * (step * STEPS) for part in (0, 1, 999, 2**26)
+        }
+        assert len(bits) == 1
+
+
+def test_what_no_proof_covers_is_refused_in_one_line():
+    with pytest.raises(PrivacyError, match=r"sample_rate of discrete_gaussian; got 0\.5"):
+        dataclasses.replace(PLAN, sample_rate=0.5)
+    for changes in ({"groups": 2}, {"band": 2}):
+        with pytest.raises(PrivacyError, match=r"privacy\.mechanism|band"):
+            dataclasses.replace(PLAN, **changes)
+    with pytest.raises(PrivacyError, match="delta of discrete_gaussian"):
+        dataclasses.replace(PLAN, delta=0.0)
+    with pytest.raises(PrivacyError, match="public scale"):
+        released(np.ones((4, 3)), scale={"a": torch.tensor(0.5)})
+    with pytest.raises(PrivacyError, match="mechanism"):
+        released(np.ones((4, 3)), departures=["noise_per_participant"])
+    with pytest.raises(PrivacyError, match="mechanism"):
+        effective_plan(PLAN, ["noise_per_participant"])
+    for refused in (epsilon_local, epsilon_rdp):
+        with pytest.raises(PrivacyError, match="mechanism"):
+            refused(PLAN, 1e-3)
+
+
+def test_the_audit_knows_it_and_finds_too_little_of_its_noise():
+    case = cases.find("discrete_gaussian-central").mechanism_under_audit()
+    kept = sensitivity(case, "key", 600)
+    assert not kept.flagged
+    assert kept.length == pytest.approx(1, abs=0.05)
+    less = dataclasses.replace(case.executed, noise_multiplier=0.8 * case.executed.multiplier)
+    assert sensitivity(dataclasses.replace(case, executed=less), "key", 600).flagged
