@@ -37,6 +37,7 @@ def distance_by_chance(values, law):
 def test_numbers_have_their_law_and_its_moments(name, moments):
     values = DRAWS[name](generator(), (400_000,))
     assert distance_by_chance(values, LAWS[name]) > RAREST
+    assert len(np.unique(np.abs(values))) == len(values), "no number repeats or mirrors another"
     for power in (1, 2, 3, 4):
         moment, square = moments[power - 1], moments[2 * power - 1]
         spread = np.sqrt((square - moment**2) / len(values))
