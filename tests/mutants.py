@@ -288,25 +288,25 @@ MUTANTS = {
         "privacy/mechanisms/laplace.py",
         "np.exp(epsilons - 2 * shift)",
         "np.exp(epsilons - shift)",
-        "test_replaced.py",
+        "test_laplace.py",
     ),
     "Laplace replace-one loses in one direction": Mutant(
         "privacy/mechanisms/laplace.py",
         "np.logaddexp(away, here + shift) - np.logaddexp(away, here - shift)",
         "np.logaddexp(away, here + shift)",
-        "test_replaced.py",
+        "test_laplace.py",
     ),
     "the law of the noise looks at the last round alone": Mutant(
         "privacy/residuals.py",
         "mismatches=residuals.mismatches + mismatches,",
         "mismatches=mismatches,",
-        "test_run_law.py test_executed.py",
+        "test_run_law.py test_run_check.py",
     ),
     "other noise is accepted": Mutant(
-        "privacy/executed.py",
+        "privacy/run_check.py",
         "residuals.mismatches, 0)",
         "min(residuals.mismatches, 0), 0)",
-        "test_executed.py test_run_law.py",
+        "test_run_check.py test_run_law.py",
     ),
     "clients are known by their number alone": Mutant(
         "privacy/residuals.py",
@@ -959,7 +959,7 @@ MUTANTS = {
         "test_server.py",
     ),
     "an adaptive bound moves the wrong way": Mutant(
-        "privacy/adaptive.py",
+        "privacy/clip_bits.py",
         "torch.exp(-plan.adaptive.lr",
         "torch.exp(plan.adaptive.lr",
         "test_adaptive.py",
@@ -971,7 +971,7 @@ MUTANTS = {
         "test_adaptive.py",
     ),
     "a client that is not finite tells a bit": Mutant(
-        "privacy/adaptive.py",
+        "privacy/clip_bits.py",
         "torch.where(released.nonfinite, 0.0, below)",
         "below",
         "test_adaptive.py",

@@ -21,7 +21,7 @@ from pflpipe.auditing import cases
 from pflpipe.auditing.audit import audit
 from pflpipe.auditing.cases import Case
 from pflpipe.auditing.claim import Claim
-from pflpipe.privacy import adaptive
+from pflpipe.privacy import adaptive, clip_bits
 from pflpipe.privacy.departures import groups
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.seeds import derived_key
@@ -100,12 +100,12 @@ class OwnRelease:
         if self.plan.adaptive is not None:
             rule = adaptive.of_bits(self.plan)
             second = mechanism.release(
-                rng, adaptive.bits(released), present, rule, {}, mechanism.executed_departures
+                rng, clip_bits.bits(released), present, rule, {}, mechanism.executed_departures
             )
             bits = second.sum if mechanism.trust == "central" else second.messages
             flat += [value.reshape(-1, 1) if lead else value.reshape(-1) for value in bits.values()]
             bound = torch.tensor(self.plan.clip_norm, dtype=torch.float64)
-            moved = adaptive.next_bound(self.plan, bound, second.sum)
+            moved = clip_bits.next_bound(self.plan, bound, second.sum)
             self.plan = dataclasses.replace(self.plan, clip_norm=float(moved))
         if mechanism.scaled:
             self.params, self.server = mechanism.aggregate(

@@ -17,7 +17,7 @@ from pflpipe.learning import networks
 from pflpipe.learning.solvers import Batch, Objective
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry
-from pflpipe.privacy import executed
+from pflpipe.privacy import run_check
 from pflpipe.privacy.mechanism import Released, Uploads, release
 from pflpipe.privacy.plan import Plan
 from pflpipe.simulation import rounds
@@ -140,7 +140,7 @@ def with_states(progress: Progress, change: Callable[[str, Tensor], Tensor]) -> 
 
 def held(world: Simulation, done: Progress) -> None:
     """Hold a run against its plan, as a table does."""
-    executed.check(
+    run_check.check(
         world.plan,
         world.departures,
         "run",

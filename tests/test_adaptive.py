@@ -17,7 +17,7 @@ from pflpipe.auditing.distinguish import distinguish
 from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
 from pflpipe.facts.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_adaptive
 from pflpipe.json_records import from_json, to_json
-from pflpipe.privacy import adaptive, cohorts, mechanism
+from pflpipe.privacy import adaptive, clip_bits, cohorts, mechanism
 from pflpipe.privacy.accounting import composed_epsilon, epsilon, make_plan
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.mechanism import Uploads
@@ -149,9 +149,9 @@ def test_the_bound_reaches_the_quantile_of_the_norms(quantile):
     present, bound = torch.ones(101, dtype=torch.bool), 0.05
     for _ in range(50):
         now = adaptive.of_updates(rule, bound)
-        bits = adaptive.bits(mechanism.release(generator(), sent, present, now))
+        bits = clip_bits.bits(mechanism.release(generator(), sent, present, now))
         told = mechanism.release(generator(1), bits, present, adaptive.of_bits(rule))
-        bound = adaptive.next_bound(rule, bound, told.sum).item()
+        bound = clip_bits.next_bound(rule, bound, told.sum).item()
     assert abs(np.searchsorted(norms, bound) - quantile * 101) <= 2
 
 
@@ -160,7 +160,7 @@ def test_a_client_that_is_not_finite_sends_nothing_and_who_is_not_drawn_is_not_h
     sent = Uploads({"w": torch.tensor([[0.1], [9.0], [torch.nan], [0.2]]).double()})
     present = torch.tensor([True, True, True, False])
     released = mechanism.release(generator(), sent, present, adaptive.of_updates(rule, 1.0))
-    bits = adaptive.bits(released)
+    bits = clip_bits.bits(released)
     assert bits.update["bits"].tolist()[:3] == [0.5, -0.5, 0.0]
     told = mechanism.release(generator(), bits, present, adaptive.of_bits(rule))
     assert told.clean["bits"].item() == 0.0
@@ -173,7 +173,7 @@ def test_the_norm_is_that_of_the_scaled_update():
     for given, below in ((scale, 0.5), ({}, -0.5)):
         now = adaptive.of_updates(rule, 1.0)
         released = mechanism.release(generator(), sent, everybody, now, given)
-        assert adaptive.bits(released).update["bits"].tolist() == [below] * 4
+        assert clip_bits.bits(released).update["bits"].tolist() == [below] * 4
 
 
 # ---------------------------------------------------------------- in a run
@@ -246,7 +246,7 @@ def test_bounds_that_stay_draw_and_tell_nothing_of_it():
 
 
 def without_noise(generator, uploads, present, plan, scale, departures):
-    quiet = {"noise_multiplier": 0.0} if adaptive.BITS in uploads.update else {}
+    quiet = {"noise_multiplier": 0.0} if clip_bits.BITS in uploads.update else {}
     now = dataclasses.replace(plan, **quiet)
     return mechanism.release(generator, uploads, present, now, scale, departures)
 
@@ -285,7 +285,7 @@ def test_the_law_of_the_noise_catches_a_bound_of_private_norms(rounds_of_run, mo
     norms = []
     base = world(rule=moving(rounds=rounds_of_run), local_epochs=1, release=listening(norms))
     held(base, rounds.run(base, rounds.start(base)))
-    monkeypatch.setattr(adaptive, "next_bound", exact_quantile(norms))
+    monkeypatch.setattr(clip_bits, "next_bound", exact_quantile(norms))
     done = rounds.run(base, rounds.start(base))
     assert done.residuals.bound != done.bound
     with pytest.raises(DataError, match="without exactly the noise of its plan"):
@@ -297,7 +297,7 @@ def test_the_bound_depends_on_data_through_what_is_released_alone(monkeypatch):
     assert one.bound == other.bound
     assert_equal(one.params, other.params, 0)
     norms = []
-    monkeypatch.setattr(adaptive, "next_bound", exact_quantile(norms))
+    monkeypatch.setattr(clip_bits, "next_bound", exact_quantile(norms))
     one, other = ends_of_other_data(world(), lambda release: listening(norms, release))
     assert one.bound != other.bound, "the fault above is caught however many rounds there are"
 

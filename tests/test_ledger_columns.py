@@ -169,7 +169,7 @@ def by_dp_accounting(plan, departures, sizes):
         ):
             rate = plan.sample_rate
             if name == "replace_one" and rate < 1:
-                continue  # dp-accounting has no such pair; test_replaced.py
+                continue  # dp-accounting has no such pair; test_laplace.py
             event = dp_accounting.LaplaceDpEvent(scale)
             pld = PLDAccountant().compose(
                 event if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, event),

@@ -12,7 +12,7 @@ from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy import accounting, adaptive, mechanism
+from pflpipe.privacy import accounting, clip_bits, mechanism
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import LARGEST, LEAST, Adaptive, Plan
 from pflpipe.seeds import release_rng
@@ -148,7 +148,7 @@ def test_noise_at_the_ends_of_what_is_allowed_is_that_of_the_plan_in_float32(cli
 def test_an_adaptive_bound_that_no_plan_can_have_stops_with_one_line(told):
     rule = plan(adaptive=Adaptive(0.5, 0.2, 1.0))
     with pytest.raises(PrivacyError, match=r"next clip bound; got '(0|inf) after 0.5'"):
-        adaptive.next_bound(rule, 0.5, {adaptive.BITS: torch.tensor(told).double()})
+        clip_bits.next_bound(rule, 0.5, {clip_bits.BITS: torch.tensor(told).double()})
 
 
 # Accounting. What a number should be is computed with mpmath, 50 digits, from the definitions.

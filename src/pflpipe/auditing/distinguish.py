@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pflpipe.auditing.evidence import Evidence, judge, likelihood
 from pflpipe.auditing.neighbours import Mechanism
-from pflpipe.privacy import adaptive, correlated
+from pflpipe.privacy import clip_bits, correlated
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 from pflpipe.trees import Params, ServerState, Tree, Update
@@ -120,7 +120,7 @@ def _statistics(
         bits = mechanism.rng(run_key, "bits", round)
         seen, sums = mechanism.seen(noises(round), sent, present, scale, bits=bits)
         if plan.adaptive is not None:
-            bounds = adaptive.next_bound(plan, bounds, sums)
+            bounds = clip_bits.next_bound(plan, bounds, sums)
         known = not mechanism.secret and bool(present[0, mechanism.canary])
         share = 1.0
         if plan.fixed:

@@ -29,7 +29,7 @@ from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method, unscaled
-from pflpipe.privacy import adaptive, cohorts, mechanism
+from pflpipe.privacy import adaptive, clip_bits, cohorts, mechanism
 from pflpipe.privacy.correlated import Correlated, Drawn
 from pflpipe.privacy.departures import groups
 from pflpipe.privacy.mechanism import Released, Uploads
@@ -270,7 +270,7 @@ class Mechanism:
         whole, bit = self.shares
         sizes = dict.fromkeys(sums, (plan.clip_norm or 1.0) / whole)
         if self.executed.adaptive is not None:
-            below, rule = adaptive.bits(released), adaptive.of_bits(self.executed)
+            below, rule = clip_bits.bits(released), adaptive.of_bits(self.executed)
             second = self.release(bits, below, present, rule, {}, departures)
             sums, messages = sums | second.sum, messages | second.messages
             sizes |= dict.fromkeys(second.sum, adaptive.HALF / bit)

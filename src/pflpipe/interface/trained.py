@@ -28,7 +28,7 @@ from pflpipe.files import atomic, read_json, write_json
 from pflpipe.learning import initial, networks
 from pflpipe.learning.metrics import ACCURACY, BUILT_IN, over_clients
 from pflpipe.learning.networks import Network
-from pflpipe.privacy import executed
+from pflpipe.privacy import run_check
 from pflpipe.privacy.ledger import Ledger
 from pflpipe.simulation import evaluation, rounds
 from pflpipe.simulation.rounds import CURVES, Progress
@@ -357,7 +357,7 @@ def finished(
     done = rounds.run(simulation, progress, on_round)
     # A run whose releases are not those of its plan returns no result.
     if simulation.plan.mechanism != "none":
-        executed.check(
+        run_check.check(
             simulation.plan,
             simulation.departures,
             "this run",

@@ -29,28 +29,19 @@ clients and divides by it; here that number is secret, and its mean q M is publi
 update is not finite sends 0 for both parts, as if it were absent. For a method with a public scale
 the norm is that of the scaled update (``mechanism.release``).
 
-Accounting reads the multipliers from here, so torch is imported inside the functions of tensors.
+Here are the multipliers; clip_bits.py has the tensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
 
 from pflpipe.errors import PrivacyError
-from pflpipe.privacy.plan import LARGEST, LEAST, Plan
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from pflpipe.privacy.mechanism import Released, Uploads
-    from pflpipe.trees import Tree
+from pflpipe.privacy.plan import Plan
 
 HALF = 0.5
 """Absolute value of a centred bit."""
-BITS = "bits"
-"""Name of the only tensor of the second part."""
 
 
 def multiplier_of_updates(plan: Plan) -> float:
@@ -94,46 +85,3 @@ def of_bits(plan: Plan) -> Plan:
     assert plan.adaptive is not None
     multiplier = plan.adaptive.bit_noise / HALF
     return dataclasses.replace(plan, clip_norm=HALF, noise_multiplier=multiplier, adaptive=None)
-
-
-def bits(released: Released) -> Uploads:
-    """Return the centred bits b_i - 1/2 of all clients ``[..., M]``, 0 for an update that is not
-    finite. The release ignores the bits of clients that are not drawn.
-
-    Args:
-        released: the release of the round's updates. Its field ``clipped`` is private; the bits
-            are public only after noise.
-    """
-    import torch
-
-    from pflpipe.privacy.mechanism import Uploads
-
-    below = torch.where(released.clipped, -HALF, HALF).double()
-    return Uploads({BITS: torch.where(released.nonfinite, 0.0, below)})
-
-
-def next_bound(plan: Plan, bound: float | Tensor, released: Tree) -> Tensor:
-    """Return C_{t+1}, ``[...]`` for repeats, in float64.
-
-    Args:
-        plan: an adaptive plan.
-        bound: C_t.
-        released: the released sum of the bits.
-
-    Raises:
-        PrivacyError: the next bound is out of the range of a plan. This follows from the release
-            alone, so stopping reveals nothing more.
-    """
-    import torch
-
-    assert plan.adaptive is not None
-    below = released[BITS] + HALF
-    following = bound * torch.exp(-plan.adaptive.lr * (below - plan.adaptive.quantile))
-    if not bool(((following >= LEAST) & (following <= LARGEST)).all()):
-        raise PrivacyError(
-            "privacy.clip_quantile: the next clip bound",
-            got=f"{following.flatten()[0].item():g} after {torch.as_tensor(bound).min().item():g}",
-            expected=f"a number from {LEAST:g} to {LARGEST:g}",
-            do="take a smaller clip_lr, or less clip_bit_noise: noise alone moves the bound so far",
-        )
-    return following

@@ -4,7 +4,7 @@ zero, to the bit.
 A run's key fixes its cohorts and its noise (seeds.py). After every release both are drawn again, as
 the plan on file prescribes, and compared with what the engine did. A program that keeps its plan
 never differs, for any data of the clients. A refusal therefore depends on the program only and
-costs no delta (executed.py). Correlated noise is written out again from the keys of all rounds so
+costs no delta (run_check.py). Correlated noise is written out again from the keys of all rounds so
 far. From the code under test this file uses the laws of the noise (mechanisms/) and z_Delta of an
 adaptive plan; for published mechanisms also the size of the noise in a message (departures.py) and
 the public schedule.
@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from pflpipe.facts.departures import OF_MESSAGES
-from pflpipe.privacy.adaptive import BITS, HALF, multiplier_of_updates
+from pflpipe.privacy.adaptive import HALF, multiplier_of_updates
+from pflpipe.privacy.clip_bits import BITS
 from pflpipe.privacy.cohorts import public_cohort
 from pflpipe.privacy.departures import deviation
 from pflpipe.privacy.mechanism import Released, Uploads

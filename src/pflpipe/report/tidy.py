@@ -23,7 +23,7 @@ from pflpipe.facts.datasets import DATASETS
 from pflpipe.files import AGAIN, atomic, intact
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import row_code
-from pflpipe.privacy import executed
+from pflpipe.privacy import run_check
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.report.comparison import FIRST_METRIC
@@ -198,7 +198,7 @@ def record_of(folder: Path, plan: Plan, cell: Cell) -> Record:
     row_code.check_trained(cell, run.parts, str(path))
     # A table never shows an epsilon next to a run that released something else than its plan.
     if plan.mechanism != "none":
-        executed.check(
+        run_check.check(
             plan,
             cell.departures,
             str(path),

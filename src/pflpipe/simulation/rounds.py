@@ -23,7 +23,7 @@ from pflpipe.facts.departures import SPLIT_CLIP
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import Method
-from pflpipe.privacy import adaptive, cohorts, mechanism
+from pflpipe.privacy import adaptive, clip_bits, cohorts, mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import of_bits, of_release
 from pflpipe.seeds import release_rng, seed_for
@@ -286,10 +286,10 @@ def _move_bound(
     plan = simulation.plan
     before = plan.clip_norm if progress.bound is None else progress.bound
     assert before is not None
-    bits = adaptive.bits(released)
+    bits = clip_bits.bits(released)
     noise = release_rng(simulation.key, "bits", progress.round)
     second = simulation.release(noise, bits, present, adaptive.of_bits(plan), {}, frozenset())
-    progress.bound = adaptive.next_bound(plan, before, second.sum).item()
+    progress.bound = clip_bits.next_bound(plan, before, second.sum).item()
     progress.residuals = of_bits(progress.residuals, plan, simulation.key, second, progress.bound)
     progress.uploaded_bits += mechanism.upload_bits(bits, present, {})
 

@@ -6,9 +6,9 @@ import dataclasses
 import pytest
 
 from pflpipe.errors import DataError
-from pflpipe.privacy.executed import check
 from pflpipe.privacy.plan import Adaptive
 from pflpipe.privacy.residuals import Residuals
+from pflpipe.privacy.run_check import check
 from releases import FEMNIST
 
 EVERYBODY = dataclasses.replace(FEMNIST, delta=1e-3, clients=40)
