@@ -474,8 +474,8 @@ MUTANTS = {
         "test_outside_hooks.py",
     ),
     "methods from outside without a second process": Mutant(
-        "simulation/runs.py",
-        'if dependencies.unreviewed(code) and plan.mechanism != "none"',
+        "simulation/build.py",
+        'dependencies.unreviewed(code) and plan.mechanism != "none"',
         'if dependencies.unreviewed(code) and plan.mechanism == "none"',
         "test_outside_hooks.py",
     ),
@@ -582,9 +582,9 @@ MUTANTS = {
         "test_row_code.py",
     ),
     "where a network of one's own starts is not in its key": Mutant(
-        "methods/registry.py",
-        "return derived_key(key, START, network.start_digest(seed))",
-        "return key",
+        "simulation/build.py",
+        "key = derived_key(key, START, network.start_digest(seed))",
+        "pass",
         "test_row_code.py",
     ),
     "a run trained with another loss counts": Mutant(

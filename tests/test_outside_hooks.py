@@ -16,6 +16,7 @@ import pflpipe
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.split import Split
 from pflpipe.errors import PrivacyError
+from pflpipe.methods import registry
 from pflpipe.methods.base import Method, Upload
 from pflpipe.simulation import evaluation, rounds, runs
 from pflpipe.simulation.simulation import Simulation
@@ -151,7 +152,14 @@ def built(tmp_path, monkeypatch):
         (cell,) = load_study("mine").cells
         plan = plan_of(cell, None).plan
         return dataclasses.replace(
-            runs.build(cell, Arrays(x, y, x, y, 3), split, plan, device="cpu", backend=backend),
+            runs.of_data(
+                registry.resolve(cell),
+                Arrays(x, y, x, y, 3),
+                split,
+                plan,
+                device="cpu",
+                backend=backend,
+            ),
             **changes,
         )
 

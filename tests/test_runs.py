@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+import pflpipe
 from pflpipe import cells, files
 from pflpipe.data import datasets, partition
 from pflpipe.errors import DataError
@@ -455,3 +456,32 @@ def test_accuracies_by_round_are_those_of_the_evaluation_and_change_nothing(tmp_
         "global_common": pytest.approx(rows_of_clients[0]["global_common"], rel=1e-12)
     }
     assert math.isnan(evaluation.means(released, final, has_global_model=False)["global_common"])
+
+
+def test_a_cell_is_resolved_once_before_its_first_round(tmp_path, monkeypatch):
+    """Calls from other modules into those that look up what a cell names."""
+    cell = make_place(tmp_path)
+    package = Path(pflpipe.__file__).parent
+    watched = [
+        str(package / name)
+        for name in ("methods/registry.py", "learning/architectures.py", "code/user_files.py")
+    ]
+    entered = dict.fromkeys(watched, 0)
+
+    class BegunError(Exception):
+        pass
+
+    def begin(*_):
+        sys.setprofile(None)
+        raise BegunError
+
+    def note(frame, event, _):
+        file, caller = frame.f_code.co_filename, frame.f_back.f_code.co_filename
+        if event == "call" and file in entered and caller != file:
+            entered[file] += 1
+
+    monkeypatch.setattr(rounds, "one_round", begin)
+    sys.setprofile(note)
+    with pytest.raises(BegunError):
+        train_here(tmp_path, cell)
+    assert list(entered.values()) == [1, 1, 0]

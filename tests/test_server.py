@@ -321,5 +321,7 @@ def test_the_server_of_a_cell_is_that_of_its_run():
         server=SERVERS["yogi"],
     )
     arrays = Arrays(images, labels, images, labels, 3)
-    world = runs.build(cell, arrays, split, plan(2), device="cpu", backend="loop")
+    world = runs.of_data(
+        registry.resolve(cell), arrays, split, plan(2), device="cpu", backend="loop"
+    )
     assert "second.fc1.weight" in rounds.start(world).server

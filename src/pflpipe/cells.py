@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from pflpipe import json_records, options
-from pflpipe.code import dependencies, user_files
+from pflpipe.code import dependencies, reference
 from pflpipe.code.dependencies import Dependency
 from pflpipe.facts.datasets import DATASETS, DRAWN
 from pflpipe.facts.departures import OF_CALIBRATION, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
@@ -586,7 +586,7 @@ class Cell:
             model=self.model
             if self.plan_needs_model
             else Model(
-                self.model.name if user_files.is_reference(self.model.name) else "",
+                self.model.name if reference.is_reference(self.model.name) else "",
                 init=self.model.init,
                 init_digest=self.model.init_digest,
             ),
@@ -598,7 +598,7 @@ class Cell:
                 lr=training.lr if self.plan_needs_lr else 0.0,
                 sample_rate=training.sample_rate,
                 groups=training.groups,
-                loss=training.loss if user_files.is_reference(training.loss) else "cross_entropy",
+                loss=training.loss if reference.is_reference(training.loss) else "cross_entropy",
             ),
             privacy=self.privacy,
             method=self.method if self.source else "",
@@ -633,8 +633,8 @@ class Cell:
         digest, which would follow from the clients' data."""
         named = {
             "method": f"{self.source}:{self.method}" if self.source else "",
-            "loss": self.training.loss if user_files.is_reference(self.training.loss) else "",
-            "network": self.model.name if user_files.is_reference(self.model.name) else "",
+            "loss": self.training.loss if reference.is_reference(self.training.loss) else "",
+            "network": self.model.name if reference.is_reference(self.model.name) else "",
             "features": self.features.file or "",
         }
         found = [

@@ -16,8 +16,12 @@ run needs no generator state, because it derives the stream of its round again.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+
+from pflpipe.files import canonical_json
 
 STREAMS = 3
 """Version of all random numbers of this file and its users. It is part of every run's key and id.
@@ -51,6 +55,21 @@ def release_rng(key: str, *name: str | int) -> np.random.Generator:
     return np.random.Generator(
         np.random.Philox(key=int.from_bytes(_digest(key, *name)[:16], "big"))
     )
+
+
+def run_key(settings: Mapping[str, Any], secret: str = "") -> str:
+    """Return the key of a run, 64 hexadecimal digits: runs with equal keys are one run and one
+    release.
+
+    Args:
+        settings: all that a message depends on, but no value of the data: the noise would then
+            depend on the data that it hides.
+        secret: of a call from Python, whose settings are objects of any type.
+    """
+    if secret:
+        # Two spellings of one number only give different noise.
+        return derived_key(repr([secret, STREAMS, settings]))
+    return derived_key(canonical_json({"streams": STREAMS, **settings}))
 
 
 def derived_key(key: str, *name: str | int) -> str:

@@ -5,7 +5,7 @@ Clients were padded to the widest of their group, another width sums in another 
 training with full batches amplifies that rounding. Each setting below moved the others' clipped sum
 by more than the bound C, or the whole sum by up to 2.1 C where C is covered. Nothing here looks at
 how clients are batched: the attack uses ``load_study``, ``plan_of``, ``partition.make``,
-``datasets.prepare``, ``runs.build``, ``Simulation.release`` and ``.split``, and ``rounds``.
+``datasets.prepare``, ``runs.of_data``, ``Simulation.release`` and ``.split``, and ``rounds``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 
 from pflpipe.cells import Cell
 from pflpipe.data import datasets, partition
+from pflpipe.methods import registry
 from pflpipe.simulation import runs
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.study.load import load_study
@@ -51,7 +52,7 @@ def cell_of(method: str, seed: int = 0, **training: Any) -> Cell:
 def built(cell: Cell, arrays: datasets.Arrays, backend: str) -> Simulation:
     split = partition.make(arrays, cell.partition, cell.seed)
     plan = plan_of(cell, np.array([len(rows) for rows in split.train])).plan
-    return runs.build(cell, arrays, split, plan, device="cpu", backend=backend)
+    return runs.of_data(registry.resolve(cell), arrays, split, plan, device="cpu", backend=backend)
 
 
 def attack(world: Simulation, client: int, rows: np.ndarray) -> tuple[float, float]:

@@ -112,7 +112,7 @@ def test_a_study_names_a_function_in_a_file_beside_it(project):
     assert plain.source == ""
     assert registry.of(cell).about.title == "Mine"
     assert isinstance(registry.of(cell).factory(weight=1.0), Method)
-    assert registry.file_of(cell.method, cell.source) == Path("studies/my_method.py")
+    assert plugins.file_of(cell.method, cell.source) == Path("studies/my_method.py")
 
 
 def test_a_file_may_lie_anywhere_in_the_project(project):
@@ -180,10 +180,10 @@ def test_a_file_runs_once_in_a_process(project):
 
 def test_where_a_file_is_can_be_asked_without_running_it(project):
     (project / "studies/my_method.py").write_text("raise SystemExit\n")
-    assert registry.file_of("mine", "studies/my_method.py") == Path("studies/my_method.py")
-    assert registry.file_of("feddpa").name == "feddpa.py"
+    assert plugins.file_of("mine", "studies/my_method.py") == Path("studies/my_method.py")
+    assert plugins.file_of("feddpa").name == "feddpa.py"
     with pytest.raises(ConfigError, match=r"there is no module not_installed\.methods"):
-        registry.file_of("mine", "not_installed.methods")
+        plugins.file_of("mine", "not_installed.methods")
 
 
 BROKEN = {
@@ -381,7 +381,7 @@ def test_a_method_of_an_installed_package_is_named_like_our_own(project, package
     cell = cell_of()
     assert (cell.method, cell.source) == ("mine", "their_methods")
     assert registry.of(cell).about.title == "Mine"
-    assert registry.file_of(cell.method, cell.source).name == "their_methods.py"
+    assert plugins.file_of(cell.method, cell.source).name == "their_methods.py"
     assert registry.listed()[len(NAMES) :] == [("mine", "their_methods")]
 
 

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import importlib
 import os
-import re
 import symtable
 import sys
 import tokenize
@@ -20,15 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pflpipe.code.guard import described, in_one_line
+from pflpipe.code.reference import REFERENCE
 from pflpipe.errors import ConfigError, PflpipeError, nearest
-
-REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
-"""``file.py:name``, an object in a file of the user."""
-
-
-def is_reference(text: str) -> bool:
-    """Return whether a text has the form ``file.py:name``."""
-    return REFERENCE.fullmatch(text) is not None
 
 
 def file_of(reference: str) -> Path:

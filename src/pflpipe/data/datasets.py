@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.code import guard, meaning, user_files
+from pflpipe.code import guard, meaning, reference, user_files
 from pflpipe.data import checks, downloads, limits, per_client, pfllib, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
 from pflpipe.data.checks import (
@@ -164,7 +164,7 @@ def source_file(source: Path) -> Path:
 
 
 def _is_function(source: Path | None) -> bool:
-    return source is not None and user_files.is_reference(str(source))
+    return source is not None and reference.is_reference(str(source))
 
 
 def describe(

@@ -296,7 +296,7 @@ class Result(Trained):
         progress = dataclasses.replace(
             self.progress, rows=[*self.progress.rows], timing=[*self.progress.timing]
         )
-        return finished(self.simulation, progress, self.ledger, self.has_global_model, until_last)
+        return finished(self.simulation, progress, self.ledger, until_last)
 
 
 @dataclass(frozen=True)
@@ -345,7 +345,6 @@ def finished(
     simulation: Simulation,
     progress: Progress,
     entry: Ledger,
-    has_global_model: bool,
     on_round: Callable[[Progress], object],
 ) -> Result:
     """Return the result of the rounds after ``progress``, until the last one or until ``on_round``
@@ -373,9 +372,9 @@ def finished(
         scale=simulation.scale,
         metric=simulation.loss_function.metric,
         ledger=entry,
-        clients=evaluation.accuracies(simulation, done, has_global_model),
-        new_clients=evaluation.accuracies_of_new(simulation, done, has_global_model),
-        has_global_model=has_global_model,
+        clients=evaluation.accuracies(simulation, done, simulation.has_global_model),
+        new_clients=evaluation.accuracies_of_new(simulation, done, simulation.has_global_model),
+        has_global_model=simulation.has_global_model,
         simulation=simulation,
         progress=done,
     )

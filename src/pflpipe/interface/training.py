@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import math
 import secrets
 import warnings
@@ -23,9 +24,10 @@ from torch.utils.data import Dataset
 
 from pflpipe import options
 from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, without_defaults
-from pflpipe.code import dependencies, objects
+from pflpipe.code import dependencies
+from pflpipe.code import objects as code_objects
+from pflpipe.code.dependencies import Dependency
 from pflpipe.code.objects import Known
-from pflpipe.code.user_files import is_reference
 from pflpipe.data import checks, datasets, extraction, features, partition, per_client
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.split import Split
@@ -39,11 +41,11 @@ from pflpipe.methods.base import Method
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import check_delta
-from pflpipe.seeds import STREAMS, derived_key, numpy_rng
+from pflpipe.seeds import derived_key, numpy_rng, run_key
 from pflpipe.simulation import rounds, runs
-from pflpipe.simulation.clients import Examples, choose_backend, device_of, one_thread
+from pflpipe.simulation.build import build
+from pflpipe.simulation.clients import Examples, device_of, one_thread
 from pflpipe.simulation.rounds import Progress
-from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Recipe, Simulation
 from pflpipe.simulation.witness import pickled
 from pflpipe.study.plans import START, plan_of
@@ -160,8 +162,7 @@ def federation(
         ConfigError, PrivacyError: a name is unknown, a setting is missing or impossible, or objects
             of a private run cannot be handed to a fresh process.
     """
-    privacy = _request(method, privacy)
-    server = server or Server()
+    privacy, server = _request(method, privacy), server or Server()
     options.check(server, "server")
     target = device_of(device)
     model = Model(model) if isinstance(model, str) else model
@@ -170,40 +171,16 @@ def federation(
     for name, given in (("clients", clients), ("tests", tests or [])):
         expected = f"a list with {per_client.EXPECTED}"
         _require(name, given, Sequence, expected, per_client.DO, DataError)
-    written = [training.loss, *([model.name] if isinstance(model, Model) else [])]
-    of_program: dict[str, Any] = {"method": method} if isinstance(method, Method) else {}
-    of_program |= {} if isinstance(model, Model) else {"model": model}
-    recipe = None
-    # Both before anything calls the objects, so that they have kept nothing.
-    known = {
-        what: _known(what, value, method_name if what == "method" else model_name, secret)
-        for what, value in of_program.items()
-    }
-    if (of_program or any(map(is_reference, written))) and privacy.mechanism != "none":
-        objects = pickled(**of_program) if of_program else b""
-        recipe = Recipe(server, objects=objects)
+    # Before anything calls the program's own objects, so that they have kept nothing.
+    own: dict[str, Any] = {"method": method} if isinstance(method, Method) else {}
+    own |= {} if isinstance(model, Model) else {"model": model}
+    names = {"method": method_name, "model": model_name}
+    known = {what: _known(what, value, names[what], secret) for what, value in own.items()}
+    objects = pickled(**own) if own and privacy.mechanism != "none" else b""
     loss = losses.find(training.loss)
-    shards = [_shard(f"clients[{i}]", shard, dtype, loss) for i, shard in enumerate(clients)]
-    if not shards:
-        raise DataError("clients", got="none", expected="one pair (x, y) for each client")
+    x, y, split = _joined(clients, tests, loss, dtype, test_fraction, seed)
     if not allow_large_delta:
-        check_delta(privacy.delta, len(shards))
-    if tests is not None and len(tests) != len(shards):
-        raise DataError("tests", got=f"{len(tests)} pairs", expected=f"{len(shards)}, as clients")
-    test_shards = [_shard(f"tests[{i}]", shard, dtype, loss) for i, shard in enumerate(tests or [])]
-    shapes = {tuple(x.shape[1:]) for x, _ in (*shards, *test_shards)}
-    if len(shapes) > 1:
-        raise DataError("clients: shapes of an example", got=sorted(shapes), expected="one")
-    of_labels = {tuple(y.shape[1:]) for _, y in (*shards, *test_shards)}
-    if len(of_labels) > 1:
-        raise DataError("clients: shapes of a label", got=sorted(of_labels), expected="one")
-    x, y = (torch.cat(tensors) for tensors in zip(*shards, *test_shards, strict=True))
-    ends = np.cumsum([len(y) for _, y in (*shards, *test_shards)])
-    rows = np.split(np.arange(len(y)), ends[:-1])
-    train, test = rows[: len(shards)], rows[len(shards) :]
-    if tests is None:
-        train, test = _held_out(train, test_fraction, seed)
-    split = Split(train, [np.arange(0) for _ in shards], test, np.concatenate(test))
+        check_delta(privacy.delta, len(clients))
     if loss.one_logit and classes is None:
         classes = 2
     width = _width(y, classes) if loss.numbers else _classes(classes, model, loss, privacy, x, y)
@@ -214,13 +191,11 @@ def federation(
         # In place: these tensors are joined copies, so the caller's tensors do not change.
         invalid = (y < 0) | (y >= width)
         x[invalid], y[invalid] = math.nan, 0
-    (shape,) = shapes
+    shape = tuple(x.shape[1:])
     if not isinstance(model, Network) and checks.is_channels_first(shape):
         warnings.warn(f"clients: the channels of {shape} come first, moved last", stacklevel=2)
         x = x.movedim(1, -1).contiguous()
         shape = tuple(x.shape[1:])
-    # One pair of tensors for training and test; the split has the rows of each.
-    examples = Examples(x.to(target), y.to(target))
     if isinstance(model, Model):
         network = networks.build(model, shape, outputs)
     elif isinstance(model, Network):
@@ -232,113 +207,98 @@ def federation(
         what = what if loss.numbers or loss.one_logit else "classes"
         raise ConfigError(what, got=outputs, expected=f"{has}, the outputs of the network")
     # Your own hooks have no departures: they run under the certified mechanism.
+    name, values, has_global_model = method_name or "of your own", dict(hyperparameters or {}), True
     departures: tuple[str, ...] = ()
-    values = dict(hyperparameters or {})
-    if network.model is not None:
-        name = method if isinstance(method, str) else "of your own"
-        registry.check_normalisation(name, network.model, _has_global_model(method))
     if isinstance(method, Method):
         hooks = method
     else:
-        values = registry.check_hyperparameters(method, values)
-        registry.check_loss(method, training.loss, values)
-        hooks = registry.info(method).factory(**values)
-        departures = registry.departures(method, "strict", False)
-        recipe = recipe and dataclasses.replace(recipe, method=method, hyperparameters=values)
-    if recipe and network.model is not None and "model" not in of_program:
-        recipe = dataclasses.replace(recipe, model=network.model)
-    plan = make_plan(
-        privacy,
-        rounds=training.rounds,
-        sample_rate=training.sample_rate,
-        clients=len(shards),
-        groups=training.groups,
-        departures=departures,
-    )
+        entry, name = registry.info(method), method
+        values = registry.check_hyperparameters(name, values)
+        registry.check_loss(name, training.loss, values)
+        departures = registry.departures(name, "strict", False)
+        hooks, has_global_model = entry.factory(**values), entry.about.has_global_model
+    if network.model is not None:
+        registry.check_normalisation(name, network.model, has_global_model)
     code = row_code.of_settings(model if isinstance(model, Model) else None, training)
-    if isinstance(method, Method):
-        code = (
-            dependencies.Dependency.of(
-                "method", method_name or "of your own", known["method"].code
-            ),
-            *code,
-        )
+    if "method" in known:
+        code = (Dependency.of("method", name, known["method"].code), *code)
     if isinstance(model, Network):
-        found, own = known["model"], of_program["model"]
-        called = model_name or str(getattr(own, "__name__", type(own).__name__))
-        start = derived_key(found.state, network.start_digest(seed))
+        found, kind = known["model"], own["model"]
+        called = model_name or str(getattr(kind, "__name__", type(kind).__name__))
+        begins = derived_key(found.state, network.start_digest(seed))
         code += (
-            dependencies.Dependency.of("network", called, found.code),
-            dependencies.Dependency.of(dependencies.START, called, start),
+            Dependency.of("network", called, found.code),
+            Dependency.of(dependencies.START, called, begins),
         )
-    key = _key(
-        secret,
-        # Every setting that changes a message, so that different messages never share noise.
-        method=method if isinstance(method, str) else method_name,
-        model=_settings(model, model_name),
-        hyperparameters=values,
-        training=without_defaults(training),
-        privacy=without_defaults(privacy),
-        server=without_defaults(server),
-        clients=len(shards),
-        example=shape,
-        tests=tests is not None,
-        test_fraction=test_fraction,
-        classes=classes,
-        seed=seed,
-        dtype=str(dtype),
-        **{"code": [vars(part) for part in code]} if dependencies.unreviewed(code) else {},
-    )
-    return Simulation(
-        method=with_optimizer(hooks, server),
+    # Every setting that changes a message, so that different messages never share noise.
+    settings: dict[str, Any] = {
+        "method": method if isinstance(method, str) else method_name,
+        "model": without_defaults(model)
+        if isinstance(model, Model)
+        else [model_name, model.shapes],
+        "hyperparameters": values,
+        "training": without_defaults(training),
+        "privacy": without_defaults(privacy),
+        "server": without_defaults(server),
+        "clients": len(clients),
+        "example": shape,
+        "tests": tests is not None,
+        "test_fraction": test_fraction,
+        "classes": classes,
+        "seed": seed,
+        "dtype": str(dtype),
+    }
+    if dependencies.unreviewed(code):
+        settings["code"] = [vars(item) for item in code]
+    # One pair of tensors for training and test; the split has the rows of each.
+    examples = Examples(x.to(target), y.to(target))
+    return build(
+        method=hooks,
+        server=server,
+        recipe=Recipe(
+            server,
+            name if isinstance(method, str) else "",
+            hyperparameters=values,
+            model=model if isinstance(model, Model) else None,
+            objects=objects,
+        ),
         network=network,
-        plan=plan,
+        plan=make_plan(
+            privacy,
+            rounds=training.rounds,
+            sample_rate=training.sample_rate,
+            clients=len(clients),
+            groups=training.groups,
+            departures=departures,
+        ),
         training=training,
         departures=frozenset(departures),
         split=split,
         train=examples,
         test=examples,
         seed=seed,
-        key=registry.started(key, code, network, seed),
-        backend=choose_backend(backend, target.type, network.parameters),
+        key=run_key(settings, secret or secrets.token_hex(32)),
+        backend=backend,
         dtype=dtype,
-        name=method if isinstance(method, str) else method_name or "of your own",
+        name=name,
         code=code,
-        recipe=recipe,
-    ).isolated(backend)
-
-
-def _has_global_model(method: str | Method) -> bool:
-    return isinstance(method, Method) or registry.info(method).about.has_global_model
+        loss=loss,
+        has_global_model=has_global_model,
+    )
 
 
 def train(
     method: str | Method,
     clients: Sequence[Shard],
     *,
-    model: str | Model | Network | nn.Module | Callable[..., nn.Module],
-    training: Training,
-    privacy: Privacy | None = None,
-    server: Server | None = None,
-    hyperparameters: Mapping[str, Any] | None = None,
-    tests: Sequence[Shard] | None = None,
-    test_fraction: float = 0.2,
-    classes: int | None = None,
-    seed: int = 0,
-    secret: str | None = None,
-    method_name: str | None = None,
-    model_name: str | None = None,
-    allow_large_delta: bool = False,
-    device: str = "auto",
-    backend: str = "auto",
-    dtype: torch.dtype = torch.float32,
     on_round: Callable[[Progress], object] = lambda progress: None,
     progress_bar: bool = False,
+    **settings: Any,
 ) -> Result:
     """Return the result of training a method on your own tensors, with every client's personal
     model tested.
 
-    All arguments but the last two are those of ``federation``, which explains them.
+    ``settings`` are the other arguments of ``federation``, which explains them.
 
     Args:
         on_round: called with the progress after every round; False ends the run. The ledger keeps
@@ -353,40 +313,19 @@ def train(
         PrivacyError: in a private run a message depended on other clients, or code of yours kept
             something between its calls, which a fresh process finds (docs/privacy.md).
     """
-    privacy = _request(method, privacy)
-    bar = _bar(training.rounds) if progress_bar else contextlib.nullcontext()
-    simulation = federation(
-        method,
-        clients,
-        model=model,
-        training=training,
-        privacy=privacy,
-        server=server,
-        hyperparameters=hyperparameters,
-        tests=tests,
-        test_fraction=test_fraction,
-        classes=classes,
-        seed=seed,
-        secret=secret,
-        method_name=method_name,
-        model_name=model_name,
-        allow_large_delta=allow_large_delta,
-        device=device,
-        backend=backend,
-        dtype=dtype,
-    )
+    simulation = federation(method, clients, **settings)
+    bar = _bar(simulation.plan.rounds) if progress_bar else contextlib.nullcontext()
+    privacy, model = _request(method, settings.get("privacy")), simulation.network.model
     sizes = np.array([len(rows) for rows in simulation.split.train])
     parameters = tuple(simulation.network.shapes)
     of_run = simulation.plan, privacy, simulation.departures, sizes, parameters
-    entry = ledger(*of_run, simulation.code)
-    settings, start = simulation.network.model, ""
-    if isinstance(model, nn.Module):
+    entry, start = ledger(*of_run, simulation.code), ""
+    if isinstance(settings["model"], nn.Module):
         start = INSTANCE
-    elif settings and settings.init:
-        start = START.format(settings.init, settings.init_digest[:12])
+    elif model and model.init:
+        start = START.format(model.init, model.init_digest[:12])
     if start and simulation.plan.mechanism != "none":
         entry = dataclasses.replace(entry, warnings=(start, *entry.warnings))
-    has_global_model = _has_global_model(method)
     before = rounds.start(simulation)
     with bar as shown:
 
@@ -395,7 +334,13 @@ def train(
                 shown.update()
             return on_round(progress)
 
-        return finished(simulation, before, entry, has_global_model, advance)
+        return finished(simulation, before, entry, advance)
+
+
+# For help and notebooks: the arguments of ``federation``, then those of ``train`` alone.
+_given, _own = inspect.signature(federation), inspect.signature(train)
+_alone = [_own.parameters[name] for name in ("on_round", "progress_bar")]
+train.__dict__["__signature__"] = _own.replace(parameters=[*_given.parameters.values(), *_alone])
 
 
 def _bar(total: int) -> Any:
@@ -431,10 +376,9 @@ def run(
     names = "declared", "standardised", "unit", "loader"
     notes = {name: getattr(arrays, name) for name in names}
     planned = plan_of(cell, sizes, **notes)
-    simulation = runs.build(cell, arrays, split, planned.plan, device=device, backend=backend)
-    has_global_model = registry.of(cell).about.has_global_model
-    start = rounds.start(simulation)
-    return finished(simulation, start, planned.ledger, has_global_model, on_round)
+    resolved = registry.resolve(cell)
+    simulation = runs.of_data(resolved, arrays, split, planned.plan, device=device, backend=backend)
+    return finished(simulation, rounds.start(simulation), planned.ledger, on_round)
 
 
 def _examples(cell: Cell, data: Path) -> Path:
@@ -478,19 +422,6 @@ def _request(method: str | Method, privacy: Privacy | None) -> Privacy:
     return privacy
 
 
-def _key(secret: str | None, **settings: Any) -> str:
-    """Return the key of a run, which determines its noise: a digest of the secret and all settings,
-    without any value of the data."""
-    # repr takes values of any type, such as NumPy's. Two spellings of one number only give
-    # different noise.
-    return derived_key(repr([secret or secrets.token_hex(32), STREAMS, settings]))
-
-
-def _settings(model: Model | Network, name: str | None) -> Any:
-    """Return the representation of a model in the settings of a key."""
-    return without_defaults(model) if isinstance(model, Model) else [name, model.shapes]
-
-
 _NAMES: dict[tuple[str, str], str] = {}
 """What each name of an object stands for in this process that cannot be known: digest of the rest
 of its code."""
@@ -503,7 +434,7 @@ def _known(what: str, value: object, name: str | None, secret: str | None) -> Kn
         ConfigError: not everything, so that a secret needs a name, and none was given or it stands
             for another object.
     """
-    found = objects.known(value)
+    found = code_objects.known(value)
     if not secret or found.complete:
         return found
     if not name:
@@ -571,6 +502,37 @@ def _require(
     if not isinstance(value, types):
         got = getattr(value, "__name__", type(value).__name__)
         raise error(name, got=got, expected=expected, do=do)
+
+
+def _joined(
+    clients: Sequence[Shard],
+    tests: Sequence[Shard] | None,
+    loss: Loss,
+    dtype: torch.dtype,
+    test_fraction: float,
+    seed: int,
+) -> tuple[Tensor, Tensor, Split]:
+    """Return the examples of all clients, and the rows of each for training and for its test."""
+    if not clients:
+        raise DataError("clients", got="none", expected="one pair (x, y) for each client")
+    if tests is not None and len(tests) != len(clients):
+        raise DataError("tests", got=f"{len(tests)} pairs", expected=f"{len(clients)}, as clients")
+    shards = [
+        _shard(f"{name}[{i}]", shard, dtype, loss)
+        for name, given in (("clients", clients), ("tests", tests or []))
+        for i, shard in enumerate(given)
+    ]
+    for what, values in (("an example", 0), ("a label", 1)):
+        shapes = {tuple(shard[values].shape[1:]) for shard in shards}
+        if len(shapes) > 1:
+            raise DataError(f"clients: shapes of {what}", got=sorted(shapes), expected="one")
+    x, y = (torch.cat(tensors) for tensors in zip(*shards, strict=True))
+    ends = np.cumsum([len(labels) for _, labels in shards])
+    rows = np.split(np.arange(len(y)), ends[:-1])
+    train, test = rows[: len(clients)], rows[len(clients) :]
+    if tests is None:
+        train, test = _held_out(train, test_fraction, seed)
+    return x, y, Split(train, [np.arange(0) for _ in clients], test, np.concatenate(test))
 
 
 def _shard(name: str, shard: Shard, dtype: torch.dtype, loss: Loss) -> tuple[Tensor, Tensor]:

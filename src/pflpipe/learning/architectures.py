@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pflpipe import cells, options
-from pflpipe.code import user_files
+from pflpipe.code import reference
 from pflpipe.errors import ConfigError, nearest
 
 Shapes = dict[str, tuple[int, ...]]
@@ -45,24 +45,28 @@ def frozen(model: cells.Model, names: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def whole(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
+def whole(
+    model: cells.Model, image_shape: tuple[int, ...], classes: int, vocabulary: int | None = None
+) -> Shapes:
     """Return all parameters of a network.
 
     Args:
         model: name and options.
         image_shape: shape of one example: ``(H, W, C)``, ``(T, C)`` or ``(D,)``.
         classes: number of outputs, which for cross-entropy is the number of classes K.
+        vocabulary: number of tokens of the data set, if it has tokens.
 
     Raises:
         ConfigError: the model is unknown, has unknown options, or does not fit the examples or the
             number of classes. A network from a user's file is built and called on random examples.
     """
     check_options(model)
-    if user_files.is_reference(model.name):
+    if reference.is_reference(model.name):
         from pflpipe.learning import modules
 
         adapted = modules.adapt(model.name, model.options, tuple(image_shape), classes)
         return dict(adapted.shapes)
+    check_tokens(model, vocabulary)
     _check_fit(model, image_shape, classes)
     if model.name in RESNETS:
         body = RESNETS[model.name].shapes(image_shape[2], model.shortcut)
@@ -83,7 +87,7 @@ def whole(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Sha
 
 def check_tokens(model: cells.Model, vocabulary: int | None) -> None:
     """Raise ConfigError if a network of this package does not have the tokens of a data set."""
-    if user_files.is_reference(model.name):
+    if reference.is_reference(model.name):
         return
     if vocabulary is not None and vocabulary != model.items:
         raise ConfigError(
@@ -97,7 +101,7 @@ def check_tokens(model: cells.Model, vocabulary: int | None) -> None:
 
 def check_options(model: cells.Model) -> None:
     """Raise ConfigError if the name is unknown or has no options."""
-    own = user_files.is_reference(model.name)
+    own = reference.is_reference(model.name)
     if not own and model.name not in NAMES:
         raise ConfigError(
             "model.name",
@@ -151,7 +155,7 @@ def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -
 def parameter_names(model: cells.Model) -> tuple[str, ...]:
     """Return the names of the trained parameters in forward order; they depend on neither the
     images nor the classes."""
-    if user_files.is_reference(model.name):
+    if reference.is_reference(model.name):
         from pflpipe.learning import modules
 
         names = modules.names(model.name, model.options)

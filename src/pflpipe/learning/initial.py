@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from pflpipe.cells import Model
-from pflpipe.code import user_files
+from pflpipe.code import reference
 from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures
 
@@ -90,7 +90,7 @@ def weights(
 
 def names_in_file(model: Model, image_shape: tuple[int, ...], classes: int) -> Mapping[str, str]:
     """Return our name -> the name in a file of every parameter; see ``weights``."""
-    if user_files.is_reference(model.name):
+    if reference.is_reference(model.name):
         from pflpipe.learning import modules
 
         return modules.adapt(model.name, model.options, tuple(image_shape), classes).paths

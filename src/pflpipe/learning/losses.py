@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pflpipe.code import guard, user_files
+from pflpipe.code import guard, reference, user_files
 from pflpipe.errors import ConfigError, check_known, nearest
 from pflpipe.learning.metrics import ACCURACY
 
@@ -97,7 +97,7 @@ def find(name: str) -> Loss:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
-    if not user_files.is_reference(name):
+    if not reference.is_reference(name):
         do = f"{nearest(name, BUILT_IN)} one of your own is written file.py:name"
         raise ConfigError("training.loss", got=name, do=do)
     loss = user_files.load(name)

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe import cells
-from pflpipe.code import user_files
+from pflpipe.code import reference
 from pflpipe.learning import architectures, counter_rng, initial, modules, sequences
 from pflpipe.learning.architectures import RESNETS, ResNet, Shapes
 from pflpipe.learning.modules import HEAD as HEAD
@@ -116,11 +116,21 @@ class Network:
 
 
 def build(
-    model: cells.Model, image_shape: tuple[int, ...], classes: int, *, tried: bool = True
+    model: cells.Model,
+    image_shape: tuple[int, ...],
+    classes: int,
+    *,
+    vocabulary: int | None = None,
+    tried: bool = True,
 ) -> Network:
-    """Return the network of a cell; arguments and errors as for ``initial.weights``. A module of a
-    file is called on random images for the checks, unless it is not ``tried``."""
-    network = dataclasses.replace(_drawn(model, image_shape, classes, tried), model=model)
+    """Return the network of a cell; arguments and errors as for ``initial.weights``.
+
+    Args:
+        vocabulary: number of tokens of the data set, if it has tokens.
+        tried: whether a module of a file is called on random images for the checks.
+    """
+    drawn = _drawn(model, image_shape, classes, vocabulary, tried)
+    network = dataclasses.replace(drawn, model=model)
     weights = initial.weights(model, image_shape, classes)
     if weights is None:
         return network
@@ -169,12 +179,18 @@ def _of(found: modules.Adapted) -> Network:
     return Network(found.shapes, found.body, found.start, known_layers=False, keyed=True)
 
 
-def _drawn(model: cells.Model, image_shape: tuple[int, ...], classes: int, tried: bool) -> Network:
+def _drawn(
+    model: cells.Model,
+    image_shape: tuple[int, ...],
+    classes: int,
+    vocabulary: int | None,
+    tried: bool,
+) -> Network:
     """Return the network with initial parameters that follow from the seed."""
-    if user_files.is_reference(model.name):
+    if reference.is_reference(model.name):
         architectures.check_options(model)
         return _of(modules.adapt(model.name, model.options, tuple(image_shape), classes, tried))
-    shapes = architectures.whole(model, image_shape, classes)
+    shapes = architectures.whole(model, image_shape, classes, vocabulary)
     if model.name in RESNETS:
         architecture = RESNETS[model.name]
         if model.normalisation == "batch":

@@ -17,6 +17,7 @@ import os
 import re
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,24 @@ def module_of(name: str) -> str:
             )
         return point.module
     return ""
+
+
+def file_of(name: str, source: str = "") -> Path:
+    """Return the path of the file with a method's code, without running it.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if source.endswith(".py"):
+        return Path(source)
+    module = source or f"pflpipe.methods.{name}"
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # not even its package
+        spec = None
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"method {name}: there is no module {module}")
+    return Path(spec.origin)
 
 
 def load(name: str, source: str) -> tuple[Callable[..., Method], About]:

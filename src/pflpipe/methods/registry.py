@@ -14,24 +14,21 @@ import importlib.util
 import inspect
 import os
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pflpipe import cells, options
-from pflpipe.code.dependencies import START, Dependency, outside
 from pflpipe.errors import ConfigError, Problems, nearest
-from pflpipe.files import canonical_json
 from pflpipe.learning import architectures
 from pflpipe.methods import about as declarations
 from pflpipe.methods import plugins
 from pflpipe.methods.about import About
 from pflpipe.options import Declared
-from pflpipe.seeds import STREAMS, derived_key
+from pflpipe.seeds import run_key
 
 if TYPE_CHECKING:
-    from pflpipe.learning.networks import Network
     from pflpipe.methods.base import Method
 
 _HELPERS = {"about", "base", "plugins", "registry", "row_code"}
@@ -67,18 +64,20 @@ still: a key that meant another value before would give its noise to other messa
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """A method: its name and source, its ``ABOUT`` and its hyper-parameters."""
+    """A method: its name and source, its ``ABOUT`` and its hyper-parameters. The function of a
+    method from outside is ``loaded``."""
 
     name: str
     source: str
     about: About
     hyperparameters: Mapping[str, Declared]
+    loaded: Callable[..., Method] | None = None
 
     @property
     def factory(self) -> Callable[..., Method]:
         """The function that makes the method of its hyper-parameters; needs torch."""
-        if self.source:
-            return plugins.load(self.name, self.source)[0]
+        if self.loaded is not None:
+            return self.loaded
         module = importlib.import_module(f"pflpipe.methods.{self.name}")
         factory: Callable[..., Method] = getattr(module, self.name)
         return factory
@@ -123,24 +122,6 @@ def listed() -> list[tuple[str, str]]:
     return [locate(name) for name in (*NAMES, *plugins.offered())]
 
 
-def file_of(name: str, source: str = "") -> Path:
-    """Return the path of the file with a method's code, without running it.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if source.endswith(".py"):
-        return Path(source)
-    module = source or f"pflpipe.methods.{name}"
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # not even its package
-        spec = None
-    if spec is None or spec.origin is None:
-        raise ConfigError(f"method {name}: there is no module {module}")
-    return Path(spec.origin)
-
-
 def info(name: str, source: str = "") -> MethodInfo:
     """Return the entry of a method. Its file is run once per process.
 
@@ -156,11 +137,12 @@ def info(name: str, source: str = "") -> MethodInfo:
 
 @functools.cache
 def _info(name: str, source: str, content: bytes = b"") -> MethodInfo:
+    factory = None
     if source:
         factory, about = plugins.load(name, source)
         hyperparameters = options.of_signature(inspect.signature(factory, eval_str=True))
     elif name in NAMES:
-        about, hyperparameters = declarations.read(file_of(name), name)
+        about, hyperparameters = declarations.read(plugins.file_of(name), name)
     else:
         raise ConfigError("method", got=name, do=nearest(name, NAMES))
     # Defaults are checked too, so that a mistake in a file shows when it is loaded.
@@ -175,7 +157,7 @@ def _info(name: str, source: str, content: bytes = b"") -> MethodInfo:
         for word in words:
             if word not in known:
                 raise ConfigError(f"method {name}: ABOUT.{what}", got=word, do=nearest(word, known))
-    return MethodInfo(name, source, about, hyperparameters)
+    return MethodInfo(name, source, about, hyperparameters, factory)
 
 
 def of(cell: cells.Cell) -> MethodInfo:
@@ -232,25 +214,11 @@ def key(cell: cells.Cell) -> str:
     """Return the key of a cell's training run, 64 hexadecimal digits: runs with equal keys are one
     run and one release.
 
-    The key is a digest of the settings that training reads and that differ from their defaults, and
-    of the version of all streams. It contains no value of the data, because the noise would then
-    depend on the data that it hides. Of a method, a loss and a network from outside the package it
-    contains name and digest: with other code, other messages have other noise.
+    It is made of the settings that training reads and that differ from their defaults. Of a method,
+    a loss and a network from outside the package it contains name and digest: with other code,
+    other messages have other noise.
     """
-    return derived_key(canonical_json({"streams": STREAMS, **_chosen(trained(cell))}))
-
-
-def started(key: str, code: Iterable[Dependency], network: Network, seed: int) -> str:
-    """Return the key of a run that starts with a network's initial parameters of a seed. Where the
-    network is from outside the package, its values count: its code may have them from elsewhere.
-
-    Args:
-        key: of everything else that the messages depend on.
-        code: the parts of the run, of which those of the package may be left out.
-    """
-    if not any(part.kind == "network" for part in outside(code)):
-        return key
-    return derived_key(key, START, network.start_digest(seed))
+    return run_key(_chosen(trained(cell)))
 
 
 def run_id(cell: cells.Cell) -> str:
@@ -259,6 +227,29 @@ def run_id(cell: cells.Cell) -> str:
     return cells.slug(
         run.words, [key(cell), _chosen(run)] if run.training.evaluate_every else key(cell)
     )
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A cell with what its settings name, looked up once.
+
+    Attributes:
+        about: the declarations of its method.
+        factory: makes the method of the cell's hyper-parameters.
+        key, run_id: of its training run.
+    """
+
+    cell: cells.Cell
+    about: About
+    factory: Callable[..., Method]
+    key: str
+    run_id: str
+
+
+def resolve(cell: cells.Cell) -> Resolved:
+    """Return a cell with what its settings name; raises as ``info``."""
+    entry = of(cell)
+    return Resolved(cell, entry.about, entry.factory, key(cell), run_id(cell))
 
 
 def _chosen(cell: cells.Cell) -> dict[str, Any]:

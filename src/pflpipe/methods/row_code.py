@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
-from pflpipe.code import dependencies, meaning, user_files
+from pflpipe.code import dependencies, meaning, reference, user_files
 from pflpipe.code.dependencies import Dependency
 from pflpipe.code.meaning import PACKAGE
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import AGAIN
-from pflpipe.methods import registry
+from pflpipe.methods import plugins
 
 _OF_PACKAGE = {
     "loss": "learning/losses.py",
@@ -53,7 +53,7 @@ def of_cell(
     given += [part for part in trained if part.touches == "rows"]
     given += [
         Dependency.of("metric", name, meaning.sha256(user_files.file_of(name)))
-        for name in filter(user_files.is_reference, metrics)
+        for name in filter(reference.is_reference, metrics)
     ]
     named = {
         "method": [cell.method],
@@ -65,7 +65,7 @@ def of_cell(
     }
     found = {part.kind for part in given if part.kind != "metric"}
     ours = [(kind, name) for kind, names in named.items() for name in names if kind not in found]
-    ours += [("metric", name) for name in metrics if not user_files.is_reference(name)]
+    ours += [("metric", name) for name in metrics if not reference.is_reference(name)]
     made = [*given, *(of_package(kind, name) for kind, name in ours)]
     return tuple(
         sorted(made, key=lambda part: (list(dependencies.TOUCHES).index(part.kind), part.name))
@@ -113,7 +113,7 @@ def of_method(name: str, source: str) -> tuple[Dependency, ...]:
     """Return the part of a method from outside (``registry.locate``); none for the package's."""
     if not source:
         return ()
-    digest = meaning.sha256(registry.file_of(name, source))
+    digest = meaning.sha256(plugins.file_of(name, source))
     return (Dependency.of("method", f"{source}:{name}", digest),)
 
 
@@ -138,7 +138,7 @@ def digest(cell: Cell, part: Dependency) -> str:
     try:
         return meaning.sha256(_file(cell, part))
     except (OSError, ConfigError):
-        if user_files.is_reference(part.name):
+        if reference.is_reference(part.name):
             user_files.check(part.name)  # which says what is wrong with the file
         raise
 
@@ -162,14 +162,14 @@ def files(cell: Cell) -> list[Path]:
 
 def _file(cell: Cell, part: Dependency) -> Path:
     if part.kind == "method":
-        return registry.file_of(cell.method, cell.source)
+        return plugins.file_of(cell.method, cell.source)
     return user_files.file_of(part.name)
 
 
 @functools.cache  # the package does not change under a process
 def of_package(kind: str, name: str) -> Dependency:
     """Return a part of the package; raises ConfigError for an unknown method."""
-    file = registry.file_of(name) if kind == "method" else PACKAGE / _OF_PACKAGE[kind]
+    file = plugins.file_of(name) if kind == "method" else PACKAGE / _OF_PACKAGE[kind]
     return Dependency.of(kind, name, meaning.sha256(file), package=True)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pflpipe.cells import claim_of
 from pflpipe.facts.departures import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND, WITHOUT_JOINT_CLIP
-from pflpipe.methods import registry, row_code
+from pflpipe.methods import plugins, registry, row_code
 from pflpipe.methods.registry import MethodInfo
 from pflpipe.options import Declared, bounds
 from pflpipe.report.templates import filled
@@ -70,7 +70,7 @@ def header(name: str, source: str = "", knobs: typing.Collection[str] = ()) -> H
         name, source: of the method, as ``registry.locate`` returns them.
         knobs: names of its hyper-parameters.
     """
-    text = registry.file_of(name, source).read_bytes()
+    text = plugins.file_of(name, source).read_bytes()
     header = ast.get_docstring(ast.parse(text)) or ""
     formulas: dict[str, str] = {}
     meanings: dict[str, tuple[str, str]] = {}

@@ -27,26 +27,27 @@ import torch
 
 from pflpipe._version import __version__
 from pflpipe.cells import Cell
-from pflpipe.code import dependencies, guard
+from pflpipe.code import guard
 from pflpipe.data import datasets
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.split import Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, write_text
 from pflpipe.json_records import to_json
-from pflpipe.learning import architectures, losses, networks
+from pflpipe.learning import losses, networks
 from pflpipe.learning.augment import Augment
 from pflpipe.learning.metrics import BUILT_IN, Metric
 from pflpipe.methods import registry, row_code
+from pflpipe.methods.registry import Resolved
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.residuals import Residuals
 from pflpipe.simulation import checkout, evaluation, run_lock
-from pflpipe.simulation.clients import Examples, choose_backend, device_of
+from pflpipe.simulation.build import build
+from pflpipe.simulation.clients import Examples, device_of
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.rounds import COLUMNS, CURVES, Progress, run, start
 from pflpipe.simulation.run_record import Diagnostics, Program, Record, Sizes
-from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Recipe, Simulation
 from pflpipe.simulation.states import States
 
@@ -83,17 +84,22 @@ class Machine(TypedDict):
 
 
 def simulate(cell: Cell, inputs: Inputs, **machine: Unpack[Machine]) -> Simulation:
+    """Return the simulation of a cell; see ``of_files``."""
+    return of_files(registry.resolve(cell), inputs, **machine)
+
+
+def of_files(resolved: Resolved, inputs: Inputs, **machine: Unpack[Machine]) -> Simulation:
     """Return the simulation of a cell from its files, with its data on the device.
 
     Args:
-        cell: the cell to run.
+        resolved: the cell to run.
         inputs: its files.
         machine: see ``Machine``.
 
     Raises:
         DataError: the partition or the plan is that of another cell.
     """
-    arrays = datasets.load_arrays(inputs.data)
+    cell, arrays = resolved.cell, datasets.load_arrays(inputs.data)
     split = Split.load(inputs.partition)
     if cell.partition.clients not in (0, len(split.train)):  # 0: as many as the data set has
         raise DataError(
@@ -109,11 +115,11 @@ def simulate(cell: Cell, inputs: Inputs, **machine: Unpack[Machine]) -> Simulati
     if planned != expected:
         what = f"{inputs.plan}: groups, clients, rounds, sample rate"
         raise DataError(what, got=planned, expected=str(expected))
-    return build(cell, arrays, split, plan, **machine)
+    return of_data(resolved, arrays, split, plan, **machine)
 
 
-def build(
-    cell: Cell,
+def of_data(
+    resolved: Resolved,
     arrays: Arrays,
     split: Split,
     plan: Plan,
@@ -126,13 +132,12 @@ def build(
     """Return the simulation of a cell from its data, which are put on the device.
 
     Args:
-        cell: the cell to run.
+        resolved: the cell to run.
         arrays, split, plan: its data set, the rows of each client, and its privacy plan.
         device, backend, dtype, processes: see ``Machine``.
     """
-    target = device_of(device)
+    cell, target = resolved.cell, device_of(device)
     row_code.check(cell)
-    entry = registry.of(cell)
     scale = arrays.mean, arrays.std
 
     def examples(images: np.ndarray, labels: np.ndarray) -> Examples:
@@ -152,17 +157,13 @@ def build(
         black = datasets.normalise(np.zeros_like(arrays.train_images[:1]), *scale)[0, 0, 0]
         transform = Augment(cell.training.augment, torch.from_numpy(black).to(target, dtype))
     width = losses.outputs(cell.training.loss, arrays.classes, arrays.numbers)
-    architectures.check_tokens(cell.model, arrays.vocabulary)
-    network = networks.build(cell.model, tuple(examples_of_training.x.shape[1:]), width)
-    chosen = choose_backend(backend, target.type, network.parameters)
-    code, recipe = row_code.of_training(cell, arrays.loader), None
-    if dependencies.unreviewed(code) and plan.mechanism != "none":
-        of_method = cell.method, cell.source, cell.hyperparameters
-        recipe = Recipe(cell.server, *of_method, cell.model)
+    shape = tuple(examples_of_training.x.shape[1:])
+    network = networks.build(cell.model, shape, width, vocabulary=arrays.vocabulary)
     with guard.in_one_line(f"method {cell.method}"):
-        method = entry.factory(**cell.hyperparameters)
-    return Simulation(
-        method=with_optimizer(method, cell.server),
+        method = resolved.factory(**cell.hyperparameters)
+    return build(
+        method=method,
+        server=cell.server,
         network=network,
         plan=plan,
         training=cell.training,
@@ -171,16 +172,18 @@ def build(
         train=examples_of_training,
         test=examples(arrays.test_images, arrays.test_labels),
         seed=cell.seed,
-        key=registry.started(registry.key(cell), code, network, cell.seed),
-        backend=chosen,
+        key=resolved.key,
+        code=row_code.of_training(cell, arrays.loader),
+        recipe=Recipe(cell.server, cell.method, cell.source, cell.hyperparameters, cell.model),
+        backend=backend,
         dtype=dtype,
         augment=transform,
         processes=processes,
         name=cell.method,
-        code=code,
-        recipe=recipe,
         scale=scale,
-    ).isolated(backend)
+        loss=losses.find(cell.training.loss),
+        has_global_model=resolved.about.has_global_model,
+    )
 
 
 def train(
@@ -216,11 +219,13 @@ def train(
         commit: commit of the program, for ``run.json``.
         processes: the processes that share the clients; the first one writes the files.
     """
-    name = registry.run_id(cell)
+    resolved = registry.resolve(cell)
+    name = resolved.run_id
     metric = BUILT_IN[losses.find(cell.training.loss).metric]
     report = Report(name, cell.training.rounds, checkpoints / f"{name}.json", metric)
     try:
-        simulation = simulate(cell, inputs, device=device, backend=backend, processes=processes)
+        machine: Machine = {"device": device, "backend": backend, "processes": processes}
+        simulation = of_files(resolved, inputs, **machine)
         fingerprint = _fingerprint(cell, inputs, simulation, code)
         file, states = checkpoints / f"{name}.pt", checkpoints / f"{name}.states"
         with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:
@@ -242,7 +247,6 @@ def _train(
 ) -> None:
     """Train the run while holding its lock; see ``train``."""
     processes, every = simulation.processes, cell.training.evaluate_every
-    has_global_model = registry.of(cell).about.has_global_model
     progress = checkpoint.load(simulation) or start(simulation, checkpoint.states)
     if processes.is_first:
         report.begin(progress.round)
@@ -250,7 +254,7 @@ def _train(
     def on_round(progress: Progress) -> None:
         # Before the checkpoint, so that a resumed run has the accuracies of this round.
         if every and (progress.round % every == 0 or progress.round == simulation.plan.rounds):
-            progress.rows[-1] |= evaluation.means(simulation, progress, has_global_model)
+            progress.rows[-1] |= evaluation.means(simulation, progress, simulation.has_global_model)
         if not processes.is_first:
             return
         report.show(progress)

@@ -103,6 +103,8 @@ class Simulation:
         code: the parts from outside the package.
         recipe: for a private run with code from outside the package.
         scale: mean and standard deviation of ``datasets.normalise``.
+        loss: that of ``training.loss``, if it is found already.
+        has_global_model: whether the method makes a model for everybody.
     """
 
     method: Method
@@ -124,6 +126,8 @@ class Simulation:
     code: tuple[Dependency, ...] = ()
     recipe: Recipe | None = None
     scale: tuple[Sequence[float], Sequence[float]] = ((), ())
+    loss: Loss | None = None
+    has_global_model: bool = True
 
     @property
     def reviewed(self) -> bool:
@@ -176,7 +180,7 @@ class Simulation:
     @cached_property
     def loss_function(self) -> Loss:
         """The loss of one example."""
-        return find(self.training.loss)
+        return self.loss or find(self.training.loss)
 
     @cached_property
     def correlated(self) -> Correlated:

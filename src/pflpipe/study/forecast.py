@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pflpipe import json_records
 from pflpipe.cells import Cell, Privacy
-from pflpipe.code import user_files
+from pflpipe.code import reference
 from pflpipe.data import features, partition
 from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError
@@ -198,7 +198,7 @@ def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
     for cell in (line.candidates[0].rows[0].cell for line in outline.lines):
         about, known = registry.of(cell).about, header(cell.dataset)
         is_noisy = cell.privacy.mechanism == "gaussian" and not (cell.departures or cell.fixed)
-        sends_all = about.has_global_model and not user_files.is_reference(cell.model.name)
+        sends_all = about.has_global_model and not reference.is_reference(cell.model.name)
         if is_noisy and sends_all and known is not None:
             r = _rough_length(cell, known, shape_of(cell, known, header))
             s = r / math.sqrt(cell.training.rounds)

@@ -15,7 +15,7 @@ from typing import Any
 
 from pflpipe import options
 from pflpipe.cells import BLOCKS, Cell, Privacy, Server
-from pflpipe.code import user_files
+from pflpipe.code import reference, user_files
 from pflpipe.data import features
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
 from pflpipe.facts.departures import OF_CALIBRATION, check_adaptive, check_departures
@@ -322,7 +322,7 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     problems.stop()
     # Jobs run in the project's folder, not in that of the study's file.
     for block, key in (("training", "loss"), ("model", "name")):
-        if user_files.is_reference(given := getattr(blocks[block], key)):
+        if reference.is_reference(given := getattr(blocks[block], key)):
             place = {key: user_files.beside(given, file.parent)}
             blocks[block] = dataclasses.replace(blocks[block], **place)
     for block, key in (("model", "init"), ("features", "file")):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.cells import WITHOUT_DEPARTURES, Cell
-from pflpipe.code import guard, user_files
+from pflpipe.code import guard, reference, user_files
 from pflpipe.errors import ConfigError, Problems, located, nearest
 from pflpipe.learning.losses import ERRORS, Loss
 from pflpipe.learning.metrics import ACCURACY, BUILT_IN, Metric, worst_tenth
@@ -92,7 +92,7 @@ def read(
     known = BUILT_IN if first == ACCURACY else {name: BUILT_IN[name] for name in ERRORS}
     for written in document.get("metrics", ()):
         with problems.at(), located(f"{file}: metrics"):
-            if user_files.is_reference(written):
+            if reference.is_reference(written):
                 trial = _TRIAL if first == ACCURACY else _TRIAL_OF_NUMBERS
                 name, metric = _load(user_files.beside(written, Path(file).parent), trial)
                 if name in metrics or name in BUILT_IN:
@@ -138,7 +138,7 @@ def check_best_round(metric: str, cells: Iterable[Cell], file: str) -> None:
 
 def files(document: Mapping[str, Any], folder: str | os.PathLike[str]) -> list[Path]:
     """Return the user's files that define metrics of a study in ``folder``."""
-    written = filter(user_files.is_reference, document.get("metrics", ()))
+    written = filter(reference.is_reference, document.get("metrics", ()))
     return sorted({user_files.file_of(user_files.beside(name, folder)) for name in written})
 
 
