@@ -511,8 +511,8 @@ MUTANTS = {
     ),
     "a secret without the seed": Mutant(
         "interface/training.py",
-        "        seed=seed,\n        dtype=str(dtype),",
-        "        dtype=str(dtype),",
+        '        "seed": seed,\n',
+        "",
         "test_api.py",
     ),
     "labels that cannot be are kept": Mutant(
