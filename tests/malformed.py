@@ -13,7 +13,6 @@ import numpy as np
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-CASES_FILE = Path(__file__).with_name("malformed.yaml")
 CONFIG: dict[str, Any] = {"studies": ["good"], "datasets": {"mine": "mine.npz"}}
 STUDY: dict[str, Any] = {
     "title": "A good study",
@@ -66,6 +65,25 @@ def arrays(folder: Path, **changes: Any) -> None:
         folder / "mine.npz",
         **{key: value for key, value in (good | changes).items() if value is not None},
     )
+
+
+def table(name: str) -> dict[Any, Any]:
+    """Return a table of cases, ``cases/<name>.yaml``."""
+    file = Path(__file__).parent / "cases" / f"{name}.yaml"
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def arrays_of(given: dict[str, Any]) -> dict[str, np.ndarray | None]:
+    """Return the arrays of a table: zeros of a shape, or values; null stays None."""
+    return {
+        key: item
+        and (
+            np.zeros(item["zeros"], item["dtype"])
+            if "zeros" in item
+            else np.array(item["values"], item["dtype"])
+        )
+        for key, item in given.items()
+    }
 
 
 def edit(file: str, change: Callable[[Any], None]) -> Damage:
@@ -179,7 +197,7 @@ CASES: dict[str, Case] = {
     name: Case(
         both(*(STEPS[step](*given) for step, *given in case["damage"])), tuple(case["words"])
     )
-    for name, case in yaml.safe_load(CASES_FILE.read_text(encoding="utf-8")).items()
+    for name, case in table("malformed").items()
 }
 CASES |= {
     "aliases to aliases to aliases": Case(

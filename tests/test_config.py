@@ -516,34 +516,7 @@ def places(value, path=()):
             yield from places(item, (*path, key))
 
 
-FULL = malformed.STUDY | {
-    "profile": "paper",
-    "axes": {"privacy.epsilon": [2, 8], "partition": [{"alpha": 1}, {"alpha": 10}]},
-    "methods": [
-        *malformed.STUDY["methods"],
-        {
-            "name": "feddpa",
-            "variant": "v",
-            "official_code": True,
-            "training": {"batch_size": 16},
-            "axes": {},
-        },
-        {
-            "name": "dp_fedavg",
-            "variant": "s",
-            "search": {"training.lr": [0.1], "model": [{"hidden": [4]}]},
-        },
-    ],
-    "search": {
-        "seeds": [100],
-        "validation_fraction": 0.2,
-        "candidates": 1,
-        "values": {
-            "privacy.clip_norm": {"low": 0.1, "high": 1, "scale": "log", "wider": [0.1, 2]},
-        },
-    },
-    "paper": malformed.PAPER,
-}
+FULL = malformed.STUDY | malformed.table("full_study") | {"paper": malformed.PAPER}
 ANYTHING = st.recursive(
     st.none()
     | st.booleans()

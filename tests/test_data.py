@@ -25,6 +25,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import malformed
 import warm
 from pflpipe.data import datasets, downloads, pins
 from pflpipe.data.datasets import (
@@ -709,18 +710,10 @@ def test_header_equals_what_prepare_makes(tmp_path_factory, kind, size, count, s
 
 FLOATS = np.zeros((6, 5), np.float32)
 BAD = {
-    "no images": ({"train_images": None, "test_images": None}, "train_images is missing"),
-    "no labels": ({"train_labels": None}, "train_labels is missing"),
-    "test images without labels": (
-        {"test_labels": None},
-        "test_images and test_labels; got 'one of them'",
-    ),
-    "test labels without images": (
-        {"test_images": None},
-        "test_images and test_labels; got 'one of them'",
-    ),
-    "test users alone": ({"train_users": None}, "train_users is missing"),
-    "train users alone": ({"test_users": None}, "test_users"),
+    name: (malformed.arrays_of(case["arrays"]), case["words"])
+    for name, case in malformed.table("bad_arrays").items()
+}
+BAD |= {
     "pickled images": (
         {"train_images": np.array([np.zeros((2, 2)), np.zeros((3, 3)), 1, 2, 3, 4], dtype=object)},
         "Python objects.*np.stack",
@@ -728,103 +721,6 @@ BAD = {
     "pickled users": (
         {"train_users": np.array(list("bababa"), dtype=object)},
         r"train_users; got 'an array of Python objects, as pandas keeps text'.*astype\(str\)",
-    ),
-    "channels between": ({"train_images": np.zeros((6, 32, 3, 32), np.uint8)}, "channels first"),
-    "float images": (
-        {"train_images": np.zeros((6, 4, 4, 3), np.float32)},
-        r"train_images; got 'float32 \[6, 4, 4, 3\]'",
-    ),
-    "integers not bytes": ({"train_images": np.zeros((6, 4, 4), np.int64)}, "int64"),
-    "one image": ({"train_images": np.zeros((4, 4), np.uint8)}, "uint8"),
-    "no rows": (
-        {"train_images": np.zeros((0, 4, 4, 3), np.uint8), "train_labels": np.zeros(0, np.int64)},
-        "empty",
-    ),
-    "no pixels": ({"train_images": np.zeros((6, 0, 4), np.uint8)}, "empty"),
-    "no test rows": (
-        {"test_images": np.zeros((0, 4, 4, 3), np.uint8), "test_labels": np.zeros(0, np.int64)},
-        "test_images; got 'an empty",
-    ),
-    "other channels in test": (
-        {"test_images": np.zeros((3, 4, 4), np.uint8)},
-        r"test_images; got 'images \(4, 4, 1\)'; expected \(4, 4, 3\)",
-    ),
-    "other size in test": ({"test_images": np.zeros((3, 5, 4, 3), np.uint8)}, "test_images"),
-    "fewer labels": (
-        {"train_labels": np.arange(5) % 3},
-        r"train_labels; got 'shape \(5,\)'; expected \(6,\)",
-    ),
-    "fewer users": ({"test_users": np.array(["a"])}, "test_users"),
-    "one-hot labels": ({"train_labels": np.eye(6, dtype=np.int64)}, "train_labels"),
-    "float labels": (
-        {"train_labels": np.zeros(6)},
-        "labels; got 'float64.*expected integers, or floats of one shape",
-    ),
-    "float users": ({"train_users": np.zeros(6)}, "train_users; got 'dtype float64'"),
-    "negative label": (
-        {"train_labels": np.array([0, 1, 2, -1, 0, 1])},
-        "train_labels; got 'labels -1 to 2'; expected 0 to 2",
-    ),
-    "label beyond classes": (
-        {"classes": np.int64(2)},
-        "train_labels; got 'labels 0 to 2'; expected 0 to 1",
-    ),
-    "classes not one integer": ({"classes": np.array(["a", "b"])}, "classes"),
-    "one class": (
-        {"train_labels": np.zeros(6, int), "test_labels": np.zeros(3, int)},
-        "at least 2",
-    ),
-    "sparse labels": ({"train_labels": np.array([0, 10**9, 0, 0, 0, 0])}, "0..K-1"),
-    "users of two kinds": (
-        {"test_users": np.array([1, 2, 3])},
-        "test_users; got 'dtype int64'; expected <U1",
-    ),
-    "users that only floats can compare": (
-        {"train_users": np.arange(6, dtype=np.uint64), "test_users": np.array([1, 2, 3])},
-        "test_users; got 'dtype int64'; expected uint64",
-    ),
-}
-BAD |= {  # what would be lost without a word
-    "a key like train_users": (
-        {"train_user": np.arange(6)},
-        r"unknown array 'train_user'; did you mean 'train_users'\?",
-    ),
-    "a key like two": (
-        {"users": np.arange(6)},
-        r"unknown array 'users'; did you mean 'test_users' or 'train_users'\?",
-    ),
-    "a key like test_images": (
-        {"test_image": np.arange(6)},
-        r"unknown array 'test_image'; did you mean 'test_images'\?",
-    ),
-    "labels 1..K": (
-        {"train_labels": np.array([1, 2, 3, 1, 2, 3]), "test_labels": np.array([3, 1, 2])},
-        "train_labels; got 'labels 1 to 3, none of them 0'; .* number the classes 0.* = 4",
-    ),
-    "labels with gaps": (
-        {"train_labels": np.array([0, 10, 20, 30, 40, 50])},
-        "train_labels; got 'labels 0 to 50, none of them 3'; .* number the classes 0.* = 51",
-    ),
-    "text labels": ({"train_labels": np.array(list("ababab"))}, "got 'dtype <U1'; .*np.unique"),
-    "more classes than any head has": (
-        {"classes": np.int64(10**12)},
-        "classes; got 1000000000000; expected at least 2, at most 1000000",
-    ),
-    "a user None": (
-        {"train_users": np.array(["b", None, "b", "a", "c", "c"]).astype(str)},
-        "train_users; got .*'None' in 1 rows, the first 1.*; leave out the rows",
-    ),
-    "a user NaN": (
-        {"test_users": np.array(["c", np.nan, "a"])},
-        "test_users; got .*'nan' in 1 rows, the first 1",
-    ),
-    "a user NaN among integers": (
-        {"train_users": np.array([2, 1, -(2**63), 1, 3, 3]), "test_users": np.array([3, 1, 1])},
-        "train_users; got '-9223372036854775808 in 1 rows, the first 2",
-    ),
-    "a user that pandas.factorize found missing": (
-        {"train_users": np.array([2, 1, 2, 1, 3, -1]), "test_users": np.array([3, 1, 1])},
-        "train_users; got '-1 in 1 rows, the first 5",
     ),
 }
 BAD_INSIDE = {  # what a header cannot tell
@@ -963,30 +859,10 @@ def prepared(folder: Path, **changes) -> Path:
     return folder / "data" / "mine.npz"
 
 
-OTHER_VALUES = {
+OTHER_VALUES = {n: malformed.arrays_of(case) for n, case in malformed.table("other_arrays").items()}
+OTHER_VALUES |= {
     "a pixel": {"train_images": np.eye(1, 6 * 48, dtype=np.uint8).reshape(6, 4, 4, 3)},
     "a test pixel": {"test_images": np.eye(1, 3 * 48, dtype=np.uint8).reshape(3, 4, 4, 3)},
-    "the shape of the same bytes": {
-        "train_images": np.zeros((6, 3, 4, 4), np.uint8),
-        "test_images": np.zeros((3, 3, 4, 4), np.uint8),
-    },
-    "the type of the same bytes": {
-        "train_images": np.zeros((6, 12), np.float32),
-        "test_images": np.zeros((3, 12), np.float32),
-    },
-    "a label": {"train_labels": np.array([0, 1, 2, 0, 1, 1])},
-    "classes": {"classes": np.int64(4)},
-    "a user": {"train_users": np.array(["b", "a", "b", "a", "c", "b"])},
-    "no users": {"train_users": None, "test_users": None},
-    "order of the rows": {
-        "train_labels": np.array([1, 0, 2, 0, 1, 2]),
-        "train_users": np.array(list("abbacc")),
-    },
-    "a row less": {
-        "train_images": np.zeros((5, 4, 4, 3), np.uint8),
-        "train_labels": np.array([0, 1, 2, 0, 1]),
-        "train_users": np.array(list("babac")),
-    },
 }
 
 

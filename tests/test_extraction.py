@@ -304,77 +304,13 @@ STUDY = {
     "seeds": [0],
     "methods": [{"name": "local_only"}],
 }
-REFUSED = {
-    "sides that are no multiples": (
-        {"scales": 2, "pool": 2},
-        {"dataset": "own"},
-        r"scales 2 and pool 2; got 'images of 10 x 12 pixels'; expected sides of at least 8, mult",
-    ),
-    "sides too short": ({"scales": 2, "pool": 4}, {}, "expected sides of at least 16"),
-    "features": (
-        {},
-        {"dataset": "wisdm", "partition": {"kind": "natural"}},
-        r"features; got 'examples of shape \(42,\)",
-    ),
-    "sequences": ({}, {"dataset": "steps"}, r"features; got 'examples of shape \(8, 8\)"),
-    "an unknown reference": (
-        {"scales": 1, "reference": "fashion_mist"},
-        {},
-        "features.reference; got 'fashion_mist'; .* did you mean 'fashion_mnist'",
-    ),
-    "its own rows": (
-        {"reference": "mnist"},
-        {"dataset": "mnist"},
-        "features.reference; got 'mnist'; expected a data set without images of mnist",
-    ),
-    "its own rows under another name": (
-        {"reference": "emnist_digits"},
-        {"dataset": "mnist_writers"},
-        "features.reference; got 'emnist_digits'; expected a data set without images of mnist_w",
-    ),
-    "arrays that nobody knows to be public": (
-        {"scales": 1, "reference": "steps"},
-        {},
-        "features.reference; got 'steps'; expected a public data set that pflpipe knows",
-    ),
-    "a reference in colour": (
-        {"scales": 1, "reference": "cifar10"},
-        {},
-        "features.reference; got '3 channels'; expected 1",
-    ),
-    "a clip without a reference": ({"scales": 1, "clip": 3}, {}, "features.clip is for features.r"),
-    "a file that does not exist": (
-        {"kind": "file", "file": "none.npz", "made_by": "a network"},
-        {},
-        "features.file; got 'studies/none.npz'; expected an .npz file",
-    ),
-    "a file without its maker": (
-        {"kind": "file", "file": "../own.npz"},
-        {},
-        "features.made_by is missing; features.kind file needs it",
-    ),
-    "arrays of another kind": (
-        {"kind": "file", "file": "../own.npz", "made_by": "a network"},
-        {},
-        "own.npz: train_features; got 'no such array'; expected floats",
-    ),
-    "a network for images": (
-        {"scales": 1},
-        {"model": {"name": "cnn_femnist"}},
-        r"model cnn_femnist .* got \(36,\)",
-    ),
-    "transforms of images": (
-        {"scales": 1},
-        {"training": STUDY["training"] | {"augment": ["flip"]}},
-        r"flip for examples of shape \(36,\)",
-    ),
-}
+REFUSED = malformed.table("no_features")
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_has_no_features_is_refused_before_any_job(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    block, changes, message = REFUSED[case]
+    block, changes, message = REFUSED[case].values()
     labels = np.arange(60) % 3
     np.savez("own.npz", train_images=pictures(60, 10, 12), train_labels=labels)
     np.savez("steps.npz", train_images=np.ones((60, 8, 8), np.float32), train_labels=labels)
