@@ -9,7 +9,7 @@ from pathlib import Path
 from pflpipe.auditing import cases
 from pflpipe.files import read_json, write_json
 from pflpipe.privacy import accounting
-from pflpipe.report import audits
+from pflpipe.report import audit_table
 
 RESULT = {
     "audit": "gaussian-central",
@@ -37,7 +37,7 @@ def write(folder: Path, leave_out: Collection[str] = ()) -> None:
             continue
         broken = bool(case.departures)
         word = "kept" if not broken else "refuted" if case.trust == "central" else "unsound"
-        found = dict.fromkeys(set(audits.COLUMNS) - {"method", "profile"}) | RESULT
+        found = dict.fromkeys(set(audit_table.COLUMNS) - {"method", "profile"}) | RESULT
         found |= {
             "audit": name,
             "claim": case.claim,

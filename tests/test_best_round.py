@@ -12,8 +12,7 @@ import pytest
 import fake_results
 import malformed
 from pflpipe.errors import ConfigError
-from pflpipe.pipeline import compare
-from pflpipe.report import paper_table, tidy
+from pflpipe.report import compare, paper_table, tidy
 from pflpipe.report.comparison import BEST_ROUND_WORDS
 from pflpipe.report.summary import summarise
 from pflpipe.simulation import rounds

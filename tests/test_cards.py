@@ -20,7 +20,7 @@ from pflpipe.errors import ConfigError
 from pflpipe.methods import registry
 from pflpipe.methods.base import no_state
 from pflpipe.pipeline import cli
-from pflpipe.report import audits, cards, tidy
+from pflpipe.report import audit_table, cards, tidy
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.study import documents, init
 from pflpipe.study.load import load_outline
@@ -314,7 +314,7 @@ def test_the_glossary_has_every_column_of_every_table():
     said = set(re.findall(r"`(\w+)`", page))
     for columns in (
         tidy.COLUMNS,
-        audits.COLUMNS,
+        audit_table.COLUMNS,
         rounds.COLUMNS,
         runs.TIMING_COLUMNS,
         scores.COLUMNS,

@@ -12,8 +12,7 @@ import pytest
 
 import fake_results
 from pflpipe.errors import ConfigError, DataError
-from pflpipe.pipeline import compare
-from pflpipe.report import tidy
+from pflpipe.report import compare, tidy
 
 METHODS = ("fedavg", "dp_fedavg", "feddpa!")
 

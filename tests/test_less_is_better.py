@@ -16,9 +16,8 @@ import fake_audits
 import fake_results
 from pflpipe.errors import ConfigError
 from pflpipe.learning.metrics import BUILT_IN
-from pflpipe.pipeline import compare
-from pflpipe.report import audits, ledger_page, mlflow_runs, report_page, tidy
-from pflpipe.report.figures import registry, style
+from pflpipe.report import audits, compare, ledger_page, mlflow_runs, report_page, tidy
+from pflpipe.report.figures import kinds, style
 from pflpipe.report.tables import write_study
 from pflpipe.study import ranking
 from pflpipe.study.study_spec import Drawing, Study
@@ -94,7 +93,7 @@ def test_a_method_far_worse_than_all_others_does_not_press_their_errors_together
     frame.loc[frame["method"] == "fedrep", "personal_own"] += 1000
     with matplotlib.rc_context(fname=style.SHEET):
         drawing = Drawing("privacy_utility", "privacy_utility")
-        figure = registry.draw(study, drawing, folder / "results", folder / "data", frame)
+        figure = kinds.draw(study, drawing, folder / "results", folder / "data", frame)
     assert "Arrow: further to the right." in " ".join(figure.get_suptitle().split())
     (axes,) = figure.axes
     (arrow,) = [line for line in axes.lines if line.get_marker() == ">"]
@@ -110,7 +109,7 @@ def test_curves_of_errors_end_above_those_with_a_name(errors: tuple[Study, Path]
     table.assign(personal_own=1e6).to_csv(file, index=False)
     with matplotlib.rc_context(fname=style.SHEET):
         drawing = Drawing("convergence", "convergence", strong=("dp_fedavg", "feddpa"))
-        figure = registry.draw(study, drawing, folder / "results", folder / "data")
+        figure = kinds.draw(study, drawing, folder / "results", folder / "data")
     file.write_bytes(before)
     assert "grey: the other methods (cut off above the scale)" in " ".join(
         figure.get_suptitle().split()
@@ -120,7 +119,7 @@ def test_curves_of_errors_end_above_those_with_a_name(errors: tuple[Study, Path]
 
 def test_the_partition_figure_of_numbers_has_no_classes(errors: tuple[Study, Path]) -> None:
     study, folder = errors
-    figure = registry.draw(
+    figure = kinds.draw(
         study, Drawing("partition", "partition"), folder / "results", folder / "data"
     )
     (axes,) = figure.axes

@@ -20,7 +20,7 @@ from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.pipeline import cli
 from pflpipe.pipeline.project import Project
 from pflpipe.report import tidy
-from pflpipe.report.figures.registry import draw
+from pflpipe.report.figures.kinds import draw
 from pflpipe.report.summary import summarise
 from pflpipe.simulation import rounds
 from pflpipe.simulation.evaluation import accuracies, accuracies_of_new

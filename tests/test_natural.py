@@ -23,7 +23,7 @@ from pflpipe.json_records import to_json
 from pflpipe.methods import registry
 from pflpipe.pipeline.project import partition_request, plan_request
 from pflpipe.report import tidy
-from pflpipe.report.figures import registry as figures
+from pflpipe.report.figures import kinds as figures
 from pflpipe.report.figures import style
 from pflpipe.simulation import runs, scores
 from pflpipe.study.plans import plan_of

@@ -16,7 +16,7 @@ import browser
 import fake_audits
 import fake_results
 from pflpipe.errors import DataError
-from pflpipe.report import audits, ledger_page, report_page, sentences
+from pflpipe.report import audit_table, ledger_page, report_page, sentences
 from pflpipe.report.tables import write_study
 from pflpipe.study.study_spec import Drawing, Study
 
@@ -39,7 +39,7 @@ def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = fake_results.write(study, tmp_path_factory.mktemp("tree"))
     write_study(study, folder, folder / "tables" / "tiny.csv")
     fake_audits.write(folder / "audits")
-    audits.table(folder).to_csv(folder / "tables" / "audit.csv", index=False)
+    audit_table.table(folder).to_csv(folder / "tables" / "audit.csv", index=False)
     for name in ("tiny/privacy_utility", "audit"):
         file = folder / "figures" / f"{name}.png"
         file.parent.mkdir(parents=True, exist_ok=True)

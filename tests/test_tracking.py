@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import io
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -21,11 +21,12 @@ import fake_results
 import tracked
 import warm
 from mlflow_server import Server, free_port
-from pflpipe.errors import ConfigError, DataError
+from pflpipe.cells import Cell
+from pflpipe.errors import ConfigError
 from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry
 from pflpipe.report import mlflow_export, mlflow_runs, tidy
-from pflpipe.study.study_spec import Chosen, Study
+from pflpipe.study.study_spec import Chosen
 from tracked import SETTINGS, World, small
 
 pytestmark = pytest.mark.pipeline
@@ -49,7 +50,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "from tracked import small\n"
         "name, results = sys.argv[1], Path(sys.argv[2])\n"
         "marker = results / 'tracking' / f'{name}.done'\n"
-        "print(mlflow_export.at_the_end(small(name), results, marker))\n"
+        "print(mlflow_export.export_or_warn(small(name), results, marker))\n"
     )
     program = folder / "sync.py"
     program.write_text(code)
@@ -81,6 +82,20 @@ def world(tree: Path, request: pytest.FixtureRequest) -> World:
     return World(tree, small(request.node.name.replace("[", "_").rstrip("]")))
 
 
+@pytest.fixture(scope="module")
+def shown(tree: Path) -> World:
+    """A study in MLflow: FedAvg, which diverged, and FedDPA, which a search has chosen."""
+    study = small("shown")
+    chosen = Chosen(0, {"hyperparameters.tau": 0.4}, sets=3, runs=6)
+    searched, diverged = study.rows[1], study.cells[0].id
+    rows = (study.rows[0], dataclasses.replace(searched, chosen=chosen))
+    world = World(tree, dataclasses.replace(study, rows=rows))
+    fake_results.write(world.study, tree, diverged={diverged: 3})
+    with tracked.environment():
+        world.sync()
+    return world
+
+
 # ---------------------------------------------------------------- what MLflow shows
 
 
@@ -93,37 +108,60 @@ def test_two_studies_may_meet_on_a_fresh_database(tree: Path) -> None:
     assert not (tree / "mlruns").exists()
 
 
-def test_a_run_holds_parameters_metrics_per_round_scores_and_files(world: World) -> None:
-    world.sync()
-    cell = world.study.cells[1]
-    run, client = world.runs()[cell.id], world.client()
+def test_a_run_holds_parameters_metrics_per_round_scores_and_files(shown: World) -> None:
+    cell = shown.study.cells[1]
+    run, client = shown.runs()[cell.id], shown.client()
     assert run.info.status == "FINISHED"
-    assert run.data.params["partition.alpha"] == "0.3"
-    assert run.data.params["hyperparameters.tau"] == "0.4"
-    assert run.data.params["model.hidden"] == "32"
-    assert run.data.params["plan.noise_multiplier"] == "12.0"
-    assert run.data.params["ledger.epsilon_central"] == "inf"
-    assert (
-        run.data.params["ledger.departures"]
-        == "sample_level_calibration, data_size_weights, update_against_global"
-    )
     assert run.info.run_name == "feddpa eps=inf (official) asked 2 s0"
+    departures = "sample_level_calibration, data_size_weights, update_against_global"
+    params = {"partition.alpha": "0.3", "hyperparameters.tau": "0.4", "model.hidden": "32"}
+    params |= {"plan.noise_multiplier": "12.0", "ledger.epsilon_central": "inf"}
+    params |= {"ledger.departures": departures, "dataset": "digits"}
+    assert params.items() <= run.data.params.items()
     words = {"claim": "nominal", "kind": "diagnostics", "level": "run", "epsilon": "inf"}
     assert words.items() <= run.data.tags.items()
-    assert "chosen" not in run.data.tags
     losses = client.get_metric_history(run.info.run_id, "loss")
     assert [metric.step for metric in losses] == [1, 2, 3, 4]
     assert [metric.timestamp - run.info.start_time for metric in losses] == [250, 500, 750, 1000]
     assert run.info.end_time - run.info.start_time == 1000
-    (written,) = world.results.glob(f"runs/{registry.run_id(cell)}/run.json")
+    (written,) = shown.results.glob(f"runs/{registry.run_id(cell)}/run.json")
     assert run.info.end_time == int(written.stat().st_mtime * 1000)
     assert run.data.metrics["personal_own"] == pytest.approx(72, abs=2)
     assert run.data.metrics["images_per_second"] == 2000
     assert "epsilon_central" not in run.data.metrics, "MLflow stores infinity as a huge number"
-    (data,) = run.inputs.dataset_inputs
-    assert data.dataset.name == "digits"
-    assert json.loads(data.dataset.profile)["alpha"] == "0.3"
-    assert world.files(run) == {"run.json", "rounds.csv"}
+    assert shown.files(run) == {"run.json", "rounds.csv"}
+
+
+def test_a_run_whose_settings_a_search_chose_says_that_no_epsilon_covers_the_choice(
+    shown: World,
+) -> None:
+    words = [shown.runs()[cell.id].data.tags.get("chosen") for cell in shown.study.cells]
+    assert words == [
+        None,
+        "Hyper-parameters were chosen on validation data; no ε covers that choice.",
+    ]
+
+
+def test_values_that_are_not_finite_are_named_in_a_tag(shown: World) -> None:
+    run = shown.runs()[shown.study.cells[0].id]
+    history = shown.client().get_metric_history(run.info.run_id, "loss")
+    assert [metric.step for metric in history] == [1, 2]
+    assert run.data.tags["diverged_round"] == "3"
+    assert run.data.tags["not_finite"] == "loss from round 3, signal_to_noise from round 1"
+
+
+def test_runs_can_be_told_by_the_words_of_the_tables(shown: World) -> None:
+    client = shown.client()
+    experiment = client.get_experiment_by_name(shown.study.name).experiment_id
+
+    def names(words: str) -> set[str]:
+        return {run.info.run_name for run in client.search_runs([experiment], words)}
+
+    assert names("tags.claim = 'nominal' and tags.level = 'setting'") == {
+        "feddpa eps=inf (official) asked 2"
+    }
+    assert names("tags.method = 'fedavg'") == {"fedavg eps=inf", "fedavg eps=inf s0"}
+    assert names("tags.level = 'study'") == {"study shown"}
 
 
 def test_an_experiment_says_that_no_epsilon_covers_what_is_measured(world: World) -> None:
@@ -140,34 +178,6 @@ def test_an_experiment_says_that_no_epsilon_covers_what_is_measured(world: World
     assert (
         client.get_experiment(found.experiment_id).tags["mlflow.note.content"] == "words of my own"
     )
-
-
-def test_a_run_whose_settings_a_search_chose_says_that_no_epsilon_covers_the_choice(
-    world: World,
-) -> None:
-    chosen = Chosen(0, {"hyperparameters.tau": 0.4}, sets=3, runs=6)
-    rows = tuple(
-        dataclasses.replace(row, chosen=chosen if row.cell.method == "feddpa" else None)
-        for row in world.study.rows
-    )
-    world.study = dataclasses.replace(world.study, rows=rows)
-    world.sync()
-    words = [world.runs()[cell.id].data.tags.get("chosen") for cell in world.study.cells]
-    assert words == [
-        None,
-        "Hyper-parameters were chosen on validation data; no ε covers that choice.",
-    ]
-
-
-def test_values_that_are_not_finite_are_named_in_a_tag(world: World) -> None:
-    cell = world.study.cells[0]
-    fake_results.write(world.study, world.folder, diverged={cell.id: 3})
-    world.sync()
-    run = world.runs()[cell.id]
-    history = world.client().get_metric_history(run.info.run_id, "loss")
-    assert [metric.step for metric in history] == [1, 2]
-    assert run.data.tags["diverged_round"] == "3"
-    assert run.data.tags["not_finite"] == "loss from round 3, signal_to_noise from round 1"
 
 
 def test_accuracies_by_round_arrive_once_each(tmp_path: Path) -> None:
@@ -260,87 +270,40 @@ def test_two_seeds_have_no_interval(tmp_path: Path) -> None:
     assert not any(name.startswith("interval/") for name, *_ in setting.points)
 
 
-def test_runs_can_be_told_by_the_words_of_the_tables(world: World) -> None:
-    world.sync()
-    client = world.client()
-    experiment = client.get_experiment_by_name(world.study.name).experiment_id
-
-    def names(words: str) -> set[str]:
-        return {run.info.run_name for run in client.search_runs([experiment], words)}
-
-    assert names("tags.claim = 'nominal' and tags.level = 'setting'") == {
-        "feddpa eps=inf (official) asked 2"
-    }
-    assert names("tags.method = 'fedavg'") == {"fedavg eps=inf", "fedavg eps=inf s0"}
-    assert names("tags.level = 'study'") == {f"study {world.study.name}"}
+# ---------------------------------------------------------------- when it is written
 
 
-# ---------------------------------------------------------------- while a study runs
-
-
-def set_aside(world: World, *parts: str) -> Callable[[str], None]:
-    """Take files out of the results, and return what puts one back by the name of its part."""
-    for part in parts:
-        (world.results / part).rename(world.results / f"{part}.aside")
-    return lambda part: (world.results / f"{part}.aside").rename(world.results / part)
-
-
-def test_a_watch_shows_runs_as_they_are_done_and_ends_with_the_table(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_method_is_written_once_as_soon_as_it_is_tested(world: World) -> None:
     first, second = world.study.cells
-    name = world.study.name
-    steps = [
-        f"runs/{registry.run_id(second)}/run.json",
-        f"scores/{name}/{first.method}.csv",
-        f"scores/{name}/{second.method}.csv",
-        f"tables/{name}.csv",
-    ]
-    put_back = set_aside(world, *steps)
-    seen = []
-
-    def wait(seconds: float) -> None:
-        seen.append({entry.info.run_name: entry.info.status for entry in world.entries().values()})
-        put_back(steps[len(seen) - 1])
-
-    monkeypatch.setattr(mlflow_export.time, "sleep", wait)
-    out = io.StringIO()
-    mlflow_export.watch(lambda: world.study, world.results, out=out)
-    names = ["fedavg eps=inf", "fedavg eps=inf s0"]
-    others = ["feddpa eps=inf (official) asked 2", "feddpa eps=inf (official) asked 2 s0"]
-    begun = {f"study {name}": "RUNNING"}
-    assert seen[0] == begun | dict.fromkeys(names, "RUNNING")
-    assert seen[1] == begun | dict.fromkeys([*names, *others], "RUNNING")
-    assert seen[2] == seen[1] | dict.fromkeys(names, "FINISHED")
-    assert seen[3] == seen[2] | dict.fromkeys(others, "FINISHED")
-    assert {entry.info.status for entry in world.entries().values()} == {"FINISHED"}
-    lines = out.getvalue().splitlines()
-    assert lines[0].startswith("done: 1 of 2 runs (1 new, 0 kept, 0 replaced)")
-    assert lines[-1].startswith("done: 2 runs (0 new, 2 kept, 0 replaced)")
-    assert "(0 new, 2 kept, 0 replaced)" in world.sync(), "the pipeline's own rule finds it done"
+    marker = world.marker.with_name("fedavg.done")
+    scores = world.results / f"scores/{world.study.name}"
+    (scores / f"{second.method}.csv").rename(scores / "aside")
+    (world.results / "tables" / f"{world.study.name}.csv").unlink()
+    assert tidy.tested(world.study, world.results).methods == (first.method,)
+    text = mlflow_export.export_or_warn(world.study, world.results, marker, methods=[first.method])
+    assert text.startswith("done: 1 of 2 runs (1 new, 0 kept, 0 replaced)")
+    early = world.entries()
+    assert {run.info.run_name: run.info.status for run in early.values()} == {
+        "fedavg eps=inf": "FINISHED",
+        "fedavg eps=inf s0": "FINISHED",
+    }
+    (scores / "aside").rename(scores / f"{second.method}.csv")
+    assert world.sync().startswith("done: 2 runs (1 new, 1 kept, 0 replaced)")
+    assert len(world.entries()) == 5
+    assert {key: run.info.run_id for key, run in early.items()}.items() <= {
+        key: run.info.run_id for key, run in world.entries().items()
+    }.items()
 
 
-def test_a_watch_waits_for_a_search_and_outlives_an_outage(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def test_only_the_copy_of_the_whole_study_warns_of_an_outage(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waits = []
-    monkeypatch.setattr(mlflow_export.time, "sleep", waits.append)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
-
-    def load() -> Study:
-        if not waits:
-            raise DataError("the search is not done")
-        if len(waits) > 2:
-            monkeypatch.delenv("MLFLOW_TRACKING_URI")
-        return world.study
-
-    out = io.StringIO()
-    mlflow_export.watch(load, world.results, out=out)
-    first, second, last = out.getvalue().splitlines()
-    assert first == "waiting: the search is not done"
-    assert second.startswith("warning: http://127.0.0.1:")
-    assert last.startswith("done: 2 runs (2 new")
-    assert min(waits) >= mlflow_export.EVERY
+    for methods, warnings in ((["fedavg"], 0), (None, 1)):
+        place = world.results, world.marker
+        text = mlflow_export.export_or_warn(world.study, *place, methods=methods)
+        assert text.startswith("pending: ")
+        assert capsys.readouterr().err.count("warning") == warnings
 
 
 def test_writers_of_one_folder_take_turns_and_do_not_wait_for_ever(
@@ -418,73 +381,65 @@ def test_a_second_sync_keeps_every_run_and_writes_the_same_words(
     assert world.marker.read_text().startswith("done: ")
 
 
-@pytest.mark.parametrize("text", ["", "mine"])
-def test_a_tag_that_somebody_edits_costs_no_run_and_adds_none(text: str, world: World) -> None:
-    world.sync()
-    before = {cell: run.info.run_id for cell, run in world.runs().items()}
-    for run in before.values():
-        world.client().set_tag(run, mlflow_export.GENERATION, text)
-    assert "(0 new, 2 kept, 0 replaced)" in world.sync()
-    assert {cell: run.info.run_id for cell, run in world.runs().items()} == before
-
-
-@pytest.mark.parametrize("file", ["rounds", "timing", "run", "plan", "scores"])
-def test_a_changed_result_replaces_its_own_run_only(file: str, world: World) -> None:
-    world.sync()
-    before = {cell: run.info.run_id for cell, run in world.runs().items()}
-    cell = world.study.cells[1]
-    path = {
-        "plan": world.results / "plans" / f"{cell.plan_id}.json",
-        "scores": world.results / "scores" / world.study.name / "feddpa.csv",
-        "run": world.results / "runs" / registry.run_id(cell) / "run.json",
-    }.get(file, world.results / "runs" / registry.run_id(cell) / f"{file}.csv")
-    old = {
-        "plan": "12.0",
-        "run": "9640.0",
-        "timing": "0.25",
-        "rounds": "0.4,0.9",
-        "scores": ",14,",
-    }[file]
+def change(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
-    new = (
-        old.replace("4,0.9", "5,0.9")
-        if file == "rounds"
-        else old.replace("2", "3").replace("4", "5")
-    )
-    # A client's training size is no metric: for the scores, raise an accuracy.
-    if file == "scores":
-        header, first, *rest = text.splitlines()
-        fields = first.split(",")
-        fields[3] = "99.5"
-        path.write_text("\n".join([header, ",".join(fields), *rest]) + "\n")
-    elif path.suffix == ".json":
-        values = json.loads(text.replace(old, new))
-        write_json(path, {key: value for key, value in values.items() if key != DIGEST})
+    if path.suffix == ".json":
+        edit(path, lambda content: content.update(json.loads(text.replace(old, new))))
     else:
         path.write_text(text.replace(old, new))
-    assert "(0 new, 1 kept, 1 replaced)" in world.sync()
-    after = {cell: run.info.run_id for cell, run in world.runs().items()}
-    assert after[world.study.cells[0].id] == before[world.study.cells[0].id]
-    assert after[cell.id] != before[cell.id]
 
 
+def test_a_changed_result_replaces_its_own_group_only(world: World) -> None:
+    world.sync()
+    first, cell = world.study.cells
+    run = world.results / "runs" / registry.run_id(cell)
+    (score,) = re.findall(f"{cell.id},0,14,([0-9.]+),", scores_of(world, cell).read_text())
+    for path, old, new in (
+        (world.results / "plans" / f"{cell.plan_id}.json", "12.0", "13.0"),
+        (run / "run.json", "9640.0", "9650.0"),
+        (run / "timing.csv", "0.25", "0.35"),
+        (run / "rounds.csv", "0.4,0.9", "0.5,0.9"),
+        (scores_of(world, cell), f",14,{score}", ",14,99.5"),
+    ):
+        before = world.runs()
+        change(path, old, new)
+        assert "(0 new, 1 kept, 1 replaced)" in world.sync(), path
+        after = world.runs()
+        assert after[first.id].info.run_id == before[first.id].info.run_id
+        assert after[cell.id].info.run_id != before[cell.id].info.run_id
+
+
+def scores_of(world: World, cell: Cell) -> Path:
+    return world.results / f"scores/{world.study.name}/{cell.method}.csv"
+
+
+@pytest.mark.parametrize("step", ["create_run", "log_batch", "set_terminated", "delete_run"])
 def test_an_interrupted_sync_is_repaired_by_the_next(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    step: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow.tracking import MlflowClient
 
-    def killed(*arguments: Any, **options: Any) -> None:
-        raise KeyboardInterrupt
+    if step == "delete_run":  # there must be something to replace
+        world.sync()
+        run = world.results / "runs" / registry.run_id(world.study.cells[1])
+        change(run / "timing.csv", "0.25", "0.35")
+    work, calls = getattr(MlflowClient, step), list[int]()
+
+    def killed(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return work(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MlflowClient, "set_terminated", killed)
+        patch.setattr(MlflowClient, step, killed)
         with pytest.raises(KeyboardInterrupt):
             world.sync()
-    assert not world.marker.exists()
-    assert [run.info.status for run in world.entries().values()] == ["RUNNING"]
     world.sync()
-    assert [run.info.status for run in world.runs().values()] == ["FINISHED", "FINISHED"]
+    assert len(world.entries()) == 5
+    assert {run.info.status for run in world.entries().values()} == {"FINISHED"}
+    assert "(0 new, 2 kept, 0 replaced)" in world.sync()
 
 
 def test_the_studys_files_are_there_once_and_a_new_figure_replaces_the_old(world: World) -> None:
@@ -501,21 +456,23 @@ def test_the_studys_files_are_there_once_and_a_new_figure_replaces_the_old(world
         assert [path.read_bytes() for path in everywhere] == [content]
 
 
-def test_runs_of_cells_that_left_the_study_stay_and_say_so(world: World) -> None:
+def test_runs_of_cells_that_left_the_study_are_deleted(world: World) -> None:
     world.sync()
     whole = world.study
     world.study = dataclasses.replace(whole, rows=whole.rows[:1])
     assert "done: 1 runs (0 new, 1 kept, 0 replaced)" in world.sync()
-    assert [world.runs()[cell.id].data.tags["in_study"] for cell in whole.cells] == [
-        "true",
-        "false",
-    ]
+    assert set(world.runs()) == {whole.cells[0].id}
     world.study = whole
-    assert "done: 2 runs (0 new, 2 kept, 0 replaced)" in world.sync()
-    assert [world.runs()[cell.id].data.tags["in_study"] for cell in whole.cells] == [
-        "true",
-        "true",
-    ]
+    assert "done: 2 runs (1 new, 1 kept, 0 replaced)" in world.sync()
+
+
+def test_of_two_equal_groups_one_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:  # as another machine that did not see these
+        patch.setattr(mlflow_export._Experiment, "_search", lambda *_: [])
+        world.sync()
+        world.sync()
+    assert "(0 new, 2 kept, 0 replaced)" in world.sync()
+    assert len(world.entries()) == 5
 
 
 def test_a_users_own_runs_and_a_deleted_experiment_are_respected(world: World) -> None:

@@ -22,7 +22,7 @@ from pflpipe.files import read_json, write_json
 from pflpipe.privacy.accounting import epsilon, epsilon_of_group, make_plan
 from pflpipe.privacy.ledger import DEALT, Planned, effective_plan
 from pflpipe.report import comparison, ledger_page, sentences, tables, tidy
-from pflpipe.report.figures import registry as figures
+from pflpipe.report.figures import kinds as figures
 from pflpipe.report.mlflow_runs import of_study
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Drawing

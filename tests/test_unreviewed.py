@@ -42,7 +42,7 @@ from pflpipe.report import (
 )
 from pflpipe.report.attacks import membership
 from pflpipe.report.attacks.results import attacked
-from pflpipe.report.figures import registry as figures
+from pflpipe.report.figures import kinds as figures
 from pflpipe.report.figures import style
 from pflpipe.study import figures as drawings
 from pflpipe.study.config import Config

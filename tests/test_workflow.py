@@ -66,7 +66,7 @@ doubt = Metric("own doubt", unsure, higher_is_better=False, average=max)
 """
 AUDITED = ("gaussian-central", "gaussian-scaled_by_fedaddp-central")
 AFTER_TABLE = {"table", "track", "all_csv", "ledger", "report"}
-AFTER_SCORES = {"figure", *AFTER_TABLE}
+AFTER_SCORES = {"track_method", "figure", *AFTER_TABLE}
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -166,7 +166,11 @@ def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
         for figure in ("privacy_utility", "gains", "cost", "partition")
         for kind in ("png", "svg", "pdf")
     }
-    assert (results / "tracking/tiny.done").read_text().startswith("done: 2 runs")
+    # One by one beside the training, and then found.
+    assert (results / "tracking/tiny.done").read_text().startswith("done: 2 runs (0 new, 2 kept")
+    for method in ("local_only", "feddpa"):
+        marker = (results / f"tracking/tiny/{method}.done").read_text()
+        assert marker.startswith("done: 1 of 2 runs (1 new")
     assert (results / "tables/all.csv").read_bytes() == (results / "tables/tiny.csv").read_bytes()
     assert list((results / "checkpoints").glob("*")) == []
     report = (results / "report.html").read_text()
@@ -357,7 +361,7 @@ def test_a_changed_hyperparameter_repeats_its_method_and_what_depends_on_it(proj
 @pytest.mark.parametrize(
     ("file", "repeated"),
     [
-        ("report/tables.py", AFTER_SCORES),  # figures take their numbers from tables.py
+        ("report/tables.py", {"figure", *AFTER_TABLE}),  # figures take their numbers from tables.py
         ("simulation/scores.py", {"evaluate", *AFTER_SCORES}),
     ],
 )
@@ -509,11 +513,10 @@ def test_a_large_data_file_that_only_looks_newer_is_not_prepared_again(tmp_path)
 
 
 @pytest.mark.pipeline
-@pytest.mark.parametrize("words", [(), ("--watch",)])
-def test_the_command_finds_in_mlflow_what_the_workflow_put_there(finished, words):
+def test_the_command_finds_in_mlflow_what_the_workflow_put_there(finished):
     program = "from pflpipe.pipeline.cli import main; main()"
     paths = environment(PYTHONPATH=str(finished / "src"))
-    result = warm.python(program, ("pflpipe", "track", "tiny", *words), finished, paths)
+    result = warm.python(program, ("pflpipe", "track", "tiny"), finished, paths)
     assert result.returncode == 0, result.stderr
     (line,) = result.stdout.splitlines()
     assert line.startswith("done: 2 runs (0 new, 2 kept, 0 replaced) in experiment tiny at sqlite")

@@ -54,7 +54,7 @@ class World:
     def sync(self, uri: str | None = None) -> str:
         table = self.results / "tables" / f"{self.study.name}.csv"
         tidy.write(tidy.tidy(self.study, self.results), table)
-        text = mlflow_export.at_the_end(self.study, self.results, self.marker, uri)
+        text = mlflow_export.export_or_warn(self.study, self.results, self.marker, uri)
         assert self.marker.read_text() == text + "\n"
         return text
 
@@ -84,8 +84,3 @@ class World:
     def runs(self, uri: str | None = None) -> dict[str, Any]:
         """Return the runs of cells."""
         return {key: run for key, run in self.entries(uri).items() if "seed" in run.data.tags}
-
-
-def beside(world: World) -> World:
-    """Return the same study in another folder of results, whose runs took place at other times."""
-    return World(world.folder / f"beside {world.study.name}", world.study)

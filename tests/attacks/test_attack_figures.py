@@ -17,7 +17,7 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.pipeline import cli
 from pflpipe.report.attacks import membership
-from pflpipe.report.attacks.registry import draw
+from pflpipe.report.attacks.kinds import draw
 from pflpipe.report.figures import style
 from pflpipe.study import documents, load
 from pflpipe.study import figures as drawings

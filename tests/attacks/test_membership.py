@@ -28,7 +28,7 @@ from pflpipe.methods.registry import NAMES
 from pflpipe.privacy import accounting
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.report.attacks import membership as shown
-from pflpipe.report.attacks.registry import SHOWN
+from pflpipe.report.attacks.kinds import SHOWN
 from pflpipe.seeds import derived_key
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples

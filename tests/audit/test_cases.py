@@ -20,7 +20,7 @@ from pflpipe.facts.departures import DEPARTURES
 from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.report import audits
+from pflpipe.report import audit_table
 from pflpipe.report.figures import style
 from pflpipe.study.load import load_study
 
@@ -225,9 +225,9 @@ def results(tmp_path_factory):
 
 @pytest.mark.slow
 def test_table_has_a_row_for_every_subject_and_the_promised_columns(results):
-    audits.write(results, results / "tables" / "audit.csv")
+    audit_table.write(results, results / "tables" / "audit.csv")
     frame = pd.read_csv(results / "tables" / "audit.csv")
-    assert tuple(frame.columns) == audits.COLUMNS
+    assert tuple(frame.columns) == audit_table.COLUMNS
     assert len(frame) == len(cases.subjects())
     assert frame["epsilon_true"].max() == math.inf
     text = (results / "tables" / "audit.md").read_text()
@@ -252,13 +252,13 @@ def test_table_has_a_row_for_every_subject_and_the_promised_columns(results):
 @pytest.mark.parametrize("width", style.WIDTHS)
 def test_the_figure_has_a_colour_for_every_verdict_and_its_legend_says_which(results, width):
     with matplotlib.rc_context(fname=style.SHEET):
-        drawn = audits.figure(audits.table(results), width)
+        drawn = audit_table.figure(audit_table.table(results), width)
         assert boxes.check(drawn) > 20
     assert drawn.get_figwidth() == width
     legend = {text.get_text() for text in drawn.legends[0].get_texts()}
     assert {"kept", "refuted", "unsound"} <= legend
     colours = {line.get_color() for line in drawn.axes[0].get_lines()}
-    assert set(audits.COLOURS.values()) <= colours
+    assert set(audit_table.COLOURS.values()) <= colours
 
 
 def test_a_refuted_certified_claim_leaves_no_table(results, tmp_path):
@@ -268,7 +268,7 @@ def test_a_refuted_certified_claim_leaves_no_table(results, tmp_path):
         del found[DIGEST]
         write_json(tmp_path / "audits" / file.name, found | {"verdict": "refuted"})
     with pytest.raises(PrivacyError, match="certified claim is refuted"):
-        audits.write(tmp_path, tmp_path / "tables" / "audit.csv")
+        audit_table.write(tmp_path, tmp_path / "tables" / "audit.csv")
     assert not (tmp_path / "tables").exists()
 
 
@@ -276,7 +276,7 @@ def test_a_refuted_certified_claim_leaves_no_table(results, tmp_path):
 def test_an_audit_says_what_was_claimed_what_the_ledger_says_and_what_was_found(monkeypatch):
     monkeypatch.setattr(cases.Case, "runs", 200)
     found = cases.audit(cases.find("gaussian-per_tensor_clip-central"))
-    assert set(audits.COLUMNS) - {"method", "profile"} <= found.keys()
+    assert set(audit_table.COLUMNS) - {"method", "profile"} <= found.keys()
     assert found["epsilon_claimed"] == pytest.approx(8.0, abs=1e-6)
     assert found["epsilon_claimed_rdp"] > found["epsilon_claimed"]
     assert found["epsilon_true"] > 20

@@ -15,7 +15,7 @@ from pflpipe.auditing import cases
 from pflpipe.auditing.arrays import ReleaseError
 from pflpipe.errors import PrivacyError
 from pflpipe.pipeline import cli
-from pflpipe.report.audits import COLUMNS
+from pflpipe.report.audit_table import COLUMNS
 
 torch.set_num_threads(1)
 CLIP = 1.0

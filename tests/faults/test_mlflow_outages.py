@@ -4,13 +4,11 @@ to do, and once the server is back every run is there exactly once."""
 from __future__ import annotations
 
 import base64
-import functools
 import http.server
 import itertools
 import os
 import signal
 import socket
-import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -24,9 +22,8 @@ import requests
 from mlflow.tracking import MlflowClient
 
 import tracked
-import warm
 from mlflow_server import Server, free_port
-from tracked import SETTINGS, World, small
+from tracked import World, small
 
 pytestmark = pytest.mark.faults
 TESTS = Path(__file__).resolve().parent.parent
@@ -94,7 +91,6 @@ def at_request(number: int, answered: bool, happen: Any, kind: str = "") -> Iter
 
     def counted(self: requests.Session, request: Any, **options: Any) -> requests.Response:
         sent.append(f"{request.method} {request.path_url}")
-        # Several runs are written at once: each request has a number of its own.
         is_it = kind in request.path_url and next(count) == number
         if is_it and not answered:
             happen()
@@ -267,52 +263,6 @@ import tracked
 world = tracked.World(Path(sys.argv[1]), tracked.small(sys.argv[2]))
 print(world.sync(sys.argv[3]))
 """
-
-
-def test_two_pipelines_at_once_leave_every_run_once(
-    server: Server, tmp_path: Path, world: World, long: bool
-) -> None:
-    program = tmp_path / "pipeline.py"
-    program.write_text(PIPELINE)
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    clean = {name: value for name, value in os.environ.items() if name not in SETTINGS[:1]}
-    for number in range(10 if long else 1):
-        meeting = World(tmp_path / f"{number}", small(f"meeting_{number}"))
-        jobs = [
-            subprocess.Popen(
-                [
-                    *(warm.interpreter(), program, str(tmp_path / f"{number}{who}")),
-                    *(meeting.study.name, server.uri),
-                ],
-                env=clean | {"PYTHONPATH": path},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            for who in "ab"
-        ]
-        for job in jobs:
-            output, errors = job.communicate(timeout=300)
-            assert job.returncode == 0, errors.decode()
-            assert output.startswith(b"done: 2 runs"), output + errors
-        assert len(meeting.entries(server.uri)) == 5
-        complete(meeting, server.uri)
-
-
-def test_what_another_machine_writes_between_two_requests_is_there_once(
-    server: Server, world: World, long: bool
-) -> None:
-    with at_request(0, False, None) as sent:
-        World(world.folder / "calm", small("calm_once_more")).sync(server.uri)
-    # Before the first run and before the last one; at night before each request.
-    kind, last = ("", len(sent)) if long else ("runs/create", creations(sent))
-    for number in range(1, last + 1) if long else (1, last):
-        mine = World(world.folder / f"{number}", small(f"met_{number}"))
-        other = tracked.beside(mine)
-        with at_request(number, False, functools.partial(other.sync, server.uri), kind):
-            assert mine.sync(server.uri).startswith("done: 2 runs")
-        assert other.marker.read_text().startswith("done: 2 runs")
-        assert len(mine.entries(server.uri)) == 5
-        complete(mine, server.uri)
 
 
 def test_a_pipeline_that_was_killed_leaves_nothing_twice(server: Server, world: World) -> None:

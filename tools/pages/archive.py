@@ -44,7 +44,7 @@ from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_json
 from pflpipe.report.comparison import METRICS
 from pflpipe.report.summary import caption
-from pflpipe.report.tidy import existing, finished, of_cells, tidy
+from pflpipe.report.tidy import existing, of_cells, tested, tidy
 from pflpipe.study.settings import heading, layout
 from pflpipe.study.study_spec import Study
 
@@ -137,7 +137,7 @@ def export(
         DataError: no method is finished, or the folder is of another version.
     """
     lines = dict(zip((cell.id for cell in study.cells), _lines(study), strict=True))
-    part = finished(study, results)
+    part = tested(study, results)
     rows, correct, held, curves = _measured(part, lines, results, data)
     ways: dict[str, dict[str, None]] = {}
     for cell in part.cells:

@@ -28,8 +28,8 @@ from pflpipe.files import write_json
 from pflpipe.json_records import to_json
 from pflpipe.pipeline.project import Project, published
 from pflpipe.report import provenance
-from pflpipe.report.figures import registry
-from pflpipe.report.tidy import finished, tidy
+from pflpipe.report.figures import kinds
+from pflpipe.report.tidy import tested, tidy
 from pflpipe.study import config, figures
 from pflpipe.study.load import load_study
 from pflpipe.study.plans import plan_of
@@ -83,7 +83,7 @@ def _draw(study: Study, runs: pd.DataFrame, project: Project, target: Path) -> N
     settings, drawing = project.settings, figures.find(study, target.stem)
     with TemporaryDirectory() as folder:
         file = Path(folder) / target.name
-        registry.write(study, drawing, settings.results_dir, settings.data_dir, file, runs)
+        kinds.write(study, drawing, settings.results_dir, settings.data_dir, file, runs)
         small_figure(file, target)
 
 
@@ -91,7 +91,7 @@ def finished_part(study: Study, project: Project) -> tuple[pd.DataFrame, dict[st
     """Return the tidy table of a study's finished methods, and of each of its cells where it was
     measured."""
     folder = project.settings.results_dir
-    part = finished(study, folder)
+    part = tested(study, folder)
     _plan_published(part.cells, folder, project.settings.data_dir)
     frame = tidy(part, folder)
     return frame, provenance.of_cells(part, frame, folder)

@@ -47,7 +47,7 @@ rule audit_table:
             "audit_table",
             lambda wc: [
                 *PROJECT.style_files(),
-                PROJECT.package / "report/audit.md",
+                PROJECT.package / "report/audit_table.md",
                 *PROJECT.method_files(PROJECT.methods()),
             ],
         ),

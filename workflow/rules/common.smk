@@ -39,8 +39,8 @@ def check(question, *arguments):
         sys.exit(error.exit_code)
 
 
-# Name of a wildcard -> its values in the jobs of this workflow.
-ASKED = defaultdict(set)
+# Name of a wildcard -> its values in the jobs of this workflow; names of their scripts.
+ASKED, SCRIPTS = defaultdict(set), set()
 
 
 def ask(question):
@@ -108,7 +108,7 @@ os.environ.update(
         "PFLPIPE_FORKS": str(FORKS or ""),
         "PFLPIPE_PATH": SOURCES,
         "PFLPIPE_ROOT": str(ROOT),
-        "MLFLOW_TRACKING_URI": TRACKING,
+        **{**mlflow_export.ENVIRONMENT, **os.environ, "MLFLOW_TRACKING_URI": TRACKING},
         **program.KEEP_MEMORY,
         **({checkout.COMMIT: checkout.commit(ROOT)} if MAIN else {}),
     }
@@ -154,7 +154,12 @@ def paths(pattern, chosen=lambda cells: cells):
 
 def code(name, files=lambda wc: ()):
     """Makes a parameter from the digests of the code of a script and of these files."""
-    return ask(lambda wc: PROJECT.code(name, files(wc)))
+
+    def digests(wildcards):
+        SCRIPTS.add(name)
+        return PROJECT.code(name, files(wildcards))
+
+    return ask(digests)
 
 
 # Scripts look for copies in RESULTS.

@@ -19,6 +19,7 @@ rule evaluate:
     conda:
         "../../envs/pflpipe.yaml"
     threads: SETTINGS.processes
+    priority: 1
     resources:
         # Memory holds one run at a time, and the states of one group of clients.
         mem_mb=lambda wc, input, attempt: attempt

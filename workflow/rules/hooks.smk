@@ -38,7 +38,8 @@ def cancel_cluster_jobs():
 onstart:
     write_text(PLANNED, PROJECT.note(asked_studies()))
     if FORKS:
-        forks.start(FORKS, SOURCES)
+        more = mlflow_export.MODULES if "track" in SCRIPTS else ()
+        forks.start(FORKS, SOURCES, (*forks.PRELOADED, *more))
 
 
 onsuccess:

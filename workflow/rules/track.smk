@@ -1,8 +1,37 @@
-# results/tracking/<study>.done: the study's runs are in MLflow. One job writes them. If the server does not answer, the marker
-# starts with "pending", and the next snakemake tries again.
+# results/tracking/<study>/<method>.done: the runs of a method are in MLflow, as soon as they are tested.
+rule track_method:
+    input:
+        study=ask(lambda wc: PROJECT.study_files(wc.study)),
+        scores=f"{RESULTS}/scores/{{study}}/{{method}}.csv",
+        runs=paths(RUN),
+        plans=paths(PLAN),
+    output:
+        f"{RESULTS}/tracking/{{study}}/{{method}}.done",
+    log:
+        "logs/track/{study}/{method}.log",
+    localrule: True
+    conda:
+        "../../envs/pflpipe.yaml"
+    # Beside the training of other methods, not after it.
+    priority: 1
+    params:
+        uri=mlflow_export.without_credentials(TRACKING),
+        code=code("track"),
+    message:
+        "MLflow runs of {wildcards.method} in {wildcards.study}"
+    shell:
+        script(
+            "track",
+            "--study {wildcards.study} --methods {wildcards.method} --results RESULTS --out {output:q}",
+        )
+
+
+# results/tracking/<study>.done: all runs of the study are in MLflow. If the server does not answer, the marker starts with "pending",
+# and the next snakemake tries again.
 rule track:
     input:
         study=ask(lambda wc: PROJECT.study_files(wc.study)),
+        methods=ask(lambda wc: PROJECT.tracked(wc.study)),
         table=f"{RESULTS}/tables/{{study}}.csv",
         summary=f"{RESULTS}/tables/{{study}}.md",
         runs=paths(RUN),

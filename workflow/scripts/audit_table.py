@@ -4,11 +4,11 @@ and .pdf."""
 from pathlib import Path
 
 from pflpipe.program import run_step
-from pflpipe.report import audits
+from pflpipe.report import audit_table
 
 
 def main(results: Path, out: Path) -> None:
-    audits.write(results, out)
+    audit_table.write(results, out)
 
 
 run_step(main)

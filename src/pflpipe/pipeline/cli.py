@@ -12,14 +12,11 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from pflpipe._version import __version__
 from pflpipe.errors import PflpipeError
 from pflpipe.program import run_script
-
-if TYPE_CHECKING:
-    from pflpipe.study.study_spec import Study
 
 Command = Callable[[argparse.Namespace], Iterable[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
@@ -98,10 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "--bare", action="store_true", help="without heading and note, which become a .txt"
     )
     add(_status, "show the progress of the running workflow")
-    track = add(_track, "export a study's finished runs to MLflow")
-    _add_study(track)
-    until = "repeat until the study's table exists"
-    track.add_argument("--watch", action="store_true", help=until)
+    _add_study(add(_track, "export a study's finished runs to MLflow"))
     compare = add(_compare, "compare two studies or two methods, with paired differences")
     for side in ("A", "B"):
         _add_study(compare, side, help="a study or a table's .csv, with :METHOD for one method")
@@ -260,8 +254,8 @@ def _rank(arguments: argparse.Namespace) -> list[str]:
 
 
 def _figures(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.report.attacks import registry as attacks
-    from pflpipe.report.figures import registry
+    from pflpipe.report.attacks import kinds as attacks
+    from pflpipe.report.figures import kinds
     from pflpipe.study import figures
     from pflpipe.study.load import load_study
 
@@ -274,7 +268,7 @@ def _figures(arguments: argparse.Namespace) -> list[str]:
         if drawing.kind in figures.ATTACKS:
             attacks.write(study, drawing, results, target, bare)
         else:
-            registry.write(study, drawing, results, arguments.data, target, bare=bare)
+            kinds.write(study, drawing, results, arguments.data, target, bare=bare)
     kinds = ".png, .svg, .pdf" + ", .txt" * bare
     return [f"{folder}/{drawing.name}{kinds}" for drawing in drawings]
 
@@ -287,26 +281,24 @@ def _status(arguments: argparse.Namespace) -> list[str]:
 
 
 def _track(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.report import mlflow_export, mlflow_runs
+    from pflpipe.errors import ConfigError
+    from pflpipe.report import mlflow_export, tidy
     from pflpipe.study import config, load
 
-    settings = config.load(arguments.config)
-    results, uri = settings.results_dir, settings.tracking_uri
-
-    def study() -> Study:
-        found = load.load_study(arguments.study, results=results)
-        if settings.store:
-            mlflow_runs.check_copies(found, results)
-        return found
-
-    if not arguments.watch:
-        return [mlflow_export.export(study(), results, uri, partial=True)]
-    mlflow_export.watch(study, results, uri)
-    return []
+    settings, name = config.load(arguments.config), arguments.study
+    results = settings.results_dir
+    if settings.store:
+        do = f"snakemake --cores 1 --force {results}/tracking/{name}.done"
+        what = f"{settings.source}: store"
+        raise ConfigError(what, got=settings.store, expected="runs on this disk", do=do)
+    study = load.load_study(name, results=results)
+    is_done = (results / "tables" / f"{name}.csv").exists()
+    methods = None if is_done else tidy.tested(study, results).methods
+    return [mlflow_export.export(study, results, settings.tracking_uri, methods)]
 
 
 def _compare(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.pipeline import compare
+    from pflpipe.report import compare
     from pflpipe.study import config
 
     results = config.load(arguments.config).results_dir

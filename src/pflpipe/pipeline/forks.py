@@ -42,11 +42,10 @@ PRELOADED = (
     "pflpipe.auditing.cases",
     "scipy.stats",
     "pflpipe.report.tables",
-    "pflpipe.report.figures.registry",
+    "pflpipe.report.figures.kinds",
     "matplotlib.figure",
 )
-"""What most scripts import, what is needed first in front. MLflow, which takes seconds, is imported
-by the one job of a study that needs it."""
+"""What most scripts import, what is needed first in front."""
 
 REQUEST_BYTES = 2**20
 

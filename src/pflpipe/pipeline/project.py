@@ -245,6 +245,11 @@ class Project:
         known = self.study(study) if part else self.outline(base).everything
         return [f"{self.settings.results_dir}/scores/{study}/{name}.csv" for name in known.methods]
 
+    def tracked(self, study: str) -> list[str]:
+        """Return the markers of a study's methods whose runs are in MLflow."""
+        folder = f"{self.settings.results_dir}/tracking/{study}"
+        return [f"{folder}/{method}.done" for method in self.outline(study).everything.methods]
+
     def figures(self, study: str) -> list[str]:
         """Return the figures of a study."""
         folder = f"{self.settings.results_dir}/figures/{study}"

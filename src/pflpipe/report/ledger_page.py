@@ -22,7 +22,7 @@ from pflpipe.facts.departures import DEPARTURES, OF_CALIBRATION, WITHOUT_BOUND
 from pflpipe.files import write_text
 from pflpipe.methods import registry
 from pflpipe.methods.base import About
-from pflpipe.report import audits, comparison
+from pflpipe.report import audit_table, comparison
 from pflpipe.report.comparison import MAIN, WORK, Group, by, largest, of_claim
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import read
@@ -53,7 +53,7 @@ def write(tables: Sequence[Path], results: Path, template: Path, target: Path) -
 def audited(frame: pd.DataFrame, results: Path) -> pd.DataFrame:
     """Return the audit's table of a tidy table's methods, with or without sampling of clients."""
     drawn = bool((frame["sample_rate"] < 1).any())
-    return audits.table(results, of_methods(set(frame["method"]), drawn))
+    return audit_table.table(results, of_methods(set(frame["method"]), drawn))
 
 
 def page(frame: pd.DataFrame, audited: pd.DataFrame, template: Path) -> str:

@@ -1,11 +1,11 @@
-"""Copies the results of a study to MLflow: once at the end, or repeatedly while the study runs.
+"""Copies the results of a study to MLflow: the runs of a method as soon as it is tested, the run
+of the study at the end.
 
-Training never imports MLflow. A run whose content is unchanged stays. Any other run is written
-anew, and its predecessor is deleted at the end: the next export repairs one that was interrupted.
-
-A lock admits one process at a time. Machines that share a server share no lock; each new run
-therefore has a higher generation than all runs before it, and of two runs with one key every
-process deletes the lower. A process that finds its unfinished run deleted starts again.
+Training never imports MLflow. The unit is a group: the run of a setting with those of its seeds.
+Each is written once, in bulk. Its digest and its end are written last, so that a group that an
+interrupted export left is known: the next export deletes and writes it again, as it does with a
+group whose content has changed. A lock admits one process of a folder at a time. Machines that
+share a server share no lock; of groups that both have written, the next export keeps one.
 
 The Snakefile imports this module to check an address, so pandas and MLflow are imported where they
 are used.
@@ -21,16 +21,14 @@ import shutil
 import socket
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from pflpipe.errors import ConfigError, DataError, PflpipeError
+from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.files import atomic, canonical_json, write_text
 
 if TYPE_CHECKING:
@@ -40,19 +38,11 @@ if TYPE_CHECKING:
     from pflpipe.report.mlflow_runs import Tracked
     from pflpipe.study.study_spec import Study
 
-EVERY = 10.0
-"""Minimum number of seconds between two checks of a watch."""
-SHARE = 10
-"""A watch waits at least this many times the duration of its last check."""
 PATIENCE = 600.0
 """Seconds to wait for the lock of the folder."""
-ATTEMPTS = 5
-"""How often an export is tried if another machine writes the same study."""
 CONNECT_SECONDS = 5
 PAGE = 50
 """Runs that are read in one call. A busy server needs five seconds for 200."""
-AT_ONCE = 4
-"""Number of runs that are written to a server at the same time."""
 ARTIFACTS = "mlartifacts"
 """The folder for the files of runs, next to the database or in the results; see docs/mlflow.md."""
 METRICS_PER_CALL, PARAMS_PER_CALL = 800, 100
@@ -62,15 +52,17 @@ VIEW = "pflpipe"
 """The key of the view that the printed address opens; MLflow keeps a shared view as a tag."""
 LOCAL_SERVER = "http://127.0.0.1:5000"
 """Where ``mlflow ui`` answers by default."""
-KEY, DIGEST, GENERATION = "pflpipe.key", "pflpipe.digest", "pflpipe.generation"
-# MLflow's own defaults wait four minutes for a dead server, print two lines for every run, and
-# report usage to its makers.
-_ENVIRONMENT = {
+KEY, DIGEST = "pflpipe.key", "pflpipe.digest"
+ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": str(CONNECT_SECONDS),
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
+"""MLflow's own defaults wait four minutes for a dead server, print two lines for every run, and
+report usage to its makers."""
+MODULES = ("mlflow", "mlflow.store.tracking.sqlalchemy_store")
+"""What an export imports, which takes two seconds (pipeline/forks.py)."""
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _MOVE_AWAY = "move that file away; the next run writes everything again"
 # Pattern in a library's error -> what to do; the first that matches.
@@ -86,24 +78,22 @@ _ADVICE = {
     r"(?i)timed out|timeout": "it accepts connections and does not answer: look at its log",
 }
 _BROKEN_OFF = r"(?i)connection (aborted|broken|reset)"
-_COLLISION = r"(?i)unique constraint|already exists|current state is deleted"
-"""MLflow's errors if another machine was faster."""
 
 
 class Outage(PflpipeError):
     """MLflow did not accept a study."""
 
 
-# ---------------------------------------------------------------- when to export
-
-
-def export(study: Study, results: Path, uri: str | None = None, *, partial: bool = False) -> str:
-    """Make the MLflow experiment of a study show its results.
+def export(
+    study: Study, results: Path, uri: str | None = None, methods: Collection[str] | None = None
+) -> str:
+    """Write the runs of a study that its MLflow experiment does not have.
 
     Args:
         results: folder with scores, runs, plans, figures and tables.
         uri: the address, as in ``address_of``.
-        partial: export what is finished; otherwise the study's table must exist.
+        methods: only their runs; None: those of all methods, and the run of the study. Then what is
+            no longer in the study is deleted.
 
     Returns:
         ``done: ...``, with the address of the runs at its end.
@@ -112,81 +102,15 @@ def export(study: Study, results: Path, uri: str | None = None, *, partial: bool
         ConfigError: MLflow cannot use the address. DataError: a result is missing.
         Outage: MLflow did not accept it.
     """
-    from pflpipe.report import mlflow_runs
-
-    return _send(study, mlflow_runs.of_study(study, results, partial=partial), results, uri)
-
-
-def at_the_end(
-    study: Study, results: Path, marker: Path, uri: str | None = None, failures: int = 0
-) -> str:
-    """Export a finished study and write a marker file. An outage is a warning and no error.
-
-    Args:
-        marker: gets ``done: ...``, or ``pending: ...`` after an outage.
-        uri: the address, as in ``address_of``.
-        failures: number of outages before this attempt, kept in the marker.
-
-    Returns:
-        The first line of the marker.
-
-    Raises:
-        As ``export``, except Outage.
-    """
-    try:
-        text = export(study, results, uri)
-    except Outage as error:
-        text = f"pending: {error}"
-        print(f"warning: {error}; nothing is lost, the next run tries again", file=sys.stderr)
-    write_text(marker, f"{text}\n" + f"failed before: {failures}\n" * (failures > 0))
-    return text
-
-
-def watch(
-    load: Callable[[], Study], results: Path, uri: str | None = None, out: TextIO = sys.stdout
-) -> None:
-    """Export a study's runs as they finish, until all are finished and its table exists.
-
-    Args:
-        load: returns the study; a DataError means that its search has not chosen yet.
-        uri: the address, as in ``address_of``.
-        out: gets a line whenever something is new.
-
-    Raises:
-        As ``export``, except Outage.
-    """
-    from pflpipe.report import mlflow_runs
-
-    address_of(results, uri)  # an unusable address ends the watch before it waits
-    last, exported, is_done = "", [""], False
-    while not is_done:
-        began, text = time.monotonic(), last
-        try:
-            study = load()
-            tracked = mlflow_runs.of_study(study, results, partial=True)
-            # Unchanged results cost no connection.
-            digests = [run.digest for run in tracked]
-            if digests != exported:
-                text = _send(study, tracked, results, uri)
-            exported, is_done = digests, tracked[0].complete
-        except Outage as error:
-            text = f"warning: {error}; nothing is lost, trying again"
-        except DataError as error:
-            text = f"waiting: {error}"
-        if text != last:
-            print(text, file=out, flush=True)
-            last = text
-        if not is_done:
-            time.sleep(max(EVERY, SHARE * (time.monotonic() - began)))
-
-
-def _send(study: Study, tracked: Sequence[Tracked], results: Path, uri: str | None) -> str:
     from filelock import FileLock
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
+    from pflpipe.report import mlflow_runs
+
     address = address_of(results, uri)
-    for name, value in _ENVIRONMENT.items():
+    tracked = mlflow_runs.of_study(study, results, methods)
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     where, file = without_credentials(address), database_file(address)
     folder = file.parent if file else results
@@ -195,14 +119,8 @@ def _send(study: Study, tracked: Sequence[Tracked], results: Path, uri: str | No
             raise silence
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".mlflow.lock", timeout=PATIENCE):
-            for attempt in range(1, ATTEMPTS + 1):
-                try:
-                    experiment = _Experiment(address, folder, study)
-                    counts = experiment.update(tracked)
-                    break
-                except MlflowException as error:
-                    if attempt == ATTEMPTS or not re.search(_COLLISION, str(error)):
-                        raise
+            experiment = _Experiment(address, folder, study)
+            counts = experiment.write(tracked, is_complete=methods is None)
     except (OSError, MlflowException, SQLAlchemyError) as error:
         # A server that ends breaks connections off; whether it has ended, only a new one shows.
         cause = (_silence(address) if re.search(_BROKEN_OFF, str(error)) else None) or error
@@ -216,7 +134,34 @@ def _send(study: Study, tracked: Sequence[Tracked], results: Path, uri: str | No
     return f"done: {runs} ({text}) in experiment {study.name} at {where}, page {page}"
 
 
-# ---------------------------------------------------------------- the experiment
+def export_or_warn(
+    study: Study,
+    results: Path,
+    marker: Path,
+    uri: str | None = None,
+    methods: Collection[str] | None = None,
+    failures: int = 0,
+) -> str:
+    """Export as ``export`` does, and write a marker file. An outage is a warning and no error.
+
+    Args:
+        marker: gets ``done: ...``, or ``pending: ...`` after an outage.
+        failures: number of outages before this attempt, kept in the marker.
+
+    Returns:
+        The first line of the marker.
+
+    Raises:
+        As ``export``, except Outage.
+    """
+    try:
+        text = export(study, results, uri, methods)
+    except Outage as error:
+        text = f"pending: {error}"
+        if methods is None:  # else the export of the whole study tries again, and warns
+            print(f"warning: {error}; nothing is lost, the next run tries again", file=sys.stderr)
+    write_text(marker, f"{text}\n" + f"failed before: {failures}\n" * (failures > 0))
+    return text
 
 
 class _Experiment:
@@ -243,60 +188,64 @@ class _Experiment:
         self.id = experiment.experiment_id
         if experiment.lifecycle_stage == "deleted":
             self.client.restore_experiment(self.id)
-        # A user's note stays.
-        if experiment.tags.get(NOTE, "") == experiment.tags.get("pflpipe.note", "") != note:
-            for key, value in {NOTE: note, "pflpipe.note": note, "kind": "diagnostics"}.items():
-                self.client.set_experiment_tag(self.id, key, value)
         names = [f"metrics.`{next(iter(study.columns))}`", "tags.`claim`", "tags.`epsilon`"]
-        view, shared = canonical_json({"selectedColumns": names}), f"mlflow.sharedViewState.{VIEW}"
-        if experiment.tags.get(shared) != view:
-            self.client.set_experiment_tag(self.id, shared, view)
+        tags = {f"mlflow.sharedViewState.{VIEW}": canonical_json({"selectedColumns": names})}
+        # A user's note stays.
+        if experiment.tags.get(NOTE, "") == experiment.tags.get("pflpipe.note", ""):
+            tags |= {NOTE: note, "pflpipe.note": note, "kind": "diagnostics"}
+        for key, value in tags.items():
+            if experiment.tags.get(key) != value:
+                self.client.set_experiment_tag(self.id, key, value)
 
-    def update(self, tracked: Sequence[Tracked]) -> Counter[str]:
-        """Write the runs that are new or changed. Runs that left the study stay and get a tag.
+    def write(self, tracked: Sequence[Tracked], *, is_complete: bool) -> Counter[str]:
+        """Write the groups that are new or changed; return how many runs of seeds are new, kept and
+        replaced.
 
-        Returns how many runs of seeds are new, kept and replaced.
+        Args:
+            is_complete: whether these are all runs of the study, so that others are deleted.
         """
-        # Of two runs with one key, all processes keep the one of the higher generation.
-        before = self._runs()
-        generation = 1 + max((_generation(runs[0]) for runs in before.values()), default=0)
-        ids = dict[str, str]()
-
-        def write(run: Tracked) -> str:
-            old = before.get(run.key, [])
-            if old and _is_current(old[0], run):
-                ids[run.key] = old[0].info.run_id
-                return "kept"
-            ids[run.key] = self._create(run, ids.get(run.parent), generation)
-            return "replaced" if old else "new"
-
-        # Parents first: a child names its parent.
-        names = {run.parent for run in tracked}
-        parents = [run for run in tracked if run.key in names]
-        others = [run for run in tracked if run.key not in names]
-        actions = [write(run) for run in parents]
-        # A server answers several calls at once; a file has one writer.
-        with ThreadPoolExecutor(AT_ONCE if self.has_server else 1) as pool:
-            actions += pool.map(write, others)
+        written: dict[str, list[Run]] = {}
+        for run in self._search("tags.level != 'run'"):
+            written.setdefault(run.data.tags.get(KEY, ""), []).append(run)
+        written.pop("", None)  # a user's own
         counts = Counter(new=0, kept=0, replaced=0)
-        for run, action in zip([*parents, *others], actions, strict=True):
-            counts[action] += "seed" in run.tags
-        # Another machine may have written in the meantime.
-        self._clean(before if {*actions} == {"kept"} else self._runs(), tracked)
+        for group in tracked:
+            if not group.parent:
+                seeds = [run for run in tracked if run.parent == group.key]
+                digest = group.digest_with(seeds)
+                # All exports keep the same one of several.
+                old = sorted(written.pop(group.key, []), key=lambda run: run.info.run_id)
+                kept = [run for run in old if _is_complete(run, digest)][:1]
+                for run in old:
+                    if run not in kept:
+                        self._delete(run)
+                if not kept:
+                    self._create(group, seeds, digest)
+                counts["kept" if kept else "replaced" if old else "new"] += len(seeds)
+        for runs in written.values() if is_complete else ():
+            for run in runs:
+                self._delete(run)
         return counts
 
-    def _create(self, run: Tracked, parent: str | None, generation: int) -> str:
-        from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+    def _search(self, condition: str) -> list[Run]:
+        found: list[Run] = []
+        token: str | None = ""
+        while token is not None:
+            page = self.client.search_runs([self.id], condition, 1, PAGE, page_token=token or None)
+            found += page
+            token = page.token or None
+        return found
 
-        tags = {**run.tags, KEY: run.key, GENERATION: str(generation), "in_study": "true"}
-        tags |= {PARENT: parent} if parent else {}
+    def _create(
+        self, run: Tracked, seeds: Sequence[Tracked], digest: str, parent: str = ""
+    ) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        tags = {**run.tags, KEY: run.key} | ({PARENT: parent} if parent else {})
         created = self.client.create_run(self.id, run.start or None, tags, run.name)
         id = str(created.info.run_id)
-        if run.dataset:
-            name, digest, profile = run.dataset
-            data = Dataset(name, digest, "local", canonical_json({"uri": name}), profile=profile)
-            inputs = [DatasetInput(data, [InputTag("mlflow.data.context", "training")])]
-            self.client.log_inputs(id, inputs)
+        for seed in seeds:
+            self._create(seed, (), "", parent=id)
         local = self._local_files(created)
         for name, file in run.files.items():
             if local is None:
@@ -306,65 +255,33 @@ class _Experiment:
                 shutil.copyfile(file, local / name)
         metrics = [Metric(*point) for point in run.points]
         params = [Param(*item) for item in run.params.items()]
-        # Few calls, because each costs several transactions. The digest comes last: an interrupted
-        # run has none, so the next export replaces it.
+        # Few calls, because each costs several transactions.
         calls = math.ceil(max(len(metrics) / METRICS_PER_CALL, len(params) / PARAMS_PER_CALL, 1))
         for call in range(calls):
             self.client.log_batch(
                 id,
                 metrics[call * METRICS_PER_CALL : (call + 1) * METRICS_PER_CALL],
                 params[call * PARAMS_PER_CALL : (call + 1) * PARAMS_PER_CALL],
-                [RunTag(DIGEST, run.digest)] if call == calls - 1 else (),
+                [RunTag(DIGEST, digest)] if digest and call == calls - 1 else (),
             )
-        if run.complete:
-            self.client.set_terminated(id, "FINISHED", run.end or None)
-        return id
+        self.client.set_terminated(id, "FINISHED", run.end or None)
+
+    def _delete(self, group: Run) -> None:
+        id = group.info.run_id
+        self.client.set_tag(id, DIGEST, "")  # first, so that it is not kept without its seeds
+        for run in [*self._search(f"tags.`{PARENT}` = '{id}'"), group]:
+            self.client.delete_run(run.info.run_id)
+            if target := self._local_files(run):
+                shutil.rmtree(target, ignore_errors=True)
 
     def _local_files(self, run: Run) -> Path | None:
         # The place where a server that is started on this database finds a run's files.
         prefix, _, path = run.info.artifact_uri.partition("mlflow-artifacts:/")
         return None if prefix or self.has_server else self.folder / ARTIFACTS / path.lstrip("/")
 
-    def _runs(self) -> dict[str, list[Run]]:
-        # Key -> its runs, the newest first. All processes see the same order, because generations
-        # and ids never change.
-        by_key: dict[str, list[Run]] = {}
-        token: str | None = ""
-        while token is not None:
-            page = self.client.search_runs([self.id], max_results=PAGE, page_token=token or None)
-            for run in page:
-                if key := run.data.tags.get(KEY):
-                    by_key.setdefault(key, []).append(run)
-            token = page.token or None
-        for runs in by_key.values():
-            runs.sort(key=lambda run: (_generation(run), run.info.run_id), reverse=True)
-        return by_key
 
-    def _clean(self, runs: Mapping[str, list[Run]], tracked: Sequence[Tracked]) -> None:
-        # Delete replaced runs and correct the tags of the others.
-        parents = {run.key: run.parent for run in tracked}
-        for key, (current, *older) in runs.items():
-            for run in older:
-                self.client.delete_run(run.info.run_id)
-                if target := self._local_files(run):
-                    shutil.rmtree(target, ignore_errors=True)
-            tags = {"in_study": "true" if key in parents else "false"}
-            if parent := runs.get(parents.get(key, "")):
-                tags[PARENT] = parent[0].info.run_id
-            for name, value in tags.items():
-                if current.data.tags.get(name) != value:
-                    self.client.set_tag(current.info.run_id, name, value)
-
-
-def _generation(run: Run) -> int:
-    # A user can edit or delete a tag: a run without a number is the oldest.
-    text = run.data.tags.get(GENERATION, "")
-    return int(text) if text.isdecimal() else 0
-
-
-def _is_current(old: Run, run: Tracked) -> bool:
-    status = "FINISHED" if run.complete else "RUNNING"
-    return (old.data.tags.get(DIGEST), old.info.status) == (run.digest, status)
+def _is_complete(group: Run, digest: str) -> bool:
+    return (group.data.tags.get(DIGEST), group.info.status) == (digest, "FINISHED")
 
 
 def _client(address: str) -> MlflowClient:
@@ -380,9 +297,6 @@ def _client(address: str) -> MlflowClient:
             MlflowClient(f"sqlite:///{new}").search_experiments(max_results=1)
             shutil.copyfile(new, path)
     return MlflowClient(address)
-
-
-# ---------------------------------------------------------------- addresses and errors
 
 
 def address_of(results: Path, uri: str | None) -> str:

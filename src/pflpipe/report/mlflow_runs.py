@@ -10,9 +10,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,7 @@ import pandas as pd
 from pflpipe import json_records
 from pflpipe.cells import Cell
 from pflpipe.code import dependencies
-from pflpipe.errors import DataError
-from pflpipe.files import canonical_json, read_json
+from pflpipe.files import canonical_json
 from pflpipe.methods import registry, row_code
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report import tidy
@@ -53,8 +50,6 @@ _CLAIMS = {
 }
 Point = tuple[str, float, int, int]
 """Name, value, time in milliseconds, step."""
-_Scores = dict[str, Any]
-"""Cell id -> row of the tidy table, for cells that are scored."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +59,14 @@ class Tracked:
     Attributes:
         key: identifies the run in its experiment, whatever its content.
         name: the name that MLflow's list shows.
-        complete: whether its results are final; MLflow shows it as running until then.
         start, end: in milliseconds; 0 for the time of export.
         parent: key of the run that it is shown below; empty for none.
         points: metrics.
         files: path among the run's artifacts -> file.
-        dataset: name, digest and description (JSON) of the training data; None for the study.
     """
 
     key: str
     name: str
-    complete: bool
     start: int = 0
     end: int = 0
     parent: str = ""
@@ -82,85 +74,44 @@ class Tracked:
     tags: Mapping[str, str] = field(default_factory=dict)
     points: Sequence[Point] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
-    dataset: tuple[str, str, str] | None = None
 
-    @cached_property
-    def digest(self) -> str:
-        """Digest of the content that MLflow shows.
-
-        Start and end are left out: those of an unfinished group change with each seed, and those
-        of a seed are in its points.
-        """
-        files = {path: _sha256(file.read_bytes()) for path, file in self.files.items()}
-        facts = [self.name, self.complete, dict(self.params), dict(self.tags), self.dataset]
-        return _sha256(canonical_json([*facts, self.points, files]).encode())
+    def digest_with(self, seeds: Iterable[Tracked]) -> str:
+        """Return the digest of what MLflow shows of a group: of this run and those of its seeds."""
+        facts = [
+            [
+                *(run.name, dict(run.params), dict(run.tags), run.points),
+                {path: _sha256(file.read_bytes()) for path, file in run.files.items()},
+            ]
+            for run in (self, *seeds)
+        ]
+        return _sha256(canonical_json(facts).encode())
 
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def of_study(study: Study, results: Path, *, partial: bool = False) -> list[Tracked]:
+def of_study(study: Study, results: Path, methods: Collection[str] | None = None) -> list[Tracked]:
     """Return the runs of a study, parents before their children.
 
     Args:
         results: folder with scores, runs, plans, figures and tables.
-        partial: include only what is finished; otherwise the study's table must exist.
+        methods: only the groups of these methods, whose runs must be trained and tested; None:
+            those of all methods, and the run of the study, whose table must exist.
 
     Raises:
-        DataError: a file is missing that the study, or with ``partial`` a trained run, must have.
+        DataError: a file is missing that the study must have.
     """
-    scores, is_done = _scores(study, results, partial)
-    tracked = [_study_run(study, results, is_done)]
+    if methods is None:
+        frame, tracked = tidy.stored(study, results), [_study_run(study, results)]
+    else:
+        cells = [cell.id for cell in study.cells if cell.method in methods]
+        frame, tracked = tidy.tidy(tidy.of_cells(study, cells), results), []
+    scores = {record["cell"]: record for record in frame.to_dict("records")}
     for setting in layout(study).settings:
-        rows = [study.rows[index] for index in setting.indices]
-        trained = [row for row in rows if not partial or _is_trained(row, results)]
-        if trained:
-            tracked += _Group(study, results, setting, trained, scores).runs()
+        if study.rows[setting.indices[0]].cell.id in scores:
+            tracked += _Group(study, results, setting, scores).runs()
     return tracked
-
-
-def check_copies(study: Study, results: Path) -> None:
-    """Check that the results have the runs of a study that is in an object store: all if its table
-    is there, at least one otherwise. Without them an export would take the runs for removed.
-
-    Raises:
-        DataError: they are not there.
-    """
-    found = sum(_is_trained(row, results) for row in study.rows)
-    is_done = (results / "tables" / f"{study.name}.csv").exists()
-    expected = len(study.rows) if is_done else 1
-    if found < expected:
-        raise DataError(
-            f"study {study.name}: runs of the object store have no copies in {results}/runs",
-            got=found,
-            expected=f"at least {expected}",
-            do=f"snakemake --cores 1 --force {results}/tracking/{study.name}.done "
-            "fetches the runs and exports them",
-        )
-
-
-def _scores(study: Study, results: Path, partial: bool) -> tuple[_Scores, bool]:
-    # And whether the table on disk has these rows.
-    if not partial:
-        return _by_cell(tidy.stored(study, results)), True
-    scores, table = _Scores(), _Scores()
-    with suppress(DataError):  # no method is scored yet
-        scores = _by_cell(tidy.tidy(tidy.finished(study, results), results))
-    with suppress(DataError):  # no table yet, or an old one
-        table = _by_cell(tidy.stored(study, results))
-    # Compared as text, because the table may hold an integer where ``tidy`` has a float.
-    return scores, bool(table) and [*map(str, scores.values())] == [*map(str, table.values())]
-
-
-def _by_cell(frame: pd.DataFrame) -> _Scores:
-    return {record["cell"]: record for record in frame.to_dict("records")}
-
-
-def _is_trained(row: Row, results: Path) -> bool:
-    # run.json is written last.
-    run = results / "runs" / row.run / "run.json"
-    return run.is_file() and _plan(row.cell, results).is_file()
 
 
 def _plan(cell: Cell, results: Path) -> Path:
@@ -183,61 +134,55 @@ def experiment_note(study: Study) -> str:
     )
 
 
-def _study_run(study: Study, results: Path, is_done: bool) -> Tracked:
-    name, sources = study.name, dict[str, Iterable[Path]]()
-    if is_done:
-        drawn = sorted((results / "figures" / name).glob("[!.]*"))
-        sources = {
-            "": [study_file(name)],
-            "table/": [results / f"tables/{name}.{kind}" for kind in ("md", "csv", "tex")],
-            "figures/": [path for path in drawn if path.suffix in (".png", ".svg", ".pdf")],
-            "ledger/": [*(_plan(cell, results) for cell in study.cells), results / "ledger.html"],
-        }
+def _study_run(study: Study, results: Path) -> Tracked:
+    name = study.name
+    drawn = (results / "figures" / name).glob("[!.]*.*")
+    sources = {
+        "": [study_file(name)],
+        "table/": [results / f"tables/{name}.{kind}" for kind in ("md", "csv", "tex")],
+        "figures/": sorted(path for path in drawn if path.suffix in (".png", ".svg", ".pdf")),
+        "ledger/": [*(_plan(cell, results) for cell in study.cells), results / "ledger.html"],
+    }
     files = {
         f"{folder}{path.name}": path
         for folder, paths in sources.items()
         for path in paths
         if path.is_file()
     }
-    tags = _tags(study, "study") | {"runs": str(len(study.rows)), NOTE: measured(study.datasets)}
-    return Tracked("study", f"study {name}", is_done, tags=tags, files=files)
-
-
-def _tags(study: Study, level: str) -> dict[str, str]:
-    return {"study": study.name, "level": level, "kind": "diagnostics"}
+    tags = {"study": name, "level": "study", "kind": "diagnostics", "runs": str(len(study.rows))}
+    tags[NOTE] = measured(study.datasets)
+    return Tracked("study", f"study {name}", tags=tags, files=files)
 
 
 # ---------------------------------------------------------------- a group and its seeds
 
 
 class _Group:
-    """All seeds of one row of the study's table, as far as they exist.
+    """All seeds of one row of the study's table.
 
     Args:
-        trained: those of its rows whose training is finished: at least one.
+        scores: cell id -> row of the tidy table.
     """
 
     def __init__(
-        self, study: Study, results: Path, setting: Setting, trained: list[Row], scores: _Scores
+        self, study: Study, results: Path, setting: Setting, scores: Mapping[str, Any]
     ) -> None:
-        self.study, self.results, self.setting = study, results, setting
-        self.trained, self.scores = trained, scores
+        self.study, self.results, self.setting, self.scores = study, results, setting, scores
         self.rows = [study.rows[index] for index in setting.indices]
         self.plans = {
             row.cell.plan_id: json_records.load(Planned, existing(_plan(row.cell, results)))
-            for row in trained
+            for row in self.rows
         }
         first = self.rows[0].cell
         self.claim, self.epsilon = claim_and_epsilon(first, self.plans.values())
-        cell = trained[0].cell
-        run = self._record(trained[0])
-        self.code = dependencies.listed(row_code.of_cell(cell, run.parts, study.measured))
+        run = self._record(self.rows[0])
+        self.code = dependencies.listed(row_code.of_cell(first, run.parts, study.measured))
         # The key does not depend on the number of seeds.
         self.key = f"setting {dataclasses.replace(first, seed=0).id} {self.rows[0].variant}".strip()
 
     def runs(self) -> list[Tracked]:
         """Return the group's run and those of its seeds."""
-        seeds = [self._seed(row) for row in self.trained]
+        seeds = [self._seed(row) for row in self.rows]
         return [self._mean(seeds), *seeds]
 
     def _record(self, row: Row) -> Record:
@@ -261,6 +206,8 @@ class _Group:
 
     def _tags(self, level: str, epsilon: float | None, *paragraphs: str) -> dict[str, str]:
         row, setting = self.rows[0], self.setting
+        ledgers = [planned.ledger for planned in self.plans.values()]
+        person = largest(ledger.epsilon_person for ledger in ledgers)
         delta = row.cell.privacy.delta
         bound = "unknown" if epsilon is None else _plain(epsilon)
         bound += "" if delta is None else f" at δ = {delta:g}"
@@ -272,26 +219,23 @@ class _Group:
             *paragraphs,
             measured(self.study.datasets),
         ]
-        return _tags(self.study, level) | {
+        return {
+            "study": self.study.name,
+            "level": level,
+            "kind": "diagnostics",
             "method": row.cell.method,
             "variant": row.variant,
             "profile": row.cell.profile,
             "claim": self.claim,
             "unreviewed_code": self.code,
             "epsilon": "none" if epsilon is None else _plain(epsilon),
-            **self._unit(),
+            "unit": "" if ledgers[0].unit == "user" else ledgers[0].unit,
+            "epsilon_person": "" if person is None else _plain(person),
             "asked": setting.budget,
             "departures": ", ".join(row.cell.departures),
             "chosen": CHOSEN_ON_VALIDATION if row.chosen else "",
             NOTE: "\n\n".join(filter(None, note)),
         }
-
-    def _unit(self) -> dict[str, str]:
-        """Return tags of what a client is, if no user, and of a person's epsilon beside it."""
-        ledgers = [planned.ledger for planned in self.plans.values()]
-        person = largest(ledger.epsilon_person for ledger in ledgers)
-        tags = {} if ledgers[0].unit == "user" else {"unit": ledgers[0].unit}
-        return tags | ({} if person is None else {"epsilon_person": _plain(person)})
 
     def _seed(self, row: Row) -> Tracked:
         cell = row.cell
@@ -301,10 +245,8 @@ class _Group:
         # Training ended when run.json was written. MLflow shows the time of training.
         end = int(files["run.json"].stat().st_mtime * 1000)
         start, points, gaps = _curves(files["rounds.csv"], existing(folder / "timing.csv"), end)
-        score = self.scores.get(cell.id)
-        if score:
-            names = (*self.study.columns, "train_seconds", "epsilon_central")
-            points += _finals({name: score[name] for name in names}, points, end)
+        names = (*self.study.columns, "train_seconds", "epsilon_central")
+        points += _finals({name: self.scores[cell.id][name] for name in names}, points, end)
         # With departures that count examples, each seed has an epsilon of its own.
         _, epsilon = claim_and_epsilon(cell, [self.plans[cell.plan_id]])
         tags = self._tags("run", epsilon, f"Seed {cell.seed}; its files are in `{folder}`.") | {
@@ -319,36 +261,29 @@ class _Group:
             name=f"{self._name(epsilon)} s{cell.seed}",
             start=start,
             end=end,
-            complete=score is not None,
             parent=self.key,
             params=self._params(row),
             tags=_filled(tags),
             points=points,
             files=files,
-            dataset=_dataset([row]),
         )
 
     def _params(self, row: Row) -> dict[str, str]:
-        plan = _plan(row.cell, self.results)
-        values = dict(flatten(row.cell.to_dict()))
-        values |= flatten(read_json(plan)) if plan.is_file() else ()
-        return _filled({name: _text(value) for name, value in values.items()})
+        planned = json_records.to_json(self.plans[row.cell.plan_id])
+        values = [*flatten(row.cell.to_dict()), *flatten(planned)]
+        return _filled({name: _text(value) for name, value in values})
 
     def _mean(self, seeds: Sequence[Tracked]) -> Tracked:
         end = max(seed.end for seed in seeds)
-        scores = [self.scores[row.cell.id] for row in self.rows if row.cell.id in self.scores]
-        complete = len(scores) == len(self.rows)
-        points = _mean_curves(seeds, end) if complete else []
-        if complete:
-            means = dict(of_group(pd.DataFrame(scores), self.study.columns))
-            points += _finals(means, points, end)
+        frame = pd.DataFrame([self.scores[row.cell.id] for row in self.rows])
+        points = _mean_curves(seeds, end)
+        points += _finals(dict(_means(frame, self.study.columns)), points, end)
         first, *others = (self._params(row).items() for row in self.rows)
         return Tracked(
             key=self.key,
             name=self._name(self.epsilon),
             start=min(seed.start for seed in seeds),
             end=end,
-            complete=complete,
             params={
                 name: text
                 for name, text in first
@@ -356,7 +291,6 @@ class _Group:
             },
             tags=_filled(self._tags("setting", self.epsilon)),
             points=points,
-            dataset=_dataset(self.rows),
         )
 
 
@@ -372,14 +306,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)
-
-
-def _dataset(rows: Sequence[Row]) -> tuple[str, str, str]:
-    first = rows[0].cell
-    partition = {name: _text(value) for name, value in flatten(first.to_dict()["partition"])}
-    seeds = sorted(row.cell.seed for row in rows)
-    profile = canonical_json(_filled(partition) | {"seeds": seeds})
-    return first.dataset, _sha256(f"{first.dataset} {profile}".encode())[:8], profile
 
 
 def _curves(rounds: Path, timing: Path, end: int) -> tuple[int, list[Point], dict[str, int]]:
@@ -436,14 +362,8 @@ def claim_and_epsilon(cell: Cell, plans: Iterable[Planned]) -> tuple[str, float 
     return ledgers[0].claim, largest(ledger.epsilon_central for ledger in ledgers)
 
 
-def of_group(frame: pd.DataFrame, metrics: Collection[str]) -> Iterator[tuple[str, float]]:
-    """Yield name and value of a group's means, their 95 % intervals, its epsilon and the number of
-    its seeds.
-
-    Args:
-        frame: the group's rows of the tidy table.
-        metrics: its columns that are metrics.
-    """
+def _means(frame: pd.DataFrame, metrics: Collection[str]) -> Iterator[tuple[str, float]]:
+    # Of the rows of a group in the tidy table: means, their 95 % intervals, the epsilon, the seeds.
     for name in (*metrics, "train_seconds"):
         values = finite(frame[name])
         if not values:

@@ -20,7 +20,7 @@ from PIL import Image
 
 from pflpipe._version import __version__
 from pflpipe.files import write_text
-from pflpipe.report import audits, ledger_page, provenance, sentences, tables
+from pflpipe.report import audit_table, ledger_page, provenance, sentences, tables
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, stored
 from pflpipe.simulation import checkout
@@ -54,12 +54,12 @@ def write(
     frames = {study.name: stored(study, results) for study in studies}
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     everything = pd.concat(frames.values(), ignore_index=True)
-    audited = audits.table(results)
+    audited = audit_table.table(results)
     text = filled(
         template,
         made=f"Written {made} by pflpipe {__version__}.",
         studies=[_study(study, frames[study.name], results) for study in studies],
-        audits=audits.distinct(audited[audited["profile"] != "alone"]),
+        audits=audit_table.distinct(audited[audited["profile"] != "alone"]),
         round_up=round_up,
         audit_figure=_picture(results / "figures/audit.png", "claims against what an audit shows"),
         measured=measured(name for study in studies for name in study.datasets),

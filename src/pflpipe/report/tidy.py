@@ -264,14 +264,14 @@ def read(source: Path) -> pd.DataFrame:
     return pd.DataFrame(columns, dtype=object)
 
 
-def finished(study: Study, results: Path) -> Study:
+def tested(study: Study, results: Path) -> Study:
     """Return the study with only those methods all of whose runs are trained and tested.
 
     Raises:
         DataError: there is no such method.
     """
 
-    def is_finished(method: str) -> bool:
+    def is_tested(method: str) -> bool:
         rows = [row for row in study.rows if row.cell.method == method]
         scores = results / "scores" / study.name / f"{method}.csv"
         return (
@@ -280,7 +280,7 @@ def finished(study: Study, results: Path) -> Study:
             and all((results / "runs" / row.run / "run.json").is_file() for row in rows)
         )
 
-    methods = set(filter(is_finished, study.methods))
+    methods = set(filter(is_tested, study.methods))
     if not methods:
         raise DataError(
             f"study {study.name}: no method is trained and tested",

@@ -85,7 +85,7 @@ class Drawing:
 
     Attributes:
         name: name of its files.
-        kind: a key of report.figures.registry's ``KINDS``, or the name of an attack.
+        kind: a key of report.figures.kinds's ``KINDS``, or the name of an attack.
         width: inches: a column, or a page with two columns.
         metric: the column that it shows.
         methods: the methods or variants that it shows, besides its reference; empty: all.

@@ -79,7 +79,7 @@ def write(results: Path, target: Path) -> None:
 
 def markdown(frame: pd.DataFrame) -> str:
     """Return a Markdown table with one line per distinct audit."""
-    template = Path(__file__).with_name("audit.md")
+    template = Path(__file__).with_name("audit_table.md")
     return filled(template, audits=distinct(frame), round_up=round_up)
 
 
